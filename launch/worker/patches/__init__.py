@@ -1,0 +1,28 @@
+"""The patches: what must differ from upstream for a trainer to run here, each named, checked and listed.
+
+Importing this imports no trainer, no torch: the planner reads the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from . import deepspeed_on_cpu, dpo, dpo_steps, finetune, trainer_steps, trl_subset
+from .patch import Context, PatchError, PatchInfo, Source, install
+
+_ALL: tuple[PatchInfo, ...] = (
+    finetune.LOCAL_MODEL,
+    finetune.CUDA_MEMORY_ON_CPU,
+    dpo.SINGLE_PROCESS_GROUP,
+    dpo.CPU_DEVICE,
+    dpo.UNLISTED_GPU,
+    dpo_steps.STEPS,
+    deepspeed_on_cpu.PATCH,
+    trainer_steps.STEPS,
+    trl_subset.SUBSET,
+)
+
+PATCHES: Mapping[str, PatchInfo] = MappingProxyType({patch.id: patch for patch in _ALL})
+
+__all__ = ["PATCHES", "Context", "PatchError", "PatchInfo", "Source", "install"]

@@ -1,0 +1,42 @@
+"""Real ZeRO between CPU processes: accelerate forgets the process group that DeepSpeed made."""
+
+from __future__ import annotations
+
+import os
+
+from . import machine
+from .patch import Context, PatchInfo, Source
+
+_STATE = "accelerate/state.py"
+
+
+def _not_deepspeed_on_cpu(context: Context) -> str | None:
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() != "true":
+        return "accelerate was not told to use DeepSpeed"
+    if "LOCAL_RANK" not in os.environ:
+        return "no LOCAL_RANK: not started as one of several ranks"
+    return machine.not_without_cuda(context)
+
+
+def _use_gloo(_: Context) -> None:
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType
+
+    # Without a GPU the original answers "no backend"; DeepSpeed then starts gloo all the same, and accelerate,
+    # having no backend, sets the number of processes to 1.
+    PartialState._prepare_backend = lambda self, *arguments, **options: ("gloo", DistributedType.MULTI_CPU)
+
+
+PATCH = PatchInfo(
+    id="deepspeed_on_cpu",
+    reason="without a GPU accelerate counts every DeepSpeed rank as alone; it is told that the backend is gloo",
+    trainers=("finetune", "dpo_tune_cache", "reward_modeling", "trl_sft", "trl_dpo"),
+    condition="torch sees no CUDA device, and accelerate was told to use DeepSpeed",
+    sources=(
+        Source(_STATE, "self._prepare_backend(cpu, use_sagemaker_dp, original_backend)", 195, 195, "1.15.0"),
+        Source(_STATE, "if self.backend is None: self.distributed_type = DistributedType.NO", 288, 289, "1.15.0"),
+        Source(_STATE, "def _prepare_backend(", 755, 755, "1.15.0"),
+    ),
+    apply=_use_gloo,
+    not_needed=_not_deepspeed_on_cpu,
+)

@@ -1,0 +1,120 @@
+"""open_instruct/dpo_tune_cache.py: one process without DeepSpeed, no CUDA, a GPU that upstream does not list."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from .. import accelerator
+from . import machine
+from .patch import Context, PatchInfo, Source
+
+_TRAINERS = ("dpo_tune_cache",)
+_UNKNOWN = float("inf")  # as peak FLOP/s it makes upstream's utilisation figures 0 instead of an invented number
+
+
+def _make_process_group(context: Context) -> None:
+    def make(built: Any) -> None:
+        import torch.distributed as dist
+
+        if dist.is_initialized() or built.num_processes != 1:  # accelerate or DeepSpeed made one
+            return
+        # The reference cache is reduced on the device it lives on; on a GPU, barrier() wants NCCL as well.
+        backend = "cpu:gloo,cuda:nccl" if built.device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        context.events.emit("evidence", what="process_group", value=backend)
+
+    # After accelerate's own decision, so that it can't be taken for a distributed launch.
+    accelerator.when_built(make)
+
+
+def _stand_in_for_cuda_device(_: Context) -> None:
+    import torch
+    from open_instruct import utils
+
+    # upstream divides max_memory_allocated(), which is 0 here, by total_memory
+    torch.cuda.get_device_properties = lambda device=None: types.SimpleNamespace(total_memory=1)
+    utils.ModelDims.device_flops = property(lambda dims: _UNKNOWN)
+
+
+def unlisted_gpu(specs: dict[str, dict[str, float]], device: str) -> str | None:
+    """The key under which upstream's `get_device_name` (utils.py:2538-2541) would find `device`, if it is missing.
+
+    `specs` is upstream's table GPU_SPECS, `device` what torch calls the card; None when the table has it.
+    """
+    name = device.lower().replace("-", " ")
+    return None if any(key in name for key in specs) else name
+
+
+def _not_listed(context: Context) -> str | None:
+    why = machine.not_with_cuda(context)
+    if why is not None:
+        return why
+    import torch
+    from open_instruct import utils
+
+    device = torch.cuda.get_device_name(0)
+    return None if unlisted_gpu(utils.GPU_SPECS, device) else f"upstream lists {device}"
+
+
+def list_gpu(specs: dict[str, dict[str, float]], device: str, memory: int, context: Context) -> None:
+    """Adds `device` (`memory` in bytes, speed unknown) to upstream's table, and warns of what that makes worthless."""
+    name = unlisted_gpu(specs, device)
+    if name is None:
+        return
+    specs[name] = {"flops": _UNKNOWN, "memory_size": float(memory), "memory_bandwidth": _UNKNOWN}
+    context.events.warn(
+        f"open-instruct does not know the GPU {device}: training is not affected, but its utilisation figures "
+        "(perf/mfu_step, MFU%) will read 0 and mean nothing"
+    )
+
+
+def _list_this_gpu(context: Context) -> None:
+    import torch
+    from open_instruct import utils
+
+    memory = torch.cuda.get_device_properties(0).total_memory
+    list_gpu(utils.GPU_SPECS, torch.cuda.get_device_name(0), memory, context)
+
+
+SINGLE_PROCESS_GROUP = PatchInfo(
+    id="dpo_single_process_group",
+    reason="the reference cache calls torch.distributed even for one process, which then has no process group",
+    trainers=_TRAINERS,
+    condition="one process, and neither accelerate nor DeepSpeed made a process group",
+    sources=(
+        Source("open_instruct/dpo_utils.py", "dist.barrier()", 451, 451),
+        Source("open_instruct/dpo_utils.py", "dist.all_reduce(chosen_tensor, op=dist.ReduceOp.MAX)", 491, 491),
+        Source("open_instruct/dpo_utils.py", "dist.barrier()\n\n    return cache", 518, 520),
+    ),
+    apply=_make_process_group,
+)
+
+CPU_DEVICE = PatchInfo(
+    id="dpo_cpu_device",
+    reason="the reference cache and the utilisation figures ask for CUDA device properties where there is no CUDA",
+    trainers=_TRAINERS,
+    condition="torch sees no CUDA device",
+    sources=(
+        Source("open_instruct/dpo_utils.py", "torch.cuda.get_device_properties(0).total_memory", 487, 487),
+        Source("open_instruct/utils.py", 'assert self.device_name is not None, "device_name must be set"', 1965, 1965),
+        Source("open_instruct/utils.py", "self.device_flops * num_training_gpus", 2510, 2510),
+    ),
+    apply=_stand_in_for_cuda_device,
+    not_needed=machine.not_without_cuda,
+)
+
+UNLISTED_GPU = PatchInfo(
+    id="dpo_unlisted_gpu",
+    reason="DPO refuses a GPU that upstream's table of GPU speeds lacks, though only a utilisation figure needs it",
+    trainers=_TRAINERS,
+    condition="torch sees a CUDA device whose name is not in upstream's GPU_SPECS",
+    sources=(
+        Source("open_instruct/utils.py", "GPU_SPECS = {", 1805, 1805),
+        Source("open_instruct/utils.py", "get_device_name(torch.cuda.get_device_name(0))", 1860, 1860),
+        Source("open_instruct/utils.py", 'device_name.lower().replace("-", " ")', 2538, 2538),
+        Source("open_instruct/utils.py", "if key in normalized_device_name:", 2541, 2541),
+    ),
+    apply=_list_this_gpu,
+    not_needed=_not_listed,
+)

@@ -1,0 +1,60 @@
+"""open_instruct/finetune.py: a local model folder, and a machine without CUDA."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from . import machine
+from .patch import Context, PatchInfo, Source
+
+
+def _accept_local_model(_: Context) -> None:
+    import huggingface_hub
+
+    download = huggingface_hub.snapshot_download
+
+    def snapshot_download(repo_id: str, *arguments: Any, **options: Any) -> Any:
+        # from_pretrained decides in the same way what is local
+        return repo_id if os.path.isdir(repo_id) else download(repo_id, *arguments, **options)  # noqa: PTH112
+
+    huggingface_hub.snapshot_download = snapshot_download
+
+
+def _name_a_device(_: Context) -> None:
+    import torch
+
+    torch.cuda.current_device = lambda: 0  # the memory statistics themselves are 0 where CUDA never started
+
+
+LOCAL_MODEL = PatchInfo(
+    id="finetune_local_model",
+    reason="finetune.py downloads the model even when it is a local folder, and dies of the folder's name",
+    trainers=("finetune",),
+    condition="the model is a local folder (looked at in each call)",
+    sources=(
+        Source("open_instruct/finetune.py", "from huggingface_hub import HfApi, snapshot_download", 41, 41),
+        Source("open_instruct/finetune.py", "snapshot_download(model_path, revision=args.model_revision)", 527, 527),
+    ),
+    apply=_accept_local_model,
+)
+
+CUDA_MEMORY_ON_CPU = PatchInfo(
+    id="cuda_memory_on_cpu",
+    reason="finetune.py asks CUDA for its memory statistics at every log, and dies where there is no CUDA",
+    trainers=("finetune",),
+    condition="torch sees no CUDA device",
+    sources=(
+        Source(
+            "open_instruct/finetune.py", "torch.cuda.max_memory_reserved(device=torch.cuda.current_device())", 903, 903
+        ),
+        Source(
+            "open_instruct/finetune.py",
+            "torch.cuda.max_memory_allocated(device=torch.cuda.current_device())",
+            904,
+            904,
+        ),
+    ),
+    apply=_name_a_device,
+    not_needed=machine.not_without_cuda,
+)

@@ -1,0 +1,103 @@
+"""Step events from transformers' Trainer, which TRL's trainers are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ..channel import Events
+from . import machine
+from .patch import Context, PatchInfo, Source
+
+_TRAINER = "transformers/trainer.py"
+_OWN_NAMES = {"learning_rate": "lr"}
+
+
+class StepClock:
+    """Turns the Trainer's logs into the fields of "step" events: what is cumulative there is per logged step here."""
+
+    def __init__(self, now: float) -> None:
+        self._before = now
+        self._tokens = 0.0
+
+    def fields(self, step: int, logs: Mapping[str, Any], now: float) -> dict[str, Any]:
+        """The fields for the logs of `step`, written at time `now` in seconds.
+
+        TRL's `num_tokens` (tokens of all ranks without padding, since this process started) becomes `tokens`, those
+        since the previous logged step.
+        """
+        fields: dict[str, Any] = {"step": step}
+        for name, value in logs.items():
+            if name not in {"num_tokens", "step"} and isinstance(value, (int, float)):
+                fields[_OWN_NAMES.get(name, name)] = value
+        seconds = now - self._before
+        self._before = now
+        fields["seconds"] = seconds
+        if "num_tokens" in logs:
+            total = float(logs["num_tokens"])
+            fields["tokens"] = int(total - self._tokens)
+            self._tokens = total
+            if seconds > 0:
+                fields["tokens_per_second"] = fields["tokens"] / seconds
+        return fields
+
+
+def _callback_class(events: Events) -> type:
+    from transformers import TrainerCallback
+
+    class StepEvents(TrainerCallback):  # type: ignore[misc]
+        """Added to the Trainer's own callbacks; writes events on the first rank only."""
+
+        def __init__(self) -> None:
+            self._clock = StepClock(time.perf_counter())
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self._clock = StepClock(time.perf_counter())
+            if state.is_world_process_zero:
+                events.emit("total_steps", steps=state.max_steps)
+                events.emit("phase", phase="training")
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
+            if not state.is_world_process_zero or not logs or "loss" not in logs:
+                return  # the summary at the end and evaluations have no loss
+            fields = self._clock.fields(state.global_step, logs, time.perf_counter())
+            memory = machine.peak_memory_gib()
+            if memory is not None:
+                fields["memory_gib"] = memory
+            events.emit("step", **fields)
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.is_world_process_zero:
+                events.emit("phase", phase="checkpoint")
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.is_world_process_zero:
+                events.emit("phase", phase="save")
+
+    return StepEvents
+
+
+def _add_callback(context: Context) -> None:
+    from transformers import trainer
+
+    trainer.DEFAULT_CALLBACKS.append(_callback_class(context.events))
+
+
+STEPS = PatchInfo(
+    id="trainer_steps",
+    reason="a callback among the Trainer's default ones reports each logged step with all its metrics",
+    trainers=("trl_sft", "trl_dpo"),
+    condition="always",
+    sources=(
+        Source(_TRAINER, "DEFAULT_CALLBACKS = [DefaultFlowCallback]", 186, 186, "5.23.0"),
+        Source(
+            _TRAINER,
+            "default_callbacks = DEFAULT_CALLBACKS + get_reporting_integration_callbacks(self.args.report_to)",
+            586,
+            586,
+            "5.23.0",
+        ),
+    ),
+    apply=_add_callback,
+)

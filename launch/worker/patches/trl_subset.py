@@ -1,0 +1,84 @@
+"""A part of a dataset for TRL's scripts: the rows that open-instruct would take for the same fraction or count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .patch import Context, PatchError, PatchInfo, Source
+
+_ID = "trl_subset"
+_SEED = 42  # fixed upstream: dataset_transformation.py:1870
+
+
+def subset_size(amount: str, rows: int) -> int:
+    """How many of `rows` rows the mixer amount takes: "0.25" is a fraction, "512" a count.
+
+    As open_instruct/dataset_transformation.py:2343 and :2360-2365 at the pin, where "1" is one row and "1.0" is all.
+    Raises ValueError when `amount` is no positive number or takes no row.
+    """
+    size = int(float(amount) * rows) if "." in amount else int(amount)
+    if size < 1:
+        raise ValueError(f"'{amount}' of {rows} rows is no row at all")
+    return size
+
+
+def subset_rows(amount: str, rows: int) -> list[int]:
+    """The row numbers, in order, that `amount` takes of `rows` rows; more than there are repeats the whole first.
+
+    As open_instruct/dataset_transformation.py:1916-1943 at the pin: the rest is drawn without replacement with a
+    fixed seed. Needs numpy, as every trainer does. Raises ValueError as `subset_size` does.
+    """
+    import numpy
+
+    repeats, rest = divmod(subset_size(amount, rows), rows)
+    taken = list(range(rows)) * repeats
+    if rest:
+        taken += numpy.random.RandomState(_SEED).choice(rows, size=rest, replace=False).tolist()
+    return taken
+
+
+def _wrap_load_dataset(context: Context) -> None:
+    import datasets
+
+    amount = str(context.value)
+    name = context.trainer.flag("dataset_name")
+    split = context.trainer.flag("dataset_train_split") or "train"
+    if name is None:
+        raise PatchError(_ID, "needs --dataset_name among the trainer's flags")
+    try:
+        subset_size(amount, 2**62)
+    except ValueError as error:
+        raise PatchError(_ID, str(error)) from error
+    load = datasets.load_dataset
+
+    def load_dataset(path: str, *arguments: Any, **options: Any) -> Any:
+        loaded = load(path, *arguments, **options)
+        if path != name:
+            return loaded
+        if not isinstance(loaded, datasets.DatasetDict) or split not in loaded:
+            raise PatchError(_ID, f"{path} gave a {type(loaded).__name__}, not a DatasetDict with a split '{split}'")
+        rows = loaded[split]
+        loaded[split] = rows.select(subset_rows(amount, len(rows)))
+        print(f"launch: {name}: {len(rows)} -> {len(loaded[split])} rows (patch {_ID}={amount})", flush=True)
+        return loaded
+
+    datasets.load_dataset = load_dataset
+
+
+_LOADS = "from datasets import load_dataset"
+_CALLS = "script_args.dataset_name, name=script_args.dataset_config, streaming=script_args.dataset_streaming"
+
+SUBSET = PatchInfo(
+    id=_ID,
+    reason="TRL's scripts always train on a whole split; this takes the rows that open-instruct would take",
+    trainers=("trl_sft", "trl_dpo"),
+    condition="always; the value is a fraction with a point, or a count of rows",
+    sources=(
+        Source("trl/scripts/sft.py", _LOADS, 69, 69, "1.16.0"),
+        Source("trl/scripts/sft.py", _CALLS, 97, 97, "1.16.0"),
+        Source("trl/scripts/dpo.py", _LOADS, 67, 67, "1.16.0"),
+        Source("trl/scripts/dpo.py", _CALLS, 95, 95, "1.16.0"),
+    ),
+    apply=_wrap_load_dataset,
+    takes_value=True,
+)
