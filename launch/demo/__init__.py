@@ -1,0 +1,7 @@
+"""A real training stage from nothing: chats made of the standard library's documentation, and a tiny model."""
+
+from __future__ import annotations
+
+from launch.demo.ensure import DemoData, DemoModel, demo_key, ensure_chats, ensure_model, ensure_preferences
+
+__all__ = ["DemoData", "DemoModel", "demo_key", "ensure_chats", "ensure_model", "ensure_preferences"]

@@ -1,0 +1,127 @@
+"""Chats and preference pairs about the standard library, made from its own documentation; the same for one Python.
+
+Nothing here is random at run time: every choice (wording, order, which answer is wrong and how) comes from a hash of
+the seed and the entry's name, so one entry more or less changes no other row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from launch.demo.documentation import Entry, Kind
+
+LONGEST_ANSWER = 600  # characters; about 200 tokens of the demo's tokenizer
+DEFAULT_SEED = 0
+
+QUESTIONS: dict[Kind, tuple[str, ...]] = {
+    "module": ("What is the `{}` module for?", "Describe the module `{}`.", "When would I import `{}`?"),
+    "class": ("What is `{}`?", "Describe the class `{}`.", "What is the class `{}` for?"),
+    "function": ("What does `{}` do?", "How is `{}` called?", "Explain `{}`.", "What is `{}` for?"),
+    "method": ("What does `{}` do?", "How is `{}` called?", "Explain the method `{}`."),
+    "property": ("What is `{}`?", "What does the property `{}` hold?"),
+}
+
+
+class Message(TypedDict):
+    role: str
+    content: str
+
+
+class Chat(TypedDict):
+    """A row for SFT: one user turn, one assistant turn."""
+
+    messages: list[Message]
+
+
+class Preference(TypedDict):
+    """A row for DPO: the same user turn twice, with the right answer and with a wrong one."""
+
+    chosen: list[Message]
+    rejected: list[Message]
+
+
+def chats(entries: Iterable[Entry], seed: int = DEFAULT_SEED) -> list[Chat]:
+    """One chat an entry, in an order that the seed shuffles: any first N rows are a fair sample."""
+    return [{"messages": _chat(entry, answer(entry), seed)} for entry in _shuffled(entries, seed)]
+
+
+def preferences(entries: Iterable[Entry], seed: int = DEFAULT_SEED) -> list[Preference]:
+    """One pair an entry: its own documentation against an answer that is wrong in one of two ways.
+
+    Wrong is either another entry's text under this signature (fluent, off the point) or its own words in another
+    order (on the point, no language). An entry whose words cannot be reordered always gets the first.
+    """
+    order = _shuffled(entries, seed)
+    rows: list[Preference] = []
+    for entry, other in zip(order, order[1:] + order[:1], strict=True):
+        right = answer(entry)
+        off_the_point = _answer(entry, other.text)
+        jumbled = _jumbled(right, seed)
+        wrong = jumbled if _pick(2, seed, "wrong", entry.name) and jumbled != right else off_the_point
+        if wrong != right:
+            rows.append({"chosen": _chat(entry, right, seed), "rejected": _chat(entry, wrong, seed)})
+    return rows
+
+
+def question(entry: Entry, seed: int = DEFAULT_SEED) -> str:
+    """What a person might ask about the entry, in one of a handful of wordings."""
+    wordings = QUESTIONS[entry.kind]
+    return wordings[_pick(len(wordings), seed, "wording", entry.name)].format(entry.name)
+
+
+def answer(entry: Entry) -> str:
+    """The signature in backquotes, an empty line, the docstring; at most LONGEST_ANSWER characters."""
+    return _answer(entry, entry.text)
+
+
+def bounded(text: str, limit: int) -> str:
+    """`text`, cut to at most `limit` characters at the last end of a sentence, line or word that fits."""
+    if len(text) <= limit:
+        return text
+    head = text[: limit + 1]
+    sentence = max(head.rfind(". "), head.rfind(".\n")) + 1
+    line = head.rfind("\n")
+    word = head.rfind(" ")
+    # The tidiest border that keeps at least half of what would fit.
+    for cut in (max(sentence, line), word):
+        if cut >= limit // 2:
+            return head[:cut].rstrip()
+    return text[:limit]
+
+
+def write_rows(path: Path, rows: Sequence[Chat] | Sequence[Preference]) -> str:
+    """Write one JSON object a line; returns the SHA-256 of the bytes written."""
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    content = lines.encode("utf-8", errors="replace")
+    path.write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _chat(entry: Entry, reply: str, seed: int) -> list[Message]:
+    return [{"role": "user", "content": question(entry, seed)}, {"role": "assistant", "content": reply}]
+
+
+def _answer(entry: Entry, text: str) -> str:
+    heading = "" if entry.signature is None else f"`{bounded(entry.signature, LONGEST_ANSWER // 2)}`\n\n"
+    return heading + bounded(text, LONGEST_ANSWER - len(heading))
+
+
+def _jumbled(text: str, seed: int) -> str:
+    words = [(_digest(seed, "jumble", text, str(place)), word) for place, word in enumerate(text.split())]
+    return " ".join(word for _, word in sorted(words))
+
+
+def _shuffled(entries: Iterable[Entry], seed: int) -> list[Entry]:
+    return sorted(entries, key=lambda entry: (_digest(seed, "order", entry.name), entry.name))
+
+
+def _pick(choices: int, seed: int, *words: str) -> int:
+    return int(_digest(seed, *words)[:8], 16) % choices
+
+
+def _digest(seed: int, *words: str) -> str:
+    return hashlib.sha256("\0".join((str(seed), *words)).encode("utf-8", errors="replace")).hexdigest()
