@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 SCHEMA_VERSION = 1
 EVENT_BYTES = 4095  # below PIPE_BUF on Linux: one write() is whole or not at all, whoever else writes
@@ -82,15 +82,23 @@ def connect(environment: Mapping[str, str]) -> Events:
     output = _open(Path(folder) / f"rank-{number}.out")
     if output is not None:
         os.set_blocking(output, True)  # a full pipe delays a print, it must not lose or break it
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
-        for stream in (sys.stdout, sys.stderr):
-            # Not the terminal's encoding: the supervisor reads UTF-8, and a rank must not die of an emoji.
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+        sys.stdout = _text(1)
+        sys.stderr = _text(2)
     return Events(_open(Path(folder) / f"rank-{number}.events"), number)
+
+
+def _text(descriptor: int) -> TextIO:
+    """A line-buffered stream over `descriptor`.
+
+    New, because the old one may believe it writes to a file. UTF-8 whatever the locale: the supervisor reads UTF-8,
+    and a rank must not die of an emoji.
+    """
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def _open(fifo: Path) -> int | None:
