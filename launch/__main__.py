@@ -1,0 +1,50 @@
+"""`python -m launch [VERB] [key=value ...]`: the verb's function, and what is wrong in one sentence a problem."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+
+from launch.config.line import parse_line
+from launch.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
+
+# verb -> the module of its function; imported when the verb is used. The first ones compose a stage with Hydra.
+STAGE_VERBS = {"run": "launch.commands.run", "plan": "launch.commands.plan"}
+OWN_VERBS = {
+    "lint": "launch.commands.lint",
+    "flags": "launch.commands.flags",
+    "upstream": "launch.commands.upstream",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command line and return its exit code (see launch.errors)."""
+    words = list(argv)
+    try:
+        if words and words[0] in OWN_VERBS:
+            verb = words.pop(0)
+            command: Callable[[list[str]], int] = getattr(importlib.import_module(OWN_VERBS[verb]), verb)
+            return command(words)
+        line = parse_line(words, [*STAGE_VERBS, *OWN_VERBS])
+        function = getattr(importlib.import_module(STAGE_VERBS[line.verb]), line.verb)
+        return int(function(line))
+    except UserError as error:
+        for problem in error.problems:
+            print(f"launch: {problem}", file=sys.stderr)
+        return EXIT_REFUSED
+    except KeyboardInterrupt:
+        print("launch: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader of our output went away: `launch plan ... | head`
+        sys.stderr.close()
+        return EXIT_REFUSED
+
+
+def console() -> None:
+    """The console script `launch`."""
+    raise SystemExit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    console()

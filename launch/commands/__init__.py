@@ -1,0 +1,1 @@
+"""One file a verb; `launch.__main__` imports the one that is used."""

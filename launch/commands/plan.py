@@ -1,0 +1,96 @@
+"""`plan`: print what would run, and run nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from launch import project
+from launch.commands.machine import this_machine
+from launch.config.compose import Composed, compose
+from launch.config.line import Line
+from launch.errors import EXIT_DONE
+from launch.planning.plan import Plan, build_plan
+from launch.redact import Redactor
+
+
+def plan(line: Line) -> int:
+    """Print the plan of the composed stage, as text or as one JSON object."""
+
+    def show(composed: Composed) -> int:
+        planned = build_plan(composed, this_machine(composed))
+        redactor = Redactor(os.environ)
+        if line.json:
+            print(json.dumps(redactor.redact_object(planned.as_json()), indent=2, ensure_ascii=False))
+        else:
+            print("\n".join(describe(planned, redactor, os.environ)))
+            for warning in planned.warnings:
+                print(f"launch: warning: {warning}", file=sys.stderr)
+        return EXIT_DONE
+
+    return compose(line, show)
+
+
+def describe(plan: Plan, redactor: Redactor, environ: Mapping[str, str]) -> list[str]:
+    """The plan as lines for a terminal: facts, flags with their origin, and the command, ready to paste."""
+    description = plan.config.stage.description
+    facts = [
+        ("stage", f"{plan.stage}: {description}" if description else plan.stage),
+        ("trainer", f"{plan.trainer}, {plan.upstream.description}"),
+        ("ranks", f"{_ranks(plan)}, parallel={plan.parallel.mode}, {plan.parallel.precision}"),
+        ("batch", f"global {plan.batch}"),
+        ("files", "  ".join(_short(path) for path in plan.files)),
+        ("patches", ", ".join(plan.patches) or "none"),
+        ("run folder", _short(plan.folder)),
+    ]
+    lines = [f"{name:<11} {text}" for name, text in facts]
+    lines += ["", "environment"]
+    lines += [f"  {name}={redactor.redact_value(name, value)}" for name, value in plan.env.items()]
+    lines += ["", "flags"]
+    lines += _table(
+        (name, _value(redactor.redact_object(flag.value, name)), flag.said.origin.value, flag.said.where or "")
+        for name, flag in plan.flags.items()
+    )
+    unset = [name for name in plan.unset if name in environ]
+    return [*lines, "", "command", *paste(plan, redactor, unset)]
+
+
+def paste(plan: Plan, redactor: Redactor, unset: Sequence[str]) -> list[str]:
+    """The command as lines of shell: environment first, then one flag a line."""
+    lines = ["env"]
+    lines += [f"-u {name}" for name in unset]
+    lines += [f"{name}={shlex.quote(redactor.redact_value(name, value))}" for name, value in plan.env.items()]
+    for number, word in enumerate(redactor.redact_argv(plan.command)):
+        text = shlex.quote(word)
+        if number == 0 or (word.startswith("--") and word != "--") or word == str(project.WORKER):
+            lines.append(text)
+        else:
+            lines[-1] += f" {text}"
+    return ["  " + " \\\n    ".join(lines)]
+
+
+def _ranks(plan: Plan) -> str:
+    size = plan.parallel.width.world_size
+    kind = "GPU" if plan.parallel.width.device == "cuda" else "CPU process"
+    return f"{size} {kind}" + ("" if size == 1 else "es" if kind.endswith("s") else "s")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return shlex.join(str(item) for item in value) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _short(path: Path) -> str:
+    """A path from the current folder where that is shorter."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    listed = list(rows)
+    widths = [min(48, max(len(row[column]) for row in listed)) for column in range(3)]
+    return ["  " + "  ".join([*(f"{row[i]:<{widths[i]}}" for i in range(3)), row[3]]).rstrip() for row in listed]

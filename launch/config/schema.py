@@ -1,0 +1,189 @@
+"""The keys a stage may have, typed. Hydra rejects every other key and every value of the wrong type.
+
+The recipe is trainer-neutral: each trainer's YAML maps its words to that trainer's flags. `None` means "not said": the
+flag is left out and the trainer's own default holds (the plan shows it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from omegaconf import MISSING
+
+
+class Kind(StrEnum):
+    """What a stage optimises: supervised fine-tuning, direct preference optimisation or a reward model."""
+
+    sft = "sft"
+    dpo = "dpo"
+    rm = "rm"
+
+
+class Start(StrEnum):
+    """Which checkpoint of the model group a stage starts from."""
+
+    base = "base"
+    sft = "sft"
+
+
+class Device(StrEnum):
+    cuda = "cuda"
+    cpu = "cpu"
+
+
+class Packing(StrEnum):
+    """`none` pads; `flatten` concatenates the same samples unpadded; `bins` fills a token budget."""
+
+    none = "none"
+    flatten = "flatten"
+    bins = "bins"
+
+
+class Precision(StrEnum):
+    auto = "auto"
+    bf16 = "bf16"
+    fp32 = "fp32"
+
+
+class Family(StrEnum):
+    """Where a trainer's script comes from: the open-instruct checkout, or the installed TRL package."""
+
+    open_instruct = "open_instruct"
+    trl = "trl"
+
+
+class Launcher(StrEnum):
+    accelerate = "accelerate"
+    torchrun = "torchrun"
+
+
+class Mode(StrEnum):
+    """How the ranks share the model; `auto` is `single` at one rank, `zero3` on several GPUs, `ddp` on several CPUs."""
+
+    auto = "auto"
+    single = "single"
+    ddp = "ddp"
+    zero1 = "zero1"
+    zero2 = "zero2"
+    zero3 = "zero3"
+    zero3_offload = "zero3_offload"
+
+
+@dataclass
+class StageConfig:
+    kind: Kind = MISSING
+    start: Start = Start.base
+    description: str = ""
+
+
+@dataclass
+class RecipeConfig:
+    global_batch_size: int = MISSING  # samples (pairs for DPO) in one optimizer step, over all ranks
+    per_device_batch_size: int = 1  # samples in one forward pass of one rank
+    learning_rate: float = MISSING
+    lr_scheduler: str = "linear"
+    warmup_ratio: float | None = None
+    weight_decay: float | None = None
+    epochs: int = 1
+    max_steps: int | None = None  # optimizer steps; ends the run before `epochs` do
+    max_seq_length: int = MISSING  # tokens
+    max_grad_norm: float | None = 1.0  # null: no clipping
+    seed: int = 42
+    precision: Precision = Precision.auto
+    chat_template: str | None = None  # null: the tokenizer's own
+    packing: Packing = Packing.none
+    liger: bool = False
+    attention: str = "auto"
+    gradient_checkpointing: bool = False
+    checkpoint_steps: int | None = None  # null: none before the end
+    beta: float | None = None
+    loss: str | None = None
+
+
+@dataclass
+class ShapeConfig:
+    """What planning needs to know of a model without loading it."""
+
+    parameters: float | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    intermediate: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    vocabulary: int | None = None
+
+
+@dataclass
+class ModelConfig:
+    base: str | None = None  # hub id or folder of the pretrained checkpoint
+    sft: str | None = None  # hub id or folder of the checkpoint after SFT, where DPO starts
+    path: str | None = None  # overrides both
+    revision: str | None = None
+    build: str | None = None  # `demo`: made on this machine when it is missing
+    shape: ShapeConfig = field(default_factory=ShapeConfig)
+
+
+@dataclass
+class MixConfig:
+    name: str = MISSING  # hub id, or path of a .jsonl or .parquet file
+    share: float = 1.0  # of the split's rows; above 1 repeats rows where the trainer can
+    split: str = "train"
+
+
+@dataclass
+class DataConfig:
+    kind: Kind = MISSING
+    mix: list[MixConfig] = field(default_factory=list)
+    fraction: float = 1.0  # of every entry's share
+    build: str | None = None  # `demo_chats` or `demo_preferences`: made on this machine when missing
+
+
+@dataclass
+class TrainerConfig:
+    """How `launch` drives one upstream script; the fields are explained in configs/tulu/trainer/finetune.yaml."""
+
+    name: str = MISSING
+    kind: Kind = MISSING
+    family: Family = MISSING
+    entry: str = MISSING
+    launcher: Launcher = Launcher.accelerate
+    precisions: list[Precision] = field(default_factory=list)
+    recipe: dict[str, Any] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+    launch: dict[str, str] = field(default_factory=dict)
+    flags: dict[str, Any] = field(default_factory=dict)
+    cpu_flags: dict[str, Any] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+
+
+@dataclass
+class ParallelConfig:
+    mode: Mode = Mode.auto
+
+
+@dataclass
+class UpstreamConfig:
+    dir: str | None = None
+
+
+@dataclass
+class RootConfig:
+    stage: StageConfig = field(default_factory=StageConfig)
+    recipe: RecipeConfig = field(default_factory=RecipeConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    flags: dict[str, Any] = field(default_factory=dict)
+    gpus: int | None = None  # GPUs of this machine; 0: one CPU process; null: 1, or what `device` says
+    device: Device | None = None
+    processes: int | None = None  # ranks with device=cpu
+    name: str | None = None  # of the run's folder; null: width and plan identity
+    runs: str = "runs"
+    cache: str | None = None  # null: <runs>/.cache
+    python: str | None = None  # the trainer's interpreter; null: the launcher's
+    upstream: UpstreamConfig = field(default_factory=UpstreamConfig)
+    allow: list[str] = field(default_factory=list)

@@ -1,0 +1,62 @@
+"""The environment of a run: what `launch` sets, and what it takes away."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from launch.config.schema import Device, Family, TrainerConfig
+from launch.planning.parallel import Parallel
+
+# Variables of another scheduler or another launcher that would change what the trainer does: BEAKER_JOB_ID moves the
+# tokenised cache to a path of its own (finetune.py:428), BEAKER_EXPERIMENT_ID needs a folder of its own
+# (utils.py:1790), GIT_COMMIT asks GitHub without a time-out (utils.py:770); the others belong to an enclosing launch.
+SCRUBBED = (
+    "BEAKER_JOB_ID",
+    "BEAKER_EXPERIMENT_ID",
+    "BEAKER_WORKLOAD_ID",
+    "GIT_COMMIT",
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "ACCELERATE_USE_CPU",
+    "ACCELERATE_USE_DEEPSPEED",
+    "ACCELERATE_USE_FSDP",
+    "ACCELERATE_MIXED_PRECISION",
+    "ACCELERATE_GRADIENT_CLIPPING",
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+    "ACCELERATE_DEEPSPEED_CONFIG_FILE",
+    "ACCELERATE_DEEPSPEED_ZERO_STAGE",
+)
+
+
+def build_environment(
+    trainer: TrainerConfig,
+    parallel: Parallel,
+    checkout: Path | None,
+    reference_cache: Path,
+    environ: Mapping[str, str],
+) -> dict[str, str]:
+    """The variables that a run sets; PYTHONPATH keeps what `environ` has behind the checkout."""
+    variables = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if parallel.width.device == Device.cpu:
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+        if parallel.width.world_size > 1 and not parallel.zero_stage:
+            variables["ACCELERATE_USE_CPU"] = "true"  # accelerate's --cpu silently starts one process
+    if trainer.family == Family.open_instruct:
+        # its default is an absolute path of another cluster, made without a word by root (dpo_utils.py:191)
+        variables["REFERENCE_LOGPROBS_CACHE_PATH"] = str(reference_cache)
+        if checkout:
+            behind = environ.get("PYTHONPATH")
+            variables["PYTHONPATH"] = os.pathsep.join([str(checkout), *([behind] if behind else [])])
+    return variables
+
+
+def scrubbed(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables that a run takes away: the scrubbed ones that it does not set itself."""
+    return tuple(name for name in SCRUBBED if name not in variables)

@@ -1,0 +1,134 @@
+"""The model and the data of a stage: hub ids, local folders and files, or what this machine makes when it is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch.config.origins import Origins, Said
+from launch.config.schema import Family, Kind, RootConfig, TrainerConfig
+from launch.demo import demo_key
+from launch.errors import Problem, UserError
+
+BUILDS = {"demo": None, "demo_chats": Kind.sft, "demo_preferences": Kind.dpo}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model or a data set: `reference` is what the trainer is given, `local` the path behind it (None: a hub id),
+    `build` what makes it when it is missing, `said` where the user said it."""
+
+    reference: str
+    local: Path | None
+    build: str | None
+    said: Said
+
+
+@dataclass(frozen=True)
+class Share:
+    """One data set of the mixture and how much of its split is taken: 1.0 is all of it, above 1 repeats rows."""
+
+    source: Source
+    share: float
+    split: str
+
+
+@dataclass(frozen=True)
+class Inputs:
+    model: Source
+    mixture: tuple[Share, ...]
+
+
+def resolve_inputs(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> Inputs:
+    """What a stage starts from. Raises UserError (`no_model`, `no_data`, `bad_share`, `kind_mismatch`)."""
+    problems = _kind_problems(config, origins)
+    if problems:
+        raise UserError(problems)
+    return Inputs(_model(config, origins, cache, cwd), _mixture(config, origins, cache, cwd))
+
+
+def _kind_problems(config: RootConfig, origins: Origins) -> list[Problem]:
+    kind = config.stage.kind
+    problems = []
+    if config.trainer.kind != kind:
+        others = {Kind.sft: "finetune or trl_sft", Kind.dpo: "dpo_tune_cache or trl_dpo", Kind.rm: "reward_modeling"}
+        message = f"{config.trainer.name} trains {config.trainer.kind} stages and this one is {kind}"
+        problems.append(Problem("kind_mismatch", message, "trainer", f"say trainer={others[kind]}"))
+    if config.data.kind != kind and not (kind == Kind.rm and config.data.kind == Kind.dpo):
+        message = f"data={origins.choices.get('data')} is {config.data.kind} data and this stage is {kind}"
+        problems.append(Problem("kind_mismatch", message, "data"))
+    return problems
+
+
+def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> Source:
+    model = config.model
+    key = "model.path" if model.path else f"model.{config.stage.start}"
+    if model.build and not model.path:
+        made = cache / "demo" / f"model-{demo_key()}"
+        return Source(str(made), made, _known_build(model.build, "model.build"), origins.of("model.build"))
+    reference = model.path or getattr(model, config.stage.start)
+    if not reference:
+        message = f"model={origins.choices.get('model')} names no {config.stage.start} checkpoint"
+        raise UserError(Problem("no_model", message, key, "say model.path=FOLDER or a hub id"))
+    local = _local(reference, cwd)
+    return Source(str(local) if local else reference, local, None, origins.of(key))
+
+
+def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> tuple[Share, ...]:
+    data = config.data
+    if data.fraction <= 0:
+        message = f"data.fraction={data.fraction} takes no rows"
+        raise UserError(Problem("bad_share", message, origins.of("data.fraction").where, "say a number above 0"))
+    if data.build and not data.mix:
+        made = cache / "demo" / f"{data.build.removeprefix('demo_')}-{demo_key()}" / "train.jsonl"
+        build = _known_build(data.build, "data.build")
+        return (Share(Source(str(made), made, build, origins.of("data.build")), data.fraction, "train"),)
+    if not data.mix:
+        raise UserError(
+            Problem("no_data", "the stage has no data", "data.mix", "say data=NAME, or data.mix=[{name: X}]")
+        )
+    shares = []
+    for entry in data.mix:
+        if entry.share <= 0:
+            raise UserError(Problem("bad_share", f"{entry.name}: share {entry.share} takes no rows", "data.mix"))
+        local = _local(entry.name, cwd)
+        source = Source(str(local) if local else entry.name, local, None, origins.of("data.mix"))
+        shares.append(Share(source, entry.share * data.fraction, entry.split))
+    return tuple(shares)
+
+
+def _known_build(build: str, key: str) -> str:
+    if build not in BUILDS:
+        raise UserError(Problem("unknown_build", f"nothing makes '{build}'", key, f"there are {', '.join(BUILDS)}"))
+    return build
+
+
+def _local(reference: str, cwd: Path) -> Path | None:
+    """The absolute path of a reference that exists here or is written as a path; None for a hub id."""
+    path = cwd / Path(reference).expanduser()
+    if path.exists() or reference.startswith(("/", "./", "../", "~")):
+        return path
+    return None
+
+
+def data_flags(mixture: tuple[Share, ...], trainer: TrainerConfig) -> tuple[dict[str, object], str | None]:
+    """What the trainer is told of the data, by computed word (`mixer`, `splits`; `dataset`, `split`), and the subset
+    that TRL needs a patch for. Raises UserError (`one_data_set`, `trl_local_file`)."""
+    if trainer.family == Family.open_instruct:
+        # a share is written with its point: "1" would be one sample (dataset_transformation.py:2341-2343)
+        mixer = [text for entry in mixture for text in (entry.source.reference, repr(float(entry.share)))]
+        return {"mixer": mixer, "splits": [entry.split for entry in mixture]}, None
+    if len(mixture) > 1:
+        cure = f"say trainer=finetune or dpo_tune_cache, or one entry in data.mix (there are {len(mixture)})"
+        raise UserError(Problem("one_data_set", f"{trainer.name} takes one data set", "data.mix", cure))
+    entry = mixture[0]
+    reference = entry.source.reference
+    if entry.source.local and entry.source.local.suffix in (".jsonl", ".json", ".parquet"):
+        if not entry.source.local.stem.startswith(entry.split):
+            name = f"{entry.split}{entry.source.local.suffix}"
+            cure = f"name the file {name}, in a folder of its own"
+            message = f"{trainer.name} reads folders, and takes a split from the file's name"
+            raise UserError(Problem("trl_local_file", message, reference, cure))
+        reference = str(entry.source.local.parent)
+    subset = None if entry.share == 1.0 else repr(float(entry.share))
+    return {"dataset": reference, "split": entry.split}, subset

@@ -1,0 +1,84 @@
+"""How the ranks share the model: the mode, the accelerate file behind it, and what the trainer must then report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch import project
+from launch.config.schema import Device, Family, Mode, Precision, RootConfig, TrainerConfig
+from launch.errors import Problem, UserError
+from launch.planning.width import Width
+
+_ZERO_STAGE = {Mode.zero1: 1, Mode.zero2: 2, Mode.zero3: 3, Mode.zero3_offload: 3}
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """The mode that a run takes (never `auto`), at a width and a precision."""
+
+    mode: Mode
+    width: Width
+    precision: Precision
+
+    @property
+    def zero_stage(self) -> int | None:
+        """The ZeRO stage, None without DeepSpeed."""
+        return _ZERO_STAGE.get(self.mode)
+
+    @property
+    def accelerate_file(self) -> Path:
+        return project.ACCELERATE_CONFIGS / f"{self.mode}.yaml"
+
+    @property
+    def deepspeed_file(self) -> Path | None:
+        folder = project.ACCELERATE_CONFIGS / "deepspeed"
+        return folder / f"{self.mode}.json" if self.zero_stage else None
+
+    def expectations(self) -> dict[str, str]:
+        """What the trainer's own accelerate state must say, checked in the worker: unpatched, a CPU run that asks for
+        ZeRO silently becomes DDP, and one that asks for two processes silently becomes one."""
+        on_cpu = self.width.device == Device.cpu
+        if self.zero_stage:
+            distributed = "DEEPSPEED"
+        elif self.width.world_size == 1:
+            distributed = "NO"
+        else:
+            distributed = "MULTI_CPU" if on_cpu else "MULTI_GPU"
+        said = {"distributed": distributed, "world_size": str(self.width.world_size), "device": self.width.device.value}
+        if self.zero_stage:
+            said["zero_stage"] = str(self.zero_stage)
+        return said
+
+
+def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -> Parallel:
+    """Choose the mode and the precision. Raises UserError (`parallel_width`, `unsupported_precision`)."""
+    return Parallel(_mode(config.parallel.mode, width), width, _precision(config.recipe.precision, trainer, width))
+
+
+def _mode(asked: Mode, width: Width) -> Mode:
+    several = width.world_size > 1
+    if asked == Mode.auto:
+        if not several:
+            return Mode.single
+        return Mode.ddp if width.device == Device.cpu else Mode.zero3
+    if asked == Mode.single and several:
+        cure = "say parallel=ddp, zero1, zero2 or zero3"
+        raise UserError(Problem("parallel_width", f"parallel=single is one rank, not {width.world_size}", None, cure))
+    if asked == Mode.ddp and not several:
+        cure = "say parallel=single, or zero1, zero2 or zero3"
+        raise UserError(Problem("parallel_width", "parallel=ddp needs two ranks or more", None, cure))
+    return asked
+
+
+def _precision(asked: Precision, trainer: TrainerConfig, width: Width) -> Precision:
+    """bf16 on GPUs; on a CPU float32 where the trainer can (bf16 there is slow and gains nothing)."""
+    if asked == Precision.auto:
+        full = width.device == Device.cpu and Precision.fp32 in trainer.precisions
+        return Precision.fp32 if full else Precision.bf16
+    if asked not in trainer.precisions:
+        can = ", ".join(trainer.precisions)
+        owner = "open-instruct's script" if trainer.family == Family.open_instruct else "TRL's script"
+        message = f"{trainer.name} cannot train in {asked}: {owner} takes {can}"
+        raise UserError(Problem("unsupported_precision", message, "recipe.precision", f"say recipe.precision={can}"))
+    return asked

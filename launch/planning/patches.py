@@ -1,0 +1,30 @@
+"""Which patches a run needs: the worker checks each one's condition and source again before it applies it."""
+
+from __future__ import annotations
+
+from launch.config.schema import Device
+from launch.planning.inputs import Inputs
+from launch.planning.parallel import Parallel
+
+
+def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, subset: str | None) -> tuple[str, ...]:
+    """The ids of `launch.worker.patches`, with `=VALUE` where one takes a value, in the order of application."""
+    on_cpu = parallel.width.device == Device.cpu
+    chosen: list[str] = []
+    if parallel.zero_stage and on_cpu:
+        chosen.append("deepspeed_on_cpu")
+    if trainer == "finetune":
+        if inputs.model.local:
+            chosen.append("finetune_local_model")
+        if on_cpu:
+            chosen.append("cuda_memory_on_cpu")
+    elif trainer == "dpo_tune_cache":
+        if parallel.width.world_size == 1 and not parallel.zero_stage:
+            chosen.append("dpo_single_process_group")
+        chosen.append("dpo_cpu_device" if on_cpu else "dpo_unlisted_gpu")
+        chosen.append("dpo_steps")
+    elif trainer in ("trl_sft", "trl_dpo"):
+        chosen.append("trainer_steps")
+        if subset:
+            chosen.append(f"trl_subset={subset}")
+    return tuple(chosen)

@@ -1,0 +1,205 @@
+"""The plan: everything needed to run a stage, and nothing run yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launch import project
+from launch.config.compose import Composed
+from launch.config.schema import Device, Packing, RootConfig
+from launch.errors import Problem, UserError
+from launch.planning.batch import Batch, split_batch
+from launch.planning.command import build_command
+from launch.planning.environment import build_environment, scrubbed
+from launch.planning.flags import Flag, Flags, build_flags
+from launch.planning.identity import content_key, identity
+from launch.planning.inputs import Inputs, resolve_inputs
+from launch.planning.parallel import Parallel, resolve_parallel
+from launch.planning.patches import choose_patches
+from launch.planning.upstream import UpstreamState, entry_of
+from launch.planning.width import resolve_width
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan takes from the machine: folders, environment, interpreter, upstream's source, content digests.
+
+    `digest` gives a local path's content digest, None for a path that is not here. `render` turns flag values into
+    words, checked against the trainer's schema: it returns the words, and raises UserError with every problem.
+    """
+
+    cwd: Path
+    environ: Mapping[str, str]
+    python: str
+    upstream: UpstreamState
+    digest: Callable[[Path], str | None]
+    render: Callable[[Mapping[str, Flag]], list[str]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One training job, ready to run. `command` is the whole argument list; `unset` are variables to take away."""
+
+    stage: str
+    name: str
+    identity: str
+    config: RootConfig
+    parallel: Parallel
+    batch: Batch
+    flags: Mapping[str, Flag]
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    unset: tuple[str, ...]
+    patches: tuple[str, ...]
+    upstream: UpstreamState
+    inputs: Inputs
+    runs: Path
+    cache: Path
+    warnings: tuple[Problem, ...] = field(default=())
+
+    @property
+    def trainer(self) -> str:
+        return self.config.trainer.name
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, `<runs>/<stage>/<name>`."""
+        return self.runs / self.stage / self.name
+
+    @property
+    def model_dir(self) -> Path:
+        return self.folder / "model"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The accelerate file and, under ZeRO, the DeepSpeed file that the command names."""
+        parallel = self.parallel
+        return (parallel.accelerate_file, *([parallel.deepspeed_file] if parallel.deepspeed_file else []))
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "stage": self.stage,
+            "name": self.name,
+            "identity": self.identity,
+            "trainer": self.trainer,
+            "parallel": {
+                "mode": self.parallel.mode.value,
+                "zero_stage": self.parallel.zero_stage,
+                "precision": self.parallel.precision.value,
+                "device": self.parallel.width.device.value,
+            },
+            "batch": self.batch.as_json(),
+            "flags": {name: flag.as_json() for name, flag in self.flags.items()},
+            "command": list(self.command),
+            "env": dict(self.env),
+            "unset": list(self.unset),
+            "files": [str(path) for path in self.files],
+            "patches": list(self.patches),
+            "upstream": self.upstream.as_json(),
+            "folder": str(self.folder),
+            "warnings": [warning.as_json() for warning in self.warnings],
+        }
+
+
+def build_plan(composed: Composed, machine: Machine) -> Plan:
+    """Plan a composed stage. Pure: the same configuration, source and inputs give the same plan, byte for byte.
+
+    Raises UserError with what cannot work.
+    """
+    config, origins = composed.config, composed.origins
+    runs = machine.cwd / Path(config.runs).expanduser()
+    cache = machine.cwd / Path(config.cache).expanduser() if config.cache else runs / ".cache"
+    inputs = resolve_inputs(config, origins, cache, machine.cwd)
+    width = resolve_width(config, origins)
+    parallel = resolve_parallel(config, config.trainer, width)
+    _refuse_contradictions(config, parallel)
+    batch = split_batch(config.recipe.global_batch_size, config.recipe.per_device_batch_size, width.world_size)
+
+    content = _content(inputs, machine.digest)
+    tokenized = cache / "tokenized" / content_key(content)
+    checkout = machine.upstream.checkout
+    env = build_environment(
+        config.trainer, parallel, checkout, cache / "reference_logprobs" / content_key(content), machine.environ
+    )
+
+    def flags_for(name: str) -> Flags:
+        output = runs / composed.stage / name / "model"
+        return build_flags(
+            composed, batch, parallel, inputs, {"output": str(output), "tokenized_cache": str(tokenized)}
+        )
+
+    nameless = flags_for("{name}")
+    patches = choose_patches(config.trainer.name, parallel, inputs, nameless.subset)
+    parts = {
+        "trainer": [config.trainer.name, config.trainer.entry],
+        "upstream": machine.upstream.commit,
+        "flags": {name: flag.value for name, flag in nameless.flags.items()},
+        "batch": batch.as_json(),
+        "parallel": [parallel.mode.value, parallel.precision.value, str(width)],
+        "clip": config.recipe.max_grad_norm,
+        "env": {name: value for name, value in env.items() if name != "PYTHONPATH"},
+        "patches": patches,
+        "files": [machine.digest(path) for path in (parallel.accelerate_file, parallel.deepspeed_file) if path],
+    }
+    places = {runs: "{runs}", cache: "{cache}", project.ROOT: "{project}"}
+    plan_identity = identity(parts, places, content)
+    name = config.name or f"{width}-{plan_identity}"
+    flags = flags_for(name)
+    command = build_command(
+        python=machine.python,
+        trainer=config.trainer,
+        entry=entry_of(config.trainer, checkout),
+        parallel=parallel,
+        batch=batch,
+        clip=config.recipe.max_grad_norm,
+        patches=patches,
+        flag_words=machine.render(flags.flags),
+    )
+    return Plan(
+        stage=composed.stage,
+        name=name,
+        identity=plan_identity,
+        config=config,
+        parallel=parallel,
+        batch=batch,
+        flags=flags.flags,
+        command=command,
+        env=env,
+        unset=scrubbed(env),
+        patches=patches,
+        upstream=machine.upstream,
+        inputs=inputs,
+        runs=runs,
+        cache=cache,
+        warnings=flags.warnings + _warnings(config),
+    )
+
+
+def _content(inputs: Inputs, digest: Callable[[Path], str | None]) -> dict[Path, str]:
+    """Digests of the local inputs that are here; what this machine builds is known by its builder's key instead."""
+    sources = [inputs.model, *(entry.source for entry in inputs.mixture)]
+    found = {}
+    for source in sources:
+        value = digest(source.local) if source.local and not source.build else None
+        if source.local and value:
+            found[source.local] = value
+    return found
+
+
+def _warnings(config: RootConfig) -> tuple[Problem, ...]:
+    if config.recipe.packing == Packing.bins:
+        message = "packing into bins fills a token budget: the number of samples in a step is not the global batch"
+        return (Problem("bins_change_the_batch", message, "recipe.packing", "recipe.packing=flatten holds it"),)
+    return ()
+
+
+def _refuse_contradictions(config: RootConfig, parallel: Parallel) -> None:
+    if config.recipe.liger and parallel.width.device == Device.cpu:
+        message = "Liger's kernels are Triton's, and Triton has no CPU: the trainer would die at load"
+        raise UserError(Problem("liger_needs_gpu", message, "recipe.liger", "say recipe.liger=false, or gpus=N"))
