@@ -68,7 +68,7 @@ def mismatch(asked: Expected, got: Expected) -> str | None:
         return None
     sentence = f"asked for {_words(wanted)}; the trainer has {_words(has)}"
     if asked.distributed == "DEEPSPEED" and got.device == "cpu":
-        return f"{sentence}: without a GPU accelerate drops DeepSpeed in silence unless patch deepspeed_on_cpu is on"
+        return f"{sentence}: without a GPU accelerate needs patch deepspeed_on_cpu to hold DeepSpeed's ranks together"
     if asked.device == "cuda" and got.device == "cpu":
         return f"{sentence}: torch sees no GPU here"
     if asked.world_size is not None and asked.world_size != got.world_size:

@@ -35,6 +35,13 @@ def _stand_in_for_cuda_device(_: Context) -> None:
     # upstream divides max_memory_allocated(), which is 0 here, by total_memory
     torch.cuda.get_device_properties = lambda device=None: types.SimpleNamespace(total_memory=1)
     utils.ModelDims.device_flops = property(lambda dims: _UNKNOWN)
+    # accelerate numbers the CPUs of several ranks ("cpu:1"), and a reference cache is loaded to that name, which
+    # torch.load does not know. 15 is a free place in torch's order, after its own "cpu".
+    torch.serialization.register_package(15, lambda storage: None, _load_to_numbered_cpu)
+
+
+def _load_to_numbered_cpu(storage: Any, location: str) -> Any:
+    return storage if location.startswith("cpu:") else None
 
 
 def unlisted_gpu(specs: dict[str, dict[str, float]], device: str) -> str | None:
@@ -92,11 +99,12 @@ SINGLE_PROCESS_GROUP = PatchInfo(
 
 CPU_DEVICE = PatchInfo(
     id="dpo_cpu_device",
-    reason="the reference cache and the utilisation figures ask for CUDA device properties where there is no CUDA",
+    reason="without CUDA the reference cache and the utilisation figures can't ask for their device",
     trainers=_TRAINERS,
     condition="torch sees no CUDA device",
     sources=(
         Source("open_instruct/dpo_utils.py", "torch.cuda.get_device_properties(0).total_memory", 487, 487),
+        Source("open_instruct/model_utils.py", "torch.load(path, weights_only=True, map_location=device)", 115, 115),
         Source("open_instruct/utils.py", 'assert self.device_name is not None, "device_name must be set"', 1965, 1965),
         Source("open_instruct/utils.py", "self.device_flops * num_training_gpus", 2510, 2510),
     ),
