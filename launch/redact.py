@@ -1,0 +1,278 @@
+"""What may be written down: everything but secrets, which become `<set>`.
+
+A secret is known by the name it is given (`hub_token`, `WANDB_API_KEY`), by its shape (`hf_...`, a JWT, a PEM block)
+or because it is the exact value of such a variable in this process's environment. A git sha is not a secret, although
+an old wandb key looks the same: only its name or the environment gives that one away.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from launch.secret_names import is_sensitive_name, name_strength
+
+MASK = "<set>"
+_MASK = MASK.encode()
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Bytes [start, end) are secret; what gives them away begins at `context`. An open one goes on after the data."""
+
+    context: int
+    start: int
+    end: int
+    open_block: bool = False
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A kind of secret: the pattern's group 1 is masked. Without one of `literals` the data can't hold it."""
+
+    literals: tuple[bytes, ...]
+    pattern: re.Pattern[bytes]
+
+
+def _shape(pattern: bytes, *literals: bytes) -> _Shape:
+    return _Shape(literals, re.compile(pattern))
+
+
+_NOT_INSIDE = rb"(?<![A-Za-z0-9])"
+_SHAPES = (
+    _shape(_NOT_INSIDE + rb"(hf_[A-Za-z0-9]{16,})", b"hf_"),
+    _shape(_NOT_INSIDE + rb"(api_org_[A-Za-z0-9]{16,})", b"api_org_"),
+    _shape(_NOT_INSIDE + rb"(sk-[A-Za-z0-9_-]{16,})", b"sk-"),
+    _shape(_NOT_INSIDE + rb"(gh[pousr]_[A-Za-z0-9]{16,})", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_"),
+    _shape(_NOT_INSIDE + rb"(github_pat_[A-Za-z0-9_]{16,})", b"github_pat_"),
+    _shape(_NOT_INSIDE + rb"((?:AKIA|ASIA)[0-9A-Z]{12,})", b"AKIA", b"ASIA"),
+    _shape(_NOT_INSIDE + rb"(xox[a-z]-[A-Za-z0-9-]{8,})", b"xox"),
+    _shape(_NOT_INSIDE + rb"(wandb[-_]v1[-_][A-Za-z0-9_-]{8,})", b"wandb-v1", b"wandb_v1"),
+    _shape(_NOT_INSIDE + rb"(glpat-[A-Za-z0-9_-]{12,})", b"glpat-"),
+    _shape(_NOT_INSIDE + rb"(AIza[0-9A-Za-z_-]{30,})", b"AIza"),
+    _shape(_NOT_INSIDE + rb"(eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,})", b"eyJ"),
+    _shape(rb"(?i)\bbearer\s{1,4}([A-Za-z0-9._~+/=-]{8,})", b"earer", b"EARER"),
+    _shape(
+        rb"(?i)authorization\\?['\"]?\s{0,2}[:=]\s{0,2}\\?['\"]?(\w+ +[^\s'\",]+)", b"uthorization", b"UTHORIZATION"
+    ),
+    _shape(rb"://([^/\s:@'\"]*:[^/\s'\"]+)@", b"://"),
+    _shape(rb"://([^/\s:@'\"]{20,})@", b"://"),
+)
+_PEM_BEGIN = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY( BLOCK)?-----")
+_PEM_END = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY( BLOCK)?-----")
+
+# Name, separator, value, tried at each place where a keyword stands in the lower-cased data; what stands before the
+# keyword is fetched afterwards (a leading \w* would be quadratic on a long line).
+_KEYWORDS = (b"token", b"secret", b"passw", b"passphrase", b"credential", b"key")
+_NAMED = re.compile(
+    rb"[A-Za-z0-9_]{3,64}(?P<sep>\\?['\"]?\s{0,4}[:=]\s{0,4}|\s{1,4})"
+    rb"(?:\\\"(?P<escaped>(?:(?!\\\")[^\n\r])+)|\"(?P<double>(?:[^\"\\\n\r]|\\[^\n\r])+)"
+    rb"|'(?P<single>(?:[^'\\\n\r]|\\[^\n\r])+)|(?P<bare>[^\s,;'\"}\])&]+))"
+)
+_NAME_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
+_PLAIN = frozenset(b"none null true false str bool int <set> any optional[str]".split())
+_COUNT = re.compile(rb"-?(?:\d{1,7}|\d*\.\d+(?:e[+-]?\d+)?|nan|inf)\.?", re.IGNORECASE)
+_TOKEN_BYTES = re.compile(rb"[A-Za-z0-9._~+/=:@%-]*")
+_DULL_VALUES = frozenset(["enabled", "disabled", "default", "required", "optional"])
+
+
+def _shape_spans(data: bytes) -> list[_Span]:
+    found: list[_Span] = []
+    for shape in _SHAPES:
+        if any(literal in data for literal in shape.literals):
+            found += [_Span(match.start(), *match.span(1)) for match in shape.pattern.finditer(data)]
+    return found
+
+
+def _pem_spans(data: bytes) -> list[_Span]:
+    found: list[_Span] = []
+    at = 0
+    while b"PRIVATE KEY" in data and (begin := _PEM_BEGIN.search(data, at)):
+        end = _PEM_END.search(data, begin.end())
+        at = end.end() if end else len(data)
+        found.append(_Span(begin.start(), begin.start(), at, open_block=end is None))
+    return found
+
+
+def _named_spans(data: bytes) -> list[_Span]:
+    found: list[_Span] = []
+    lowered = data.lower()
+    for keyword in _KEYWORDS:
+        at = lowered.find(keyword)
+        while at >= 0:
+            match = _NAMED.match(data, at)
+            at = lowered.find(keyword, at + len(keyword))
+            if match and (span := _named_span(data, match)):
+                found.append(span)
+    return found
+
+
+def _named_span(data: bytes, match: re.Match[bytes]) -> _Span | None:
+    start = len(data[max(0, match.start() - 64) : match.start()].rstrip(_NAME_BYTES)) + max(0, match.start() - 64)
+    name = data[start : match.start("sep")]
+    if match["sep"].isspace() and not name.startswith(b"--"):
+        return None
+    group = match.lastgroup or "bare"
+    value = match[group]
+    if value.lower() in _PLAIN or not is_sensitive_name(name.decode("ascii", "replace")):
+        return None
+    if b"token" in name.lower() and _COUNT.fullmatch(value):
+        return None
+    return _Span(start, *match.span(group))
+
+
+def _join(data: bytes, spans: Iterable[_Span]) -> bytes:
+    parts: list[bytes] = []
+    at = 0
+    for span in sorted(spans, key=lambda span: (span.start, -span.end)):
+        if span.end <= at:
+            continue
+        if span.start >= at:
+            parts += [data[at : span.start], _MASK]
+        at = span.end
+    parts.append(data[at:])
+    return b"".join(parts)
+
+
+class Redactor:
+    """Masks secrets in text, bytes, named values and JSON-like objects.
+
+    `environ`: the current environment; the values (6 characters or more) of its sensitive-looking variables are
+    masked wherever they appear, also JSON-escaped, URL-quoted or line by line.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._needles = tuple(sorted(_needles(environ), key=len, reverse=True))
+
+    def spans(self, data: bytes) -> list[_Span]:
+        found = _shape_spans(data) + _pem_spans(data) + _named_spans(data)
+        for needle in self._needles:
+            at = data.find(needle)
+            while at >= 0:
+                found.append(_Span(at, at, at + len(needle)))
+                at = data.find(needle, at + len(needle))
+        return found
+
+    def redact_bytes(self, data: bytes) -> bytes:
+        """`data`, best whole lines, with `<set>` for each secret in it. Anything but secrets is kept byte for byte."""
+        spans = self.spans(data)
+        return _join(data, spans) if spans else data
+
+    def redact_text(self, text: str) -> str:
+        return self.redact_bytes(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+    def redact_value(self, name: str, value: str) -> str:
+        """The value of a variable, flag or key called `name`: `<set>` when the name says secret and it is not empty."""
+        if value and is_sensitive_name(name) and value.lower().encode() not in _PLAIN:
+            return MASK
+        return self.redact_text(value)
+
+    def redact_object(self, value: Any, name: str = "") -> Any:
+        """A JSON-like object with its secrets masked, dicts by their keys. Lists and tuples become lists."""
+        if isinstance(value, Mapping):
+            return {self.redact_text(str(key)): self.redact_object(item, str(key)) for key, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            if all(isinstance(item, str) for item in value):
+                return [self.redact_value(name, item) for item in self.redact_argv(value)]
+            return [self.redact_object(item, name) for item in value]
+        if isinstance(value, str):
+            return self.redact_value(name, value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and name_strength(name) == 2:
+            return MASK
+        return value
+
+    def redact_argv(self, argv: Sequence[str]) -> list[str]:
+        """A command line, with `--hub_token VALUE` and `--hub_token=VALUE` masked too."""
+        masked: list[str] = []
+        flag = ""
+        for word in argv:
+            name, equals, value = word.partition("=")
+            if (word.startswith("-") and equals) or (equals and re.fullmatch(r"[\w.+~]+", name)):
+                masked.append(f"{name}={self.redact_value(name, value)}")
+            else:
+                masked.append(self.redact_text(word) if word.startswith("-") else self.redact_value(flag, word))
+            flag = word if word.startswith("--") and not equals else ""
+        return masked
+
+
+def _needles(environ: Mapping[str, str]) -> set[bytes]:
+    needles: set[bytes] = set()
+    for name, value in environ.items():
+        strength = name_strength(name)
+        guessable = value.lower() in _DULL_VALUES or (strength == 1 and len(value) < 16 and value.isalpha())
+        if not strength or guessable:
+            continue
+        for form in (value, *value.splitlines(), json.dumps(value)[1:-1], quote(value, safe=""), repr(value)[1:-1]):
+            if len(form.strip()) >= 6 and not form.startswith("-----"):
+                needles.add(form.strip().encode("utf-8", "surrogateescape"))
+    return needles
+
+
+class StreamRedactor:
+    """Redacts one stream that arrives in pieces: a secret split over pieces is never written.
+
+    Whole lines (ended by LF or CR) are passed on, the last partial one is held. A line longer than `cap` bytes is
+    passed on in parts, `overlap` bytes late, and never cut inside a secret or between a secret and its name.
+    """
+
+    def __init__(self, redactor: Redactor, cap: int = 1 << 16, overlap: int = 1 << 13, block_limit: int = 1 << 16):
+        if not 0 < overlap < cap:
+            raise ValueError("the overlap must be smaller than the cap")
+        self._redactor = redactor
+        self._cap, self._overlap, self._block_limit = cap, overlap, block_limit
+        self._held = b""
+        self._block_left = 0  # inside a PEM block: how many more bytes to drop at most while looking for its end
+        self._in_secret = False  # inside a secret longer than the cap: drop its bytes
+
+    def feed(self, data: bytes) -> bytes:
+        """What may be written now that `data` has arrived."""
+        if self._in_secret:
+            data = self._drop_secret(data)
+        data = self._held + data
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        out, self._held = self._pass(data[:cut]), data[cut:]
+        if len(self._held) > self._cap:
+            out += self._cut_long_line()
+        return out
+
+    def close(self) -> bytes:
+        """The end: what was held."""
+        held, self._held = self._held, b""
+        return self._pass(held)
+
+    def _pass(self, data: bytes) -> bytes:
+        if self._block_left:
+            end = _PEM_END.search(data)
+            gone = end.end() if end else min(len(data), self._block_left)
+            self._block_left = 0 if end else self._block_left - gone
+            data = data[gone:]
+        if not data:
+            return b""
+        spans = self._redactor.spans(data)
+        if any(span.open_block for span in spans):
+            self._block_left = self._block_limit
+        return _join(data, spans) if spans else data
+
+    def _cut_long_line(self) -> bytes:
+        data = self._held
+        cut = len(data) - self._overlap
+        spans = self._redactor.spans(data)
+        # move the cut before every secret that it would split (one that is moved over can split another)
+        while crossing := [span for span in spans if span.context < cut < span.end]:
+            cut = min(span.context for span in crossing)
+        if cut > 0:
+            self._held = data[cut:]
+            return self._pass(data[:cut])
+        self._held = b""
+        self._in_secret = any(span.end == len(data) and not span.open_block for span in spans)
+        return self._pass(data)
+
+    def _drop_secret(self, data: bytes) -> bytes:
+        match = _TOKEN_BYTES.match(data)
+        gone = match.end() if match else 0
+        self._in_secret = gone == len(data)
+        return data[gone:]

@@ -1,0 +1,108 @@
+"""Lines and events of a live run become its record: metrics.jsonl, events.jsonl, what the display shows, the cause."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from launch.redact import Redactor
+from launch.runtime.causes import CauseFinder
+from launch.runtime.events import Event
+from launch.runtime.metrics import Metrics
+from launch.runtime.phases import PhaseTracker
+from launch.runtime.readers import reader_for
+from launch.runtime.streams import LAUNCHER
+
+_WAITING = 10_000  # news that a blocked terminal may leave unread; older ones are dropped
+
+
+class Observer:
+    """The pump's sink. `news` takes, for the display, the phase changes, steps, warnings and totals of the first rank.
+
+    The values of an event are redacted before anybody sees them. events.jsonl holds every event but steps, which are
+    in metrics.jsonl.
+    """
+
+    def __init__(self, trainer: str, ranks: Sequence[int], metrics: Path, events: Path, redactor: Redactor) -> None:
+        self.news: deque[Event] = deque(maxlen=_WAITING)
+        self.causes = CauseFinder(ranks)
+        self.metrics = Metrics()
+        self.step = 0
+        self._first = min(ranks)
+        self._redactor = redactor
+        self._readers = {rank: reader_for(trainer, rank) for rank in ranks}
+        self._phase = PhaseTracker(trainer)
+        self._metrics_file = metrics.open("a", encoding="utf-8")
+        self._events_file = events.open("a", encoding="utf-8")
+
+    def lines(self, source: int, lines: Sequence[str], now: float) -> None:
+        if source == LAUNCHER:
+            self.causes.launcher_lines(lines, now)
+            return
+        self.causes.lines(source, lines, now)
+        reader = self._readers[source]
+        for line in lines:
+            if events := reader.feed(line, now):
+                self._take(events)
+
+    def tick(self, now: float) -> None:
+        for reader in self._readers.values():
+            self._take(reader.idle(now))
+
+    def event(self, event: Event) -> None:
+        """An event that the worker sent."""
+        event = Event(event.kind, event.time, event.rank, self._redactor.redact_object(event.data))
+        if event.kind != "phase":
+            self._take([event])
+        elif event.rank != self._first:
+            self._write(event)
+        elif self._phase.said_by_worker(event.data["phase"]):
+            self._phase_changed(event)
+
+    def close(self, now: float) -> None:
+        for reader in self._readers.values():
+            self._take(reader.close(now))
+        for file in (self._metrics_file, self._events_file):
+            with contextlib.suppress(OSError):
+                file.close()
+
+    def _take(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.kind == "phase":
+                if event.rank == self._first and self._phase.said_by_log(event.data["phase"]):
+                    self._phase_changed(event)
+            elif event.kind == "step":
+                self._step(event)
+            else:
+                self._write(event)
+                if event.kind == "error":
+                    self.causes.error(event)
+                if event.kind in ("error", "warning") or event.rank == self._first:
+                    self.news.append(event)
+
+    def _phase_changed(self, event: Event) -> None:
+        if event.data["phase"] == "training":
+            self.metrics.training_began(event.time)
+        self._write(event)
+        self.news.append(event)
+
+    def _step(self, event: Event) -> None:
+        if event.rank == self._first and self._phase.said_by_log("training"):
+            self._phase_changed(Event("phase", event.time, event.rank, {"phase": "training"}))
+        values = self.metrics.add(event)
+        if values is not None:
+            self.step = values["step"]
+            self._append(self._metrics_file, values)
+            self.news.append(Event("step", event.time, event.rank, self.metrics.last))
+
+    def _write(self, event: Event) -> None:
+        self._append(self._events_file, event.as_json())
+
+    def _append(self, file: Any, value: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # a full disk
+            file.write(json.dumps(value, allow_nan=False, default=str) + "\n")
+            file.flush()

@@ -1,0 +1,72 @@
+"""dpo.py and olmo_core_finetune.py: OLMo-core's ConsoleLogger."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+from launch.runtime.events import Event
+from launch.runtime.readers.base import StepReader
+
+_MARKER = re.compile(r"\[step=(?P<step>\d+)/(?P<total>\d+|\?\?\?),epoch=(?P<epoch>\d+)")
+_VALUE = re.compile(r"^ {4}(?P<name>[^=]+)=(?P<number>-?(?:[\d.,]+(?:[eE][+-]?\d+)?|nan|inf))(?P<suffix>[KMBTPE]?)$")
+_SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_NAMES = {
+    "train/CE loss": "loss",
+    "train_loss": "loss",
+    "optim/LR": "lr",
+    "optim/total grad norm": "grad_norm",
+    "throughput/total tokens": "tokens",
+    "gpu_memory/GPU active mem (GiB)": "memory_gib",
+}
+
+
+class OlmoCoreReader(StepReader):
+    """`[step=5/100,epoch=1,eta=2m]` and indented `name=value` lines (olmo_core/train/callbacks/console_logger.py).
+
+    Of dpo.py the loss and rewards never reach the console: its step events have none, unless the worker sends them.
+    """
+
+    phase_lines: ClassVar[Mapping[str, str]] = {
+        "Tokenizing dataset into numpy format at ": "tokenize",  # olmo_core_finetune.py:92
+        "Cache not found": "tokenize",
+        "Found cached dataset at ": "load",
+        "Numpy SFT files already present at ": "load",  # :158
+        "Caching reference logprobs": "reference_logprobs",  # dpo.py:309
+        "Starting training...": "training",  # dpo.py:336, olmo_core_finetune.py:359
+        "Saving checkpoint for step ": "checkpoint",  # olmo_core/train/trainer.py:970
+        "Training complete": "save",
+        "Exporting model to HuggingFace format at ": "save",  # dpo.py:58
+    }
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank)
+        self._total = 0
+        self._values: dict[str, float] = {}
+
+    def feed(self, line: str, now: float) -> list[Event]:
+        if "[step=" in line and (match := _MARKER.search(line)):
+            events = [self._event("phase", now, phase="training"), *self._finish()]
+            if match["total"].isdigit() and int(match["total"]) != self._total:
+                self._total = int(match["total"])
+                events.append(self._event("total_steps", now, steps=self._total))
+            return events + self._hold(now, step=int(match["step"]), epoch=int(match["epoch"]))
+        if self._step is not None and line.startswith("    ") and (match := _VALUE.match(line)):
+            name = match["name"]
+            name = "lr" if name.startswith("optim/LR") else _NAMES.get(name, name)
+            self._values.setdefault(name, float(match["number"].replace(",", "")) * _SUFFIX[match["suffix"]])
+            return []
+        return self._finish() + super().feed(line, now)
+
+    def idle(self, now: float) -> list[Event]:
+        return self._finish() if now - self._since >= self.patience else []
+
+    def close(self, now: float) -> list[Event]:
+        return self._finish()
+
+    def _finish(self) -> list[Event]:
+        values, self._values = self._values, {}
+        if not values:  # a marker without metrics: not a logged step
+            self._step = None
+        return self._release(**values)

@@ -1,0 +1,263 @@
+"""Runs one command with everything around it: the nanny, the output, the record, the display, the end.
+
+execution -> nanny -> accelerate launch -> ranks
+               pump thread: FIFOs -> logs, events, metrics
+main thread: signals, display, the nanny's reports
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from launch.redact import Redactor
+from launch.runtime.causes import Cause
+from launch.runtime.events import Event
+from launch.runtime.folder import Outcome, RunFolder
+from launch.runtime.observe import Observer
+from launch.runtime.processes import end_by_run_id
+from launch.runtime.progress import Display
+from launch.runtime.streams import Channel, Pump
+
+GRACE = 8.0  # seconds between SIGTERM and SIGKILL; with the kill itself everything is over within 15
+_REFRESH = 0.2  # seconds
+_NANNY = Path(__file__).with_name("nanny.py")
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """The signals that end a run: SIGINT, SIGTERM and, where there is one, SIGHUP."""
+    return tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A command to supervise. `env` is set and `unset` (names, or prefixes ending in `*`) removed for it.
+
+    `ranks`: the global ranks of this node. `total_steps`: where the plan knows it. `model_dir`: the trainer's output.
+    """
+
+    argv: tuple[str, ...]
+    trainer: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    cwd: Path | None = None
+    ranks: tuple[int, ...] = (0,)
+    total_steps: int | None = None
+    model_dir: Path | None = None
+
+
+class _Nanny:
+    """The supervisor's end of the nanny: orders go in, reports come out."""
+
+    def __init__(self, execution: Execution, run_id: str, channel: Path, output: int) -> None:
+        self.status: int | None = None
+        self.ended = 0
+        self.left: int | None = None
+        self.stopped = False
+        command = [sys.executable, "-P", "-u", str(_NANNY)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True, bufsize=0
+        )
+        order = {
+            "argv": execution.argv,
+            "cwd": str(execution.cwd) if execution.cwd else None,
+            "set": {**execution.env, "LAUNCH_RUN_ID": run_id, "LAUNCH_CHANNEL": str(channel)},
+            "unset": _matching(execution.unset, os.environ),
+            "grace": GRACE,
+            "remove": str(channel),
+        }
+        self.tell(json.dumps(order))
+        self._rest = b""
+
+    @property
+    def reports(self) -> int:
+        """The descriptor that the reports come through."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def tell(self, word: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(word.encode() + b"\n")
+        except OSError:
+            return  # it is gone, and its reports have ended
+
+    def hear(self) -> bool:
+        """Takes what has been reported; False at the end."""
+        data = os.read(self.reports, 1 << 16)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            report: dict[str, Any] = json.loads(line)
+            if report["kind"] == "exited" and not self.stopped:
+                self.status = report["status"]
+            elif report["kind"] == "swept":
+                self.ended, self.left = report["ended"], report["left"]
+        return bool(data)
+
+    def close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.wait()
+
+
+def _matching(patterns: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    return [name for name in environ if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+class _Stops:
+    """What the user's signals ask for: the first one a soft stop, the second one a hard one."""
+
+    def __init__(self) -> None:
+        self.signals: list[signal.Signals] = []
+        self.nanny: _Nanny | None = None
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        self.signals.append(signal.Signals(number))
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Called from the handler too: a terminal that blocks the display does not delay the end."""
+        if self.nanny is None or not self.signals:
+            return
+        if self.nanny.status is None:
+            self.nanny.stopped = True
+        self.nanny.tell("kill" if len(self.signals) > 1 else "stop")
+
+
+@contextmanager
+def _handling(stops: _Stops, signals: Sequence[signal.Signals]) -> Iterator[None]:
+    before = [(number, signal.signal(number, stops.ask)) for number in signals]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def supervise(
+    execution: Execution,
+    folder: RunFolder,
+    display: Display,
+    redactor: Redactor,
+    signals: Sequence[signal.Signals] | None = None,
+) -> Outcome:
+    """Run `execution` to its end and record it in `folder`, which exists; when this returns, no process of it lives.
+
+    `signals` (default: `stop_signals()`) end the run: SIGTERM to every process, SIGKILL after GRACE seconds, at once
+    at the second signal. They can only be handled in the main thread; pass () elsewhere. DONE and FAILED are not
+    written here: the caller does that, by `folder.finish(outcome)`, when it has checked what it wants checked.
+    """
+    stops = _Stops()
+    with _handling(stops, stop_signals() if signals is None else signals):
+        return _supervise(execution, folder, display, redactor, stops)
+
+
+def _supervise(execution: Execution, folder: RunFolder, display: Display, redactor: Redactor, stops: _Stops) -> Outcome:
+    began = time.monotonic()
+    run_id = uuid.uuid4().hex
+    channel = Channel.create(Path(tempfile.mkdtemp(prefix="launch-")), execution.ranks)
+    observer = Observer(execution.trainer, execution.ranks, folder.metrics, folder.events, redactor)
+    reading, writing = os.pipe()
+    pump = Pump(channel, reading, folder.logs, redactor, observer)
+    nanny = _Nanny(execution, run_id, channel.folder, writing)
+    os.close(writing)
+    stops.nanny = nanny
+    stops.pass_on()
+    pump.start()
+    display.start(execution.total_steps)
+    observer.event(Event("phase", time.time(), min(execution.ranks), {"phase": "import"}))
+    try:
+        _follow(nanny, observer, display, stops)
+    finally:
+        nanny.close()
+        ended = nanny.ended if nanny.left == 0 else nanny.ended + end_by_run_id(run_id)
+        pump.finish()
+        observer.close(time.time())
+        shutil.rmtree(channel.folder, ignore_errors=True)
+        _show(observer, display)
+        display.close()
+    outcome = _outcome(nanny, observer, stops, time.monotonic() - began, ended)
+    _say_end(outcome, folder, display, pump, stops)
+    return outcome
+
+
+def _follow(nanny: _Nanny, observer: Observer, display: Display, stops: _Stops) -> None:
+    """Show news until the nanny has made its last report."""
+    said = 0
+    with selectors.DefaultSelector() as selector:
+        selector.register(nanny.reports, selectors.EVENT_READ)
+        while True:
+            if selector.select(_REFRESH) and not nanny.hear():
+                return
+            _show(observer, display)
+            display.refresh()
+            for number in stops.signals[said:]:
+                hard = "ending every process at once" if said else "ending every process (again to end them at once)"
+                display.say(f"{number.name}: {hard}")
+                said += 1
+
+
+def _show(observer: Observer, display: Display) -> None:
+    while observer.news:
+        display.show(observer.news.popleft())
+
+
+def _outcome(nanny: _Nanny, observer: Observer, stops: _Stops, seconds: float, ended: int) -> Outcome:
+    exit_code, cause = EXIT_DONE, None
+    if stops.signals and nanny.stopped:
+        exit_code, cause = EXIT_INTERRUPTED, Cause(f"interrupted by {stops.signals[0].name}")
+    elif nanny.status != 0:
+        exit_code, cause = EXIT_FAILED, observer.causes.cause(nanny.status)
+    line = None
+    if cause is not None:
+        line = cause.line if cause.rank is None else f"rank {cause.rank}: {cause.line}"
+    return Outcome(
+        exit_code=exit_code,
+        seconds=seconds,
+        steps=observer.step,
+        last_loss=observer.metrics.last_loss,
+        ended=ended,
+        cause=line,
+        detail=cause.detail if cause else (),
+    )
+
+
+def _say_end(outcome: Outcome, folder: RunFolder, display: Display, pump: Pump, stops: _Stops) -> None:
+    if outcome.exit_code == EXIT_INTERRUPTED:
+        display.say(f"stopped by {stops.signals[0].name}: {_count(outcome.ended)} ended, none left")
+    elif outcome.exit_code == EXIT_FAILED:
+        place = f"after step {outcome.steps}" if outcome.steps else "before its first logged step"
+        display.say(f"the run failed {place}: {outcome.cause}")
+        for line in outcome.detail:
+            display.say(f"  {line}")
+        if outcome.ended:
+            display.say(f"{_count(outcome.ended)} ended")
+    elif outcome.ended:
+        display.say(f"{_count(outcome.ended)} left over by the trainer, ended")
+    if outcome.exit_code:
+        display.say(f"logs: {folder.logs}")
+    if pump.lost:
+        display.say(f"warning: {pump.lost} bytes of logs could not be written")
+    if pump.fault is not None:
+        display.say(f"warning: a part of the output could not be read: {pump.fault!r}")
+
+
+def _count(number: int) -> str:
+    return f"{number} process" if number == 1 else f"{number} processes"
