@@ -16,6 +16,7 @@ _WIDTH = 400  # characters of a kept line
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?")
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAIN = ("During handling of the above", "The above exception was the direct cause")
+_OWN_KINDS = ("Unmet", "PatchError", "SystemExit")  # the worker's own sentences
 _ROOT = "Root Cause (first observed failure)"  # torch/distributed/elastic/multiprocessing/errors
 _ROOT_RANK = re.compile(r"^\s+rank\s*: (\d+)")
 _ROOT_EXIT = re.compile(r"^\s+exitcode\s*: (-?\d+)")
@@ -91,10 +92,9 @@ class CauseFinder:
         """The best explanation. `status`: the launcher's exit status, None if it is not known."""
         if self._errors:
             first = min(self._errors, key=lambda event: event.time)
-            message = str(first.data["message"])
-            given = first.data.get("traceback")
-            detail = str(given).splitlines() if isinstance(given, str) else []
-            return _cause(message, first.rank, detail or self._block(first.rank) or message.splitlines()[1:])
+            kind, message = first.data.get("type"), str(first.data["message"])
+            line = f"{kind}: {message}" if kind and kind not in _OWN_KINDS else message
+            return _cause(line, first.rank, self._block(first.rank) or message.splitlines()[1:])
         rank = self._failing_rank()
         if rank is not None:
             tail = self._tails[rank]

@@ -1,8 +1,8 @@
 """Step events become the objects of metrics.jsonl: one a logged step, of rank 0.
 
-Keys, where the trainer has them: `step`; `loss`; `lr`; `tokens` and `tokens_padded` (sums since the start over all
-ranks, without and with padding); `tokens_per_second` (without padding, since the previous logged step); `memory_gib`
-(peak allocated, of rank 0); `seconds` (since the previous logged step); and whatever else the trainer logs.
+Keys, where the trainer has them: `step`; `loss`; `lr`; `tokens` and `tokens_padded` (over all ranks since the previous
+logged step, without and with padding); `seconds` (since the previous logged step); `tokens_per_second` (without
+padding, in those seconds); `memory_gib` (peak allocated, of rank 0); and whatever else the trainer logs.
 The file is strict JSON: of a loss that is NaN or infinite there is `"loss": null` and `"loss_text": "nan"`.
 """
 
@@ -17,12 +17,18 @@ from launch.runtime.events import SCHEMA_VERSION, Event, strict
 _ALIASES: Mapping[str, tuple[str, ...]] = {
     "loss": ("loss", "train_loss"),
     "lr": ("lr", "learning_rate"),
-    "tokens": ("tokens", "total_tokens", "num_tokens", "perf/total_tokens"),
-    "tokens_padded": ("tokens_padded", "total_tokens_including_padding"),
+    "tokens": ("tokens", "total_tokens_this_log_period"),
+    "tokens_padded": ("tokens_padded",),
     "tokens_per_second": ("tokens_per_second", "perf/tokens_per_second_step"),
     "memory_gib": ("memory_gib", "allocated_mem_GiB"),
+    "seconds": ("seconds",),
 }
-_DROPPED = frozenset(name for names in _ALIASES.values() for name in names) | {"step", "training_step"}
+# sums since the start of the process, of which a step's own part is the difference
+_SUMS: Mapping[str, str] = {
+    "tokens": "total_tokens",
+    "tokens_padded": "total_tokens_including_padding",
+}
+_TAKEN = frozenset(name for names in _ALIASES.values() for name in names) | {"step", *_SUMS.values()}
 
 
 class Metrics:
@@ -33,12 +39,12 @@ class Metrics:
         self.last_loss: float | None = None
         self._step = -1
         self._time: float | None = None
-        self._tokens: float | None = None
+        self._sums: dict[str, float] = dict.fromkeys(_SUMS, 0)
 
     def training_began(self, time: float) -> None:
         """From when the first step's seconds count."""
-        if self._step < 0 and self._time is None:
-            self._time, self._tokens = time, 0
+        if self._step < 0:
+            self._time = time
 
     def add(self, event: Event) -> dict[str, Any] | None:
         """The object for a "step" event, or None for a repeated step and for another rank's."""
@@ -50,24 +56,26 @@ class Metrics:
             value = next((event.data[name] for name in names if _is_number(event.data.get(name))), None)
             if value is not None:
                 values[key] = value
-        self._add_rates(values, event.time)
-        extras = {name: value for name, value in event.data.items() if name not in _DROPPED and _is_number(value)}
-        values |= {name: value for name, value in extras.items() if name not in values}
+        self._add_differences(values, event)
+        if "tokens_per_second" not in values and "tokens" in values and values.get("seconds", 0) > 0:
+            values["tokens_per_second"] = round(values["tokens"] / values["seconds"], 3)
+        values |= {name: value for name, value in event.data.items() if name not in _TAKEN and _is_number(value)}
         self._step = step
         if "loss" in values:
             self.last_loss = float(values["loss"])
         self.last = values
         return {"schema_version": SCHEMA_VERSION, **strict(values)}
 
-    def _add_rates(self, values: dict[str, Any], time: float) -> None:
-        if self._time is not None and time > self._time:
-            seconds = time - self._time
-            values["seconds"] = round(seconds, 6)
-            if "tokens_per_second" not in values and self._tokens is not None and "tokens" in values:
-                gained = values["tokens"] - self._tokens
-                if gained >= 0:
-                    values["tokens_per_second"] = round(gained / seconds, 3)
-        self._time, self._tokens = time, values.get("tokens")
+    def _add_differences(self, values: dict[str, Any], event: Event) -> None:
+        if "seconds" not in values and self._time is not None and event.time > self._time:
+            values["seconds"] = round(event.time - self._time, 6)
+        self._time = event.time
+        for name, sum_name in _SUMS.items():
+            total = event.data.get(sum_name)
+            if isinstance(total, (int, float)):
+                if name not in values and total >= self._sums[name]:
+                    values[name] = total - self._sums[name]
+                self._sums[name] = total
 
 
 def _is_number(value: object) -> bool:

@@ -21,7 +21,7 @@ _WAITING = 10_000  # news that a blocked terminal may leave unread; older ones a
 
 
 class Observer:
-    """The pump's sink. `news` takes, for the display, the phase changes, steps, warnings and totals of the first rank.
+    """The pump's sink. `news` takes what the display shows: phase changes, steps, totals, each warning once.
 
     The values of an event are redacted before anybody sees them. events.jsonl holds every event but steps, which are
     in metrics.jsonl.
@@ -33,6 +33,7 @@ class Observer:
         self.metrics = Metrics()
         self.step = 0
         self._first = min(ranks)
+        self._said: set[str] = set()
         self._redactor = redactor
         self._readers = {rank: reader_for(trainer, rank) for rank in ranks}
         self._phase = PhaseTracker(trainer)
@@ -81,8 +82,12 @@ class Observer:
                 self._write(event)
                 if event.kind == "error":
                     self.causes.error(event)
-                if event.kind in ("error", "warning") or event.rank == self._first:
+                    continue
+                message = str(event.data.get("message"))
+                if event.kind == "total_steps" or (event.kind == "warning" and message not in self._said):
                     self.news.append(event)
+                    if len(self._said) < _WAITING:
+                        self._said.add(message)
 
     def _phase_changed(self, event: Event) -> None:
         if event.data["phase"] == "training":

@@ -102,8 +102,8 @@ class PlainDisplay:
             self.say(_WORDS.get(event.data["phase"], event.data["phase"]))
         elif event.kind == "total_steps":
             self._pace.total = event.data["steps"]
-        elif event.kind in ("warning", "error"):
-            self.say(f"rank {event.rank}: {event.kind}: {event.data['message']}")
+        elif event.kind == "warning":
+            self.say(f"warning (rank {event.rank}): {event.data['message']}")
         elif event.kind == "step":
             self._pace.add(event.data["step"], event.time)
             self._unprinted = event
@@ -168,8 +168,8 @@ class LiveDisplay:
         elif event.kind == "total_steps":
             self._pace.total = event.data["steps"]
             self._bar.update(self._task, total=self._pace.total)
-        elif event.kind in ("warning", "error"):
-            self.say(f"rank {event.rank}: {event.kind}: {event.data['message']}")
+        elif event.kind == "warning":
+            self.say(f"warning (rank {event.rank}): {event.data['message']}")
         elif event.kind == "step":
             self._pace.add(event.data["step"], event.time)
             self._bar.update(self._task, completed=event.data["step"], numbers=describe(event, self._pace))

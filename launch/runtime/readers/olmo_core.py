@@ -17,7 +17,7 @@ _NAMES = {
     "train_loss": "loss",
     "optim/LR": "lr",
     "optim/total grad norm": "grad_norm",
-    "throughput/total tokens": "tokens",
+    "throughput/total tokens": "total_tokens",
     "gpu_memory/GPU active mem (GiB)": "memory_gib",
 }
 

@@ -28,7 +28,7 @@ _CACHE_LINES = {
 class FinetuneReader(StepReader):
     """finetune.py:731-952: `Step: .., LR: .., Loss: .., TPS: ..` and, with --verbose, `metrics_to_log={...}` after it.
 
-    A step's `tokens` and `tokens_padded` are sums since the start over all ranks; `memory_gib` is this rank's peak.
+    Of those metrics the sums of tokens (since the start, over all ranks) and this rank's peak memory are taken.
     """
 
     phase_lines: ClassVar[Mapping[str, str]] = {
@@ -48,10 +48,8 @@ class FinetuneReader(StepReader):
 
 def _metrics(line: str) -> dict[str, Any]:
     values = dict(_PAIR.findall(line.partition("metrics_to_log=")[2]))
-    found: dict[str, Any] = {}
-    for name, key in (("tokens", "total_tokens"), ("tokens_padded", "total_tokens_including_padding")):
-        if key in values:
-            found[name] = int(float(values[key]))
+    sums = ("total_tokens", "total_tokens_including_padding")
+    found: dict[str, Any] = {name: int(float(values[name])) for name in sums if name in values}
     memory = float(values.get("allocated_mem_GiB", 0))
     if memory > 0:  # 0 on a CPU
         found["memory_gib"] = memory
