@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from launch.errors import Problem, UserError, did_you_mean
 
 MULTIRUN = ("--multirun", "-m")
-_HYDRA_VALUE_FLAGS = frozenset(
-    "--cfg -c --package -p --config-path -cp --config-name -cn --config-dir -cd --info -i --experimental-rerun".split()
-)
+# Hydra's own flags that take the next word
+_LONG = ("--cfg", "--package", "--config-path", "--config-name", "--config-dir", "--info", "--experimental-rerun")
+_HYDRA_VALUE_FLAGS = frozenset((*_LONG, "-c", "-p", "-cp", "-cn", "-cd", "-i"))
 _OVERRIDE = re.compile(r"(?P<prefix>[+~]{0,2})(?P<key>[^=\s]+)(?P<value>=.*)?", re.DOTALL)
 # a comma outside quotes and brackets
 _BARE_COMMA = re.compile(r"""^(?:[^'"\[\](){},]|'[^']*'|"[^"]*"|\[.*\]|\{.*\}|\(.*\))*,""", re.DOTALL)

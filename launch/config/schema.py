@@ -186,4 +186,5 @@ class RootConfig:
     cache: str | None = None  # null: <runs>/.cache
     python: str | None = None  # the trainer's interpreter; null: the launcher's
     upstream: UpstreamConfig = field(default_factory=UpstreamConfig)
+    restart: bool = False  # keep an earlier run of the same plan aside and start over
     allow: list[str] = field(default_factory=list)

@@ -11,7 +11,7 @@ _WIDTHS_SHOWN = 8
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples (pairs for DPO): of one optimizer step over all ranks, of one forward pass of one rank, and the counts."""
+    """Samples (pairs for DPO) of one optimizer step over all ranks, and of one forward pass of one rank; the counts."""
 
     global_: int
     per_device: int
@@ -19,7 +19,8 @@ class Batch:
     width: int
 
     def __str__(self) -> str:
-        return f"{self.global_} = {self.width} ranks x {self.per_device} per device x {self.accumulation} accumulation"
+        ranks = "1 rank" if self.width == 1 else f"{self.width} ranks"
+        return f"{self.global_} = {ranks} x {self.per_device} per device x {self.accumulation} accumulation"
 
     def as_json(self) -> dict[str, int]:
         return {

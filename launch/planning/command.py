@@ -12,6 +12,7 @@ from launch.planning.parallel import Parallel
 
 
 def build_command(
+    *,
     python: str,
     trainer: TrainerConfig,
     entry: str,

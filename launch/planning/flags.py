@@ -28,7 +28,6 @@ INSTEAD = {
     "split": "data.mix",
     "tokenized_cache": "cache",
     "bf16": "recipe.precision",
-    "dtype": "recipe.precision",
 }
 
 
@@ -85,7 +84,6 @@ def _computed(
         "output": (paths["output"], launcher),
         "tokenized_cache": (paths["tokenized_cache"], launcher),
         "bf16": (parallel.precision == Precision.bf16, launcher),
-        "dtype": ("bfloat16" if parallel.precision == Precision.bf16 else "float32", launcher),
     }
     carried = config.trainer.launch
     flags = {

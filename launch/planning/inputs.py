@@ -1,4 +1,4 @@
-"""The model and the data of a stage: hub ids, local folders and files, or what this machine makes when it is missing."""
+"""The model and the data of a stage: hub ids, local folders and files, or what this machine makes when missing."""
 
 from __future__ import annotations
 

@@ -1,0 +1,152 @@
+"""Which flags a run has, who said them, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.errors import UserError
+from launch.planning.plan import Plan, build_plan
+from tests.conftest import composed, fixed_machine
+
+
+def planned(*words: str) -> Plan:
+    return build_plan(composed(*words), fixed_machine())
+
+
+def refusal(*words: str) -> list[str]:
+    with pytest.raises(UserError) as refused:
+        planned(*words)
+    return [problem.id for problem in refused.value.problems]
+
+
+def test_every_origin() -> None:
+    flags = planned("stage=sft_25pct", "gpus=8", "recipe.epochs=1", "flags.timeout=60").flags
+    origins = {name: flag.said.origin.value for name, flag in flags.items()}
+    assert origins["learning_rate"] == "recipe"
+    assert origins["num_train_epochs"] == "override"
+    assert origins["timeout"] == "override"
+    assert origins["model_name_or_path"] == "model"
+    assert origins["dataset_mixer_list"] == "data"
+    assert origins["gradient_accumulation_steps"] == "launcher"
+    for name in ("push_to_hub", "try_launch_beaker_eval_jobs", "logging_steps"):
+        assert origins[name] == "launcher"
+    assert planned("stage=demo", "trainer=trl_sft").flags["use_cpu"].said.origin == "trainer"
+
+
+def test_a_flag_said_in_a_stage_file_has_the_stage_as_origin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "stage"
+    folder.mkdir()
+    text = "# @package _global_\ndefaults:\n  - sft\n  - _self_\nflags:\n  timeout: 7200\n"
+    (folder / "mine.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
+    said = planned("stage=mine").flags["timeout"].said
+    assert (said.origin, said.where) == ("stage", f"{folder / 'mine.yaml'}:6")
+
+
+def test_where_names_the_line_that_says_it() -> None:
+    where = planned("stage=sft_25pct").flags["learning_rate"].said.where
+    assert where is not None
+    name, _, line = where.rpartition(":")
+    assert name == "configs/tulu/stage/sft.yaml"
+    root = Path(__file__).parents[2]
+    assert "learning_rate" in (root / name).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["flags.gradient_accumulation_steps=4"], ["owned_flag"]),
+        (["flags.output_dir=x", "flags.per_device_train_batch_size=2"], ["owned_flag", "owned_flag"]),
+        (["flags.dataset_name=x"], ["refused_flag"]),
+        (["recipe.packing=bins"], ["unsupported_recipe"]),
+        (["recipe.attention=flash_2"], ["unsupported_recipe"]),
+        (["recipe.precision=fp32"], ["unsupported_precision"]),
+        (["recipe.packing=bins", "flags.output_dir=x"], ["unsupported_recipe", "owned_flag"]),
+        (["trainer=dpo_tune_cache"], ["kind_mismatch"]),
+        (["data=tulu3_dpo_8b"], ["kind_mismatch"]),
+        (["gpus=3"], ["batch_not_divisible"]),
+        (["gpus=-1"], ["bad_width"]),
+        (["gpus=2", "device=cpu"], ["device_conflict"]),
+        (["gpus=0", "device=cuda"], ["device_conflict"]),
+        (["gpus=2", "processes=2"], ["device_conflict"]),
+        (["gpus=0", "recipe.liger=true"], ["liger_needs_gpu"]),
+        (["gpus=2", "parallel=single"], ["parallel_width"]),
+        (["gpus=1", "parallel=ddp"], ["parallel_width"]),
+        (["data.fraction=0"], ["bad_share"]),
+        (["model=demo", "model.build=other"], ["unknown_build"]),
+        (["data.mix=[]"], ["no_data"]),
+        (["trainer=trl_sft", "data.mix=[{name: a/b},{name: c/d}]"], ["one_data_set"]),
+        (["trainer=trl_sft", "data.mix=[{name: /data/rows.jsonl}]"], ["trl_local_file"]),
+    ],
+)
+def test_what_cannot_work_is_refused_all_at_once(words: list[str], expected: list[str]) -> None:
+    assert refusal("stage=sft", *words) == expected
+
+
+def test_an_owned_flag_is_answered_with_its_key() -> None:
+    with pytest.raises(UserError, match=r"say recipe\.global_batch_size"):
+        planned("stage=sft", "flags.gradient_accumulation_steps=4")
+
+
+def test_a_refused_flag_passes_when_allowed() -> None:
+    assert planned("stage=sft", "flags.dataset_name=x", "allow=[refused_flag]").flags["dataset_name"].value == "x"
+
+
+def test_warnings_name_what_is_odd() -> None:
+    plan = planned("stage=sft", "flags.max_train_samples=5", "flags.learning_rate=1e-5")
+    assert [warning.id for warning in plan.warnings] == ["unread_flag", "flag_over_recipe"]
+    assert plan.flags["learning_rate"].value == 1e-5
+    bins = planned("stage=sft", "trainer=trl_sft", "recipe.packing=bins")
+    assert [warning.id for warning in bins.warnings] == ["bins_change_the_batch"]
+
+
+def test_gpus_of_the_command_line_beat_a_stage_on_cpu() -> None:
+    plan = planned("stage=demo", "gpus=1")
+    assert plan.parallel.width.device == "cuda"
+    assert "CUDA_VISIBLE_DEVICES" not in plan.env
+
+
+def test_two_cpu_processes_are_asked_of_accelerate_by_its_variable() -> None:
+    """accelerate's own --cpu silently starts one process."""
+    plan = planned("stage=demo", "processes=2")
+    assert plan.env["ACCELERATE_USE_CPU"] == "true"
+    assert "--cpu" not in plan.command
+    sharded = planned("stage=demo", "processes=2", "parallel=zero3")
+    assert "ACCELERATE_USE_CPU" not in sharded.env
+    assert sharded.patches[0] == "deepspeed_on_cpu"
+
+
+def test_clipping_is_explicit_with_and_without_deepspeed() -> None:
+    one, eight = planned("stage=sft", "gpus=1"), planned("stage=sft", "gpus=8")
+    assert one.flags["clip_grad_norm"].value == eight.flags["clip_grad_norm"].value == 1.0
+    assert eight.command[eight.command.index("--gradient_clipping") + 1] == "1.0"
+    off = planned("stage=sft", "gpus=8", "recipe.max_grad_norm=null")
+    assert off.command[off.command.index("--gradient_clipping") + 1] == "0.0"
+    assert "clip_grad_norm" not in off.flags
+
+
+def test_the_identity_is_the_same_on_every_machine(tmp_path: Path) -> None:
+    config = composed("stage=sft_25pct", "gpus=8")
+    here = build_plan(config, fixed_machine())
+    there = replace(fixed_machine(cwd=tmp_path, checkout=tmp_path / "checkout"), python="/other/python")
+    assert build_plan(config, there).name == here.name
+    assert build_plan(composed("stage=sft_25pct", "gpus=8", "recipe.seed=9"), fixed_machine()).name != here.name
+    assert build_plan(composed("stage=sft_25pct", "gpus=4"), fixed_machine()).name != here.name
+
+
+def test_the_identity_follows_the_content_of_local_inputs(tmp_path: Path) -> None:
+    config = composed("stage=sft", "model.path=./model", "data.mix=[{name: ./chats.jsonl}]")
+    names = []
+    for folder, content in (("a", "one"), ("b", "one"), ("c", "two")):
+        machine = replace(fixed_machine(cwd=tmp_path / folder), digest=lambda path, content=content: content)
+        names.append(build_plan(config, machine).name)
+    assert names[0] == names[1] != names[2]
+
+
+def test_only_an_open_instruct_trainer_gets_the_checkout_on_its_path() -> None:
+    machine = replace(fixed_machine(), environ={"PYTHONPATH": "/mine"})
+    assert build_plan(composed("stage=sft"), machine).env["PYTHONPATH"] == "/upstream:/mine"
+    assert "PYTHONPATH" not in build_plan(composed("stage=sft", "trainer=trl_sft"), machine).env

@@ -1,0 +1,86 @@
+"""Every shipped stage composes and plans, with every trainer of its kind, every model and every usual width."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launch import project
+from launch.planning.plan import build_plan
+from tests.conftest import composed, fixed_machine
+
+KINDS = {path.stem: yaml.safe_load(path.read_text())["kind"] for path in (project.CONFIGS / "trainer").glob("*.yaml")}
+STAGES = {
+    "demo": "sft",
+    "demo_dpo": "dpo",
+    "sft": "sft",
+    "sft_25pct": "sft",
+    "sft_10pct": "sft",
+    "dpo": "dpo",
+    "dpo_10pct": "dpo",
+}
+MODELS = [path.stem for path in (project.CONFIGS / "model").glob("*.yaml")]
+DRIVEN = ("finetune", "dpo_tune_cache", "trl_sft", "trl_dpo")
+
+
+def test_the_table_above_names_every_shipped_stage() -> None:
+    assert set(STAGES) == {path.stem for path in (project.CONFIGS / "stage").glob("*.yaml")}
+
+
+@pytest.mark.parametrize(
+    ("stage", "trainer"), [(s, t) for s, t in itertools.product(STAGES, DRIVEN) if STAGES[s] == KINDS[t]]
+)
+@pytest.mark.parametrize("width", ["gpus=1", "gpus=2", "gpus=8", "gpus=0", "device=cpu processes=2"])
+def test_stage_plans_with_every_trainer_of_its_kind_at_every_width(stage: str, trainer: str, width: str) -> None:
+    words = width.split()
+    if stage.startswith("demo") and width == "gpus=8":
+        words.append("recipe.per_device_batch_size=1")
+    recipe_words = ["recipe.chat_template=null"] if trainer == "trl_dpo" else []
+    plan = build_plan(composed(f"stage={stage}", f"trainer={trainer}", *words, *recipe_words), fixed_machine())
+    batch = plan.batch
+    assert batch.global_ == batch.width * batch.per_device * batch.accumulation == plan.config.recipe.global_batch_size
+    several_gpus = plan.parallel.width.device == "cuda" and batch.width > 1
+    assert plan.parallel.mode == ("zero3" if several_gpus else "single" if batch.width == 1 else "ddp")
+    assert all(path.is_file() for path in plan.files)
+    assert f"--{plan.config.trainer.launch['accumulation']}" in plan.command
+    assert plan.folder == Path("/cwd/runs") / stage / plan.name
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_stage_plans_with_every_model(stage: str, model: str) -> None:
+    plan = build_plan(composed(f"stage={stage}", f"model={model}", "gpus=8"), fixed_machine())
+    assert plan.flags["model_name_or_path"].said.origin == "model"
+
+
+def test_the_numbers_of_tulu_3() -> None:
+    """Upstream docs/tulu3.md:10-55 and :126-163."""
+    sft = build_plan(composed("stage=sft", "gpus=8"), fixed_machine()).flags
+    assert [sft[name].value for name in ("learning_rate", "num_train_epochs", "max_seq_length", "warmup_ratio")] == [
+        5e-6,
+        2,
+        4096,
+        0.03,
+    ]
+    dpo = build_plan(composed("stage=dpo", "gpus=8"), fixed_machine()).flags
+    assert [dpo[name].value for name in ("learning_rate", "num_epochs", "max_seq_length", "loss_type", "beta")] == [
+        5e-7,
+        1,
+        2048,
+        "dpo_norm",
+        5.0,
+    ]
+    assert dpo["gradient_accumulation_steps"].value == 16
+
+
+def test_a_fraction_is_written_with_its_point() -> None:
+    """Upstream reads "1" as one sample and "1.0" as all of them (dataset_transformation.py:2341-2343)."""
+    whole = build_plan(composed("stage=sft", "data.fraction=1"), fixed_machine())
+    assert whole.flags["dataset_mixer_list"].value == ["allenai/tulu-3-sft-mixture", "1.0"]
+    quarter = build_plan(composed("stage=sft_25pct"), fixed_machine())
+    assert quarter.flags["dataset_mixer_list"].value == ["allenai/tulu-3-sft-mixture", "0.25"]
+    patched = build_plan(composed("stage=sft_25pct", "trainer=trl_sft"), fixed_machine())
+    assert "trl_subset=0.25" in patched.patches
