@@ -15,6 +15,8 @@ from typing import TypedDict
 from launch.demo.documentation import Entry, Kind
 
 LONGEST_ANSWER = 600  # characters; about 200 tokens of the demo's tokenizer
+LONGEST_COMPARED = 300  # the same for a preference's answers: DPO runs each of them through two models
+MOST_PREFERENCES = 1600  # pairs; with both, a DPO epoch takes about as long as an SFT epoch over every chat
 DEFAULT_SEED = 0
 
 QUESTIONS: dict[Kind, tuple[str, ...]] = {
@@ -50,16 +52,16 @@ def chats(entries: Iterable[Entry], seed: int = DEFAULT_SEED) -> list[Chat]:
 
 
 def preferences(entries: Iterable[Entry], seed: int = DEFAULT_SEED) -> list[Preference]:
-    """One pair an entry: its own documentation against an answer that is wrong in one of two ways.
+    """One pair an entry, for the first MOST_PREFERENCES: its documentation against an answer wrong in one of two ways.
 
     Wrong is either another entry's text under this signature (fluent, off the point) or its own words in another
     order (on the point, no language). An entry whose words cannot be reordered always gets the first.
     """
-    order = _shuffled(entries, seed)
+    order = _shuffled(entries, seed)[:MOST_PREFERENCES]
     rows: list[Preference] = []
     for entry, other in zip(order, order[1:] + order[:1], strict=True):
-        right = answer(entry)
-        off_the_point = _answer(entry, other.text)
+        right = answer(entry, LONGEST_COMPARED)
+        off_the_point = _answer(entry, other.text, LONGEST_COMPARED)
         jumbled = _jumbled(right, seed)
         wrong = jumbled if _pick(2, seed, "wrong", entry.name) and jumbled != right else off_the_point
         if wrong != right:
@@ -73,9 +75,9 @@ def question(entry: Entry, seed: int = DEFAULT_SEED) -> str:
     return wordings[_pick(len(wordings), seed, "wording", entry.name)].format(entry.name)
 
 
-def answer(entry: Entry) -> str:
-    """The signature in backquotes, an empty line, the docstring; at most LONGEST_ANSWER characters."""
-    return _answer(entry, entry.text)
+def answer(entry: Entry, longest: int = LONGEST_ANSWER) -> str:
+    """The signature in backquotes, an empty line, the docstring; at most `longest` characters."""
+    return _answer(entry, entry.text, longest)
 
 
 def bounded(text: str, limit: int) -> str:
@@ -105,9 +107,9 @@ def _chat(entry: Entry, reply: str, seed: int) -> list[Message]:
     return [{"role": "user", "content": question(entry, seed)}, {"role": "assistant", "content": reply}]
 
 
-def _answer(entry: Entry, text: str) -> str:
-    heading = "" if entry.signature is None else f"`{bounded(entry.signature, LONGEST_ANSWER // 2)}`\n\n"
-    return heading + bounded(text, LONGEST_ANSWER - len(heading))
+def _answer(entry: Entry, text: str, longest: int) -> str:
+    heading = "" if entry.signature is None else f"`{bounded(entry.signature, longest // 2)}`\n\n"
+    return heading + bounded(text, longest - len(heading))
 
 
 def _jumbled(text: str, seed: int) -> str:
