@@ -1,0 +1,201 @@
+"""The real trainers under the worker: one process, two, and two under DeepSpeed, all on CPU.
+
+Every run states what it expects of the trainer's own state, so that "two ranks under ZeRO-3" was that.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.tiny_stage import TinyStage
+from tests.worker import ranks
+
+pytestmark = pytest.mark.slow
+
+STEPS = 4
+LAUNCH = ("-m", "accelerate.commands.launch", "--num_machines", "1", "--dynamo_backend", "no")
+STATE = {"single": "NO", "ddp": "MULTI_CPU", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED"}
+RECIPE = (
+    *("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "2", "--learning_rate", "1e-3"),
+    *("--logging_steps", "1", "--output_dir", "out"),
+)
+OPEN_INSTRUCT = (
+    *RECIPE,
+    *("--max_train_steps", str(STEPS), "--max_seq_length", "128", "--do_not_randomize_output_dir", "true"),
+    *("--push_to_hub", "false", "--try_launch_beaker_eval_jobs", "false"),
+)
+TRL = (*RECIPE, "--max_steps", str(STEPS), "--max_length", "128", "--report_to", "none", "--bf16", "false")
+PATCHES = {
+    "finetune": ("finetune_local_model", "cuda_memory_on_cpu"),
+    "dpo_tune_cache": ("dpo_single_process_group", "dpo_cpu_device", "dpo_unlisted_gpu", "dpo_steps"),
+    "trl_sft": ("trainer_steps", "trl_subset=0.5"),
+    "trl_dpo": ("trainer_steps",),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training run and the folder it ran in."""
+
+    finished: ranks.Finished
+    folder: Path
+
+    def steps(self) -> list[dict[str, Any]]:
+        return self.finished.of_kind("step")
+
+
+def trainer_arguments(trainer: str, tiny: TinyStage, checkout: Path | None) -> list[str | Path]:
+    """The worker's arguments from `--script` or `--module` on."""
+    model = ("--model_name_or_path", tiny.model)
+    if trainer == "finetune":
+        assert checkout is not None
+        data = ("--dataset_mixer_list", tiny.chats, "1.0", "--dataset_skip_cache", "true", "--verbose", "true")
+        script = checkout / "open_instruct" / "finetune.py"
+        return ["--script", script, "--", *model, "--tokenizer_name_or_path", tiny.model, *data, *OPEN_INSTRUCT]
+    if trainer == "dpo_tune_cache":
+        assert checkout is not None
+        data = ("--mixer_list", tiny.preferences, "1.0", "--skip_cache", "true")
+        script = checkout / "open_instruct" / "dpo_tune_cache.py"
+        return ["--script", script, "--", *model, "--tokenizer_name_or_path", tiny.model, *data, *OPEN_INSTRUCT]
+    rows = tiny.chats if trainer == "trl_sft" else tiny.preferences
+    module = f"trl.scripts.{trainer.removeprefix('trl_')}"
+    return ["--module", module, "--", *model, "--dataset_name", rows.parent, *TRL]
+
+
+def train(
+    folder: Path, trainer: str, parallel: str, tiny: TinyStage, checkout: Path | None, *, patch_zero: bool = True
+) -> Run:
+    """Trains STEPS steps in `folder`: one process for `single`, else two."""
+    world = 1 if parallel == "single" else 2
+    environment = {
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "REFERENCE_LOGPROBS_CACHE_PATH": str(folder.parent / f"reference-{trainer}"),
+    }
+    if checkout is not None:
+        environment["PYTHONPATH"] = str(checkout)
+    patches = PATCHES[trainer]
+    if parallel.startswith("zero"):
+        config = folder / "deepspeed.json"
+        automatic = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        zero = {"stage": int(parallel[-1]), "stage3_gather_16bit_weights_on_model_save": True}
+        config.write_text(json.dumps({"zero_optimization": zero, **dict.fromkeys(automatic, "auto")}))
+        launch = ("--use_deepspeed", "--deepspeed_config_file", str(config))
+        if patch_zero:
+            patches = (*patches, "deepspeed_on_cpu")
+    elif parallel == "ddp":
+        environment["ACCELERATE_USE_CPU"] = "true"
+        launch = ("--multi_gpu",)
+    else:
+        launch = ("--cpu",)
+    expected = {
+        "distributed": STATE[parallel],
+        "world_size": world,
+        "zero_stage": int(parallel[-1]) if parallel.startswith("zero") else 0,
+        "device": "cpu",
+    }
+    own = [word for patch in patches for word in ("--patch", patch)]
+    own += [word for key, value in expected.items() for word in ("--expect", f"{key}={value}")]
+    finished = ranks.run(
+        [*own, *trainer_arguments(trainer, tiny, checkout)],
+        folder,
+        before_entry=(*LAUNCH, *launch, "--num_processes", str(world)),
+        ranks=world,
+        environment=environment,
+    )
+    if patch_zero:
+        assert finished.code == 0, finished.told()
+        for rank in range(world):
+            proven = {event["what"]: event["value"] for event in finished.of_kind("evidence", rank)}
+            assert proven.items() >= expected.items()
+            applied = {event["id"]: event["applied"] for event in finished.of_kind("patch", rank)}
+            assert applied == {patch.partition("=")[0]: patch != "dpo_unlisted_gpu" for patch in patches}
+        assert_whole_model_saved(folder / "out", tiny)
+    return Run(finished, folder)
+
+
+def assert_whole_model_saved(output: Path, tiny: TinyStage) -> None:
+    """The same tensors in the same shapes as the model that went in, and not the same values."""
+    from safetensors.torch import load_file
+
+    before, after = load_file(tiny.model / "model.safetensors"), load_file(output / "model.safetensors")
+    assert {name: tensor.shape for name, tensor in after.items()} == {name: before[name].shape for name in before}
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert not after[name].equal(before[name].to(after[name].dtype))
+
+
+def assert_steps_told(run: Run) -> None:
+    """Every step once, by the first rank alone, with figures that can be, and a loss that falls."""
+    assert [event["steps"] for event in run.finished.of_kind("total_steps")] == [STEPS]
+    steps = run.steps()
+    assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+    for step in steps:
+        assert math.isfinite(step["loss"])
+        assert 0 <= step["lr"] <= 1e-3
+        assert step["tokens"] > 0
+        assert step["seconds"] > 0
+        assert step["tokens_per_second"] == pytest.approx(step["tokens"] / step["seconds"])
+    assert steps[-1]["loss"] < steps[0]["loss"] - 0.1
+    for rank in range(1, len(run.finished.events)):
+        assert run.finished.of_kind("step", rank) == []
+
+
+@pytest.mark.parametrize("parallel", ["single", "ddp", "zero2", "zero3"])
+def test_finetune(parallel: str, tmp_path: Path, tiny: TinyStage, open_instruct: Path) -> None:
+    run = train(tmp_path, "finetune", parallel, tiny, open_instruct)
+    printed = [line for line in run.finished.output[0].splitlines() if line.startswith("metrics_to_log=")]
+    metrics = [ast.literal_eval(line.partition("=")[2]) for line in printed]
+    assert len(metrics) == STEPS
+    assert metrics[-1]["train_loss"] < metrics[0]["train_loss"] - 0.1
+    assert metrics[0]["total_tokens_this_log_period"] > 0
+    assert metrics[0]["reserved_mem_GiB"] == 0  # no CUDA, and nothing pretends there is
+
+
+def test_dpo_tune_cache(tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage, open_instruct: Path) -> None:
+    """Alone, on two, and on two under ZeRO-3; the first makes the reference cache that the others load."""
+    above = tmp_path_factory.mktemp("dpo")
+    for parallel in ("single", "ddp", "zero3"):
+        folder = above / parallel
+        folder.mkdir()
+        run = train(folder, "dpo_tune_cache", parallel, tiny, open_instruct)
+        assert_steps_told(run)
+        assert {"rewards/accuracy", "rewards/margin", "logps/chosen"} <= run.steps()[0].keys()
+        assert run.steps()[0]["loss"] == pytest.approx(math.log(2), abs=0.02)  # the reference is the policy itself
+        loaded = "Loading reference logprobs cache from" in run.finished.output[0]
+        assert loaded == (parallel != "single")
+        groups = [event["value"] for event in run.finished.of_kind("evidence") if event["what"] == "process_group"]
+        assert groups == (["gloo"] if parallel == "single" else [])
+
+
+def test_trl_sft_on_half_the_rows(tmp_path: Path, tiny: TinyStage) -> None:
+    run = train(tmp_path, "trl_sft", "single", tiny, None)
+    assert_steps_told(run)
+    assert "64 -> 32 rows (patch trl_subset=0.5)" in run.finished.output[0]
+    assert run.steps()[-1]["epoch"] == 1.0  # 4 steps of 8 rows are all of the 32
+    assert [event["phase"] for event in run.finished.of_kind("phase")] == ["import", "training", "checkpoint", "save"]
+
+
+def test_trl_dpo_under_zero3(tmp_path: Path, tiny: TinyStage) -> None:
+    run = train(tmp_path, "trl_dpo", "zero3", tiny, None)
+    assert_steps_told(run)
+    assert "rewards/accuracies" in run.steps()[0]
+
+
+def test_ranks_that_would_train_alone_are_stopped(tmp_path: Path, tiny: TinyStage) -> None:
+    """DeepSpeed without a GPU and without its patch: accelerate believes that each of the two ranks is alone."""
+    run = train(tmp_path, "trl_sft", "zero3", tiny, None, patch_zero=False)
+    assert run.finished.code == 1
+    sentence = "asked for ZeRO-3 on 2 ranks on cpu; the trainer has ZeRO-3 on 1 rank on cpu: "
+    told = [error["message"] for rank in (0, 1) for error in run.finished.of_kind("error", rank)]
+    assert told, run.finished.told()
+    assert all(message.startswith(sentence) for message in told)
+    assert run.steps() == []
+    last = run.finished.output[0].splitlines()[-1]
+    assert last == f"launch: {told[0]}"

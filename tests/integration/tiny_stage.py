@@ -1,0 +1,87 @@
+"""A model and data small enough to train in seconds: random weights, a byte-level tokenizer, sums as chats."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+ROWS = 64
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
+@dataclass(frozen=True)
+class TinyStage:
+    """Where things are: a model folder with its tokenizer, and jsonl files of ROWS rows, alone in their folders."""
+
+    model: Path
+    chats: Path
+    preferences: Path
+
+
+def _chat(question: str, answer: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def _write(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def make_data(folder: Path) -> tuple[Path, Path]:
+    """Writes chats and preference pairs; needs the standard library only."""
+    draw = random.Random(0)
+    sums = [(draw.randrange(100), draw.randrange(100)) for _ in range(ROWS)]
+    chats = [{"messages": _chat(f"What is {a} plus {b}?", f"{a} + {b} = {a + b}.")} for a, b in sums]
+    pairs = [
+        {
+            "chosen": _chat(f"What is {a} plus {b}?", f"{a} + {b} = {a + b}."),
+            "rejected": _chat(f"What is {a} plus {b}?", "I would rather not say."),
+        }
+        for a, b in sums
+    ]
+    return _write(folder / "chats" / "train.jsonl", chats), _write(folder / "preferences" / "train.jsonl", pairs)
+
+
+def make(folder: Path) -> TinyStage:
+    """Makes the model (2-layer Llama, hidden 64, seeded), its tokenizer, and the data below `folder`."""
+    import torch
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    chats, preferences = make_data(folder)
+    bpe = ByteLevelBPETokenizer()
+    bpe.train([str(chats), str(preferences)], vocab_size=400, special_tokens=["<|pad|>", "<|bos|>", "<|eos|>"])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe._tokenizer,
+        pad_token="<|pad|>",
+        bos_token="<|bos|>",
+        eos_token="<|eos|>",
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=256,
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=256,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+    )
+    target = folder / "model"
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+    return TinyStage(target, chats, preferences)

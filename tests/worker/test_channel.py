@@ -1,0 +1,77 @@
+"""Events: always whole lines, never too long, never in training's way."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.worker.channel import EVENT_BYTES, Events, encode
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """A real pipe, both ends non-blocking."""
+    read, write = os.pipe2(os.O_NONBLOCK)
+    yield read, write
+    os.close(read)
+    os.close(write)
+
+
+def test_an_event_says_what_when_and_who(pipe: tuple[int, int]) -> None:
+    Events(pipe[1], 3).emit("step", step=1, loss=0.5)
+    line = os.read(pipe[0], 1 << 16)
+    assert line.endswith(b"\n")
+    event = json.loads(line)
+    assert event.pop("time") > 1.6e9
+    assert event == {"schema_version": 1, "kind": "step", "rank": 3, "step": 1, "loss": 0.5}
+
+
+def test_a_full_pipe_drops_events_whole_and_does_not_block(pipe: tuple[int, int]) -> None:
+    fcntl.fcntl(pipe[1], fcntl.F_SETPIPE_SZ, 4096)
+    events = Events(pipe[1], 0)
+    for step in range(500):
+        events.emit("step", step=step, text="x" * 50)
+    kept = [json.loads(line)["step"] for line in os.read(pipe[0], 1 << 20).splitlines()]
+    assert kept == list(range(len(kept)))
+    assert 10 < len(kept) < 60
+    events.emit("step", step=500)  # the reader caught up: it goes on
+    assert json.loads(os.read(pipe[0], 1 << 16))["step"] == 500
+
+
+def test_a_reader_that_is_gone_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    Events(write, 0).emit("step", step=1)
+    os.close(write)
+
+
+def test_an_event_that_can_never_fit_is_dropped(pipe: tuple[int, int]) -> None:
+    events = Events(pipe[1], 0)
+    events.emit("step", values=list(range(5000)))
+    events.emit("step", step=1)
+    assert json.loads(os.read(pipe[0], 1 << 16))["step"] == 1
+
+
+@given(st.text(max_size=9000), st.text(max_size=9000))
+def test_long_texts_are_shortened_until_the_line_fits(message: str, path: str) -> None:
+    event = {"kind": "error", "message": message, "where": path}
+    line = encode(event)
+    assert len(line) <= EVENT_BYTES
+    assert line.count(b"\n") == 1
+    got = json.loads(line)
+    for key, text in event.items():
+        cut = got[key].removesuffix("...")
+        assert got[key] == text or text.startswith(cut)
+    if len(json.dumps(event)) < EVENT_BYTES:
+        assert got == event
+
+
+def test_a_warning_is_also_said_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    Events(None, 0).warn("mind the gap")
+    assert capsys.readouterr().err == "launch: warning: mind the gap\n"

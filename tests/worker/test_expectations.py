@@ -1,0 +1,77 @@
+"""What a plan asks of the trainer's state: read, compared, and said in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from launch.worker.expectations import Expected, mismatch, read
+
+
+def test_every_key_is_read() -> None:
+    pairs = ["distributed=DEEPSPEED", "world_size=2", "zero_stage=3", "device=cpu"]
+    assert read(pairs) == Expected("DEEPSPEED", 2, 3, "cpu")
+    assert read([]) == Expected()
+
+
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        ("size=2", "unknown expectation 'size'; there are device, distributed, world_size, zero_stage"),
+        ("distributed=DDP", "expectation distributed=DDP: must be one of NO, MULTI_CPU, MULTI_GPU, DEEPSPEED"),
+        ("device=gpu", "expectation device=gpu: must be one of cpu, cuda"),
+        ("world_size=two", "expectation world_size=two: must be a whole number"),
+        ("zero_stage", "expectation zero_stage=: must be a whole number"),
+    ],
+)
+def test_what_can_not_be_asked_is_refused(pair: str, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}$"):
+        read([pair])
+
+
+@pytest.mark.parametrize(
+    ("asked", "got", "sentence"),
+    [
+        (
+            Expected("DEEPSPEED", 2, 3),
+            Expected("MULTI_CPU", 2, 0, "cpu"),
+            (
+                "asked for ZeRO-3 on 2 ranks; the trainer has MULTI_CPU on 2 ranks on cpu: without a GPU accelerate "
+                "needs patch deepspeed_on_cpu to hold DeepSpeed's ranks together"
+            ),
+        ),
+        (
+            Expected("MULTI_CPU", 2),
+            Expected("NO", 1, 0, "cpu"),
+            (
+                "asked for MULTI_CPU on 2 ranks; the trainer has NO on 1 rank on cpu: the processes did not find each "
+                "other, each would train alone"
+            ),
+        ),
+        (
+            Expected("MULTI_GPU", 8, device="cuda"),
+            Expected("MULTI_CPU", 8, 0, "cpu"),
+            (
+                "asked for MULTI_GPU on 8 ranks on cuda; the trainer has MULTI_CPU on 8 ranks on cpu: torch sees no "
+                "GPU here"
+            ),
+        ),
+        (
+            Expected("DEEPSPEED", 8, 3),
+            Expected("DEEPSPEED", 8, 2, "cuda"),
+            (
+                "asked for ZeRO-3 on 8 ranks; the trainer has ZeRO-2 on 8 ranks on cuda: this is not the run that was "
+                "planned"
+            ),
+        ),
+    ],
+)
+def test_a_mismatch_is_one_sentence(asked: Expected, got: Expected, sentence: str) -> None:
+    assert mismatch(asked, got) == sentence
+
+
+def test_only_what_was_asked_is_compared() -> None:
+    got = Expected("DEEPSPEED", 2, 3, "cpu")
+    assert mismatch(Expected(), got) is None
+    assert mismatch(Expected(world_size=2), got) is None
+    assert mismatch(got, got) is None
+    assert mismatch(Expected(zero_stage=0), got) is not None

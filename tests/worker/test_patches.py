@@ -1,0 +1,292 @@
+"""The list of patches, what each relies on, and that none goes in where the code is no longer the same."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.worker.channel import Events
+from launch.worker.patches import PATCHES, Context, PatchError, Source, install
+from launch.worker.patches.dpo import list_gpu, unlisted_gpu
+from launch.worker.patches.trl_subset import subset_rows, subset_size
+from launch.worker.trainer import Trainer
+from tests.worker import ranks
+
+SOURCES = [(patch.id, source) for patch in PATCHES.values() for source in patch.sources]
+NAMES = [f"{patch}-{source.file}:{source.first}" for patch, source in SOURCES]
+TRAINER_NAMES = {"finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling", "trl_sft", "trl_dpo"}
+
+
+@pytest.fixture(scope="module")
+def checkout() -> Path:
+    folder = Path(os.environ.get("OPEN_INSTRUCT_DIR") or Path(__file__).parents[2] / "external" / "open-instruct")
+    if not (folder / "open_instruct" / "finetune.py").is_file():
+        pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR or fetch the submodule")
+    return folder
+
+
+def write_source(folder: Path, source: Source, text: str) -> Path:
+    """A package below `folder` whose file holds `text` and nothing else."""
+    path = folder / source.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (folder / source.file.partition("/")[0] / "__init__.py").touch()
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+def test_ids_are_stable() -> None:
+    # a rename breaks `allow=[id]` in people's stage files and the records of old runs
+    assert set(PATCHES) == {
+        "finetune_local_model",
+        "cuda_memory_on_cpu",
+        "dpo_single_process_group",
+        "dpo_cpu_device",
+        "dpo_unlisted_gpu",
+        "dpo_steps",
+        "deepspeed_on_cpu",
+        "trainer_steps",
+        "trl_subset",
+    }
+    assert all(PATCHES[name].id == name for name in PATCHES)
+
+
+@pytest.mark.parametrize("name", PATCHES)
+def test_a_patch_says_what_a_record_needs(name: str) -> None:
+    patch = PATCHES[name]
+    assert patch.reason
+    assert patch.condition
+    assert "\n" not in patch.reason + patch.condition
+    assert patch.trainers
+    assert set(patch.trainers) <= TRAINER_NAMES
+    assert patch.upstream
+    for place in patch.upstream:
+        assert re.fullmatch(r"[a-z_]+/[a-z_/]+\.py:\d+(-\d+)?( \([a-z]+ [\d.]+\))?", place), place
+
+
+def test_listing_the_patches_imports_no_trainer() -> None:
+    code = "import sys\nfrom launch.worker.patches import PATCHES\nprint(*sys.modules)"
+    root = str(Path(__file__).parents[2])
+    run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60, check=True)
+    heavy = {"torch", "numpy", "transformers", "accelerate", "datasets", "fcntl", "ctypes"}
+    assert heavy.isdisjoint(run.stdout.split())
+
+
+@pytest.mark.parametrize(("patch", "source"), SOURCES, ids=NAMES)
+def test_the_named_lines_hold_what_the_patch_relies_on(
+    patch: str, source: Source, request: pytest.FixtureRequest
+) -> None:
+    package = source.file.partition("/")[0]
+    if source.version is None:
+        path = request.getfixturevalue("checkout") / source.file
+    else:
+        pytest.importorskip(package)
+        installed = importlib.metadata.version(package)
+        if installed != source.version:
+            pytest.skip(f"line numbers are those of {package} {source.version}, here is {installed}")
+        path = source.find(Trainer(None, "none", ()))
+        assert path is not None
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert source.stands_in("\n".join(lines[source.first - 1 : source.last])), f"{patch}: {source}"
+
+
+@pytest.mark.parametrize(("patch", "source"), SOURCES, ids=NAMES)
+def test_a_source_that_changed_stops_the_patch(
+    patch: str, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = source.file.partition("/")[0]
+    for other in PATCHES[patch].sources:
+        text = "\n".join(each.text for each in PATCHES[patch].sources if each.file == other.file)
+        write_source(tmp_path, other, text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    trainer = Trainer(None, "none", ())
+    PATCHES[patch].check(trainer)  # as written for
+
+    path = tmp_path / source.file
+    path.write_text(path.read_text(encoding="utf-8").replace(source.text, ""), encoding="utf-8")
+    with pytest.raises(PatchError) as changed:
+        PATCHES[patch].check(trainer)
+    assert str(changed.value).startswith(f"patch {patch}: {source} has changed: `{source.text}` is no longer in {path}")
+
+    path.unlink()
+    with pytest.raises(PatchError, match="can't be found, so there is nothing to patch"):
+        PATCHES[patch].check(trainer)
+
+
+def test_a_patch_that_does_not_fit_ends_the_rank_before_the_trainer_starts(tmp_path: Path) -> None:
+    source = PATCHES["trainer_steps"].sources[0]
+    write_source(tmp_path / "packages", source, "DEFAULT_CALLBACKS = make_callbacks()")
+    script = tmp_path / "trainer.py"
+    script.write_text("print('started')", encoding="utf-8")
+    environment = {"PYTHONPATH": str(tmp_path / "packages")}
+    run = ranks.run(["--patch", "trainer_steps", "--script", script], tmp_path, environment=environment)
+    assert run.code == 1
+    [error] = run.of_kind("error")
+    assert error["type"] == "PatchError"
+    assert error["patch"] == "trainer_steps"
+    assert error["message"].startswith(
+        "patch trainer_steps: transformers/trainer.py:186 (transformers 5.23.0) has changed"
+    )
+    assert run.output[0] == f"launch: {error['message']}\n"
+    assert run.of_kind("patch") == []
+
+
+def test_the_script_that_runs_is_the_one_that_is_checked(tmp_path: Path, checkout: Path) -> None:
+    """A doctored copy of the real finetune.py, run by its path, with the untouched checkout on PYTHONPATH."""
+    text = (checkout / "open_instruct" / "finetune.py").read_text(encoding="utf-8")
+    script = tmp_path / "open_instruct" / "finetune.py"
+    script.parent.mkdir()
+    script.write_text(text.replace("snapshot_download(model_path, ", "fetch(model_path, "), encoding="utf-8")
+    run = ranks.run(
+        ["--patch", "finetune_local_model", "--script", script],
+        tmp_path,
+        environment={"PYTHONPATH": str(checkout)},
+    )
+    assert run.code == 1
+    assert (
+        "finetune.py:527 has changed: `snapshot_download(model_path, revision=args.model_revision)` is no "
+        in run.output[0]
+    )
+    assert str(script) in run.output[0]
+
+
+def test_a_patch_that_is_not_needed_is_not_applied_but_listed(tmp_path: Path) -> None:
+    script = tmp_path / "trainer.py"
+    script.write_text("import sys\nassert 'accelerate' not in sys.modules", encoding="utf-8")
+    run = ranks.run(["--patch", "deepspeed_on_cpu", "--script", script], tmp_path)
+    assert run.code == 0, run.told()
+    [event] = run.of_kind("patch")
+    assert event["id"] == "deepspeed_on_cpu"
+    assert event["applied"] is False
+    assert event["why"] == "accelerate was not told to use DeepSpeed"
+    assert event["upstream"] == list(PATCHES["deepspeed_on_cpu"].upstream)
+
+
+def test_an_attribute_that_is_gone_is_a_patch_error_too() -> None:
+    patch = PATCHES["trl_subset"]
+
+    def apply(_: Context) -> None:
+        from launch.worker import channel
+
+        channel.no_such_thing  # type: ignore[attr-defined]  # noqa: B018
+
+    broken = type(patch)("broken", "why", ("trl_sft",), "always", (), apply)
+    with pytest.raises(
+        PatchError, match=r"^patch broken: can't be applied: module .* has no attribute 'no_such_thing'"
+    ):
+        install(broken, Context(Trainer(None, "none", ()), Events(None, 0)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "value"),
+    [
+        ("--dataset_name a", "a"),
+        ("--dataset-name=a", "a"),
+        ("--dataset_name a --dataset_name=b=c", "b=c"),
+        ("--other dataset_name", None),
+        ("--dataset_name", None),
+    ],
+)
+def test_a_flags_value_is_found_however_it_is_spelt(flags: str, value: str | None) -> None:
+    assert Trainer(None, "m", tuple(flags.split())).flag("dataset_name") == value
+
+
+# --- dpo_unlisted_gpu, against upstream's own table and function
+
+
+@pytest.fixture
+def upstream_names(checkout: Path) -> dict[str, Any]:
+    """Upstream's GPU_SPECS and get_device_name, taken out of its file without importing the rest."""
+    tree = ast.parse((checkout / "open_instruct" / "utils.py").read_text(encoding="utf-8"))
+    wanted = [
+        node
+        for node in tree.body
+        if (isinstance(node, ast.FunctionDef) and node.name == "get_device_name")
+        or (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "GPU_SPECS")
+    ]
+    names: dict[str, Any] = {}
+    exec(compile(ast.Module(wanted, []), "utils.py", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("device", ["NVIDIA L4", "NVIDIA A10G", "Tesla V100-SXM2-32GB", "NVIDIA GeForce RTX 3090"])
+def test_an_unlisted_gpu_is_found_by_upstream_afterwards(upstream_names: dict[str, Any], device: str) -> None:
+    specs, find = upstream_names["GPU_SPECS"], upstream_names["get_device_name"]
+    with pytest.raises(ValueError, match="Unknown device name"):
+        find(device)
+    list_gpu(specs, device, 24 * 2**30, Context(Trainer(None, "none", ()), Events(None, 0)))
+    assert specs[find(device)]["memory_size"] == 24 * 2**30
+    assert 1e15 / specs[find(device)]["flops"] == 0  # a utilisation of 0, not an invented one
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H100 80GB HBM3", "NVIDIA RTX PRO 6000 Blackwell Server Edition"])
+def test_a_listed_gpu_is_left_alone(
+    upstream_names: dict[str, Any], device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    specs = upstream_names["GPU_SPECS"]
+    before = dict(specs)
+    assert unlisted_gpu(specs, device) is None
+    list_gpu(specs, device, 1, Context(Trainer(None, "none", ()), Events(None, 0)))
+    assert specs == before
+    assert capsys.readouterr().err == ""
+
+
+# --- trl_subset, against upstream's own sampling
+
+
+@given(st.integers(1, 300), st.integers(1, 700) | st.floats(0.01, 2.5).map(lambda share: round(share, 3)))
+def test_a_subset_has_the_size_asked_for(rows: int, amount: float) -> None:
+    text = str(amount)
+    if int(amount * rows if "." in text else amount) < 1:
+        with pytest.raises(ValueError, match="no row at all"):
+            subset_size(text, rows)
+        return
+    pytest.importorskip("numpy")
+    taken = subset_rows(text, rows)
+    assert len(taken) == subset_size(text, rows)
+    assert set(taken) <= set(range(rows))
+    repeats = len(taken) // rows
+    assert all(taken.count(row) in (repeats, repeats + 1) for row in range(rows))
+
+
+def test_a_point_makes_it_a_fraction() -> None:
+    assert subset_size("1", 200) == 1
+    assert subset_size("1.0", 200) == 200
+    assert subset_size("0.25", 202) == 50
+    for wrong in ("0", "0.0", "-3", "all"):
+        with pytest.raises(ValueError, match=r"no row at all|invalid literal|could not convert"):
+            subset_size(wrong, 200)
+
+
+@pytest.mark.parametrize("size", [1, 16, 63, 64, 65, 150])
+def test_the_rows_are_those_that_open_instruct_takes(checkout: Path, size: int) -> None:
+    numpy = pytest.importorskip("numpy")
+    tree = ast.parse((checkout / "open_instruct" / "dataset_transformation.py").read_text(encoding="utf-8"))
+    [config] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DatasetConfig"]
+    fixed = {"dataset_config_seed": 42}
+    method = ast.Module(
+        [node for node in config.body if isinstance(node, ast.FunctionDef) and node.name == "select_samples"], []
+    )
+    names: dict[str, Any] = {"np": numpy}
+    exec(compile(method, "dataset_transformation.py", "exec"), names)
+    [seed] = [node for node in config.body if ast.unparse(node).startswith("dataset_config_seed: int =")]
+    assert ast.unparse(seed) == f"dataset_config_seed: int = {fixed['dataset_config_seed']}"
+
+    class Rows(list[int]):
+        def select(self, taken: list[int]) -> list[int]:
+            return taken
+
+    this = SimpleNamespace(dataset=Rows(range(64)), dataset_name="rows", **fixed)
+    assert names["select_samples"](this, size) == subset_rows(str(size), 64)

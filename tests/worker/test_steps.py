@@ -1,0 +1,109 @@
+"""Step events: what a trainer logs, in the words of metrics.jsonl."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from launch.worker.channel import Events
+from launch.worker.patches.dpo_steps import StepHandler
+from launch.worker.patches.trainer_steps import StepClock
+
+
+@pytest.fixture
+def heard() -> Iterator[tuple[logging.Logger, Any]]:
+    """A logger that a StepHandler listens to, and a function that returns the events so far."""
+    read, write = os.pipe2(os.O_NONBLOCK)
+    logger = logging.Logger("__main__", logging.INFO)
+    logger.addHandler(StepHandler(Events(write, 0)))
+
+    def events() -> list[dict[str, Any]]:
+        try:
+            return [json.loads(line) for line in os.read(read, 1 << 16).splitlines()]
+        except BlockingIOError:
+            return []
+
+    yield logger, events
+    os.close(read)
+    os.close(write)
+
+
+def log_a_step(logger: logging.Logger, completed_steps: int) -> None:
+    """Logs as dpo_tune_cache.py does, with the same local names."""
+    metrics_to_log = {
+        "training_step": completed_steps,
+        "learning_rate": 5e-7,
+        "epoch": 0.25,
+        "train_loss": 0.61,
+        "logps/chosen": -40.0,
+        "rewards/accuracy": 0.75,
+        "perf/mfu_step": 3.0,
+        "perf/tokens_per_second_step": 1000.0,
+        "perf/tokens_per_second_avg": 900.0,
+    }
+    total_tokens_step, training_time = 2000, 2.0
+    logger.info(f"  Step: {completed_steps}, LR: 5e-07, Loss: 0.61")
+    del metrics_to_log, total_tokens_step, training_time
+
+
+def test_a_logged_dpo_step_becomes_an_event(heard: tuple[logging.Logger, Any]) -> None:
+    logger, events = heard
+    pytest.importorskip("torch")
+    logger.info("  Total optimization steps = 40")
+    logger.info("  Num examples = 12")
+    log_a_step(logger, 7)
+    total, step = events()
+    assert (total["kind"], total["steps"]) == ("total_steps", 40)
+    for fixed in ("time", "schema_version", "rank"):
+        del step[fixed]
+    memory = step.pop("memory_gib", 1.0)
+    assert memory > 0
+    assert step == {
+        "kind": "step",
+        "step": 7,
+        "loss": 0.61,
+        "lr": 5e-7,
+        "epoch": 0.25,
+        "logps/chosen": -40.0,
+        "rewards/accuracy": 0.75,
+        "tokens": 2000,
+        "seconds": 2.0,
+        "tokens_per_second": 1000.0,
+    }
+
+
+def test_a_step_that_can_not_be_read_warns_and_trains_on(
+    heard: tuple[logging.Logger, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger, events = heard
+    logger.info("  Step: 7, LR: 5e-07, Loss: 0.61")
+    [event] = events()
+    assert event["kind"] == "warning"
+    assert event["message"] == "patch dpo_steps could not read a step: LookupError: no frame holds metrics_to_log"
+    assert "launch: warning: patch dpo_steps" in capsys.readouterr().err
+
+
+def test_the_trainers_running_totals_become_figures_of_one_step() -> None:
+    clock = StepClock(now=100.0)
+    logs = {"loss": 2.5, "grad_norm": 1.0, "learning_rate": 1e-4, "num_tokens": 300.0, "epoch": 0.1, "note": "text"}
+    assert clock.fields(1, logs, now=102.0) == {
+        "step": 1,
+        "loss": 2.5,
+        "grad_norm": 1.0,
+        "lr": 1e-4,
+        "epoch": 0.1,
+        "seconds": 2.0,
+        "tokens": 300,
+        "tokens_per_second": 150.0,
+    }
+    later = clock.fields(2, {"loss": 2.0, "num_tokens": 400.0}, now=102.5)
+    assert (later["seconds"], later["tokens"], later["tokens_per_second"]) == (0.5, 100, 200.0)
+
+
+def test_a_trainer_that_counts_no_tokens_has_none() -> None:
+    assert StepClock(now=0.0).fields(1, {"loss": 1.0}, now=1.0) == {"step": 1, "loss": 1.0, "seconds": 1.0}
