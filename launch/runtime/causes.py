@@ -124,7 +124,13 @@ class CauseFinder:
 
 def _cause(line: str, rank: int | None, detail: Sequence[str]) -> Cause:
     first = next((text.strip() for text in line.splitlines() if text.strip()), line)
-    return Cause(first[:_WIDTH], tuple(detail)[-LINES:], rank)
+    return Cause(first[:_WIDTH], tuple(_without_runpy(detail))[-LINES:], rank)
+
+
+def _without_runpy(lines: Sequence[str]) -> Sequence[str]:
+    """A traceback without its outermost frames, the worker's and runpy's: the trainer's own come after them."""
+    frames = [index for index, text in enumerate(lines) if "<frozen runpy>" in text]
+    return [lines[0], *lines[frames[-1] + 1 :]] if frames and _TRACEBACK in lines[0] else lines
 
 
 def _last(tail: _Tail) -> str:

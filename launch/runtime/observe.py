@@ -61,7 +61,7 @@ class Observer:
             self._take([event])
         elif event.rank != self._first:
             self._write(event)
-        elif self._phase.said_by_worker(event.data["phase"]):
+        elif self._phase.said_by_worker(event.data["phase"], event.time):
             self._phase_changed(event)
 
     def close(self, now: float) -> None:
@@ -74,7 +74,7 @@ class Observer:
     def _take(self, events: Iterable[Event]) -> None:
         for event in events:
             if event.kind == "phase":
-                if event.rank == self._first and self._phase.said_by_log(event.data["phase"]):
+                if event.rank == self._first and self._phase.said_by_log(event.data["phase"], event.time):
                     self._phase_changed(event)
             elif event.kind == "step":
                 self._step(event)
@@ -96,7 +96,7 @@ class Observer:
         self.news.append(event)
 
     def _step(self, event: Event) -> None:
-        if event.rank == self._first and self._phase.said_by_log("training"):
+        if event.rank == self._first and self._phase.said_by_log("training", event.time):
             self._phase_changed(Event("phase", event.time, event.rank, {"phase": "training"}))
         values = self.metrics.add(event)
         if values is not None:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,29 +176,38 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, redact
     observer = Observer(execution.trainer, execution.ranks, folder.metrics, folder.events, redactor)
     reading, writing = os.pipe()
     pump = Pump(channel, reading, folder.logs, redactor, observer)
-    nanny = _Nanny(execution, run_id, channel.folder, writing)
-    os.close(writing)
-    stops.nanny = nanny
-    stops.pass_on()
+    screen = _Screen(display)
     pump.start()
-    display.start(execution.total_steps)
-    observer.event(Event("phase", time.time(), min(execution.ranks), {"phase": "import"}))
+    nanny = None
+    ended = 0
     try:
-        _follow(nanny, observer, display, stops)
+        nanny = _Nanny(execution, run_id, channel.folder, writing)
+        stops.nanny = nanny
+        stops.pass_on()
+        screen.start(execution.total_steps)
+        observer.event(Event("phase", time.time(), min(execution.ranks), {"phase": "import"}))
+        _follow(nanny, observer, screen, stops)
     finally:
-        nanny.close()
-        ended = nanny.ended if nanny.left == 0 else nanny.ended + end_by_run_id(run_id)
+        os.close(writing)
+        if nanny is not None:
+            nanny.close()
+            ended = nanny.ended if nanny.left == 0 else nanny.ended + end_by_run_id(run_id)
         pump.finish()
         observer.close(time.time())
         shutil.rmtree(channel.folder, ignore_errors=True)
-        _show(observer, display)
-        display.close()
-    outcome = _outcome(nanny, observer, stops, time.monotonic() - began, ended)
-    _say_end(outcome, folder, display, pump, stops)
+        _show(observer, screen)
+        screen.close()
+    cause = None
+    if nanny.stopped:
+        cause = Cause(f"interrupted by {stops.signals[0].name}")
+    elif nanny.status != 0:
+        cause = observer.causes.cause(nanny.status)
+    outcome = _outcome(nanny, observer, cause, time.monotonic() - began, ended)
+    _say_end(outcome, cause, folder, screen, pump)
     return outcome
 
 
-def _follow(nanny: _Nanny, observer: Observer, display: Display, stops: _Stops) -> None:
+def _follow(nanny: _Nanny, observer: Observer, screen: _Screen, stops: _Stops) -> None:
     """Show news until the nanny has made its last report."""
     said = 0
     with selectors.DefaultSelector() as selector:
@@ -206,25 +215,51 @@ def _follow(nanny: _Nanny, observer: Observer, display: Display, stops: _Stops) 
         while True:
             if selector.select(_REFRESH) and not nanny.hear():
                 return
-            _show(observer, display)
-            display.refresh()
+            _show(observer, screen)
+            screen.refresh()
             for number in stops.signals[said:]:
-                hard = "ending every process at once" if said else "ending every process (again to end them at once)"
-                display.say(f"{number.name}: {hard}")
+                how = "at once" if said else "of this run; press again to end them at once"
+                screen.say(f"{number.name}: ending every process {how}")
                 said += 1
 
 
-def _show(observer: Observer, display: Display) -> None:
+class _Screen:
+    """A display that may break (a closed terminal, `| head`) without ending the run."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._broken = False
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        if not self._broken:
+            try:
+                function(*arguments)
+            except OSError:
+                self._broken = True
+
+    def start(self, total: int | None) -> None:
+        self._call(self._display.start, total)
+
+    def show(self, event: Event) -> None:
+        self._call(self._display.show, event)
+
+    def refresh(self) -> None:
+        self._call(self._display.refresh)
+
+    def say(self, text: str) -> None:
+        self._call(self._display.say, text)
+
+    def close(self) -> None:
+        self._call(self._display.close)
+
+
+def _show(observer: Observer, screen: _Screen) -> None:
     while observer.news:
-        display.show(observer.news.popleft())
+        screen.show(observer.news.popleft())
 
 
-def _outcome(nanny: _Nanny, observer: Observer, stops: _Stops, seconds: float, ended: int) -> Outcome:
-    exit_code, cause = EXIT_DONE, None
-    if stops.signals and nanny.stopped:
-        exit_code, cause = EXIT_INTERRUPTED, Cause(f"interrupted by {stops.signals[0].name}")
-    elif nanny.status != 0:
-        exit_code, cause = EXIT_FAILED, observer.causes.cause(nanny.status)
+def _outcome(nanny: _Nanny, observer: Observer, cause: Cause | None, seconds: float, ended: int) -> Outcome:
+    exit_code = EXIT_INTERRUPTED if nanny.stopped else EXIT_FAILED if cause else EXIT_DONE
     line = None
     if cause is not None:
         line = cause.line if cause.rank is None else f"rank {cause.rank}: {cause.line}"
@@ -239,24 +274,25 @@ def _outcome(nanny: _Nanny, observer: Observer, stops: _Stops, seconds: float, e
     )
 
 
-def _say_end(outcome: Outcome, folder: RunFolder, display: Display, pump: Pump, stops: _Stops) -> None:
+def _say_end(outcome: Outcome, cause: Cause | None, folder: RunFolder, screen: _Screen, pump: Pump) -> None:
     if outcome.exit_code == EXIT_INTERRUPTED:
-        display.say(f"stopped by {stops.signals[0].name}: {_count(outcome.ended)} ended, none left")
+        screen.say(f"{outcome.cause}: {_count(outcome.ended)} ended, none left")
     elif outcome.exit_code == EXIT_FAILED:
         place = f"after step {outcome.steps}" if outcome.steps else "before its first logged step"
-        display.say(f"the run failed {place}: {outcome.cause}")
+        screen.say(f"the run failed {place}: {outcome.cause}")
         for line in outcome.detail:
-            display.say(f"  {line}")
+            screen.say(f"  {line}")
         if outcome.ended:
-            display.say(f"{_count(outcome.ended)} ended")
+            screen.say(f"{_count(outcome.ended)} ended")
     elif outcome.ended:
-        display.say(f"{_count(outcome.ended)} left over by the trainer, ended")
-    if outcome.exit_code:
-        display.say(f"logs: {folder.logs}")
+        screen.say(f"the trainer left {_count(outcome.ended)} behind, ended")
+    if cause is not None:
+        ranks = [f"rank-{cause.rank}.log"] if cause.rank is not None else []
+        screen.say("logs: " + ", ".join(str(folder.logs / name) for name in (*ranks, "launcher.log")))
     if pump.lost:
-        display.say(f"warning: {pump.lost} bytes of logs could not be written")
+        screen.say(f"warning: {pump.lost} bytes of logs could not be written")
     if pump.fault is not None:
-        display.say(f"warning: a part of the output could not be read: {pump.fault!r}")
+        screen.say(f"warning: a part of the output could not be read: {pump.fault!r}")
 
 
 def _count(number: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from launch.runtime.events import Event
 from launch.runtime.readers.base import NUMBER, Reader, StepReader
@@ -16,7 +16,7 @@ _STEP = re.compile(
 _PAIR = re.compile(rf"'([\w/]+)': ({NUMBER})")
 _SAVE_LINES = {
     "Saving current state to ": "checkpoint",  # accelerate/accelerator.py:3644
-    "Model weights saved in ": "save",  # transformers, save_pretrained
+    "Configuration saved in ": "save",  # transformers, save_pretrained; a checkpoint saves no configuration
     "pushed to https://huggingface.co/": "push",  # model_utils.py:623
 }
 _CACHE_LINES = {
@@ -37,19 +37,34 @@ class FinetuneReader(StepReader):
         **_SAVE_LINES,
     }
 
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank)
+        self._rate = 0.0  # tokens/s since the start, of the held step
+        self._elapsed = 0.0  # seconds since the start
+
     def feed(self, line: str, now: float) -> list[Event]:
         if "Step: " in line and (match := _STEP.search(line)):
+            self._rate = float(match["tps"] or 0)
             values = {name: float(match[name]) for name in ("loss", "lr", "aux_loss") if match[name]}
             return [self._event("phase", now, phase="training"), *self._hold(now, step=int(match["step"]), **values)]
         if "metrics_to_log={" in line:
-            return self._release(**_metrics(line))
+            return self._release(**self._with_seconds(_metrics(line)))
         return super().feed(line, now)
 
+    def _with_seconds(self, values: dict[str, float]) -> dict[str, float]:
+        """Adds the step's seconds by the trainer's own clock: TPS is tokens / elapsed seconds."""
+        if self._rate > 0 and values.get("total_tokens", 0) > 0:
+            elapsed = values["total_tokens"] / self._rate
+            if elapsed > self._elapsed:
+                values["seconds"] = round(elapsed - self._elapsed, 6)
+            self._elapsed = elapsed
+        return values
 
-def _metrics(line: str) -> dict[str, Any]:
+
+def _metrics(line: str) -> dict[str, float]:
     values = dict(_PAIR.findall(line.partition("metrics_to_log=")[2]))
     sums = ("total_tokens", "total_tokens_including_padding")
-    found: dict[str, Any] = {name: int(float(values[name])) for name in sums if name in values}
+    found: dict[str, float] = {name: int(float(values[name])) for name in sums if name in values}
     memory = float(values.get("allocated_mem_GiB", 0))
     if memory > 0:  # 0 on a CPU
         found["memory_gib"] = memory
