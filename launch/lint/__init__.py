@@ -1,0 +1,47 @@
+"""Checks the commands that people already have against the trainers that they start.
+
+    judge = Judge(Schemas(checkout, packages), load_advice(folder))   # what verdicts rest on
+    for checked in check_files(["train.sh", "docs/"], judge):         # Checked: file, verdicts, notes, missing
+        for verdict in checked.verdicts:                              # Verdict: file, line, script, ok, problems, warnings
+            verdict.as_json()
+
+    find_commands(text, numbering(text))    # the trainer commands of a shell text, before any judgement
+    checkout_around(folder)                 # the checkout that `--upstream DIR` means
+
+Nothing in a file raises: what can't be read is a note of that file, and the rest is checked.
+"""
+
+from __future__ import annotations
+
+from launch.lint.advice import Advice, load_advice
+from launch.lint.check import Checked, check_file, check_files
+from launch.lint.history import Change, History, no_history
+from launch.lint.judge import Judge, Remark, Verdict
+from launch.lint.schemas import Schemas, checkout_around
+from launch.lint.shell import Commands, Found, Note, find_commands, numbering
+from launch.lint.trainers import Trainer, from_any
+from launch.lint.words import Token
+
+__all__ = [
+    "Advice",
+    "Change",
+    "Checked",
+    "Commands",
+    "Found",
+    "History",
+    "Judge",
+    "Note",
+    "Remark",
+    "Schemas",
+    "Token",
+    "Trainer",
+    "Verdict",
+    "check_file",
+    "check_files",
+    "checkout_around",
+    "find_commands",
+    "from_any",
+    "load_advice",
+    "no_history",
+    "numbering",
+]

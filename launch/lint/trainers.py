@@ -1,0 +1,81 @@
+"""Which scripts and modules are trainers, by the way a command names them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+OPEN_INSTRUCT = "open_instruct"
+TRL = "trl"
+
+# A text without any of these can start no trainer; checked before a file is read as shell.
+MARKER = re.compile(
+    r"(?:finetune|dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*|sft)\.py\b|\bopen_instruct\.\w|\btrl\.|\btrl\s+\w|trl['\"]"
+)
+
+_NAME = r"(?:\w+_)?finetune|dpo(?:_tune\w*)?|(?:online_)?dpo_vllm\w*|online_dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*"
+_NOT_TRAINERS = re.compile(r"\w*(?:_utils|_callbacks|_test)")
+_SCRIPT = re.compile(rf"(?:.*/)?open_instruct/({_NAME})\.py")
+_MODULE = re.compile(rf"(?:\w+\.)*open_instruct\.({_NAME})")
+# Bare file names that no other project is known to use; `finetune.py` alone could be anybody's.
+_BARE = re.compile(r"(?:\./)?(dpo_tune_cache|olmo_core_finetune|grpo_fast)\.py")
+_TRL_SCRIPT = re.compile(r"(?:.*/)?trl/scripts/(\w+)\.py")
+_TRL_MODULE = re.compile(r"trl\.scripts\.(\w+)")
+_TRL_COMMANDS = frozenset({"sft", "dpo", "grpo", "kto", "orpo", "reward", "rloo"})
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A trainer: its short name (`finetune`, `trl_sft`) and the script as the output shows it."""
+
+    name: str
+    script: str
+
+    @property
+    def is_trl(self) -> bool:
+        return self.name.startswith("trl_")
+
+
+def open_instruct_trainer(name: str) -> Trainer:
+    """The trainer in `open_instruct/<name>.py`."""
+    return Trainer(name, f"{OPEN_INSTRUCT}/{name}.py")
+
+
+def trl_trainer(command: str) -> Trainer:
+    """The trainer that `trl <command>` starts."""
+    return Trainer(f"trl_{command}", f"trl.scripts.{command}")
+
+
+def from_path(text: str) -> Trainer | None:
+    """The trainer that a script's path names."""
+    match = _SCRIPT.fullmatch(text) or _BARE.fullmatch(text)
+    if match is not None:
+        return None if _NOT_TRAINERS.fullmatch(match.group(1)) else open_instruct_trainer(match.group(1))
+    match = _TRL_SCRIPT.fullmatch(text)
+    return trl_trainer(match.group(1)) if match is not None and match.group(1) in _TRL_COMMANDS else None
+
+
+def from_module(text: str) -> Trainer | None:
+    """The trainer that `-m <text>` starts."""
+    match = _MODULE.fullmatch(text)
+    if match is not None:
+        return None if _NOT_TRAINERS.fullmatch(match.group(1)) else open_instruct_trainer(match.group(1))
+    match = _TRL_MODULE.fullmatch(text)
+    return trl_trainer(match.group(1)) if match is not None and match.group(1) in _TRL_COMMANDS else None
+
+
+def from_trl_command(text: str) -> Trainer | None:
+    """The trainer that `trl <text>` starts."""
+    return trl_trainer(text) if text in _TRL_COMMANDS else None
+
+
+def from_any(text: str) -> Trainer | None:
+    """The trainer that a person means by a name, a path or a module: `finetune`, `trl_sft`, `open_instruct/dpo.py`."""
+    text = text.strip()
+    found = from_path(text) or from_module(text)
+    if found is not None:
+        return found
+    stem = text.rsplit("/", 1)[-1].removesuffix(".py")
+    if stem.startswith("trl_"):
+        return from_trl_command(stem.removeprefix("trl_"))
+    return None if re.fullmatch(_NAME, stem) is None else open_instruct_trainer(stem)
