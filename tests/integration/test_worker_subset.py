@@ -18,13 +18,12 @@ pytestmark = pytest.mark.slow
 AMOUNTS = ("0.25", "0.1", "10", "1.0", "1.5", "100")
 THEIRS = """
 import json, sys
-from types import SimpleNamespace
 from open_instruct import dataset_transformation as data
 
 rows = {}
 for amount in sys.argv[2:]:
     [config] = data.load_dataset_configs([sys.argv[1], amount], ["train"], [], [], None)
-    rows[amount] = config.dataset["messages"]
+    rows[amount] = config.dataset["messages"][:]
 print("ROWS", json.dumps(rows))
 """
 OURS = """
