@@ -172,9 +172,15 @@ class Redactor:
         return self.redact_text(value)
 
     def redact_object(self, value: Any, name: str = "") -> Any:
-        """A JSON-like object with its secrets masked, dicts by their keys. Lists and tuples become lists."""
+        """A JSON-like object with its secrets masked, dicts by their keys. Lists and tuples become lists.
+
+        In `{"hub_token": {"value": ..., "origin": ...}}`, the form of a plan's flags, the value goes by the outer key.
+        """
         if isinstance(value, Mapping):
-            return {self.redact_text(str(key)): self.redact_object(item, str(key)) for key, item in value.items()}
+            named = {str(key): name if key == "value" else str(key) for key in value}
+            return {
+                self.redact_text(str(key)): self.redact_object(item, named[str(key)]) for key, item in value.items()
+            }
         if isinstance(value, (list, tuple)):
             if all(isinstance(item, str) for item in value):
                 return [self.redact_value(name, item) for item in self.redact_argv(value)]
