@@ -17,6 +17,7 @@
     check_argv(schema, argv)         # ArgvReport: problems, values, refused, ok; Token for words of unknown value
     check_values(schema, values)     # problems of typed values (YAML, overrides)
     render(field, value)             # the exact argv tokens
+    contradictions(schema, values)   # what `__post_init__` would raise for these values, with upstream's file:line
 
 `Field`, `ArgvProblem`, `ValueProblem` say in their docstrings what their `kind`s are.
 """
@@ -24,6 +25,7 @@
 from __future__ import annotations
 
 from launch.upstream.argv import ArgvProblem, ArgvReport, check_argv
+from launch.upstream.contradictions import Contradiction, contradictions
 from launch.upstream.conversion import UNKNOWN
 from launch.upstream.options import Option, options
 from launch.upstream.reader import Reader, read_schema
@@ -36,6 +38,7 @@ __all__ = [
     "UNKNOWN",
     "ArgvProblem",
     "ArgvReport",
+    "Contradiction",
     "Field",
     "FolderTree",
     "GitTree",
@@ -51,6 +54,7 @@ __all__ = [
     "blob_id",
     "check_argv",
     "check_values",
+    "contradictions",
     "options",
     "read_schema",
     "render",

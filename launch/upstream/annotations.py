@@ -6,8 +6,8 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
-from launch.upstream.classes import enum_members
 from launch.upstream.constants import evaluate
+from launch.upstream.enums import enum_members
 from launch.upstream.modules import ClassRef, External, Finder, Scope, ValueRef
 from launch.upstream.tree import CannotRead
 
@@ -95,7 +95,7 @@ def _type(finder: Finder, node: ast.expr, scope: Scope) -> TypeNode:
     if isinstance(target, ValueRef):  # an alias: `Mode = Literal["a", "b"]`
         return _type(finder, target.value, target.scope)
     if isinstance(target, ClassRef):
-        members = enum_members(finder, target)
+        members = enum_members(finder, target, evaluate)
         return Plain(target.name) if members is None else EnumOf(target.name, tuple(m.value for m in members))
     if isinstance(target, External):
         return _external(target.dotted, node, scope)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launch.errors import nearest
+from launch.upstream.contradictions import contradictions
 from launch.upstream.conversion import NEEDED, UNKNOWN, Refused, bad_choice, convert
 from launch.upstream.options import Option, options
 from launch.upstream.schema import Field, Schema
@@ -99,7 +100,7 @@ class _Check:
     helped: bool = False
 
     def run(self, tokens: list[Token]) -> None:
-        self.undecided.extend(f"{u.reason} ({u.where})" for u in self.schema.unknown if u.what == "parser")
+        self.undecided.extend(f"{u.reason} ({u.where})" for u in self.schema.unknown if u.what in ("parser", "post_init"))
         start = self._file_argument(tokens)
         strings = {text: option for option in options(self.schema) for text in option.strings}
         words = self._without_config(classify(tokens, strings, self.schema.abbreviations)[start:])
@@ -108,6 +109,7 @@ class _Check:
         self._consume(words)
         if not self.helped:
             self._missing()
+            self._contradictions()
 
     def report(self) -> ArgvReport:
         order = sorted(self.problems, key=lambda p: (p.index is None, p.index or 0))
@@ -290,6 +292,29 @@ class _Check:
             cure = f"add --{item.name}"
             self._problem("missing_required", item.name, None, f"{item.name} is required", cure)
 
+    def _contradictions(self) -> None:
+        values = {**(self.config or {}), **self.values}
+        for found in contradictions(self.schema, values, not self.config_given or self.config is not None):
+            text = f"{found.message} ({found.where})"
+            if found.certain is None:
+                if self.config_given and self.config is None:
+                    continue  # one reason is enough: the file hasn't been read
+                self.undecided.append(f"whether {_shown(found.flags, self.values)} avoids: {text}")
+            elif not found.certain:
+                self.assumed.append(f"the machine avoids: {text}")
+            else:
+                flag = next((name for name in found.flags if name in self.given), None)
+                values_text = _settings(self.schema, found.flags, self.values)
+                self.problems.append(
+                    ArgvProblem(
+                        "contradiction",
+                        flag or next(iter(found.flags), None),
+                        None if flag is None else self.given[flag],
+                        f"{values_text}: {found.message}" if values_text else found.message,
+                        where=found.where,
+                    )
+                )
+
     def _problem(
         self,
         kind: str,
@@ -301,6 +326,21 @@ class _Check:
         suggestions: tuple[str, ...] = (),
     ) -> None:
         self.problems.append(ArgvProblem(kind, flag, index, message, cure, refused, suggestions))
+
+
+def _shown(flags: tuple[str, ...], values: Mapping[str, Any]) -> str:
+    return " and ".join(name for name in flags if values.get(name) is UNKNOWN) or "the command"
+
+
+def _settings(schema: Schema, flags: tuple[str, ...], values: Mapping[str, Any]) -> str:
+    """`push_to_hub False and try_launch_beaker_eval_jobs True (its default)`: what the refused condition looks at."""
+    parts = [f"{name} {values[name]!r}" for name in flags if name in values]
+    parts += [
+        f"{name} {schema.fields[name].default!r} (its default)"
+        for name in flags
+        if name not in values and schema.fields[name].default not in (None, [], {}, "")
+    ]
+    return " and ".join(parts)
 
 
 def _script(schema: Schema) -> str:

@@ -1,4 +1,4 @@
-"""Classes as Python would build them, from source: method resolution order, dataclass fields, enum members."""
+"""Dataclass fields as the `dataclass` decorator would collect them, from source."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from launch.upstream.constants import EnumMember, evaluate
+from launch.upstream.inheritance import mro
 from launch.upstream.modules import ClassRef, External, Finder, Scope
 from launch.upstream.tree import CannotRead
 
@@ -14,7 +14,6 @@ from launch.upstream.tree import CannotRead
 _FIELDLESS = {"builtins.object", "abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol"}
 _DATACLASS = {"dataclasses.dataclass"}
 _FIELD_CALLS = {"dataclasses.field"}
-_ENUMS = {"enum.Enum": False, "enum.StrEnum": True, "enum.IntEnum": False, "enum.Flag": False, "enum.IntFlag": False}
 
 
 @dataclass(frozen=True)
@@ -42,55 +41,6 @@ class RawField:
     @property
     def where(self) -> str:
         return self.scope.where(self.node)
-
-
-def resolve_bases(finder: Finder, ref: ClassRef) -> tuple[list[ClassRef], list[str], list[CannotRead]]:
-    """The base classes that can be read, the dotted names of the external ones, and what can't be followed."""
-    readable: list[ClassRef] = []
-    external: list[str] = []
-    problems: list[CannotRead] = []
-    for base in ref.node.bases:
-        plain = base.value if isinstance(base, ast.Subscript) else base  # Generic[T]
-        try:
-            target = finder.resolve(plain, ref.scope)
-        except CannotRead as error:
-            problems.append(error)
-            continue
-        if isinstance(target, ClassRef):
-            readable.append(target)
-        elif isinstance(target, External):
-            external.append(target.dotted)
-        else:
-            problems.append(CannotRead(f"base '{ast.unparse(base)}' of {ref.name} isn't a class", ref.where))
-    return readable, external, problems
-
-
-def mro(finder: Finder, ref: ClassRef) -> tuple[list[ClassRef], set[str], list[CannotRead]]:
-    """C3 linearisation of the readable classes; the external bases and the problems of all of them."""
-    external: set[str] = set()
-    problems: list[CannotRead] = []
-
-    def linear(cls: ClassRef, above: tuple[ClassRef, ...]) -> list[ClassRef]:
-        if cls in above:
-            raise CannotRead(f"class {cls.name} inherits from itself", cls.where)
-        bases, names, trouble = resolve_bases(finder, cls)
-        external.update(names)
-        problems.extend(trouble)
-        return [cls, *_merge([linear(base, (*above, cls)) for base in bases] + [bases], cls)]
-
-    return linear(ref, ()), external, problems
-
-
-def _merge(sequences: list[list[ClassRef]], cls: ClassRef) -> list[ClassRef]:
-    result: list[ClassRef] = []
-    pending = [list(sequence) for sequence in sequences if sequence]
-    while pending:
-        head = next((s[0] for s in pending if not any(s[0] in other[1:] for other in pending)), None)
-        if head is None:
-            raise CannotRead(f"class {cls.name} has no consistent method resolution order", cls.where)
-        result.append(head)
-        pending = [rest for s in pending if (rest := [c for c in s if c != head])]
-    return result
 
 
 def is_dataclass(finder: Finder, ref: ClassRef) -> bool:
@@ -144,7 +94,7 @@ def dataclass_fields(finder: Finder, ref: ClassRef) -> tuple[dict[str, RawField]
 def _own_fields(
     finder: Finder, cls: ClassRef, line: list[ClassRef], decorated: dict[ClassRef, bool]
 ) -> Iterator[RawField]:
-    scope = cls.scope.inner(cls.node.body)
+    scope = finder.inside(cls)
     seen: dict[str, RawField] = {}
     for node, docstring, conditional in _annotated(cls.node.body):
         assert isinstance(node.target, ast.Name)
@@ -194,7 +144,7 @@ def _class_attribute(
 ) -> tuple[ast.expr | None, Scope | None]:
     """The expression behind `getattr(cls, name)`: a subclass that only re-annotates a field inherits its default."""
     for cls in line:
-        bounds = cls.scope.inner(cls.node.body).frames[0].get(name)
+        bounds = finder.inside(cls).frames[0].get(name)
         if not bounds:
             continue
         binding = bounds[-1].binding
@@ -205,10 +155,10 @@ def _class_attribute(
             return value, cls.scope
         call = field_call(finder, value, cls.scope)
         if call is None:
-            return value, cls.scope.inner(cls.node.body)
+            return value, finder.inside(cls)
         default = next((k.value for k in call.keywords if k.arg == "default"), None)
         if default is not None and decorated[cls]:
-            return default, cls.scope.inner(cls.node.body)
+            return default, finder.inside(cls)
         # `field(default_factory=...)` is deleted from its class once the decorator has seen it
     return None, None
 
@@ -258,44 +208,3 @@ def _raw(
         docstring,
         problem,
     )
-
-
-def enum_members(finder: Finder, ref: ClassRef) -> list[EnumMember] | None:
-    """The members of an enum class in definition order (aliases of an earlier value left out), None for other classes.
-
-    Raises CannotRead where a member's value can't be read.
-    """
-    order, external, _ = mro(finder, ref)
-    kinds = {name: text for name, text in _ENUMS.items() if name in external}
-    if not kinds:
-        return None
-    text = any(kinds.values()) or "builtins.str" in external
-    lower = "enum.StrEnum" in external
-    members: list[EnumMember] = []
-    for cls in reversed(order):
-        if cls is not ref and any(
-            isinstance(s, ast.FunctionDef) and s.name == "_generate_next_value_" for s in cls.node.body
-        ):
-            raise CannotRead(f"enum {ref.name} computes its values", cls.where)
-    scope = ref.scope.inner(ref.node.body)
-    for statement in ref.node.body:
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-            continue
-        name = statement.targets[0].id
-        if name.startswith("_"):
-            continue
-        value = _auto(finder, statement.value, scope, name, lower, len(members))
-        if value is None:
-            value = evaluate(finder, statement.value, Scope(scope.module, scope.frames))
-        if all(member.value != value for member in members):
-            members.append(EnumMember(ref.name, name, value, text))
-    return members
-
-
-def _auto(finder: Finder, value: ast.expr, scope: Scope, name: str, lower: bool, before: int) -> str | int | None:
-    if not isinstance(value, ast.Call):
-        return None
-    target = finder.resolve(value.func, scope)
-    if not (isinstance(target, External) and target.dotted == "enum.auto"):
-        return None
-    return name.lower() if lower else before + 1

@@ -12,18 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launch.upstream.enums import EnumMember, enum_members
+from launch.upstream.inheritance import class_attribute
 from launch.upstream.modules import ClassRef, External, Finder, FunctionRef, ModuleRef, Scope, Target, ValueRef
 from launch.upstream.tree import CannotRead
-
-
-@dataclass(frozen=True)
-class EnumMember:
-    """A member of an enum class; `text` is True where the class mixes in `str`, so that the member equals its value."""
-
-    cls: str
-    name: str
-    value: Any
-    text: bool
 
 
 class _Unread:
@@ -151,11 +143,22 @@ class _Evaluator:
         try:
             target = self.finder.resolve(node, self.scope)
         except CannotRead:
+            inherited = self._inherited(node)
+            if inherited is not None:
+                return inherited[0]
             value = self.value(node.value)
             if isinstance(value, EnumMember) and node.attr in ("value", "name"):
                 return value.value if node.attr == "value" else value.name
             raise
         return self.target(target, node)
+
+    def _inherited(self, node: ast.Attribute) -> tuple[Any] | None:
+        """`Class.NAME` where a base of Class assigns it, as a tuple of one (the value may be None)."""
+        if not isinstance(node.value, ast.Name | ast.Attribute):
+            return None
+        owner = self.finder.resolve(node.value, self.scope)
+        found = class_attribute(self.finder, owner, node.attr) if isinstance(owner, ClassRef) else None
+        return None if found is None else (_Evaluator(self.finder, found[1]).value(found[0]),)
 
     def target(self, target: Target, node: ast.expr) -> Any:
         if isinstance(target, ValueRef):
@@ -176,9 +179,7 @@ class _Evaluator:
         owner = self.finder.resolve(node.value, self.scope)
         if not isinstance(owner, ClassRef):
             return None
-        from launch.upstream.classes import enum_members
-
-        members = enum_members(self.finder, owner)
+        members = enum_members(self.finder, owner, evaluate)
         return next((m for m in members or () if m.name == node.attr), None)
 
     def _list(self, node: ast.List) -> list[Any]:

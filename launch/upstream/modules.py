@@ -6,7 +6,9 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import Any
 
+from launch.upstream.sections import Definition, Section, parse_text, split
 from launch.upstream.tree import CannotRead, Tree, blob_id, decode
 
 
@@ -26,8 +28,7 @@ class Assigned:
     line: int
 
 
-Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-Binding = Definition | Imported | Assigned
+Binding = Definition | Section | Imported | Assigned
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,12 @@ class Module:
     body: list[ast.stmt]
     bindings: Bindings
     star_imports: list[str]
+    lines: list[str] = field(default_factory=list, repr=False)
+
+    def mentions(self, node: ast.stmt, words: tuple[str, ...]) -> bool:
+        """Whether the statement's text has one of the words; cheaper than walking it. Needs `lines`."""
+        text = "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
+        return any(word in text for word in words)
 
     def where(self, node: ast.AST) -> str:
         return f"{self.path}:{getattr(node, 'lineno', 0)}"
@@ -116,36 +123,54 @@ class External:
 Target = ClassRef | FunctionRef | ModuleRef | ValueRef | External
 
 
+_Loaded = tuple[Module | CannotRead | None, str, bool]
+
+
 @dataclass
 class Finder:
     """Finds modules in `tree`, then in `packages`; each file is read and parsed at most once.
 
-    `touched` / `touched_packages` collect {path: git blob id} of every file that an answer depended on.
+    `touched` / `touched_packages` collect {path: git blob id} of every file that an answer depended on since `begin`.
+    `memo` holds what other modules have worked out about classes since then.
     """
 
     tree: Tree
     packages: Tree | None = None
     touched: dict[str, str] = field(default_factory=dict)
     touched_packages: dict[str, str] = field(default_factory=dict)
-    _modules: dict[str, tuple[Module | CannotRead | None, str, bool]] = field(default_factory=dict)
+    memo: dict[tuple[str, ClassRef], Any] = field(default_factory=dict)
+    _modules: dict[str, _Loaded] = field(default_factory=dict)
 
-    def module(self, name: str) -> Module | None:
+    def begin(self) -> None:
+        """Forgets which files were touched, so that the next answer names its own; parsed modules stay."""
+        self.touched.clear()
+        self.touched_packages.clear()
+        self.memo.clear()
+
+    def inside(self, ref: ClassRef) -> Scope:
+        """The scope of the class's own body."""
+        key = ("scope", ref)
+        if key not in self.memo:
+            self.memo[key] = ref.scope.inner(ref.node.body)
+        scope: Scope = self.memo[key]
+        return scope
+
+    def module(self, name: str, whole: bool = False) -> Module | None:
         """The module, or None when no tree has it; raises CannotRead when it is there and can't be parsed."""
         path = name.replace(".", "/")
-        return self._first(name, [(f"{path}.py", False), (f"{path}/__init__.py", True)])
+        return self._first(name, [(f"{path}.py", False), (f"{path}/__init__.py", True)], whole)
 
     def script(self, path: str) -> Module | None:
         """The module of a file given by path, as `python PATH` would run it."""
         pure = PurePosixPath(path)
         name = ".".join(pure.with_suffix("").parts)
-        return self._first(name, [(str(pure), pure.name == "__init__.py")])
+        return self._first(name, [(str(pure), pure.name == "__init__.py")], whole=True)
 
-    def _first(self, name: str, candidates: list[tuple[str, bool]]) -> Module | None:
-        if name not in self._modules:
-            self._modules[name] = self._load(name, candidates)
-            if len(self._modules) > 2000:
-                raise CannotRead("more than 2000 modules would have to be read")
-        found, blob, own = self._modules[name]
+    def _first(self, name: str, candidates: list[tuple[str, bool]], whole: bool) -> Module | None:
+        key = name if not whole else f"{name} (whole)"
+        if key not in self._modules:
+            self._modules[key] = self._load(name, candidates, whole)
+        found, blob, own = self._modules[key]
         if blob:
             path = found.path if isinstance(found, Module) else candidates[0][0]
             (self.touched if own else self.touched_packages)[path] = blob
@@ -153,7 +178,7 @@ class Finder:
             raise found
         return found
 
-    def _load(self, name: str, candidates: list[tuple[str, bool]]) -> tuple[Module | CannotRead | None, str, bool]:
+    def _load(self, name: str, candidates: list[tuple[str, bool]], whole: bool) -> _Loaded:
         trees = [(self.tree, True)] if self.packages is None else [(self.tree, True), (self.packages, False)]
         for tree, own in trees:
             for path, is_package in candidates:
@@ -164,7 +189,7 @@ class Finder:
                 if content is None:
                     continue
                 try:
-                    return parse(decode(content, path), name, path, is_package), blob_id(content), own
+                    return parse(decode(content, path), name, path, is_package, whole), blob_id(content), own
                 except CannotRead as error:
                     return error, blob_id(content), own
         return None, "", True
@@ -201,7 +226,7 @@ class Finder:
         if isinstance(target, ModuleRef):
             return self._exported(target.module, name, where)
         if isinstance(target, ClassRef):
-            scope = target.scope.inner(target.node.body)
+            scope = self.inside(target)
             if name in scope.frames[0]:
                 return self._bound(name, scope.frames[0][name], scope, where)
             raise CannotRead(f"class {target.name} has no '{name}' of its own", where)
@@ -228,6 +253,8 @@ class Finder:
         raise problem or CannotRead(f"'{name}' can't be followed", where)
 
     def _follow(self, name: str, binding: Binding, scope: Scope, where: str) -> Target:
+        if isinstance(binding, Section):
+            binding = binding.node
         if isinstance(binding, ast.ClassDef):
             return ClassRef(scope, binding, scope.module.name, binding.name)
         if isinstance(binding, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -274,16 +301,36 @@ class Finder:
         raise CannotRead(f"module {module.name} has no '{name}'", where)
 
 
-def parse(text: str, name: str, path: str, is_package: bool) -> Module:
-    """Parses one file; raises CannotRead with the line where it isn't Python (of this interpreter's version)."""
+def parse(text: str, name: str, path: str, is_package: bool, whole: bool) -> Module:
+    """Parses one file; raises CannotRead with the line where it isn't Python (of this interpreter's version).
+
+    `whole`: every statement now. Otherwise top-level functions and classes are parsed when they are asked for.
+    """
+    if not whole:
+        lazy = _parse_lazily(text, name, path, is_package)
+        if lazy is not None:
+            return lazy
+    body = parse_text(text, path).body
+    module = Module(name, path, is_package, body, {}, [], text.splitlines())
+    _collect(body, "always", module.bindings, module.star_imports, module)
+    return module
+
+
+def _parse_lazily(text: str, name: str, path: str, is_package: bool) -> Module | None:
+    parts = split(text, path)
+    if parts is None:
+        return None
+    sections, rest = parts
     try:
-        tree = ast.parse(text, path)
-    except SyntaxError as error:
-        raise CannotRead(f"the file doesn't parse ({error.msg})", f"{path}:{error.lineno or 1}") from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise CannotRead(f"the file doesn't parse ({type(error).__name__})", path) from None
-    module = Module(name, path, is_package, tree.body, {}, [])
-    _collect(tree.body, "always", module.bindings, module.star_imports, module)
+        body = parse_text(rest, path).body
+    except CannotRead:
+        return None
+    module = Module(name, path, is_package, body, {}, [])
+    _collect(body, "always", module.bindings, module.star_imports, module)
+    if any(section.name in module.bindings for section in sections):
+        return None  # which binding is the later one matters
+    for section in sections:
+        module.bindings.setdefault(section.name, []).append(Bound(section))
     return module
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from launch.upstream.classes import mro
+from launch.upstream.inheritance import mro
 from launch.upstream.modules import ClassRef, External, Finder, Imported, Module, Scope, ValueRef
 from launch.upstream.schema import Unknown
 from launch.upstream.tree import CannotRead
@@ -14,6 +14,8 @@ from launch.upstream.tree import CannotRead
 HF_PARSER = "HfArgumentParser"
 _BY_NAME = {HF_PARSER, "ArgumentParserPlus", "TrlParser"}  # recognised even where their module can't be read
 _PARSE_METHODS = ("parse", "parse_args_into_dataclasses", "parse_args_and_config")
+# A statement without any of these can't make or use the parser; `as P` is why "Parser" alone isn't asked for.
+_WORDS = ("Parser", "parse", "set_defaults", "add_argument", "add_subparsers")
 _HARMLESS = {"prog", "description", "usage", "epilog", "formatter_class", "add_help"}
 
 
@@ -94,6 +96,8 @@ _Call = tuple[ast.Call, Scope, str | None, bool]
 def _calls(body: list[ast.stmt], scope: Scope, function: str | None, in_main: bool) -> Iterator[_Call]:
     """Every call with the scope that it is made in, the function around it, and whether `__main__` guards it."""
     for statement in body:
+        if not scope.module.mentions(statement, _WORDS):
+            continue
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             yield from _calls(statement.body, scope.inner(statement.body), statement.name, in_main)
         elif isinstance(statement, ast.ClassDef):
@@ -183,7 +187,8 @@ def _choose(candidates: list[_Candidate], module: Module) -> _Candidate:
 def _variables(module: Module, chosen: _Candidate) -> set[str]:
     """The names that hold the parser: assigned from the call, or from the function that makes and returns it."""
     names: set[str] = set()
-    for node in (n for statement in module.body for n in ast.walk(statement)):
+    words = ("Parser", *([chosen.function] if chosen.function else []), _called(chosen.call))
+    for node in (n for statement in module.body if module.mentions(statement, words) for n in ast.walk(statement)):
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
             func = node.value.func
             made = chosen.function is not None and isinstance(func, ast.Name) and func.id == chosen.function
@@ -191,6 +196,10 @@ def _variables(module: Module, chosen: _Candidate) -> set[str]:
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                 names.update(t.id for t in targets if isinstance(t, ast.Name))
     return names
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def _method_on(call: ast.Call, names: set[str]) -> str | None:

@@ -11,11 +11,14 @@ from typing import Any
 from launch.errors import Problem, UserError
 from launch.upstream.annotations import read_type
 from launch.upstream.classes import RawField, dataclass_fields
-from launch.upstream.constants import UNREAD, EnumMember, call_factory, evaluate
+from launch.upstream.constants import UNREAD, call_factory, evaluate
+from launch.upstream.enums import EnumMember
 from launch.upstream.hf_rules import BreaksParser, Default, rule_for
+from launch.upstream.inheritance import mro
 from launch.upstream.modules import ClassRef, Finder, Module, Scope
 from launch.upstream.parser_call import ParserCall, find_parser_call
-from launch.upstream.schema import Field, ParserClass, Schema, Unknown
+from launch.upstream.post_init import compile_post_init
+from launch.upstream.schema import Field, ParserClass, Program, Schema, Unknown
 from launch.upstream.tree import CannotRead, Tree
 
 
@@ -34,8 +37,7 @@ class Reader:
 
         Raises UserError (`trainer_script_missing`, `trainer_unreadable`) where there is nothing to check against.
         """
-        self._finder.touched.clear()
-        self._finder.touched_packages.clear()
+        self._finder.begin()
         try:
             module = self._entry(entry)
             call = find_parser_call(self._finder, module)
@@ -47,7 +49,7 @@ class Reader:
 
     def _entry(self, entry: str) -> Module:
         by_path = entry.endswith(".py") or "/" in entry
-        module = self._finder.script(entry) if by_path else self._finder.module(entry)
+        module = self._finder.script(entry) if by_path else self._finder.module(entry, whole=True)
         if module is None:
             message = f"{self._tree.label} has no {entry}"
             cure = "give the root of an open-instruct checkout that has this script, or an installed package's folder"
@@ -86,7 +88,8 @@ def _schema(finder: Finder, entry: str, call: ParserCall) -> Schema:
                 reason = f"--{raw.name} is defined by {fields[raw.name].group} and by {ref.name}: argparse refuses both"
                 unknown.append(Unknown("parser", reason, found.where))
             fields[raw.name] = found
-        classes.append(ParserClass(ref.name, ref.scope.module.path, ref.node.lineno, tuple(raws)))
+        post_init = _post_init(finder, ref, unknown)
+        classes.append(ParserClass(ref.name, ref.scope.module.path, ref.node.lineno, tuple(raws), post_init))
     for name, (node, scope) in call.defaults.items():
         if name in fields:
             fields[name] = _with_default(finder, fields[name], node, scope)
@@ -108,10 +111,16 @@ def _schema(finder: Finder, entry: str, call: ParserCall) -> Schema:
     )
 
 
+def _post_init(finder: Finder, ref: ClassRef, unknown: list[Unknown]) -> Program | None:
+    try:
+        return compile_post_init(finder, ref)
+    except CannotRead as error:
+        unknown.append(Unknown("post_init", f"what {ref.name}.__post_init__ refuses can't be read: {error.reason}", error.where))
+        return None
+
+
 def _has_none_words(finder: Finder, call: ParserCall) -> bool:
     """Whether this copy of HfArgumentParser maps `none` / `null` to None (trl/scripts/_hf_argparser.py does)."""
-    from launch.upstream.classes import mro
-
     if call.definition is None:
         return False
     for cls in mro(finder, call.definition)[0]:
