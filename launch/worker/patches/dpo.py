@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import types
 from typing import Any
 
@@ -22,10 +23,18 @@ def _make_process_group(context: Context) -> None:
         # The reference cache is reduced on the device it lives on; on a GPU, barrier() wants NCCL as well.
         backend = "cpu:gloo,cuda:nccl" if built.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        atexit.register(_end_process_group)
         context.events.emit("evidence", what="process_group", value=backend)
 
     # After accelerate's own decision, so that it can't be taken for a distributed launch.
     accelerator.when_built(make)
+
+
+def _end_process_group() -> None:
+    import torch.distributed as dist
+
+    if dist.is_initialized():  # accelerate ends it too, when it ends a tracker's run
+        dist.destroy_process_group()
 
 
 def _stand_in_for_cuda_device(_: Context) -> None:
