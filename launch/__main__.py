@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 
+from launch.config.completion import asks_completion, without_verb
 from launch.config.line import parse_line
 from launch.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 
@@ -26,6 +28,8 @@ def main(argv: Sequence[str]) -> int:
             verb = words.pop(0)
             command: Callable[[list[str]], int] = getattr(importlib.import_module(OWN_VERBS[verb]), verb)
             return command(words)
+        if asks_completion(words):
+            without_verb(os.environ, [*STAGE_VERBS, *OWN_VERBS])
         line = parse_line(words, [*STAGE_VERBS, *OWN_VERBS])
         function = getattr(importlib.import_module(STAGE_VERBS[line.verb]), line.verb)
         return int(function(line))

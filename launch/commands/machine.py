@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from launch import project
+from launch.commands.interpreter import package_folders, trainer_python
 from launch.config.compose import Composed
 from launch.config.schema import Family
-from launch.planning.command import render_flags
+from launch.planning.check import checked_words
 from launch.planning.digests import DigestCache
+from launch.planning.flags import Flag
 from launch.planning.plan import Machine
-from launch.planning.upstream import SourceKind, UpstreamState, commit_of
+from launch.planning.upstream import SourceKind, UpstreamState
 from launch.upstream.lock import load_lock
-from launch.upstream.source import find_checkout
+from launch.upstream.resolve import resolve_schema
+from launch.upstream.source import Checkout, find_checkout
 
 
 def this_machine(composed: Composed) -> Machine:
@@ -23,28 +26,33 @@ def this_machine(composed: Composed) -> Machine:
     cwd = Path.cwd()
     cache = cwd / Path(config.cache or Path(config.runs) / ".cache").expanduser()
     digests = DigestCache(cache / "digests.json")
+    python = trainer_python(config.python)
+    checkout = None
+    if config.trainer.family == Family.open_instruct:
+        checkout = find_checkout(config.upstream.dir, os.environ, project.ROOT)
+    resolved = resolve_schema(config.trainer.name, checkout, package_folders(python))
 
     def digest(path: Path) -> str | None:
         value = digests.of(path)
         digests.save()
         return value
 
-    return Machine(
-        cwd=cwd,
-        environ=os.environ,
-        python=config.python or sys.executable,
-        upstream=_upstream(composed),
-        digest=digest,
-        render=lambda flags: render_flags({name: flag.value for name, flag in flags.items()}),
-    )
+    def render(flags: Mapping[str, Flag]) -> list[str]:
+        return checked_words(resolved.schema, config.trainer, composed.origins, flags)
+
+    upstream = _upstream(config.trainer.family, checkout, resolved.live)
+    return Machine(cwd, os.environ, python, upstream, digest, render)
 
 
-def _upstream(composed: Composed) -> UpstreamState:
-    config = composed.config
-    if config.trainer.family == Family.trl:
-        return UpstreamState(None, SourceKind.none, None, "TRL")
-    pin = load_lock().pin
-    checkout = find_checkout(config.upstream.dir, os.environ, project.ROOT)
+def _upstream(family: Family, checkout: Checkout | None, live: bool) -> UpstreamState:
+    source = SourceKind.live if live else SourceKind.lock
+    lock = load_lock()
+    if family == Family.trl:
+        version = f"TRL {lock.packages['trl']}"
+        description = "TRL as installed" if live else f"{version} by the lock: it is not installed here"
+        return UpstreamState(None, source, None, description, matches_pin=True)
     if checkout is None:
-        return UpstreamState(pin, SourceKind.none, None, f"open-instruct {pin[:9]}, no checkout here")
-    return UpstreamState(commit_of(checkout, pin), SourceKind.live, checkout.root, checkout.describe())
+        description = f"open-instruct {lock.pin[:9]} by the lock: there is no checkout here"
+        return UpstreamState(lock.pin, source, None, description, matches_pin=True)
+    commit = checkout.commit or lock.pin
+    return UpstreamState(commit, source, checkout.root, checkout.describe(), checkout.matches_pin)

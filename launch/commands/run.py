@@ -127,7 +127,7 @@ def _patch(word: str) -> dict[str, object]:
 
 def _checked(outcome: Outcome, plan: Plan) -> Outcome:
     """A trainer that ended well without leaving a model did not end well."""
-    if outcome.exit_code != EXIT_DONE or (plan.model_dir / "config.json").is_file():
+    if outcome.exit_code != EXIT_DONE or any(plan.model_dir.glob(plan.config.trainer.leaves)):
         return outcome
     cause = f"the trainer ended without an error and left no model in {plan.model_dir}"
     return Outcome(EXIT_FAILED, outcome.seconds, outcome.steps, outcome.last_loss, outcome.ended, cause)

@@ -60,7 +60,8 @@ class Launcher(StrEnum):
 
 
 class Mode(StrEnum):
-    """How the ranks share the model; `auto` is `single` at one rank, `zero3` on several GPUs, `ddp` on several CPUs."""
+    """How the ranks share the model. `auto` is `single` at one rank, `zero3` on several GPUs, `ddp` on several CPUs, and
+    `fsdp` for the trainers that shard by themselves."""
 
     auto = "auto"
     single = "single"
@@ -69,6 +70,7 @@ class Mode(StrEnum):
     zero2 = "zero2"
     zero3 = "zero3"
     zero3_offload = "zero3_offload"
+    fsdp = "fsdp"  # the OLMo-core trainers' own
 
 
 @dataclass
@@ -150,6 +152,8 @@ class TrainerConfig:
     entry: str = MISSING
     launcher: Launcher = Launcher.accelerate
     precisions: list[Precision] = field(default_factory=list)
+    devices: list[Device] = field(default_factory=lambda: [Device.cuda, Device.cpu])
+    leaves: str = "config.json"  # what the model folder holds after a good end, as a glob
     recipe: dict[str, Any] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
     launch: dict[str, str] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch import project
-from launch.config.schema import Device, Family, Mode, Precision, RootConfig, TrainerConfig
+from launch.config.schema import Device, Family, Launcher, Mode, Precision, RootConfig, TrainerConfig
 from launch.errors import Problem, UserError
 from launch.planning.width import Width
 
@@ -27,8 +27,9 @@ class Parallel:
         return _ZERO_STAGE.get(self.mode)
 
     @property
-    def accelerate_file(self) -> Path:
-        return project.ACCELERATE_CONFIGS / f"{self.mode}.yaml"
+    def accelerate_file(self) -> Path | None:
+        """The accelerate file, None for a trainer that torchrun starts."""
+        return None if self.mode == Mode.fsdp else project.ACCELERATE_CONFIGS / f"{self.mode}.yaml"
 
     @property
     def deepspeed_file(self) -> Path | None:
@@ -52,11 +53,26 @@ class Parallel:
 
 
 def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -> Parallel:
-    """Choose the mode and the precision. Raises UserError (`parallel_width`, `unsupported_precision`)."""
-    return Parallel(_mode(config.parallel.mode, width), width, _precision(config.recipe.precision, trainer, width))
+    """Choose the mode and the precision.
+
+    Raises UserError (`parallel_width`, `parallel_trainer`, `unsupported_device`, `unsupported_precision`).
+    """
+    if width.device not in trainer.devices:
+        message = f"{trainer.name} does not run on a {width.device.upper()}"
+        raise UserError(Problem("unsupported_device", message, "device", "say gpus=N"))
+    mode = _mode(config.parallel.mode, trainer, width)
+    return Parallel(mode, width, _precision(config.recipe.precision, trainer, width))
 
 
-def _mode(asked: Mode, width: Width) -> Mode:
+def _mode(asked: Mode, trainer: TrainerConfig, width: Width) -> Mode:
+    if trainer.launcher == Launcher.torchrun:
+        if asked in (Mode.auto, Mode.fsdp):
+            return Mode.fsdp
+        message = f"{trainer.name} shards by itself (FSDP): it has no parallel={asked}"
+        raise UserError(Problem("parallel_trainer", message, "parallel", "leave parallel= out"))
+    if asked == Mode.fsdp:
+        message = f"{trainer.name} has no parallel=fsdp"
+        raise UserError(Problem("parallel_trainer", message, "parallel", "say ddp, zero1, zero2 or zero3"))
     several = width.world_size > 1
     if asked == Mode.auto:
         if not several:

@@ -77,9 +77,8 @@ class Plan:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The accelerate file and, under ZeRO, the DeepSpeed file that the command names."""
-        parallel = self.parallel
-        return (parallel.accelerate_file, *([parallel.deepspeed_file] if parallel.deepspeed_file else []))
+        """The accelerate file and the DeepSpeed file that the command names; none for torchrun."""
+        return tuple(path for path in (self.parallel.accelerate_file, self.parallel.deepspeed_file) if path)
 
     def as_json(self) -> dict[str, Any]:
         return {

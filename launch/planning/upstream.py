@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Family, TrainerConfig
-from launch.upstream.source import Checkout
 
 
 class SourceKind(StrEnum):
@@ -21,12 +20,14 @@ class SourceKind(StrEnum):
 
 @dataclass(frozen=True)
 class UpstreamState:
-    """`commit` is open-instruct's (None for TRL); `checkout` where it lies, None without one."""
+    """`commit` is open-instruct's (None for TRL); `checkout` where it lies, None without one; `matches_pin` is False
+    for a checkout that differs from the pin."""
 
     commit: str | None
     source: SourceKind
     checkout: Path | None
     description: str
+    matches_pin: bool
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -34,6 +35,7 @@ class UpstreamState:
             "source": self.source.value,
             "checkout": str(self.checkout) if self.checkout else None,
             "description": self.description,
+            "matches_pin": self.matches_pin,
         }
 
 
@@ -42,8 +44,3 @@ def entry_of(trainer: TrainerConfig, checkout: Path | None) -> str:
     if trainer.family == Family.trl:
         return trainer.entry
     return str((checkout or Path("external/open-instruct")) / trainer.entry)
-
-
-def commit_of(checkout: Checkout | None, pin: str) -> str:
-    """The commit that a plan is made for: the checkout's where it is known, else the pin."""
-    return checkout.commit or pin if checkout else pin

@@ -28,7 +28,10 @@ _NEEDED = {
 
 def preflight(plan: Plan) -> list[Problem]:
     """Every problem of this machine for this plan; those that `allow` names are left out."""
-    found = (rule(plan) for rule in (checkout_is_here, interpreter_has_packages, enough_gpus, inputs_are_here))
+    found = (
+        rule(plan)
+        for rule in (checkout_is_here, checkout_is_the_pin, interpreter_has_packages, enough_gpus, inputs_are_here)
+    )
     return [problem for problem in found if problem and problem.id not in plan.config.allow]
 
 
@@ -40,6 +43,14 @@ def checkout_is_here(plan: Plan) -> Problem | None:
     cure = f"run `{GET_SUBMODULE}`, or set OPEN_INSTRUCT_DIR or upstream.dir to a checkout"
     cure += f"; trainer={other} needs none" if other else ""
     return Problem("no_checkout", f"{plan.trainer} needs a checkout of open-instruct and there is none", None, cure)
+
+
+def checkout_is_the_pin(plan: Plan) -> Problem | None:
+    """Patches, hazards and the recipe's words were read from the pin; another commit may differ in any of them."""
+    if plan.upstream.matches_pin:
+        return None
+    cure = "check out the pin, or say allow=[upstream_mismatch]; `launch upstream diff` shows what differs"
+    return Problem("upstream_mismatch", plan.upstream.description, None, cure)
 
 
 def interpreter_has_packages(plan: Plan) -> Problem | None:

@@ -21,9 +21,10 @@ STAGES = {
     "sft_10pct": "sft",
     "dpo": "dpo",
     "dpo_10pct": "dpo",
+    "rm": "rm",
 }
 MODELS = [path.stem for path in (project.CONFIGS / "model").glob("*.yaml")]
-DRIVEN = ("finetune", "dpo_tune_cache", "trl_sft", "trl_dpo")
+DRIVEN = ("finetune", "dpo_tune_cache", "trl_sft", "trl_dpo", "reward_modeling")
 
 
 def test_the_table_above_names_every_shipped_stage() -> None:
@@ -84,3 +85,17 @@ def test_a_fraction_is_written_with_its_point() -> None:
     assert quarter.flags["dataset_mixer_list"].value == ["allenai/tulu-3-sft-mixture", "0.25"]
     patched = build_plan(composed("stage=sft_25pct", "trainer=trl_sft"), fixed_machine())
     assert "trl_subset=0.25" in patched.patches
+
+
+@pytest.mark.parametrize(
+    ("words", "entry"),
+    [
+        (["stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins"], "open_instruct/olmo_core_finetune.py"),
+        (["stage=dpo", "trainer=dpo"], "open_instruct/dpo.py"),
+    ],
+)
+def test_the_olmo_core_trainers_are_started_by_torchrun(words: list[str], entry: str) -> None:
+    plan = build_plan(composed(*words, "model=olmo2_1b", "gpus=2"), fixed_machine())
+    assert plan.command[1:3] == ("-m", "torch.distributed.run")
+    assert plan.command[plan.command.index("--script") + 1] == f"/upstream/{entry}"
+    assert (plan.parallel.mode, plan.files) == ("fsdp", ())

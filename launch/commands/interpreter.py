@@ -1,0 +1,37 @@
+"""The trainer's interpreter: which it is, and where its packages lie, found without importing any of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+_TIMEOUT = 30.0  # seconds
+
+
+def trainer_python(said: str | None) -> str:
+    """The interpreter that `python=` names, absolute where it can be found; the launcher's own otherwise."""
+    if said is None:
+        return sys.executable
+    expanded = str(Path(said).expanduser()) if said.startswith("~") else said
+    found = shutil.which(expanded)
+    return str(Path(found).absolute()) if found else expanded
+
+
+def package_folders(python: str) -> list[Path]:
+    """The folders that an interpreter imports packages from; none when it does not answer."""
+    if python == sys.executable:
+        return [Path(folder) for folder in sys.path if folder]
+    try:
+        asked = subprocess.run(
+            [python, "-c", "import json,sys;print(json.dumps(sys.path))"],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+            check=True,
+        )
+        return [Path(folder) for folder in json.loads(asked.stdout) if folder]
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []

@@ -1,0 +1,60 @@
+"""What Hydra and OmegaConf raise, as one sentence each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launch.errors import UserError
+from tests.conftest import composed
+
+MISTAKES = {
+    "stage=sft_25": r"there is no stage 'sft_25'; did you mean 'sft_25pct'.*\[unknown_stage\]",
+    "": r"'plan' needs a stage; say stage=NAME; there are demo, demo_dpo, .*\[no_stage\]",
+    "stage=sft trainer=foo": r"there is no trainer 'foo'; there are .*finetune.*\[unknown_trainer\]",
+    "stage=sft trainer=finetunes": r"there is no trainer 'finetunes'; did you mean .*'finetune'.*\[unknown_trainer\]",
+    "stage=sft parallel=zero4": r"there is no parallel 'zero4'; did you mean 'zero3'.*\[unknown_parallel\]",
+    "stage=sft recipe.learnin_rate=1": r"no key 'recipe.learnin_rate'; did you mean 'recipe.learning_rate'\?",
+    "stage=sft learning_rate=1": r"there is no key 'learning_rate'; did you mean 'recipe.learning_rate'\?",
+    "stage=sft bogus=1": r"there is no key 'bogus'; a trainer's own flag is said as flags.bogus=VALUE \[unknown_key\]",
+    "stage=sft recipe.learning_rate=abc": r"recipe.learning_rate: Value 'abc' .*Float \[bad_value\]",
+    "stage=sft gpus=two": r"gpus: Value 'two' .*Integer \[bad_value\]",
+    "stage=sft recipe.packing=flaten": r"recipe.packing: Invalid value 'flaten'.*none, flatten, bins.*\[bad_value\]",
+    "stage=sft data.fraction=${nope}": r"Interpolation key 'nope' not found \[bad_value\]",
+    "stage=sft name=a=b": r"override name=a=b: .*; quote the value.*\[unreadable_override\]",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_one_sentence(words: str) -> None:
+    with pytest.raises(UserError, match=MISTAKES[words]) as refused:
+        composed(*words.split())
+    assert "\n" not in str(refused.value)
+
+
+def test_flags_are_open_and_everything_else_is_closed() -> None:
+    assert composed("stage=sft", "flags.anything=[a,1.5]").config.flags == {"anything": ["a", 1.5]}
+    with pytest.raises(UserError, match="unknown_key"):
+        composed("stage=sft", "trainer.flag.anything=1")
+
+
+def test_the_users_folder_is_searched_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stages = tmp_path / "stage"
+    stages.mkdir()
+    (stages / "mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - sft\n  - _self_\nrecipe:\n  seed: 77\n", encoding="utf-8"
+    )
+    (stages / "dpo.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - sft\n  - _self_\nrecipe:\n  seed: 78\n", encoding="utf-8"
+    )
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
+    assert composed("stage=mine").config.recipe.seed == 77
+    assert composed("stage=dpo").config.recipe.seed == 78
+    assert composed("stage=sft").config.recipe.seed == 8
+
+
+def test_a_users_folder_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path / "nope"))
+    with pytest.raises(UserError, match=r"LAUNCH_CONFIG_DIR: .* is no folder; make it, or unset it"):
+        composed("stage=sft")

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+
+from launch.config.completion import without_verb
+from launch.config.line import check_overrides, override_key, parse_line
+from launch.errors import UserError
+
+VERBS = ("run", "plan", "lint")
+
+
+def test_the_verb_is_run_when_absent() -> None:
+    assert parse_line(["stage=demo"], VERBS).verb == "run"
+    assert parse_line([], VERBS).verb == "run"
+    assert parse_line(["--help"], VERBS).verb == "run"
+
+
+def test_verb_and_json_are_taken_out_of_the_words() -> None:
+    line = parse_line(["plan", "stage=demo", "--json", "gpus=2"], VERBS)
+    assert (line.verb, line.json, line.words) == ("plan", True, ("stage=demo", "gpus=2"))
+
+
+def test_an_unknown_verb_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"'pln' is no verb; did you mean 'plan'\? \[unknown_verb\]"):
+        parse_line(["pln", "stage=demo"], VERBS)
+
+
+def test_hydras_flags_and_their_values_are_no_overrides() -> None:
+    line = parse_line(["plan", "stage=demo", "--cfg", "job", "-p", "recipe", "gpus=1"], VERBS)
+    assert line.overrides == ("stage=demo", "gpus=1")
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [("recipe.epochs=2", "recipe.epochs"), ("++flags.x=1", "flags.x"), ("~flags.x", "flags.x"), ("+a@b=c", "a")],
+)
+def test_override_key(word: str, key: str) -> None:
+    assert override_key(word) == key
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["gpus=1,2"], "several_values"),
+        (["flags.x=a,b"], "several_values"),
+        (["stage=demo", "stage=sft"], "said_twice"),
+        (["stage=demo", "recipe.seed=1", "+recipe.seed=2"], "said_twice"),
+        (["stage=demo", "gpus"], "not_an_override"),
+    ],
+)
+def test_words_that_hydra_would_misread(words: list[str], expected: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check_overrides(parse_line(["plan", *words], VERBS))
+    assert [problem.id for problem in refused.value.problems] == [expected]
+
+
+@pytest.mark.parametrize(
+    "word", ["flags.x=[a,b]", "flags.x='a,b'", 'flags.x="a,b"', "data.mix=[{name: a, share: 0.5}]", "name=plain"]
+)
+def test_commas_in_quotes_and_brackets_are_one_value(word: str) -> None:
+    check_overrides(parse_line(["plan", word], VERBS))
+
+
+def test_multirun_takes_comma_lists() -> None:
+    check_overrides(parse_line(["plan", "--multirun", "gpus=1,2"], VERBS))
+
+
+def test_every_mistake_is_told_at_once() -> None:
+    with pytest.raises(UserError) as refused:
+        check_overrides(parse_line(["plan", "gpus=1,2", "foo", "a=1", "a=2"], VERBS))
+    assert len(refused.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("launch plan stage=", "launch stage="),
+        ("launch stage=", "launch stage="),
+        ("launch plan", "launch plan"),
+        ("launch plan ", "launch "),
+    ],
+)
+def test_completion_sees_no_verb(line: str, expected: str) -> None:
+    environ = {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+    without_verb(environ, VERBS)
+    assert (environ["COMP_LINE"], environ["COMP_POINT"]) == (expected, str(len(expected)))
