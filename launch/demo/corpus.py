@@ -54,8 +54,8 @@ def chats(entries: Iterable[Entry], seed: int = DEFAULT_SEED) -> list[Chat]:
 def preferences(entries: Iterable[Entry], seed: int = DEFAULT_SEED) -> list[Preference]:
     """One pair an entry, for the first MOST_PREFERENCES: its documentation against an answer wrong in one of two ways.
 
-    Wrong is either another entry's text under this signature (fluent, off the point) or its own words in another
-    order (on the point, no language). An entry whose words cannot be reordered always gets the first.
+    Wrong is either its own words in another order (on the point, no language: three in four, since a tiny model can
+    learn that in a minute) or another entry's text under this signature (fluent, off the point).
     """
     order = _shuffled(entries, seed)[:MOST_PREFERENCES]
     rows: list[Preference] = []
@@ -63,7 +63,7 @@ def preferences(entries: Iterable[Entry], seed: int = DEFAULT_SEED) -> list[Pref
         right = answer(entry, LONGEST_COMPARED)
         off_the_point = _answer(entry, other.text, LONGEST_COMPARED)
         jumbled = _jumbled(right, seed)
-        wrong = jumbled if _pick(2, seed, "wrong", entry.name) and jumbled != right else off_the_point
+        wrong = jumbled if _pick(4, seed, "wrong", entry.name) and jumbled != right else off_the_point
         if wrong != right:
             rows.append({"chosen": _chat(entry, right, seed), "rejected": _chat(entry, wrong, seed)})
     return rows
