@@ -9,7 +9,7 @@ from typing import Any
 from launch.upstream.constants import evaluate
 from launch.upstream.enums import enum_members
 from launch.upstream.modules import ClassRef, External, Finder, Scope, ValueRef
-from launch.upstream.tree import CannotRead
+from launch.upstream.tree import CannotReadError
 
 _ATOMS = {
     f"builtins.{name}": name
@@ -73,24 +73,21 @@ def read_type(finder: Finder, node: ast.expr, scope: Scope) -> TypeNode:
     """The annotation's type; what can't be followed becomes `Unread` with the reason."""
     try:
         return _type(finder, node, scope)
-    except CannotRead as error:
+    except CannotReadError as error:
         return Unread(ast.unparse(node)[:120], str(error))
     except RecursionError:
         return Unread(ast.unparse(node)[:120], f"{scope.where(node)}: the type refers to itself")
 
 
 def _type(finder: Finder, node: ast.expr, scope: Scope) -> TypeNode:
-    if isinstance(node, ast.Constant):
-        if node.value is None:
-            return NONE
-        if isinstance(node.value, str):
-            return _quoted(finder, node, scope)
+    if isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, str)):
+        return NONE if node.value is None else _quoted(finder, node, scope)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         return union([_type(finder, node.left, scope), _type(finder, node.right, scope)])
     if isinstance(node, ast.Subscript):
         return _subscript(finder, node, scope)
     if not isinstance(node, ast.Name | ast.Attribute):
-        raise CannotRead(f"the type '{ast.unparse(node)[:80]}' can't be followed", scope.where(node))
+        raise CannotReadError(f"the type '{ast.unparse(node)[:80]}' can't be followed", scope.where(node))
     target = finder.resolve(node, scope)
     if isinstance(target, ValueRef):  # an alias: `Mode = Literal["a", "b"]`
         return _type(finder, target.value, target.scope)
@@ -99,7 +96,7 @@ def _type(finder: Finder, node: ast.expr, scope: Scope) -> TypeNode:
         return Plain(target.name) if members is None else EnumOf(target.name, tuple(m.value for m in members))
     if isinstance(target, External):
         return _external(target.dotted, node, scope)
-    raise CannotRead(f"'{ast.unparse(node)}' isn't a type", scope.where(node))
+    raise CannotReadError(f"'{ast.unparse(node)}' isn't a type", scope.where(node))
 
 
 def _external(dotted: str, node: ast.expr, scope: Scope) -> TypeNode:
@@ -112,15 +109,15 @@ def _external(dotted: str, node: ast.expr, scope: Scope) -> TypeNode:
         return Plain("Path")
     package = dotted.partition(".")[0]
     if package == "builtins":
-        raise CannotRead(f"'{last}' isn't defined", scope.where(node))
-    raise CannotRead(f"{dotted} can't be read: '{package}' isn't on the package search path", scope.where(node))
+        raise CannotReadError(f"'{last}' isn't defined", scope.where(node))
+    raise CannotReadError(f"{dotted} can't be read: '{package}' isn't on the package search path", scope.where(node))
 
 
 def _quoted(finder: Finder, node: ast.Constant, scope: Scope) -> TypeNode:
     try:
         inner = ast.parse(str(node.value), mode="eval").body
     except (SyntaxError, ValueError):
-        raise CannotRead(f"the annotation {node.value!r} doesn't parse", scope.where(node)) from None
+        raise CannotReadError(f"the annotation {node.value!r} doesn't parse", scope.where(node)) from None
     for child in ast.walk(inner):
         ast.copy_location(child, node)
     return _type(finder, inner, scope)
@@ -145,7 +142,7 @@ def _subscript(finder: Finder, node: ast.Subscript, scope: Scope) -> TypeNode:
         return Parametrised(origin, tuple(read_type(finder, argument, scope) for argument in arguments))
     if isinstance(target, ClassRef):
         return Plain(target.name)
-    raise CannotRead(f"the type '{ast.unparse(node)[:80]}' can't be followed", scope.where(node))
+    raise CannotReadError(f"the type '{ast.unparse(node)[:80]}' can't be followed", scope.where(node))
 
 
 def _literal(finder: Finder, arguments: list[ast.expr], scope: Scope) -> tuple[Any, ...]:

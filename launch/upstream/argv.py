@@ -12,7 +12,7 @@ from typing import Any
 
 from launch.errors import nearest
 from launch.upstream.contradictions import contradictions
-from launch.upstream.conversion import NEEDED, UNKNOWN, Refused, bad_choice, convert
+from launch.upstream.conversion import NEEDED, UNKNOWN, RefusedError, bad_choice, convert, unsettable
 from launch.upstream.options import Option, options
 from launch.upstream.schema import Field, Schema
 from launch.upstream.words import Token, Word, classify
@@ -76,9 +76,9 @@ class ArgvReport:
 def check_argv(schema: Schema, argv: Sequence[str | Token], config: Mapping[str, Any] | None = None) -> ArgvReport:
     """Checks the arguments after the script's name.
 
-    A `Token` with `unknown=True` holds a shell variable or the like: where a flag wants a value, it stands for one plain
-    word (so any word will do for a text field, and the verdict is undecided for a number); elsewhere it may stand for
-    any arguments. `config` is the content of the file that TRL's `--config` names, where it has been read.
+    A `Token` with `unknown=True` holds a shell variable or the like: where a flag wants a value, it stands for one
+    plain word (so any word will do for a text field, and the verdict is undecided for a number); elsewhere it may stand
+    for any arguments. `config` is the content of the file that TRL's `--config` names, where it has been read.
     """
     check = _Check(schema, config)
     check.run([token if isinstance(token, Token) else Token(token) for token in argv])
@@ -100,7 +100,9 @@ class _Check:
     helped: bool = False
 
     def run(self, tokens: list[Token]) -> None:
-        self.undecided.extend(f"{u.reason} ({u.where})" for u in self.schema.unknown if u.what in ("parser", "post_init"))
+        self.undecided.extend(
+            f"{u.reason} ({u.where})" for u in self.schema.unknown if u.what in ("parser", "post_init")
+        )
         start = self._file_argument(tokens)
         strings = {text: option for option in options(self.schema) for text in option.strings}
         words = self._without_config(classify(tokens, strings, self.schema.abbreviations)[start:])
@@ -231,7 +233,7 @@ class _Check:
             return self._of_unknown(item, token, index)
         try:
             value = convert(item, token.text)
-        except Refused as refused:
+        except RefusedError as refused:
             self._problem(refused.kind, item.name, index, refused.message, refused.cure)
             return UNKNOWN
         if value is UNKNOWN:
@@ -246,9 +248,8 @@ class _Check:
             refused = bad_choice(item, token.text)
             self._problem(refused.kind, item.name, index, refused.message, refused.cure)
         elif item.kind == "never":
-            self._problem(
-                "bad_type", item.name, index, f"no command line can set {item.name}: {item.unsettable_because}"
-            )
+            refused = unsettable(item)
+            self._problem(refused.kind, item.name, index, refused.message, refused.cure)
         elif item.kind not in ("str", "truthy") or choices is not None:
             need = NEEDED.get(item.kind, "one of its choices")
             self.undecided.append(f"whether {token.text} is {need}, for {item.name}")
@@ -265,7 +266,13 @@ class _Check:
         else:
             message = f"--{written} is short for --{names[0]}, which argparse completes silently"
             self._problem(
-                "abbreviated", written, word.index, message, f"write {word.matches[0]}", False, suggestions=tuple(names)
+                "abbreviated",
+                written,
+                word.index,
+                message,
+                f"write {word.matches[0]}",
+                refused=False,
+                suggestions=tuple(names),
             )
 
     def _unknown_flag(self, word: Word) -> None:
@@ -278,7 +285,9 @@ class _Check:
         if unread:
             self.undecided.append(f"whether --{written} exists: {unread[0].reason}")
         message = f"{_script(self.schema)} has no flag {word.written}"
-        self._problem("unknown_flag", written, word.index, message, cure, None if unread else True, near)
+        self._problem(
+            "unknown_flag", written, word.index, message, cure, refused=None if unread else True, suggestions=near
+        )
 
     def _missing(self) -> None:
         for item in self.schema.fields.values():
@@ -322,6 +331,7 @@ class _Check:
         index: int | None,
         message: str,
         cure: str | None = None,
+        *,
         refused: bool | None = True,
         suggestions: tuple[str, ...] = (),
     ) -> None:
@@ -358,7 +368,8 @@ def _positional_cure(words: list[Word], at: int) -> str | None:
     if flag is None or flag.option is None:
         return None
     if flag.explicit is not None and flag.option.nargs == "+":
-        return f"write --{flag.option.field.name} {flag.explicit.text} {words[at].token.text}: the form with '=' takes one value"
+        whole = f"--{flag.option.field.name} {flag.explicit.text} {words[at].token.text}"
+        return f"write {whole}: the form with '=' takes one value"
     if flag.option.negates:
         return f"--no_{flag.option.field.name} takes no value"
     return f"{flag.option.field.name} takes one value" if flag.option.nargs is None else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from launch.upstream.inheritance import mro
 from launch.upstream.modules import ClassRef, External, Finder, Scope
-from launch.upstream.tree import CannotRead
+from launch.upstream.tree import CannotReadError
 
 # Bases of the standard library that bring no dataclass fields of their own.
 _FIELDLESS = {"builtins.object", "abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol"}
@@ -36,7 +36,7 @@ class RawField:
     extra_metadata: tuple[ast.keyword, ...]
     init: bool
     docstring: str | None
-    problem: CannotRead | None = None
+    problem: CannotReadError | None = None
 
     @property
     def where(self) -> str:
@@ -49,20 +49,20 @@ def is_dataclass(finder: Finder, ref: ClassRef) -> bool:
         plain = decorator.func if isinstance(decorator, ast.Call) else decorator
         try:
             target = finder.resolve(plain, ref.scope)
-        except CannotRead:
+        except CannotReadError:
             continue
         if isinstance(target, External) and target.dotted in _DATACLASS:
             return True
     return False
 
 
-def dataclass_fields(finder: Finder, ref: ClassRef) -> tuple[dict[str, RawField], list[CannotRead]]:
+def dataclass_fields(finder: Finder, ref: ClassRef) -> tuple[dict[str, RawField], list[CannotReadError]]:
     """`dataclasses.fields()` of the class, in order, and what could hide further fields (bases that can't be read)."""
     order, external, problems = mro(finder, ref)
     problems = [
         *problems,
         *(
-            CannotRead(
+            CannotReadError(
                 f"base class {name} of {ref.name} can't be read: its package isn't on the search path", ref.where
             )
             for name in sorted(external - _FIELDLESS)
@@ -70,7 +70,7 @@ def dataclass_fields(finder: Finder, ref: ClassRef) -> tuple[dict[str, RawField]
     ]
     decorated = {cls: is_dataclass(finder, cls) for cls in order}
     if not any(decorated.values()):
-        raise CannotRead(f"{ref.name} isn't a dataclass", ref.where)
+        raise CannotReadError(f"{ref.name} isn't a dataclass", ref.where)
     known: dict[ClassRef, dict[str, RawField]] = {}
 
     def inherited(cls: ClassRef) -> dict[str, RawField]:
@@ -102,10 +102,20 @@ def _own_fields(
         if _is_pseudo_field(finder, node.annotation, scope):
             continue
         value, value_scope = _class_attribute(finder, name, line, decorated)
-        problem = CannotRead(f"'{name}' is declared under a condition", scope.where(node)) if conditional else None
+        problem = CannotReadError(f"'{name}' is declared under a condition", scope.where(node)) if conditional else None
         if value is not None and value_scope is cls.scope:
             value_scope = scope
-        seen[name] = _raw(finder, name, cls, node, scope, value, value_scope or scope, docstring, problem)
+        seen[name] = _raw(
+            finder,
+            name,
+            cls=cls,
+            node=node,
+            scope=scope,
+            value=value,
+            value_scope=value_scope or scope,
+            docstring=docstring,
+            problem=problem,
+        )
     yield from seen.values()
 
 
@@ -134,7 +144,7 @@ def _is_pseudo_field(finder: Finder, annotation: ast.expr, scope: Scope) -> bool
         return False
     try:
         target = finder.resolve(plain, scope)
-    except CannotRead:
+    except CannotReadError:
         return False
     return isinstance(target, External) and target.dotted.rpartition(".")[2] in ("ClassVar", "InitVar", "KW_ONLY")
 
@@ -169,7 +179,7 @@ def field_call(finder: Finder, value: ast.expr, scope: Scope) -> ast.Call | None
         return None
     try:
         target = finder.resolve(value.func, scope)
-    except CannotRead:
+    except CannotReadError:
         return None
     if isinstance(target, External) and (target.dotted in _FIELD_CALLS or target.dotted.endswith(".HfArg")):
         return value
@@ -179,20 +189,21 @@ def field_call(finder: Finder, value: ast.expr, scope: Scope) -> ast.Call | None
 def _raw(
     finder: Finder,
     name: str,
+    *,
     cls: ClassRef,
     node: ast.AnnAssign,
     scope: Scope,
     value: ast.expr | None,
     value_scope: Scope,
     docstring: str | None,
-    problem: CannotRead | None,
+    problem: CannotReadError | None,
 ) -> RawField:
     call = None if value is None else field_call(finder, value, value_scope)
     if call is None:
         return RawField(name, cls, node, scope, value, None, value_scope, None, (), True, docstring, problem)
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     if None in keywords or call.args:
-        problem = problem or CannotRead(f"the field() call of '{name}' can't be followed", scope.where(call))
+        problem = problem or CannotReadError(f"the field() call of '{name}' can't be followed", scope.where(call))
     init = keywords.get("init")
     return RawField(
         name,

@@ -15,7 +15,7 @@ from typing import Any
 from launch.upstream.enums import EnumMember, enum_members
 from launch.upstream.inheritance import class_attribute
 from launch.upstream.modules import ClassRef, External, Finder, FunctionRef, ModuleRef, Scope, Target, ValueRef
-from launch.upstream.tree import CannotRead
+from launch.upstream.tree import CannotReadError
 
 
 class _Unread:
@@ -86,13 +86,13 @@ _BIG = 1_000_000  # elements; a constant larger than this isn't one that a comma
 
 
 def evaluate(finder: Finder, node: ast.expr, scope: Scope) -> Any:
-    """The expression's value; raises CannotRead (reason, file:line) where it depends on more than the source."""
+    """The expression's value; raises CannotReadError (reason, file:line) where it depends on more than the source."""
     try:
         value = _Evaluator(finder, scope).value(node)
     except RecursionError:
-        raise CannotRead("the value refers to itself, or nests too deeply", scope.where(node)) from None
+        raise CannotReadError("the value refers to itself, or nests too deeply", scope.where(node)) from None
     if _holds_unread(value):
-        raise CannotRead(f"'{ast.unparse(node)[:80]}' holds values that can't be read", scope.where(node))
+        raise CannotReadError(f"'{ast.unparse(node)[:80]}' holds values that can't be read", scope.where(node))
     return value
 
 
@@ -113,20 +113,20 @@ class _Evaluator:
             raise self.unreadable(node)
         try:
             return method(node)
-        except (CannotRead, RecursionError):
+        except (CannotReadError, RecursionError):
             raise
         except Exception as error:  # the source's own mistake, such as 1 / 0 or a missing key
-            raise CannotRead(
+            raise CannotReadError(
                 f"'{ast.unparse(node)[:80]}' fails ({type(error).__name__})", self.scope.where(node)
             ) from None
 
-    def unreadable(self, node: ast.expr, why: str = "isn't a constant") -> CannotRead:
-        return CannotRead(f"'{ast.unparse(node)[:80]}' {why}", self.scope.where(node))
+    def unreadable(self, node: ast.expr, why: str = "isn't a constant") -> CannotReadError:
+        return CannotReadError(f"'{ast.unparse(node)[:80]}' {why}", self.scope.where(node))
 
     def lenient(self, node: ast.expr) -> Any:
         try:
             return self.value(node)
-        except CannotRead:
+        except CannotReadError:
             return UNREAD
 
     def _constant(self, node: ast.Constant) -> Any:
@@ -142,7 +142,7 @@ class _Evaluator:
     def _attribute(self, node: ast.Attribute) -> Any:
         try:
             target = self.finder.resolve(node, self.scope)
-        except CannotRead:
+        except CannotReadError:
             inherited = self._inherited(node)
             if inherited is not None:
                 return inherited[0]
@@ -270,7 +270,7 @@ class _Evaluator:
         if isinstance(node.func, ast.Attribute):
             try:
                 target = self.finder.resolve(node.func, self.scope)
-            except CannotRead:
+            except CannotReadError:
                 return self._method(node, node.func)
         else:
             target = self.finder.resolve(node.func, self.scope)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from launch.errors import did_you_mean
@@ -22,7 +23,7 @@ class _UnknownValue:
 UNKNOWN = _UnknownValue()
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The parser refuses the word: the problem's kind (`bad_type`, `bad_choice`), the message, the cure."""
 
     def __init__(self, kind: str, message: str, cure: str | None = None) -> None:
@@ -33,7 +34,7 @@ class Refused(Exception):
 def convert(item: Field, word: str) -> Any:
     """The word as argparse would convert and check it; `UNKNOWN` where the field's type can't be read.
 
-    Raises Refused where the parser exits with an error.
+    Raises RefusedError where the parser exits with an error.
     """
     if item.none_words and word.lower() in ("none", "null"):
         value: Any = None
@@ -46,41 +47,46 @@ def convert(item: Field, word: str) -> Any:
     return value
 
 
-def bad_choice(item: Field, word: str) -> Refused:
+def bad_choice(item: Field, word: str) -> RefusedError:
     allowed = [str(choice) for choice in item.choices or ()]
     shown = ", ".join(allowed[:12]) + (", ..." if len(allowed) > 12 else "")
-    return Refused("bad_choice", f"{item.name} takes one of {shown}; not '{word}'", did_you_mean(word, allowed))
+    return RefusedError("bad_choice", f"{item.name} takes one of {shown}; not '{word}'", did_you_mean(word, allowed))
 
 
 def _converted(item: Field, word: str) -> Any:
-    match item.kind:
-        case "str":
-            return word
-        case "int" | "float":
-            return _number(item, word)
-        case "bool":
-            if word.lower() in _TRUE:
-                return True
-            if word.lower() in _FALSE:
-                return False
-            raise Refused("bad_type", f"{item.name} takes true or false, not '{word}'", "write true or false")
-        case "truthy":
-            return bool(word)
-        case "choice" | "enum":
-            # the text is looked up among the choices' texts, so `Literal[1, 2]` gives an int
-            choices = item.choices or ()
-            found = next((choice for choice in choices if str(choice) == word), UNKNOWN)
-            if found is UNKNOWN and "choices" not in item.unknown:
-                raise bad_choice(item, word)
-            return found
-        case "dict":
-            if word == "":
-                return {}
-            raise Refused("bad_type", f"no command line can set {item.name}: {item.unsettable_because}", "leave it out")
-        case "never":
-            raise Refused("bad_type", f"no command line can set {item.name}: {item.unsettable_because}", "leave it out")
-        case _:
-            return UNKNOWN
+    convert_word = _BY_KIND.get(item.kind)
+    return UNKNOWN if convert_word is None else convert_word(item, word)
+
+
+def _bool(item: Field, word: str) -> bool:
+    if word.lower() in (*_TRUE, *_FALSE):
+        return word.lower() in _TRUE
+    raise RefusedError("bad_type", f"{item.name} takes true or false, not '{word}'", "write true or false")
+
+
+def _choice(item: Field, word: str) -> Any:
+    """The text is looked up among the choices' texts, so that `Literal[1, 2]` gives an int."""
+    for choice in item.choices or ():
+        if str(choice) == word:
+            return choice
+    if "choices" in item.unknown:
+        return UNKNOWN
+    raise bad_choice(item, word)
+
+
+def _dict(item: Field, word: str) -> dict[str, Any]:
+    if word == "":
+        return {}
+    raise unsettable(item)
+
+
+def _never(item: Field, word: str) -> Any:
+    raise unsettable(item)
+
+
+def unsettable(item: Field) -> RefusedError:
+    message = f"no command line can set {item.name}: {item.unsettable_because}"
+    return RefusedError("bad_type", message, "leave it out")
 
 
 def _number(item: Field, word: str) -> int | float:
@@ -94,4 +100,17 @@ def _number(item: Field, word: str) -> int | float:
                 cure = f"write {int(whole)}" if whole == int(whole) else None
             except (ValueError, OverflowError):
                 pass
-        raise Refused("bad_type", f"{item.name} takes {NEEDED[item.kind]}, not '{word}'", cure) from None
+        raise RefusedError("bad_type", f"{item.name} takes {NEEDED[item.kind]}, not '{word}'", cure) from None
+
+
+_BY_KIND: Mapping[str, Callable[[Field, str], Any]] = {
+    "str": lambda item, word: word,
+    "int": _number,
+    "float": _number,
+    "bool": _bool,
+    "truthy": lambda item, word: bool(word),
+    "choice": _choice,
+    "enum": _choice,
+    "dict": _dict,
+    "never": _never,
+}

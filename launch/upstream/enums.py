@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.upstream.inheritance import mro
 from launch.upstream.modules import ClassRef, External, Finder, Scope
-from launch.upstream.tree import CannotRead
+from launch.upstream.tree import CannotReadError
 
 # Whether the member is a str itself, so that it equals its value.
 _ENUMS = {"enum.Enum": False, "enum.StrEnum": True, "enum.IntEnum": False, "enum.Flag": False, "enum.IntFlag": False}
@@ -31,7 +31,7 @@ ValueOf = Callable[[Finder, ast.expr, Scope], Any]
 def enum_members(finder: Finder, ref: ClassRef, value_of: ValueOf) -> list[EnumMember] | None:
     """The members of an enum class in definition order (aliases of an earlier value left out), None for other classes.
 
-    `value_of` evaluates an expression. Raises CannotRead where a member's value can't be read.
+    `value_of` evaluates an expression. Raises CannotReadError where a member's value can't be read.
     """
     order, external, _ = mro(finder, ref)
     kinds = {name: text for name, text in _ENUMS.items() if name in external}
@@ -44,7 +44,7 @@ def enum_members(finder: Finder, ref: ClassRef, value_of: ValueOf) -> list[EnumM
         if cls is not ref and any(
             isinstance(s, ast.FunctionDef) and s.name == "_generate_next_value_" for s in cls.node.body
         ):
-            raise CannotRead(f"enum {ref.name} computes its values", cls.where)
+            raise CannotReadError(f"enum {ref.name} computes its values", cls.where)
     scope = finder.inside(ref)
     for statement in ref.node.body:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
@@ -52,7 +52,7 @@ def enum_members(finder: Finder, ref: ClassRef, value_of: ValueOf) -> list[EnumM
         name = statement.targets[0].id
         if name.startswith("_"):
             continue
-        value = _auto(finder, statement.value, scope, name, lower, len(members))
+        value = _auto(finder, statement.value, scope, name.lower() if lower else len(members) + 1)
         if value is None:
             value = value_of(finder, statement.value, scope)
         if all(member.value != value for member in members):
@@ -60,10 +60,10 @@ def enum_members(finder: Finder, ref: ClassRef, value_of: ValueOf) -> list[EnumM
     return members
 
 
-def _auto(finder: Finder, value: ast.expr, scope: Scope, name: str, lower: bool, before: int) -> str | int | None:
+def _auto(finder: Finder, value: ast.expr, scope: Scope, automatic: str | int) -> str | int | None:
     if not isinstance(value, ast.Call):
         return None
     target = finder.resolve(value.func, scope)
     if not (isinstance(target, External) and target.dotted == "enum.auto"):
         return None
-    return name.lower() if lower else before + 1
+    return automatic

@@ -35,7 +35,7 @@ _NEVER = {"Any", "object", "NoneType"}  # called with a word, each of these rais
 _UNDERSTOOD = {"help", "choices", "nargs", "const", "required", "metavar", "aliases"}
 
 
-class BreaksParser(Exception):
+class BreaksParserError(Exception):
     """HfArgumentParser itself raises on this field, so the script can't start at all."""
 
 
@@ -64,7 +64,7 @@ class Rule:
 
 
 def rule_for(node: TypeNode, default: Default, metadata: Mapping[str, Any], none_words: bool) -> Rule:
-    """The option of one field; raises BreaksParser where HfArgumentParser would raise while it is built.
+    """The option of one field; raises BreaksParserError where HfArgumentParser would raise while it is built.
 
     `none_words`: whether this copy of the parser maps `none` / `null` to None for `X | None`.
     """
@@ -95,7 +95,7 @@ def rule_for(node: TypeNode, default: Default, metadata: Mapping[str, Any], none
         value = value if default.factory else None  # a plain default is dropped: `report_to: str | list[str] = "all"`
         required = required or not (default.given or default.factory)
     elif reduced == Plain("list"):
-        raise BreaksParser("a bare `list` type has no element type")
+        raise BreaksParserError("a bare `list` type has no element type")
     else:
         kind, choices = _element(reduced, choices)
         required = required or not (default.given or default.factory)
@@ -122,13 +122,13 @@ def _reduce(node: TypeNode) -> tuple[TypeNode, bool]:
         return node, False
     args = node.args
     if _STR not in args and (len(args) != 2 or NONE not in args):
-        raise BreaksParser("only Union[X, None] is allowed, because argparse supports one type per argument")
+        raise BreaksParserError("only Union[X, None] is allowed, because argparse supports one type per argument")
     if NONE not in args:
         return (args[0] if args[1] == _STR else args[1]), False
     if _BOOL in args:
         return node, False
     if isinstance(args[1], Parametrised | LiteralOf):
-        raise BreaksParser("the type after the first `|` can't be used with isinstance()")
+        raise BreaksParserError("the type after the first `|` can't be used with isinstance()")
     chosen = args[0] if args[1] == NONE else args[1]
     return chosen, chosen != _STR
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import ast
 
 from launch.upstream.modules import ClassRef, External, Finder, Scope
-from launch.upstream.tree import CannotRead
+from launch.upstream.tree import CannotReadError
 
 
-def resolve_bases(finder: Finder, ref: ClassRef) -> tuple[list[ClassRef], list[str], list[CannotRead]]:
+def resolve_bases(finder: Finder, ref: ClassRef) -> tuple[list[ClassRef], list[str], list[CannotReadError]]:
     """The base classes that can be read, the dotted names of the external ones, and what can't be followed."""
     readable: list[ClassRef] = []
     external: list[str] = []
-    problems: list[CannotRead] = []
+    problems: list[CannotReadError] = []
     for base in ref.node.bases:
         plain = base.value if isinstance(base, ast.Subscript) else base  # Generic[T]
         try:
             target = finder.resolve(plain, ref.scope)
-        except CannotRead as error:
+        except CannotReadError as error:
             problems.append(error)
             continue
         if isinstance(target, ClassRef):
@@ -25,26 +25,26 @@ def resolve_bases(finder: Finder, ref: ClassRef) -> tuple[list[ClassRef], list[s
         elif isinstance(target, External):
             external.append(target.dotted)
         else:
-            problems.append(CannotRead(f"base '{ast.unparse(base)}' of {ref.name} isn't a class", ref.where))
+            problems.append(CannotReadError(f"base '{ast.unparse(base)}' of {ref.name} isn't a class", ref.where))
     return readable, external, problems
 
 
-def mro(finder: Finder, ref: ClassRef) -> tuple[list[ClassRef], set[str], list[CannotRead]]:
+def mro(finder: Finder, ref: ClassRef) -> tuple[list[ClassRef], set[str], list[CannotReadError]]:
     """C3 linearisation of the readable classes; the external bases and the problems of all of them."""
     key = ("mro", ref)
     if key not in finder.memo:
         finder.memo[key] = _mro(finder, ref)
-    found: tuple[list[ClassRef], set[str], list[CannotRead]] = finder.memo[key]
+    found: tuple[list[ClassRef], set[str], list[CannotReadError]] = finder.memo[key]
     return found
 
 
-def _mro(finder: Finder, ref: ClassRef) -> tuple[list[ClassRef], set[str], list[CannotRead]]:
+def _mro(finder: Finder, ref: ClassRef) -> tuple[list[ClassRef], set[str], list[CannotReadError]]:
     external: set[str] = set()
-    problems: list[CannotRead] = []
+    problems: list[CannotReadError] = []
 
     def linear(cls: ClassRef, above: tuple[ClassRef, ...]) -> list[ClassRef]:
         if cls in above:
-            raise CannotRead(f"class {cls.name} inherits from itself", cls.where)
+            raise CannotReadError(f"class {cls.name} inherits from itself", cls.where)
         bases, names, trouble = resolve_bases(finder, cls)
         external.update(names)
         problems.extend(trouble)
@@ -59,7 +59,7 @@ def _merge(sequences: list[list[ClassRef]], cls: ClassRef) -> list[ClassRef]:
     while pending:
         head = next((s[0] for s in pending if not any(s[0] in other[1:] for other in pending)), None)
         if head is None:
-            raise CannotRead(f"class {cls.name} has no consistent method resolution order", cls.where)
+            raise CannotReadError(f"class {cls.name} has no consistent method resolution order", cls.where)
         result.append(head)
         pending = [rest for s in pending if (rest := [c for c in s if c != head])]
     return result

@@ -1,67 +1,15 @@
-"""Python modules as text: finds them by name, parses them when needed, and follows names across them."""
+"""Finds Python modules by name in source trees, and follows names across them."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from launch.upstream.sections import Definition, Section, parse_text, split
-from launch.upstream.tree import CannotRead, Tree, blob_id, decode
-
-
-@dataclass(frozen=True)
-class Imported:
-    """`import module` (name is None) or `from module import name`; `module` is absolute."""
-
-    module: str
-    name: str | None
-
-
-@dataclass(frozen=True)
-class Assigned:
-    """`name = value`; value is None where a statement changes the name in a way that isn't followed (`+=`, `for`)."""
-
-    value: ast.expr | None
-    line: int
-
-
-Binding = Definition | Section | Imported | Assigned
-
-
-@dataclass(frozen=True)
-class Bound:
-    """One binding of a name, and when it happens: always, in one of several branches, only as the fallback of a
-    `try`, or only for type checkers (which is where packages that load lazily say what they export)."""
-
-    binding: Binding
-    when: str = "always"
-
-
-Bindings = dict[str, list[Bound]]
-
-
-@dataclass
-class Module:
-    """One parsed file. `name` is dotted and absolute; `path` is relative to its tree's root."""
-
-    name: str
-    path: str
-    is_package: bool
-    body: list[ast.stmt]
-    bindings: Bindings
-    star_imports: list[str]
-    lines: list[str] = field(default_factory=list, repr=False)
-
-    def mentions(self, node: ast.stmt, words: tuple[str, ...]) -> bool:
-        """Whether the statement's text has one of the words; cheaper than walking it. Needs `lines`."""
-        text = "\n".join(self.lines[node.lineno - 1 : node.end_lineno])
-        return any(word in text for word in words)
-
-    def where(self, node: ast.AST) -> str:
-        return f"{self.path}:{getattr(node, 'lineno', 0)}"
+from launch.upstream.bindings import Assigned, Binding, Bindings, Bound, Module, collect, lazy_exports, parse
+from launch.upstream.sections import Section
+from launch.upstream.tree import CannotReadError, Tree, blob_id, decode
 
 
 @dataclass(frozen=True)
@@ -73,7 +21,7 @@ class Scope:
 
     def inner(self, body: list[ast.stmt]) -> Scope:
         bindings: Bindings = {}
-        _collect(body, "always", bindings, [], self.module)
+        collect(body, "always", bindings, [], self.module)
         return Scope(self.module, (bindings, *self.frames))
 
     def where(self, node: ast.AST) -> str:
@@ -123,7 +71,7 @@ class External:
 Target = ClassRef | FunctionRef | ModuleRef | ValueRef | External
 
 
-_Loaded = tuple[Module | CannotRead | None, str, bool]
+_Loaded = tuple[Module | CannotReadError | None, str, bool]
 
 
 @dataclass
@@ -156,7 +104,7 @@ class Finder:
         return scope
 
     def module(self, name: str, whole: bool = False) -> Module | None:
-        """The module, or None when no tree has it; raises CannotRead when it is there and can't be parsed."""
+        """The module, or None when no tree has it; raises CannotReadError when it is there and can't be parsed."""
         path = name.replace(".", "/")
         return self._first(name, [(f"{path}.py", False), (f"{path}/__init__.py", True)], whole)
 
@@ -174,7 +122,7 @@ class Finder:
         if blob:
             path = found.path if isinstance(found, Module) else candidates[0][0]
             (self.touched if own else self.touched_packages)[path] = blob
-        if isinstance(found, CannotRead):
+        if isinstance(found, CannotReadError):
             raise found
         return found
 
@@ -184,23 +132,23 @@ class Finder:
             for path, is_package in candidates:
                 try:
                     content = tree.read_bytes(path)
-                except CannotRead as error:
+                except CannotReadError as error:
                     return error, "", own
                 if content is None:
                     continue
                 try:
                     return parse(decode(content, path), name, path, is_package, whole), blob_id(content), own
-                except CannotRead as error:
+                except CannotReadError as error:
                     return error, blob_id(content), own
         return None, "", True
 
     def resolve(self, node: ast.expr, scope: Scope) -> Target:
-        """What a (dotted) name stands for; raises CannotRead where it can't be told."""
+        """What a (dotted) name stands for; raises CannotReadError where it can't be told."""
         if isinstance(node, ast.Name):
             return self.lookup(node.id, scope, scope.where(node))
         if isinstance(node, ast.Attribute):
             return self.member(self.resolve(node.value, scope), node.attr, scope.where(node))
-        raise CannotRead(f"'{ast.unparse(node)[:80]}' isn't a plain name", scope.where(node))
+        raise CannotReadError(f"'{ast.unparse(node)[:80]}' isn't a plain name", scope.where(node))
 
     def lookup(self, name: str, scope: Scope, where: str) -> Target:
         for index, frame in enumerate(scope.frames):
@@ -213,7 +161,7 @@ class Finder:
             if module is not None and not name.startswith("_"):
                 try:
                     target = self.lookup(name, Scope(module), where)
-                except CannotRead:
+                except CannotReadError:
                     continue
                 if not (isinstance(target, External) and target.dotted.startswith("builtins.")):
                     return target
@@ -229,16 +177,16 @@ class Finder:
             scope = self.inside(target)
             if name in scope.frames[0]:
                 return self._bound(name, scope.frames[0][name], scope, where)
-            raise CannotRead(f"class {target.name} has no '{name}' of its own", where)
+            raise CannotReadError(f"class {target.name} has no '{name}' of its own", where)
         if isinstance(target, ValueRef) and isinstance(target.value, ast.Name | ast.Attribute):
             return self.member(self.resolve(target.value, target.scope), name, where)
-        raise CannotRead(f"the attribute '{name}' can't be followed", where)
+        raise CannotReadError(f"the attribute '{name}' can't be followed", where)
 
     def _bound(self, name: str, bounds: list[Bound], scope: Scope, where: str) -> Target:
         certain = _candidates(bounds)
         if len(certain) > 1:
-            raise CannotRead(f"'{name}' is bound differently in several branches", where)
-        problem: CannotRead | None = None
+            raise CannotReadError(f"'{name}' is bound differently in several branches", where)
+        problem: CannotReadError | None = None
         for bound in [
             *certain,
             *(b for b in bounds if b.when == "fallback"),
@@ -246,13 +194,15 @@ class Finder:
         ]:
             try:
                 target = self._follow(name, bound.binding, scope, where)
-            except CannotRead as error:
+            except CannotReadError as error:
                 problem = problem or error
                 continue
             return target
-        raise problem or CannotRead(f"'{name}' can't be followed", where)
+        raise problem or CannotReadError(f"'{name}' can't be followed", where)
 
-    def _follow(self, name: str, binding: Binding, scope: Scope, where: str) -> Target:
+    def _follow(  # noqa: PLR0911 - one return a kind of binding
+        self, name: str, binding: Binding, scope: Scope, where: str
+    ) -> Target:
         if isinstance(binding, Section):
             binding = binding.node
         if isinstance(binding, ast.ClassDef):
@@ -261,7 +211,7 @@ class Finder:
             return FunctionRef(scope, binding)
         if isinstance(binding, Assigned):
             if binding.value is None:
-                raise CannotRead(f"'{name}' is changed in place", f"{scope.module.path}:{binding.line}")
+                raise CannotReadError(f"'{name}' is changed in place", f"{scope.module.path}:{binding.line}")
             if isinstance(binding.value, ast.Name | ast.Attribute) and not _refers_to(binding.value, name):
                 return self._alias(binding.value, scope)
             return ValueRef(scope, binding.value)
@@ -275,7 +225,7 @@ class Finder:
     def _alias(self, value: ast.expr, scope: Scope) -> Target:
         try:
             return self.resolve(value, scope)
-        except CannotRead:
+        except CannotReadError:
             return ValueRef(scope, value)
 
     def _module_or_external(self, name: str) -> Target:
@@ -289,7 +239,7 @@ class Finder:
             submodule = self.module(f"{module.name}.{name}")
             if submodule is not None:
                 return ModuleRef(submodule)
-            lazy = _lazy_exports(module).get(name)
+            lazy = lazy_exports(module).get(name)
             if lazy is not None:
                 home = self.module(f"{module.name}.{lazy}")
                 if home is not None:
@@ -298,40 +248,7 @@ class Finder:
             target = self.lookup(name, Scope(module), where)
             if not (isinstance(target, External) and target.dotted.startswith("builtins.")):
                 return target
-        raise CannotRead(f"module {module.name} has no '{name}'", where)
-
-
-def parse(text: str, name: str, path: str, is_package: bool, whole: bool) -> Module:
-    """Parses one file; raises CannotRead with the line where it isn't Python (of this interpreter's version).
-
-    `whole`: every statement now. Otherwise top-level functions and classes are parsed when they are asked for.
-    """
-    if not whole:
-        lazy = _parse_lazily(text, name, path, is_package)
-        if lazy is not None:
-            return lazy
-    body = parse_text(text, path).body
-    module = Module(name, path, is_package, body, {}, [], text.splitlines())
-    _collect(body, "always", module.bindings, module.star_imports, module)
-    return module
-
-
-def _parse_lazily(text: str, name: str, path: str, is_package: bool) -> Module | None:
-    parts = split(text, path)
-    if parts is None:
-        return None
-    sections, rest = parts
-    try:
-        body = parse_text(rest, path).body
-    except CannotRead:
-        return None
-    module = Module(name, path, is_package, body, {}, [])
-    _collect(body, "always", module.bindings, module.star_imports, module)
-    if any(section.name in module.bindings for section in sections):
-        return None  # which binding is the later one matters
-    for section in sections:
-        module.bindings.setdefault(section.name, []).append(Bound(section))
-    return module
+        raise CannotReadError(f"module {module.name} has no '{name}'", where)
 
 
 def _candidates(bounds: list[Bound]) -> list[Bound]:
@@ -345,99 +262,8 @@ def _candidates(bounds: list[Bound]) -> list[Bound]:
     return result
 
 
-def _collect(body: list[ast.stmt], when: str, bindings: Bindings, stars: list[str], module: Module) -> None:
-    for statement in body:
-        for name, binding in _bindings_of(statement, module, stars):
-            bindings.setdefault(name, []).append(Bound(binding, when))
-        for block, condition in _blocks(statement, when):
-            _collect(block, condition, bindings, stars, module)
-
-
-def _bindings_of(statement: ast.stmt, module: Module, stars: list[str]) -> Iterator[tuple[str, Binding]]:
-    if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        yield statement.name, statement
-    elif isinstance(statement, ast.Import):
-        for alias in statement.names:
-            # `import a.b` binds `a`; attribute access then walks down to `a.b`.
-            target = alias.name if alias.asname else alias.name.partition(".")[0]
-            yield alias.asname or target, Imported(target, None)
-    elif isinstance(statement, ast.ImportFrom):
-        source = _absolute(statement, module)
-        for alias in statement.names:
-            if alias.name == "*":
-                stars.append(source)
-            else:
-                yield alias.asname or alias.name, Imported(source, alias.name)
-    elif isinstance(statement, ast.Assign):
-        for target_node in statement.targets:
-            plain = isinstance(target_node, ast.Name)
-            for name in _names(target_node):
-                yield name, Assigned(statement.value if plain else None, statement.lineno)
-    elif isinstance(statement, ast.AnnAssign):
-        if isinstance(statement.target, ast.Name) and statement.value is not None:
-            yield statement.target.id, Assigned(statement.value, statement.lineno)
-    elif isinstance(statement, ast.AugAssign | ast.For | ast.AsyncFor):
-        for name in _names(statement.target):
-            yield name, Assigned(None, statement.lineno)
-
-
-def _blocks(statement: ast.stmt, when: str) -> Iterator[tuple[list[ast.stmt], str]]:
-    if isinstance(statement, ast.If):
-        if _is_type_checking(statement.test):
-            yield statement.body, "typing"
-            yield statement.orelse, when
-        else:
-            yield statement.body, "branch" if when == "always" else when
-            yield statement.orelse, "branch" if when == "always" else when
-    elif isinstance(statement, ast.Try):
-        yield statement.body, when
-        for handler in statement.handlers:
-            yield handler.body, "fallback"
-        yield statement.orelse, when
-        yield statement.finalbody, when
-    elif isinstance(statement, ast.With | ast.AsyncWith):
-        yield statement.body, when
-    elif isinstance(statement, ast.For | ast.AsyncFor | ast.While):
-        yield statement.body, "branch" if when == "always" else when
-        yield statement.orelse, "branch" if when == "always" else when
-
-
-def _is_type_checking(test: ast.expr) -> bool:
-    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
-        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
-    )
-
-
-def _names(target: ast.expr) -> Iterator[str]:
-    for node in ast.walk(target):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-
-
-def _absolute(statement: ast.ImportFrom, module: Module) -> str:
-    if not statement.level:
-        return statement.module or ""
-    parts = module.name.split(".")
-    if not module.is_package:
-        parts = parts[:-1]
-    parts = parts[: len(parts) - (statement.level - 1)]
-    return ".".join([*parts, statement.module] if statement.module else parts)
-
-
 def _refers_to(value: ast.expr, name: str) -> bool:
     root = value
     while isinstance(root, ast.Attribute):
         root = root.value
     return isinstance(root, ast.Name) and root.id == name
-
-
-def _lazy_exports(module: Module) -> Mapping[str, str]:
-    """{exported name: submodule} of a package that loads lazily through an `_import_structure` dict."""
-    exports: dict[str, str] = {}
-    for bound in module.bindings.get("_import_structure", []):
-        if not (isinstance(bound.binding, Assigned) and isinstance(bound.binding.value, ast.Dict)):
-            continue
-        for key, names in zip(bound.binding.value.keys, bound.binding.value.values, strict=True):
-            if isinstance(key, ast.Constant) and isinstance(names, ast.List | ast.Tuple):
-                exports.update({n.value: str(key.value) for n in names.elts if isinstance(n, ast.Constant)})
-    return exports

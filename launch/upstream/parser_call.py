@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from launch.upstream.bindings import Imported, Module
 from launch.upstream.inheritance import mro
-from launch.upstream.modules import ClassRef, External, Finder, Imported, Module, Scope, ValueRef
+from launch.upstream.modules import ClassRef, External, Finder, Scope, ValueRef
 from launch.upstream.schema import Unknown
-from launch.upstream.tree import CannotRead
+from launch.upstream.tree import CannotReadError
 
 HF_PARSER = "HfArgumentParser"
 _BY_NAME = {HF_PARSER, "ArgumentParserPlus", "TrlParser"}  # recognised even where their module can't be read
@@ -45,11 +46,11 @@ class _Candidate:
 
 
 def find_parser_call(finder: Finder, module: Module) -> ParserCall:
-    """The script's parser call; raises CannotRead where there is none, or several, or one that can't be followed."""
+    """The script's parser call; raises CannotReadError where there is none, several, or one that can't be followed."""
     calls = list(_calls(module.body, Scope(module), None, False))
     candidates = [found for call in calls if (found := _candidate(finder, call)) is not None]
     if not candidates:
-        raise CannotRead("no HfArgumentParser call was found in the script", module.path)
+        raise CannotReadError("no HfArgumentParser call was found in the script", module.path)
     chosen = _choose(candidates, module)
     names = _variables(module, chosen)
     unknown: list[Unknown] = []
@@ -118,9 +119,7 @@ def _calls(body: list[ast.stmt], scope: Scope, function: str | None, in_main: bo
             yield from _in_expressions([statement], scope, function, in_main)
 
 
-def _in_expressions(
-    nodes: list[ast.AST] | list[ast.expr], scope: Scope, function: str | None, main: bool
-) -> Iterator[_Call]:
+def _in_expressions(nodes: Sequence[ast.AST], scope: Scope, function: str | None, main: bool) -> Iterator[_Call]:
     for node in nodes:
         for child in ast.walk(node):
             if isinstance(child, ast.Call):
@@ -141,7 +140,7 @@ def _candidate(finder: Finder, found: _Call) -> _Candidate | None:
         return None
     try:
         target = finder.resolve(call.func, scope)
-    except CannotRead:
+    except CannotReadError:
         if _written_name(call.func, scope) not in _BY_NAME:
             return None
         raise
@@ -180,8 +179,8 @@ def _choose(candidates: list[_Candidate], module: Module) -> _Candidate:
             return preferred[0]
         if distinct:
             lines = ", ".join(str(c.call.lineno) for c in preferred)
-            raise CannotRead(f"several parser calls (lines {lines}): which one is used can't be told", module.path)
-    raise CannotRead("no HfArgumentParser call was found in the script", module.path)
+            raise CannotReadError(f"several parser calls (lines {lines}): which one is used can't be told", module.path)
+    raise CannotReadError("no HfArgumentParser call was found in the script", module.path)
 
 
 def _variables(module: Module, chosen: _Candidate) -> set[str]:
@@ -217,10 +216,10 @@ def _dataclasses_of(finder: Finder, chosen: _Candidate) -> tuple[ClassRef, ...]:
     node = node or next((k.value for k in chosen.call.keywords if k.arg == "dataclass_types"), None)
     where = chosen.scope.where(chosen.call)
     if node is None:
-        raise CannotRead("the parser call names no dataclasses", where)
+        raise CannotReadError("the parser call names no dataclasses", where)
     found = tuple(_class_refs(finder, node, chosen.scope))
     if not found:
-        raise CannotRead("the parser call names no dataclasses", where)
+        raise CannotReadError("the parser call names no dataclasses", where)
     return found
 
 
@@ -242,6 +241,6 @@ def _class_refs(finder: Finder, node: ast.expr, scope: Scope) -> Iterator[ClassR
     elif isinstance(target, External):
         package = target.dotted.partition(".")[0]
         reason = f"class {target.dotted} can't be read: '{package}' isn't on the package search path"
-        raise CannotRead(reason, scope.where(node))
+        raise CannotReadError(reason, scope.where(node))
     else:
-        raise CannotRead(f"'{ast.unparse(node)}' in the parser call isn't a class", scope.where(node))
+        raise CannotReadError(f"'{ast.unparse(node)}' in the parser call isn't a class", scope.where(node))

@@ -1,8 +1,8 @@
 """A dataclass's `__post_init__` as plain nested lists that can be evaluated later, without the source.
 
-Names are resolved here: constants become their values, enum classes their members' values, methods of the class and of
-its bases are put in place of their calls. What can't be followed becomes `["machine", why]`: it depends on more than the
-fields. `contradictions.py` evaluates the result; it lists the forms below with their meaning.
+Names are resolved here: constants become their values, enum classes their members' values, methods of the class and
+of its bases are put in place of their calls. What can't be followed becomes `["machine", why]`: it depends on more than
+the fields. `contradictions.py` runs the statements, `evaluation.py` has one method a form of expression.
 
 Statements: ["set", line, field, expr] ["let", line, name, expr] ["setattr", line, expr, expr] ["do", line, expr]
 ["if", line, test, body, orelse] ["raise", line, type, message | null] ["for", line, names, iterable, body]
@@ -12,7 +12,7 @@ Statements: ["set", line, field, expr] ["let", line, name, expr] ["setattr", lin
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,17 +21,63 @@ from launch.upstream.enums import EnumMember, enum_members
 from launch.upstream.inheritance import class_attribute, method, mro
 from launch.upstream.modules import ClassRef, External, Finder, Scope
 from launch.upstream.schema import Program
-from launch.upstream.tree import CannotRead
+from launch.upstream.tree import CannotReadError
 
-_CALLS = {"len", "int", "float", "str", "bool", "sum", "min", "max", "abs", "round", "sorted", "list", "tuple", "set", "any", "all"}
-_TYPES = {"str", "int", "float", "bool", "list", "tuple", "dict"}
-_METHODS = {"startswith", "endswith", "split", "lower", "upper", "strip", "isdigit", "replace", "keys", "values", "items", "get"}
-_MUTATING = {"append", "extend", "update", "insert", "pop", "remove", "clear", "setdefault", "sort", "add"}
-_OPERATORS = {
-    **{ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "in"},
-    **{ast.NotIn: "not in", ast.Is: "is", ast.IsNot: "is not"},
+_CALLS = {
+    "len",
+    "int",
+    "float",
+    "str",
+    "bool",
+    "sum",
+    "min",
+    "max",
+    "abs",
+    "round",
+    "sorted",
+    "list",
+    "tuple",
+    "set",
+    "any",
+    "all",
 }
-_ARITHMETIC = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%", ast.BitOr: "|"}
+_TYPES = {"str", "int", "float", "bool", "list", "tuple", "dict"}
+_METHODS = {
+    "startswith",
+    "endswith",
+    "split",
+    "lower",
+    "upper",
+    "strip",
+    "isdigit",
+    "replace",
+    "keys",
+    "values",
+    "items",
+    "get",
+}
+_MUTATING = {"append", "extend", "update", "insert", "pop", "remove", "clear", "setdefault", "sort", "add"}
+_OPERATORS: Mapping[type[ast.cmpop], str] = {
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.In: "in",
+    ast.NotIn: "not in",
+    ast.Is: "is",
+    ast.IsNot: "is not",
+}
+_ARITHMETIC = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.BitOr: "|",
+}
 _DEPTH = 8  # methods that call methods
 
 
@@ -69,7 +115,7 @@ class _Compiler:
     def block(self, body: list[ast.stmt]) -> list[Program]:
         return [made for statement in body for made in self.statement(statement)]
 
-    def statement(self, node: ast.stmt) -> Iterator[Program]:
+    def statement(self, node: ast.stmt) -> Iterator[Program]:  # noqa: PLR0912 - one branch a statement type
         line = node.lineno
         match node:
             case ast.Expr(value=ast.Call() as call):
@@ -160,12 +206,14 @@ class _Compiler:
         line: list[ClassRef] | None = None
         if self.is_me(func.value) and not call.args:
             line = self.line
-        elif isinstance(func.value, ast.Call) and isinstance(func.value.func, ast.Name) and func.value.func.id == "super":
+        elif (
+            isinstance(func.value, ast.Call) and isinstance(func.value.func, ast.Name) and func.value.func.id == "super"
+        ):
             line = self.line[self.line.index(self.owner) + 1 :] if self.owner in self.line else []
         elif len(call.args) == 1 and self.is_me(call.args[0]):
             try:
                 target = self.finder.resolve(func.value, self.scope)
-            except CannotRead:
+            except CannotReadError:
                 return None
             line = mro(self.finder, target)[0] if isinstance(target, ClassRef) else None
         if line is None:
@@ -178,7 +226,7 @@ class _Compiler:
     def is_me(self, node: ast.expr) -> bool:
         return isinstance(node, ast.Name) and node.id == self.me
 
-    def expression(self, node: ast.expr) -> Program:
+    def expression(self, node: ast.expr) -> Program:  # noqa: PLR0911, PLR0912 - one branch an expression type
         match node:
             case ast.Constant():
                 return self.constant(node.value)
@@ -194,7 +242,9 @@ class _Compiler:
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
                 return ["const", -number]
             case ast.Compare():
-                rest = [[_OPERATORS[type(op)], self.expression(n)] for op, n in zip(node.ops, node.comparators, strict=True)]
+                rest = [
+                    [_OPERATORS[type(op)], self.expression(n)] for op, n in zip(node.ops, node.comparators, strict=True)
+                ]
                 return ["compare", self.expression(node.left), rest]
             case ast.IfExp():
                 return ["choose", self.expression(node.test), self.expression(node.body), self.expression(node.orelse)]
@@ -239,7 +289,7 @@ class _Compiler:
             return ["field", name]
         try:
             return self.constant(evaluate(self.finder, *found))
-        except CannotRead as error:
+        except CannotReadError as error:
             return ["machine", error.reason]
 
     def named(self, node: ast.expr) -> Program:
@@ -247,10 +297,10 @@ class _Compiler:
             return ["machine", ast.unparse(node)[:80]]
         try:
             return self.constant(evaluate(self.finder, node, self.scope))
-        except CannotRead as error:
+        except CannotReadError as error:
             return ["machine", error.reason]
 
-    def call(self, node: ast.Call) -> Program:
+    def call(self, node: ast.Call) -> Program:  # noqa: PLR0911 - one branch a kind of call
         unread: Program = ["machine", ast.unparse(node)[:80]]
         if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
             return unread
@@ -266,7 +316,7 @@ class _Compiler:
             return ["call", func.id, arguments]
         try:
             target = self.finder.resolve(func, self.scope)
-        except CannotRead:
+        except CannotReadError:
             target = None
         if isinstance(target, External) and target.dotted == "json.loads" and len(arguments) == 1:
             return ["json", arguments[0]]
@@ -287,7 +337,7 @@ class _Compiler:
     def enum_call(self, target: ClassRef, argument: Program) -> Program | None:
         try:
             members = enum_members(self.finder, target, evaluate)
-        except CannotRead:
+        except CannotReadError:
             return None
         if not members or not members[0].text:
             return None

@@ -10,16 +10,17 @@ from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.upstream.annotations import read_type
+from launch.upstream.bindings import Module
 from launch.upstream.classes import RawField, dataclass_fields
 from launch.upstream.constants import UNREAD, call_factory, evaluate
 from launch.upstream.enums import EnumMember
-from launch.upstream.hf_rules import BreaksParser, Default, rule_for
+from launch.upstream.hf_rules import BreaksParserError, Default, rule_for
 from launch.upstream.inheritance import mro
-from launch.upstream.modules import ClassRef, Finder, Module, Scope
+from launch.upstream.modules import ClassRef, Finder, Scope
 from launch.upstream.parser_call import ParserCall, find_parser_call
 from launch.upstream.post_init import compile_post_init
 from launch.upstream.schema import Field, ParserClass, Program, Schema, Unknown
-from launch.upstream.tree import CannotRead, Tree
+from launch.upstream.tree import CannotReadError, Tree
 
 
 class Reader:
@@ -42,7 +43,7 @@ class Reader:
             module = self._entry(entry)
             call = find_parser_call(self._finder, module)
             return _schema(self._finder, entry, call)
-        except CannotRead as error:
+        except CannotReadError as error:
             raise _unreadable(self._tree, entry, str(error), error.where) from None
         except RecursionError:
             raise _unreadable(self._tree, entry, "the source nests too deeply", None) from None
@@ -114,8 +115,10 @@ def _schema(finder: Finder, entry: str, call: ParserCall) -> Schema:
 def _post_init(finder: Finder, ref: ClassRef, unknown: list[Unknown]) -> Program | None:
     try:
         return compile_post_init(finder, ref)
-    except CannotRead as error:
-        unknown.append(Unknown("post_init", f"what {ref.name}.__post_init__ refuses can't be read: {error.reason}", error.where))
+    except CannotReadError as error:
+        unknown.append(
+            Unknown("post_init", f"what {ref.name}.__post_init__ refuses can't be read: {error.reason}", error.where)
+        )
         return None
 
 
@@ -158,7 +161,7 @@ def _field(finder: Finder, group: ClassRef, raw: RawField, none_words: bool, unk
         return replace(field, settable=False, unsettable_because=because, in_parser=False)
     try:
         rule = rule_for(node, default, metadata, none_words)
-    except BreaksParser as error:
+    except BreaksParserError as error:
         unknown.append(Unknown("parser", f"HfArgumentParser refuses the field '{raw.name}': {error}", raw.where))
         return replace(field, unknown={**notes, "type": str(error)})
     aliases = metadata.get("aliases", ())
@@ -187,7 +190,7 @@ def _default(finder: Finder, raw: RawField, notes: dict[str, str]) -> Default:
             return Default(given=True, value=_plain(evaluate(finder, raw.default, raw.default_scope)))
         assert raw.factory is not None
         return Default(factory=True, value=_plain(call_factory(finder, raw.factory, raw.default_scope)))
-    except CannotRead as error:
+    except CannotReadError as error:
         notes["default"] = str(error)
         return Default(given=raw.default is not None, factory=raw.default is None, known=False)
 
@@ -213,7 +216,7 @@ def _metadata(finder: Finder, raw: RawField, notes: dict[str, str]) -> dict[str,
         try:
             found = evaluate(finder, value, raw.default_scope)
             result[str(key)] = list(found) if key == "choices" else found
-        except CannotRead as error:
+        except CannotReadError as error:
             notes["choices" if key == "choices" else "type"] = str(error)
     return result
 
@@ -241,7 +244,7 @@ def _with_default(finder: Finder, field: Field, node: ast.expr, scope: Scope) ->
     notes = {aspect: reason for aspect, reason in field.unknown.items() if aspect != "default"}
     try:
         return replace(field, default=_plain(evaluate(finder, node, scope)), unknown=notes)
-    except CannotRead as error:
+    except CannotReadError as error:
         return replace(field, default=None, unknown={**notes, "default": str(error)})
 
 
@@ -252,7 +255,7 @@ def _type_text(annotation: ast.expr) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON's own types: enum members as their value, tuples and sets as lists; raises CannotRead for anything else."""
+    """JSON's own types: enum members as their value, tuples and sets as lists; raises CannotReadError for others."""
     if isinstance(value, EnumMember):
         return _plain(value.value)
     if value is None or isinstance(value, str | int | float | bool):
@@ -262,4 +265,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         items = [_plain(item) for item in value]
         return sorted(items, key=str) if isinstance(value, set | frozenset) else items
-    raise CannotRead(f"a value of type {type(value).__name__} has no plain form" if value is not UNREAD else "unread")
+    raise CannotReadError(
+        f"a value of type {type(value).__name__} has no plain form" if value is not UNREAD else "unread"
+    )

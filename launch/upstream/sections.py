@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from launch.upstream.tree import CannotRead
+from launch.upstream.tree import CannotReadError
 
 _LEXEMES = re.compile(
     r'#[^\n]*|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|\'\'\'[^\'\\]*(?:(?:\\.|\'(?!\'\'))[^\'\\]*)*\'\'\''
@@ -35,21 +35,21 @@ class Section:
 
     @cached_property
     def node(self) -> Definition:
-        """The parsed statement, with the file's own line numbers; raises CannotRead."""
+        """The parsed statement, with the file's own line numbers; raises CannotReadError."""
         body = parse_text("\n" * (self.line - 1) + self.text, self.path).body
         if len(body) == 1 and isinstance(body[0], Definition):
             return body[0]
-        raise CannotRead(f"'{self.name}' can't be told apart from what follows it", f"{self.path}:{self.line}")
+        raise CannotReadError(f"'{self.name}' can't be told apart from what follows it", f"{self.path}:{self.line}")
 
 
 def parse_text(text: str, path: str) -> ast.Module:
-    """`ast.parse`; raises CannotRead with the line where the text isn't Python (of this interpreter's version)."""
+    """`ast.parse`; raises CannotReadError with the line where the text isn't Python (of this interpreter's version)."""
     try:
         return ast.parse(text, path)
     except SyntaxError as error:
-        raise CannotRead(f"the file doesn't parse ({error.msg})", f"{path}:{error.lineno or 1}") from None
+        raise CannotReadError(f"the file doesn't parse ({error.msg})", f"{path}:{error.lineno or 1}") from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise CannotRead(f"the file doesn't parse ({type(error).__name__})", path) from None
+        raise CannotReadError(f"the file doesn't parse ({type(error).__name__})", path) from None
 
 
 def split(text: str, path: str) -> tuple[list[Section], str] | None:

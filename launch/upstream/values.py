@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.errors import nearest
-from launch.upstream.conversion import NEEDED, Refused, convert
+from launch.upstream.conversion import NEEDED, RefusedError, convert
 from launch.upstream.schema import Field, Schema
 
 
@@ -85,7 +85,7 @@ def _problems(item: Field, value: Any) -> Iterator[ValueProblem]:
 def _list_problems(item: Field, value: Any) -> Iterator[ValueProblem]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         parts = value.replace(",", " ").split() if isinstance(value, str) else [str(value)]
-        message = f"{item.name} is a list, not {_kind(value)} {value!r}"
+        message = f"{item.name} is a list, not {_kind(value)}"
         yield ValueProblem("bad_type", item.name, message, f"write [{', '.join(parts)}]")
         return
     if not value:
@@ -101,26 +101,22 @@ def _list_problems(item: Field, value: Any) -> Iterator[ValueProblem]:
 
 
 def _scalar_problem(item: Field, value: Any) -> ValueProblem | None:
-    expected = NEEDED.get(item.kind, "one value")
-    if isinstance(value, Mapping):
-        if item.kind == "str" and "dict" in item.type:
-            return None
-        return ValueProblem("bad_type", item.name, f"{item.name} takes {expected}, not a mapping")
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ValueProblem("bad_type", item.name, f"{item.name} takes {expected}, not a list")
-    if value is None:
-        return ValueProblem("bad_type", item.name, f"{item.name} can't hold a null element")
-    if isinstance(value, bool) and item.kind not in ("bool", "unknown", "object"):
-        cure = "quote it if the text is meant" if item.kind == "str" else None
-        if not (item.kind == "choice" and value in (item.choices or ())):
-            return ValueProblem("bad_type", item.name, f"{item.name} takes {expected_text(item)}, not {value!r}", cure)
-    if isinstance(value, str | int | float):
-        try:
-            convert(item, _word(item, value))
-        except Refused as refused:
-            return ValueProblem(refused.kind, item.name, refused.message, refused.cure)
+    cure = None
+    if isinstance(value, Mapping) and item.kind == "str" and "dict" in item.type:
         return None
-    return ValueProblem("bad_type", item.name, f"{item.name} takes {expected}, not {_kind(value)} {value!r}")
+    if isinstance(value, bool) and item.kind not in ("bool", "unknown", "object"):
+        allowed = item.kind == "choice" and value in (item.choices or ())
+        cure = "quote it if the text is meant" if item.kind == "str" else None
+    else:
+        allowed = isinstance(value, str | int | float)
+    if not allowed:
+        message = f"{item.name} takes {expected_text(item)}, not {_kind(value)}"
+        return ValueProblem("bad_type", item.name, message, cure)
+    try:
+        convert(item, _word(item, value))
+    except RefusedError as refused:
+        return ValueProblem(refused.kind, item.name, refused.message, refused.cure)
+    return None
 
 
 def expected_text(item: Field) -> str:
@@ -131,9 +127,13 @@ def expected_text(item: Field) -> str:
 
 
 def _kind(value: Any) -> str:
-    return {"str": "the text", "bool": "the bool", "int": "the number", "float": "the number"}.get(
-        type(value).__name__, ""
-    )
+    if value is None:
+        return "null"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "a list"
+    return f"the text {value!r}" if isinstance(value, str) else repr(value)
 
 
 def _word(item: Field, value: Any) -> str:

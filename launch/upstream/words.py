@@ -69,35 +69,38 @@ def classify(tokens: list[Token], strings: Mapping[str, Option], abbreviations: 
     return words
 
 
-def _word(index: int, token: Token, strings: Mapping[str, Option], abbreviations: bool, after: Token | None) -> Word:
+def _word(  # noqa: PLR0911 - one return a rule, in argparse's order
+    index: int, token: Token, strings: Mapping[str, Option], abbreviations: bool, after: Token | None
+) -> Word:
     text = token.prefix if token.unknown else token.text
     if token.unknown and (not text or (text.startswith("-") and "=" not in text)):
         return Word(index, token, "unsure")
     if not text.startswith("-") or text == "-":
         return Word(index, token, "value")
-    dashed = after.text if after is not None and not after.unknown and after.text.startswith("-") else None
-    if dashed is not None and (dashed.startswith("--") or not re.match(r"-[\d.]", dashed)):
-        dashed = None
     if not token.unknown and text in strings:
-        return Word(index, token, "option", text, strings[text], next_is_dashed=dashed)
-    if not token.unknown and text in _HELP:
-        return Word(index, token, "help", text)
+        return Word(index, token, "option", text, strings[text], next_is_dashed=_dashed_number(after))
     name, equals, value = text.partition("=")
     explicit = None
     if equals:
-        rest = token.text[len(name) + 1 :]
-        explicit = Token(rest, token.unknown, value if token.unknown else "", False)
+        explicit = Token(token.text[len(name) + 1 :], token.unknown, value if token.unknown else "")
     if name in strings:
         return Word(index, token, "option", name, strings[name], explicit)
     found = _completions(name, strings) if abbreviations and name.startswith("--") else ()
-    if found == ("--help",):
+    if text in _HELP or found == ("--help",):
         return Word(index, token, "help", text)
     if found:
         matched = tuple(strings[string] for string in found if string in strings)
-        return Word(index, token, "option", name, matched[0], explicit, matched, found, dashed)
+        return Word(index, token, "option", name, matched[0], explicit, matched, found, _dashed_number(after))
     if _NEGATIVE_NUMBER.match(text) or (" " in text and not token.unknown):
         return Word(index, token, "value")
     return Word(index, token, "option", name)
+
+
+def _dashed_number(after: Token | None) -> str | None:
+    """The following word where it is a number like `-1e-5`, which argparse takes for an option."""
+    if after is None or after.unknown or not re.match(r"-[\d.]", after.text) or _NEGATIVE_NUMBER.match(after.text):
+        return None
+    return after.text
 
 
 def _completions(name: str, strings: Mapping[str, Option]) -> tuple[str, ...]:

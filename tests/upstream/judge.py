@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class _ParserExit(Exception):
+class _ParserExitError(Exception):
     pass
 
 
@@ -123,12 +123,12 @@ def _describe(parser: Any) -> list[dict[str, Any]]:
 
 def _parse(parser: Any, argv: list[str]) -> dict[str, Any]:
     def error(message: str) -> None:
-        raise _ParserExit(message)
+        raise _ParserExitError(message)
 
     parser.error = error
     try:
         namespace, left = parser.parse_known_args(argv)
-    except _ParserExit as refused:
+    except _ParserExitError as refused:
         return {"parse": str(refused), "left": [], "raised": None, "values": {}}
     values = {name: _plain(value) for name, value in vars(namespace).items()}
     raised = None
