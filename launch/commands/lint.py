@@ -23,7 +23,8 @@ from launch.lint import (
     load_advice,
 )
 from launch.project import CONFIGS, ROOT
-from launch.upstream.source import find_checkout
+from launch.upstream.ledger import explain
+from launch.upstream.source import Checkout, find_checkout
 
 _DESCRIPTION = """\
 Finds every command that starts an open-instruct or TRL trainer in shell scripts, sbatch files, Makefiles, Markdown,
@@ -34,8 +35,8 @@ _EPILOG = """\
 output, one line a problem:
   train.sh:12: dataset_mixer: finetune.py has no flag ... [unknown_flag]
   train.sh:20: warning: use_slow_tokenizer: finetune.py accepts use_slow_tokenizer and never reads it [never_read]
-A problem means that the trainer refuses the command, or that a flag is abbreviated or given twice. A warning never makes
-a command wrong. A shell variable counts as known when the file assigns it once, at the top level, before its use.
+A problem means that the trainer refuses the command, or that a flag is abbreviated or given twice. A warning never
+makes a command wrong. A shell variable is known when the file assigns it once, at the top level, before its use.
 
 exit code: 2 when a command is refused, or a file can't be opened; else 0
 
@@ -51,7 +52,8 @@ def lint(args: list[str]) -> int:
     """Runs the verb and returns its exit code. Raises UserError when what was asked can't work."""
     options = _parser().parse_args(args)
     trainer = None if options.trainer is None else _trainer(options.trainer)
-    judge = Judge(_schemas(options.upstream), load_advice(CONFIGS / "trainer"))
+    schemas = _schemas(options.upstream)
+    judge = Judge(schemas, load_advice(CONFIGS / "trainer"), explain)
     checked = list(check_files(options.files, judge, trainer))
     verdicts = [verdict for item in checked for verdict in item.verdicts]
     for item in checked:
@@ -62,7 +64,7 @@ def lint(args: list[str]) -> int:
     else:
         for line in plain_lines(verdicts):
             print(line)
-        print(_summary(verdicts), file=sys.stderr)
+        print(_summary(verdicts, schemas.checkout), file=sys.stderr)
     refused = any(verdict.ok is False for verdict in verdicts) or any(item.missing for item in checked)
     return EXIT_REFUSED if refused else EXIT_DONE
 
@@ -115,11 +117,9 @@ def _trainer(name: str) -> Trainer:
 
 
 def _schemas(upstream: str | None) -> Schemas:
-    packages = [Path(folder) for folder in sys.path if folder and Path(folder).is_dir() and Path(folder) != ROOT]
-    if upstream is not None:
-        return Schemas(checkout_around(Path(upstream)), packages)
-    checkout = find_checkout(None, os.environ, ROOT)
-    return Schemas(None if checkout is None else checkout.root, packages)
+    packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
+    named = None if upstream is None else str(checkout_around(Path(upstream)))
+    return Schemas(find_checkout(named, os.environ, ROOT), packages)
 
 
 def _note(item: Checked, note: Note) -> str:
@@ -127,12 +127,13 @@ def _note(item: Checked, note: Note) -> str:
     return f"{item.file}:{note.line}: {label}{note.message} [{note.kind}]"
 
 
-def _summary(verdicts: list[Verdict]) -> str:
+def _summary(verdicts: list[Verdict], checkout: Checkout | None) -> str:
     if not verdicts:
         return "no command that starts a trainer, and no YAML file of flags"
     counts = {word: sum(verdict.ok is ok for verdict in verdicts) for ok, word in _WORDS}
     listed = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    return f"{len(verdicts)} command{'s' if len(verdicts) != 1 else ''}: {listed}"
+    against = "the lock of the pin, as there is no checkout here" if checkout is None else checkout.describe()
+    return f"{len(verdicts)} command{'s' if len(verdicts) != 1 else ''}: {listed}; checked against {against}"
 
 
 _WORDS = ((True, "accepted"), (False, "refused"), (None, "undecided"))

@@ -2,7 +2,7 @@
 
     judge = Judge(Schemas(checkout, packages), load_advice(folder))   # what verdicts rest on
     for checked in check_files(["train.sh", "docs/"], judge):         # Checked: file, verdicts, notes, missing
-        for verdict in checked.verdicts:                              # Verdict: file, line, script, ok, problems, warnings
+        for verdict in checked.verdicts:                              # file, line, script, ok, problems, warnings
             verdict.as_json()
 
     find_commands(text, numbering(text))    # the trainer commands of a shell text, before any judgement

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.lint.files import Content, files_in, read_content
-from launch.lint.flag_files import FlagMap, arguments, flag_maps
+from launch.lint.flag_files import FlagMap, flag_maps
 from launch.lint.judge import Judge, Remark, Verdict
 from launch.lint.shell import Note
 from launch.lint.trainers import Trainer, open_instruct_trainer, trl_trainer
-from launch.lint.words import Token
 
 # In the order of preference when a file of flags suits several.
 OPEN_INSTRUCT = tuple(
@@ -53,26 +52,25 @@ def check_file(path: Path, judge: Judge, named: Trainer | None = None, explicit:
 def _flag_maps(file: str, content: Content, judge: Judge, named: Trainer | None) -> Iterator[Verdict]:
     for documents in content.documents:
         for flags in flag_maps(documents, named, (*OPEN_INSTRUCT, *TRL), judge.schemas.flags):
-            words = arguments(flags.entries)
             if flags.trainer is not None:
-                yield judge.flag_map(file, flags.line, flags.trainer, flags.entries, words)
+                yield judge.flag_map(file, flags.trainer, flags)
             else:
-                yield _best_trainer(file, flags, words, judge)
+                yield _best_trainer(file, flags, judge)
 
 
-def _best_trainer(file: str, flags: FlagMap, words: list[Token], judge: Judge) -> Verdict:
+def _best_trainer(file: str, flags: FlagMap, judge: Judge) -> Verdict:
     """For a file that names no trainer: the first that accepts it, else the one that it is closest to."""
-    refused: list[Verdict] = []
-    for trainers in (OPEN_INSTRUCT, TRL):
-        verdicts = [judge.flag_map(file, flags.line, trainer, flags.entries, words) for trainer in trainers]
-        for ok in (True, None):
-            for verdict in verdicts:
-                if verdict.ok is ok and not (ok is None and not verdict.problems and _unreadable(verdict)):
-                    return verdict
-        refused.extend(verdict for verdict in verdicts if verdict.ok is False)
-    if not refused:
-        return verdicts[0]
-    closest = min(refused, key=lambda verdict: (_unknown_flags(verdict), len(verdict.problems)))
+    verdicts: list[Verdict] = []
+    for trainer in sorted((*OPEN_INSTRUCT, *TRL), key=lambda trainer: _unknown(flags, trainer, judge)):
+        if verdicts and _unknown(flags, trainer, judge):
+            break  # it has unknown flags, and a trainer that is at least as close has been asked
+        verdicts.append(judge.flag_map(file, trainer, flags))
+        if verdicts[-1].ok:
+            return verdicts[-1]
+    undecided = [verdict for verdict in verdicts if verdict.ok is None]
+    if undecided:
+        return undecided[0]
+    closest = min(verdicts, key=lambda verdict: len(verdict.problems))
     message = (
         f"no trainer accepts this file; it is closest to {closest.script}, whose problems are listed "
         "(name another with --trainer)"
@@ -81,11 +79,7 @@ def _best_trainer(file: str, flags: FlagMap, words: list[Token], judge: Judge) -
     return replace(closest, warnings=(remark, *closest.warnings))
 
 
-def _unreadable(verdict: Verdict) -> bool:
-    return any(
-        warning.kind in ("trainer_unreadable", "trainer_script_missing", "no_upstream") for warning in verdict.warnings
-    )
-
-
-def _unknown_flags(verdict: Verdict) -> int:
-    return sum(problem.kind == "unknown_flag" for problem in verdict.problems)
+def _unknown(flags: FlagMap, trainer: Trainer, judge: Judge) -> int:
+    """How many of the keys are no flags of the trainer; all of them where its flags can't be read."""
+    names = judge.schemas.flags(trainer)
+    return sum(entry.key.replace("-", "_") not in names for entry in flags.entries)

@@ -13,8 +13,8 @@ from pathlib import Path
 from launch.lint.job_yaml import commands_in_yaml
 from launch.lint.makefile import makefile_as_shell, template_as_shell
 from launch.lint.markdown import SHELL_LANGUAGES, YAML_LANGUAGES, blocks
-from launch.lint.shell import Commands, Found, Note, find_commands, numbering
-from launch.lint.yaml_nodes import Node, NotYaml, read_yaml
+from launch.lint.shell import NOTHING, Commands, Found, Note, find_commands, numbering
+from launch.lint.yaml_nodes import Node, NotYamlError, read_yaml
 
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -57,7 +57,7 @@ class Content:
     `missing` is True when the file is not there or can't be opened.
     """
 
-    commands: Commands = Commands()
+    commands: Commands = NOTHING
     documents: tuple[tuple[Node, ...], ...] = ()
     missing: bool = False
 
@@ -107,23 +107,29 @@ def read_content(path: Path, explicit: bool) -> Content:
 
 
 def _text(path: Path) -> tuple[str | None, list[Note], bool]:
+    """The text, or None; what to say about it; whether the file is missing."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             return None, [Note("not_a_file", "this is not a regular file", 1)], True
-        if status.st_size > MAX_BYTES:
-            message = f"the file is larger than {MAX_BYTES // 2**20} MiB, which no list of commands is; it is not read"
-            return None, [Note("too_large", message, 1)], False
-        raw = path.read_bytes()
+        raw = b"" if status.st_size > MAX_BYTES else path.read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return None, [Note("cannot_open", f"can't be opened: {reason}", 1)], True
+    if status.st_size > MAX_BYTES:
+        message = f"the file is larger than {MAX_BYTES // 2**20} MiB, which no list of commands is; it is not read"
+        return None, [Note("too_large", message, 1)], False
+    text, notes = _decoded(raw)
+    return text, notes, False
+
+
+def _decoded(raw: bytes) -> tuple[str | None, list[Note]]:
     if not raw.strip():
-        return None, [Note("empty_file", "the file is empty", 1)], False
+        return None, [Note("empty_file", "the file is empty", 1)]
     if raw.startswith(_UTF16):
-        return None, [Note("not_utf8", "the file is UTF-16; save it as UTF-8", 1)], False
+        return None, [Note("not_utf8", "the file is UTF-16; save it as UTF-8", 1)]
     if b"\0" in raw:
-        return None, [Note("binary_file", "the file is binary, so there are no commands to read", 1)], False
+        return None, [Note("binary_file", "the file is binary, so there are no commands to read", 1)]
     notes: list[Note] = []
     try:
         text = raw.decode("utf-8-sig")
@@ -134,7 +140,7 @@ def _text(path: Path) -> tuple[str | None, list[Note], bool]:
         )
         notes.append(Note("not_utf8", message, line))
         text = raw.decode("utf-8", errors="replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")
-    return text.replace("\r\n", "\n"), notes, False
+    return text.replace("\r\n", "\n"), notes
 
 
 def _content(text: str, kind: FileKind) -> Content:
@@ -164,8 +170,9 @@ def _markdown(text: str) -> Content:
         else:
             continue
         found.extend(inner.commands.found)
-        notes.extend(inner.commands.notes)
         documents.extend(inner.documents)
+        if block.fenced or inner.commands.found:  # what is only indented may be prose
+            notes.extend(inner.commands.notes)
     return Content(Commands(tuple(found), tuple(notes)), tuple(documents))
 
 
@@ -173,6 +180,6 @@ def _yaml(text: str, first: int) -> Content:
     """`first` is the line of the file where the text starts; blank lines stand in for what is before it."""
     try:
         documents = tuple(read_yaml("\n" * (first - 1) + text))
-    except NotYaml as error:
+    except NotYamlError as error:
         return Content(Commands((), (Note("not_yaml", f"this is not valid YAML: {error.reason}", error.line),)))
     return Content(commands_in_yaml(documents), (documents,))

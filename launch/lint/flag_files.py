@@ -116,10 +116,9 @@ def _word(node: Node) -> Token:
         text = node.text
         if node.type == "bool":
             text = "true" if text.lower() in ("yes", "true", "on") else "false"
-        if _VARIABLE.search(text) is not None:
-            return Token(
-                text, node.line, known=False, single=True, prefix=text[: _VARIABLE.search(text).start()], raw=text
-            )  # type: ignore[union-attr]
+        variable = _VARIABLE.search(text)
+        if variable is not None:
+            return Token(text, node.line, known=False, single=True, prefix=text[: variable.start()], raw=text)
         return _known(text, node.line)
     return _known(json.dumps(plain(node))[:MAX_JSON], node.line)
 
@@ -133,21 +132,22 @@ def plain(node: Node, depth: int = 0) -> object:
         return [plain(item, depth + 1) for item in node.items]
     if isinstance(node, Mapping):
         return {key.text: plain(value, depth + 1) for key, value in node.entries()}
-    if isinstance(node, Scalar):
-        try:
-            match node.type:
-                case "int":
-                    return int(node.text, 0)
-                case "float":
-                    return float(node.text)
-                case "bool":
-                    return node.text.lower() in ("yes", "true", "on")
-                case "null":
-                    return None
-        except ValueError:
-            return node.text
-        return node.text
-    return None
+    return _value(node) if isinstance(node, Scalar) else None
+
+
+def _value(node: Scalar) -> object:
+    text = node.text
+    try:
+        match node.type:
+            case "int":
+                return int(text, 0)
+            case "float":
+                return float(text)
+    except ValueError:
+        return text
+    if node.type == "bool":
+        return text.lower() in ("yes", "true", "on")
+    return None if node.type == "null" else text
 
 
 def _is_sweep(node: Mapping) -> bool:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
 from typing import Protocol
 
 
-@dataclass(frozen=True)
-class Change:
-    """`what` happened (`use_flash_attn was removed in #1567`), and the cure, where there is one."""
+class Change(Protocol):
+    """What to say about a flag that a trainer doesn't know (`sentence`), and the name to use instead, if any."""
 
-    what: str
-    cure: str | None = None
+    @property
+    def sentence(self) -> str: ...
+
+    @property
+    def use(self) -> str | None: ...
 
 
 class History(Protocol):
-    """The rename ledger: the last change of a trainer's flag (underscore name), or None."""
+    """The ledger of renames: what became of `flag` (underscores) of a trainer whose flags are `known`, or None."""
 
-    def __call__(self, trainer: str, flag: str) -> Change | None: ...
+    def __call__(self, trainer: str, flag: str, known: Collection[str], /) -> Change | None: ...
 
 
-def no_history(trainer: str, flag: str) -> Change | None:
+def no_history(trainer: str, flag: str, known: Collection[str], /) -> Change | None:
     """A ledger that knows nothing."""
     return None

@@ -1,15 +1,15 @@
-"""One found command to its verdict: what the trainer's own parser would say, what it would do with it, where it is said."""
+"""One found command to its verdict: what the trainer's own parser would say, and what the trainer would do with it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from launch.errors import UserError
-from launch.lint.advice import Advice, elsewhere
-from launch.lint.flag_files import Entry, plain
+from launch.lint.advice import Advice
+from launch.lint.flag_files import Entry, FlagMap, arguments, plain
 from launch.lint.history import History, no_history
 from launch.lint.misbehaviour import Given, misbehaviour
 from launch.lint.schemas import Schemas
@@ -17,15 +17,15 @@ from launch.lint.shell import Found
 from launch.lint.trainers import Trainer
 from launch.lint.words import Token as Word
 from launch.lint.yaml_nodes import Mapping as YamlMapping
-from launch.lint.yaml_nodes import NotYaml, Scalar, followed, read_yaml
-from launch.upstream import UNKNOWN, ArgvProblem, ArgvReport, Schema, Token, check_argv
+from launch.lint.yaml_nodes import NotYamlError, Scalar, followed, read_yaml
+from launch.upstream import ArgvProblem, ArgvReport, Schema, Token, check_argv
 
 MAX_CONFIG = 1_000_000  # bytes of a `--config` file
 
 
 @dataclass(frozen=True)
 class Remark:
-    """A problem or a warning: `flag` without dashes (None where no flag is concerned), `kind`, `message`, 1-based `line`."""
+    """A problem or a warning. `flag` is without dashes, None where no flag is concerned; `line` is 1-based."""
 
     flag: str | None
     kind: str
@@ -60,6 +60,17 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class _Lines:
+    """Where each word of a command was said; what is said nowhere counts as said on its first line."""
+
+    first: int
+    words: tuple[Word, ...]
+
+    def at(self, index: int | None) -> int:
+        return self.words[index].line if index is not None and index < len(self.words) else self.first
+
+
+@dataclass(frozen=True)
 class Judge:
     """Everything that a verdict rests on: the schemas, the trainers' advice, and the ledger of renames."""
 
@@ -70,97 +81,84 @@ class Judge:
     def command(self, file: str, found: Found) -> Verdict:
         """The verdict on a command found in a file."""
         notes = tuple(Remark(note.flag or None, note.kind, note.message, note.line) for note in found.notes)
-        return self._judge(file, found.line, found.trainer, found.arguments, (), notes, found.cut)
+        verdict = self._judge(file, found.line, found.trainer, found.arguments)
+        ok = None if found.cut and verdict.ok else verdict.ok
+        return replace(verdict, ok=ok, warnings=(*notes, *verdict.warnings))
 
-    def flag_map(
-        self, file: str, line: int, trainer: Trainer, entries: tuple[Entry, ...], words: list[Word]
-    ) -> Verdict:
+    def flag_map(self, file: str, trainer: Trainer, flags: FlagMap) -> Verdict:
         """The verdict on a YAML file's map of flags: as the flags it stands for, and lists must be lists."""
+        verdict = self._judge(file, flags.line, trainer, tuple(arguments(flags.entries)))
         try:
             schema = self.schemas.schema(trainer)
         except UserError:
-            strings: tuple[Remark, ...] = ()
-        else:
-            strings = tuple(_list_as_string(schema, entry) for entry in entries if _is_list_as_string(schema, entry))
-        return self._judge(file, line, trainer, tuple(words), strings, (), False)
+            return verdict
+        strings = tuple(_list_as_string(entry) for entry in flags.entries if _is_list_as_string(schema, entry))
+        if not strings:
+            return verdict
+        problems = sorted((*strings, *verdict.problems), key=lambda problem: problem.line)
+        return replace(verdict, ok=False, problems=tuple(problems))
 
-    def _judge(
-        self,
-        file: str,
-        line: int,
-        trainer: Trainer,
-        arguments: tuple[Word, ...],
-        extra: tuple[Remark, ...],
-        notes: tuple[Remark, ...],
-        cut: bool,
-    ) -> Verdict:
+    def _judge(self, file: str, line: int, trainer: Trainer, words: tuple[Word, ...]) -> Verdict:
         try:
             schema = self.schemas.schema(trainer)
         except UserError as error:
-            unreadable = tuple(
-                Remark(None, problem.id, problem.message + _and(problem.cure), line) for problem in error.problems
-            )
-            return Verdict(file, line, trainer.script, None, (), (*notes, *unreadable))
+            remarks = tuple(Remark(None, item.id, item.message + _and(item.cure), line) for item in error.problems)
+            return Verdict(file, line, trainer.script, None, (), remarks)
         tokens = [
-            Token(word.text, not word.known, "" if word.known else word.prefix, not word.single) for word in arguments
+            Token(word.text, not word.known, "" if word.known else word.prefix, not word.single) for word in words
         ]
-        report = check_argv(schema, tokens, self._config(schema, file, arguments))
-        problems = (*extra, *(self._problem(trainer, schema, problem, line, arguments) for problem in report.problems))
-        ok = False if extra else report.ok
-        warnings = (*notes, *self._warnings(trainer, schema, report, line, arguments))
-        return Verdict(file, line, trainer.script, None if cut and ok else ok, problems, warnings)
+        report = check_argv(schema, tokens, self._config(schema, file, words))
+        lines = _Lines(line, words)
+        problems = tuple(self._problem(trainer, schema, problem, lines) for problem in report.problems)
+        warnings = tuple(self._warnings(trainer, schema, report, lines))
+        return Verdict(file, line, trainer.script, report.ok, problems, warnings)
 
-    def _problem(
-        self, trainer: Trainer, schema: Schema, problem: ArgvProblem, line: int, arguments: tuple[Word, ...]
-    ) -> Remark:
+    def _problem(self, trainer: Trainer, schema: Schema, problem: ArgvProblem, lines: _Lines) -> Remark:
         message, cure = problem.message, problem.cure
         if problem.kind in ("unknown_flag", "abbreviated") and problem.flag is not None:
-            name = problem.flag.replace("-", "_")
-            change = self.history(trainer.name, name)
-            other = elsewhere(trainer.name, name, self.advice)
+            change = self.history(trainer.name, problem.flag.replace("-", "_"), schema.fields)
             if change is not None:
-                message, cure = f"{message}: {change.what}", change.cure or cure
-            elif other is not None and problem.kind == "unknown_flag" and other[1] in schema.fields:
-                message, cure = f"{message}: that is {other[0]}'s name", f"write --{other[1]}"
+                message = f"{message}: {change.sentence}"
+                cure = f"write --{change.use}" if change.use else "leave it out"
         if problem.where is not None:
             message = f"{message} ({problem.where})"
-        return Remark(problem.flag, problem.kind, message + _and(cure), _line(problem.index, arguments, line))
+        return Remark(problem.flag, problem.kind, message + _and(cure), lines.at(problem.index))
 
-    def _warnings(
-        self, trainer: Trainer, schema: Schema, report: ArgvReport, line: int, arguments: tuple[Word, ...]
-    ) -> list[Remark]:
+    def _warnings(self, trainer: Trainer, schema: Schema, report: ArgvReport, lines: _Lines) -> list[Remark]:
         advice = self.advice.get(trainer.name, Advice())
         wrong = {problem.flag for problem in report.problems}
         found: list[Remark] = []
         for flag, index in report.given.items():
-            at = _line(index, arguments, line)
+            at = lines.at(index)
             if flag in wrong:
                 continue
             if flag in advice.refused:
                 found.append(Remark(flag, "does_not_work", advice.refused[flag].partition("; say ")[0], at))
             elif flag in advice.unread:
                 found.append(Remark(flag, "never_read", f"{_file(schema)} accepts {flag} and never reads it", at))
-        whole = all(word.known or word.single for word in arguments)
+        whole = all(word.known or word.single for word in lines.words)
         for caution in misbehaviour(Given(trainer, report.values, whole, self.schemas.source)):
             if caution.flag not in wrong:
-                at = _line(report.given.get(caution.flag), arguments, line)
+                at = lines.at(report.given.get(caution.flag))
                 found.append(Remark(caution.flag or None, caution.kind, caution.message, at))
         args_file = schema.entry.removesuffix(".py") + ".args"
         if schema.entry.endswith(".py") and self.schemas.source(args_file) is not None:
             message = f"{args_file} lies beside the script: its arguments are silently put before these"
-            found.append(Remark(None, "arguments_file", message, line))
-        found.extend(Remark(None, "depends_on_machine", assumed, line) for assumed in report.assumed)
+            found.append(Remark(None, "arguments_file", message, lines.first))
+        found.extend(Remark(None, "depends_on_machine", assumed, lines.first) for assumed in report.assumed)
         if report.ok is None:
-            found.extend(Remark(None, "undecided", f"not decided: {reason}", line) for reason in report.undecided)
+            found.extend(
+                Remark(None, "undecided", f"not decided: {reason}", lines.first) for reason in report.undecided
+            )
         return found
 
-    def _config(self, schema: Schema, file: str, arguments: tuple[Word, ...]) -> dict[str, Any] | None:
+    def _config(self, schema: Schema, file: str, words: tuple[Word, ...]) -> dict[str, Any] | None:
         """The content of the file that TRL's `--config` names, where it lies in reach."""
         if not schema.config_flag:
             return None
-        texts = [word.text for word in arguments]
+        texts = [word.text for word in words]
         index = texts.index("--config") + 1 if "--config" in texts else len(texts)
-        if index >= len(texts) or not arguments[index].known:
+        if index >= len(texts) or not words[index].known:
             return None
         for folder in (Path(), Path(file).parent):
             try:
@@ -168,16 +166,12 @@ class Judge:
                 if not path.is_file() or path.stat().st_size > MAX_CONFIG:
                     continue
                 documents = read_yaml(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError, NotYaml):
+            except (OSError, ValueError, NotYamlError):
                 continue
             if len(documents) == 1 and isinstance(documents[0], YamlMapping):
                 content = plain(documents[0])
                 return content if isinstance(content, dict) else None
         return None
-
-
-def _line(index: int | None, arguments: tuple[Word, ...], otherwise: int) -> int:
-    return arguments[index].line if index is not None and index < len(arguments) else otherwise
 
 
 def _and(cure: str | None) -> str:
@@ -196,7 +190,7 @@ def _is_list_as_string(schema: Schema, entry: Entry) -> bool:
     return "str" not in [part.strip() for part in item.type.split("|")]  # `str | list[str]` takes both
 
 
-def _list_as_string(schema: Schema, entry: Entry) -> Remark:
+def _list_as_string(entry: Entry) -> Remark:
     value = followed(entry.value)
     text = value.text if isinstance(value, Scalar) else ""
     words = ", ".join(text.replace(",", " ").split()[:6])

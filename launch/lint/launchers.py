@@ -14,16 +14,15 @@ _LAUNCHER_MODULES = frozenset(
     {"accelerate.commands.launch", "torch.distributed.run", "torch.distributed.launch", "deepspeed.launcher.runner"}
 )
 _LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate-launch"})
-_UV_VALUES = frozenset(
-    "--extra --with --with-editable --with-requirements --python -p --project --directory --env-file --group "
-    "--no-group --only-group --package --index --index-url --extra-index-url --find-links --config-file "
-    "--cache-dir --refresh-package --color --link-mode".split()
+_UV_VALUES = re.compile(
+    r"-p|--(?:extra|with|with-editable|with-requirements|python|project|directory|env-file|group|no-group|only-group|"
+    r"package|index|index-url|extra-index-url|find-links|config-file|cache-dir|refresh-package|color|link-mode)"
 )
 _PYTHON_VALUES = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 # Commands that show or edit their arguments instead of starting them.
-_READERS = frozenset(
-    "echo printf cat grep egrep rg git sed awk ls vim vi nano less more head tail cp mv rm diff test [ [[ : case for "
-    "which file wc touch mkdir ln chmod find alias export declare ruff black mypy flake8 isort".split()
+_READERS = re.compile(
+    r"echo|printf|cat|e?grep|rg|git|sed|awk|ls|vim?|nano|less|more|head|tail|cp|mv|rm|diff|test|\[\[?|:|case|for|which|file"
+    r"|wc|touch|mkdir|ln|chmod|find|alias|export|declare|ruff|black|mypy|flake8|isort"
 )
 _ENVIRONMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
@@ -67,7 +66,7 @@ def reads_its_arguments(tokens: Sequence[Token]) -> bool:
     """True when the command only shows, searches or edits what it is given."""
     for token in tokens:
         if not _ENVIRONMENT.fullmatch(token.text):
-            return token.known and token.text.rsplit("/", 1)[-1] in _READERS
+            return token.known and _READERS.fullmatch(token.text.rsplit("/", 1)[-1]) is not None
     return True
 
 
@@ -109,7 +108,8 @@ def _start(tokens: Sequence[Token]) -> Start | None:
             trainer = from_trl_command(following)
             found, index = (None if trainer is None else (trainer, index + 2)), index + 1
         else:
-            trainer = from_path(tokens[index].text) if index == first else None
+            # By itself a name in prose, `finetune.py`, is no command; a path is.
+            trainer = from_path(tokens[index].text) if index == first and "/" in tokens[index].text else None
             found, index = (None if trainer is None else (trainer, index + 1)), index + 1
         if found is not None:
             return Start(found[0], tuple(tokens[found[1] :]), tokens[0].line)
@@ -168,6 +168,6 @@ def _after_uv(tokens: Sequence[Token], index: int) -> _Found:
         if text in ("-m", "--module") and index + 1 < len(tokens):
             trainer = from_module(tokens[index + 1].text)
             return (None if trainer is None else (trainer, index + 2)), index + 2
-        index += 2 if text in _UV_VALUES else 1
+        index += 2 if _UV_VALUES.fullmatch(text) else 1
     trainer = from_path(tokens[index].text) if index < len(tokens) else None
     return (None if trainer is None else (trainer, index + 1)), index

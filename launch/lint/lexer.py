@@ -1,8 +1,8 @@
 """A small lexer of the POSIX shell language and of what bash adds to it: text in, simple commands out.
 
 It reads as bash does where that decides which words a program gets (quotes, continuations, comments, expansions,
-here-documents, substitutions, arrays), and skims what doesn't (tests, arithmetic, case patterns). Each character is read
-once, so the time is linear in the text.
+here-documents, substitutions, arrays), and skims what doesn't (tests, arithmetic, case patterns). Each character is
+read once, so the time is linear in the text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from launch.lint.parameters import parameter
-from launch.lint.words import Document, Heredoc, Kind, Piece, Simple, Unbalanced, Word, literal_word
+from launch.lint.words import Document, Heredoc, Kind, Piece, Simple, UnbalancedError, Word, literal_word
 
 MAX_NESTING = 30  # substitutions inside substitutions; deeper ones are not written by people
 MAX_WORDS = 100_000  # of one command; Linux refuses to start a program with more than 2 MiB of arguments
@@ -41,11 +41,11 @@ LEADING = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{", 
 
 
 def lex(text: str, tolerant: bool = False, nesting: int = 0) -> Document:
-    """The commands of a shell text. What is never closed raises Unbalanced, or, if `tolerant`, cuts off the rest."""
+    """The commands of a shell text. What is never closed raises UnbalancedError, or cuts off the rest if `tolerant`."""
     lexer = _Lexer(text, tolerant, nesting)
     try:
         lexer.read_list(0, stop=False)
-    except Unbalanced as error:
+    except UnbalancedError as error:
         if not tolerant:
             raise
         lexer.document.unbalanced = error
@@ -64,11 +64,11 @@ class _Lexer:
     def read_list(self, pos: int, stop: bool) -> int:
         """Reads commands to the end, or to the `)` that closes this list (`stop`); returns the offset behind it."""
         if self.nesting > MAX_NESTING:
-            raise Unbalanced(pos, "a substitution inside too many others")
+            raise UnbalancedError(pos, "a substitution inside too many others")
         commands = _Commands(self)
         try:
             return self._read_list(pos, stop, commands)
-        except Unbalanced as error:
+        except UnbalancedError as error:
             if self.tolerant:
                 tail = Piece(Kind.ARRAY, "", False, self.text[error.offset : error.offset + 40])
                 commands.add(Word(error.offset, (tail,)))
@@ -104,10 +104,10 @@ class _Lexer:
                 elif operator == ")" and not commands.close("(") and not commands.inside("case") and stop:
                     return pos
         if stop:
-            raise Unbalanced(opened - 2, "$(")
+            raise UnbalancedError(opened - 2, "$(")
         commands.end("")
         if self.pending and not self.tolerant:
-            raise Unbalanced(max(0, size - 1), f"<<{self.pending[0][0]}")
+            raise UnbalancedError(max(0, size - 1), f"<<{self.pending[0][0]}")
         return pos
 
     def _word(self, pos: int) -> tuple[Word, int]:
@@ -126,13 +126,13 @@ class _Lexer:
             elif char == "'":
                 end = text.find("'", pos + 1)
                 if end < 0:
-                    raise Unbalanced(pos, "'")
+                    raise UnbalancedError(pos, "'")
                 pieces.append(Piece(Kind.TEXT, text[pos + 1 : end], True, text[pos : end + 1]))
                 pos = end + 1
             elif char == '"':
                 pos = self._double(pos, pieces)
             elif char == "\\":
-                # A backslash before a blank is a blank in the word, not a continuation: the command ends at the newline.
+                # A backslash before a blank is a blank in the word, not a continuation.
                 if text[pos + 1 : pos + 2] not in ("\n", ""):
                     pieces.append(Piece(Kind.TEXT, text[pos + 1], True, text[pos : pos + 2]))
                 pos += 2
@@ -167,7 +167,7 @@ class _Lexer:
                 pos += 2
             else:
                 pos = self._expansion(pos, pieces, quoted=True)
-        raise Unbalanced(opened, '"')
+        raise UnbalancedError(opened, '"')
 
     def _expansion(self, pos: int, pieces: list[Piece], quoted: bool) -> int:
         """The expansion that starts with `$` or a backtick at `pos`; returns the offset behind it."""
@@ -175,7 +175,7 @@ class _Lexer:
         if text[pos] == "`":
             match = _BACKTICKS.match(text, pos, pos + MAX_SUBSTITUTION)
             if match is None:
-                raise Unbalanced(pos, "`")
+                raise UnbalancedError(pos, "`")
             self._inner(match.group(1), pos + 1)
             end = match.end()
         elif text.startswith("((", pos + 1):
@@ -185,7 +185,7 @@ class _Lexer:
         elif not quoted and text.startswith("'", pos + 1):
             match = _ANSI_QUOTE.match(text, pos)
             if match is None:
-                raise Unbalanced(pos, "$'")
+                raise UnbalancedError(pos, "$'")
             kind = Kind.UNKNOWN if "\\" in match.group(1) else Kind.TEXT
             pieces.append(Piece(kind, match.group(1), True, match.group()))
             return match.end()
@@ -222,7 +222,7 @@ class _Lexer:
             depth += 1 if match.group() == "(" else -1
             if depth == 0:
                 return match.end()
-        raise Unbalanced(opened, "((")
+        raise UnbalancedError(opened, "((")
 
     def _array(self, pos: int) -> tuple[tuple[Word, ...], int]:
         """The words of an array literal, whose `(` is before `pos`."""
@@ -239,7 +239,7 @@ class _Lexer:
             elif match.group() == ")":
                 return tuple(words), match.end()
             pos = match.end()
-        raise Unbalanced(opened, "(")
+        raise UnbalancedError(opened, "(")
 
     def _heredoc(self, pos: int, operator: str) -> int:
         """Notes the delimiter of a here-document, whose body starts on the next line."""
@@ -261,7 +261,7 @@ class _Lexer:
                 self.pending = []
                 if self.tolerant:
                     break
-                raise Unbalanced(max(0, pos - 1), f"<<{delimiter}")
+                raise UnbalancedError(max(0, pos - 1), f"<<{delimiter}")
             self.document.heredocs.append(Heredoc(pos, self.text[pos : end.start()], expands))
             pos = end.end()
         self.pending = []

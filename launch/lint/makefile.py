@@ -12,7 +12,7 @@ MAX_EXPANDED = 100_000  # characters of one line with its variables put in
 
 
 def makefile_as_shell(text: str) -> str:
-    """The recipes of a Makefile. A variable that is assigned once is put in; others stay, and are unknown to the shell."""
+    """The recipes of a Makefile. A variable that is assigned once is put in; others are unknown to the shell."""
     lines = text.split("\n")
     variables = _variables(lines)
     shell: list[str] = []

@@ -21,15 +21,16 @@ YAML_LANGUAGES = frozenset({"yaml", "yml"})
 
 @dataclass(frozen=True)
 class Block:
-    """A block of code: its language ("" when none is named), its text, and the 1-based line where the text starts."""
+    """A block of code: its language ("" when none is named), its text, the 1-based line where the text starts."""
 
     language: str
     text: str
     line: int
+    fenced: bool
 
 
 def blocks(text: str) -> Iterator[Block]:
-    """The blocks of code of a Markdown text that name a trainer or are YAML. A fence that is never closed runs to the end."""
+    """The blocks of code of a Markdown text. A fence that is never closed runs to the end."""
     lines = text.split("\n")
     index = 0
     blank_before = True
@@ -41,7 +42,7 @@ def blocks(text: str) -> Iterator[Block]:
             language = re.split(r"[\s,{:]", fence.group("info").strip().lower() + " ")[0]
             indent = len(fence.group("indent").expandtabs(4))
             body = [_dedent(_unquoted(inner), indent) for inner in lines[index + 1 : end]]
-            yield Block(language, _without_prompts("\n".join(body)), index + 2)
+            yield Block(language, _without_prompts("\n".join(body)), index + 2, True)
             index = end + 1
             blank_before = True
         elif blank_before and _INDENTED.match(line) and line.strip():
@@ -51,7 +52,7 @@ def blocks(text: str) -> Iterator[Block]:
             body = [_unquoted(inner).strip() for inner in lines[index:end]]
             code = _without_prompts("\n".join(body))
             if MARKER.search(code) is not None:
-                yield Block("", code, index + 1)
+                yield Block("", code, index + 1, False)
             index = end
         else:
             blank_before = not line.strip()

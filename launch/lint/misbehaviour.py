@@ -16,6 +16,7 @@ from launch.upstream import UNKNOWN
 SourceOf = Callable[[str], str | None]
 
 _MIXERS = ("dataset_mixer_list", "mixer_list", "dataset_mixer_eval_list")
+_TRAINED_ON = _MIXERS[:2]  # a few samples are right for an evaluation
 _FEW_SAMPLES = 10  # dataset_transformation.py:2342 itself warns up to here
 _DPO = ("dpo", "dpo_tune_cache")
 _TEMPLATE = re.compile(r"^    \"([\w.-]+)\":", re.MULTILINE)
@@ -68,7 +69,7 @@ def _mixers(given: Given) -> Iterator[Caution]:
             message = "a mixer list is pairs of a dataset and an amount; this one has an odd number of words"
             yield Caution("mixer_pairs", flag, f"{message}, which the trainer refuses when it loads the data")
             continue
-        for name, amount in zip(items[::2], items[1::2], strict=False):
+        for name, amount in zip(items[::2], items[1::2], strict=False) if flag in _TRAINED_ON else ():
             if isinstance(amount, str) and amount.isdecimal() and int(amount) <= _FEW_SAMPLES:
                 some = "one sample" if int(amount) == 1 else f"{amount} samples"
                 message = f"'{amount}' takes {some} of {name if isinstance(name, str) else 'the dataset'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from launch.lint.words import Kind, Piece, Unbalanced
+from launch.lint.words import Kind, Piece, UnbalancedError
 
 MAX_PARAMETER = 20_000  # characters of one ${...}
 
@@ -18,7 +18,7 @@ ASSIGNS = re.compile(r"\$\{([A-Za-z_]\w*):?=")  # ${X:=1} assigns
 def parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
     """The expansion that the `$` at `pos` starts, and the offset behind it; a `$` that starts none is itself.
 
-    Raises Unbalanced for a `${` that is never closed.
+    Raises UnbalancedError for a `${` that is never closed.
     """
     match = _NAMED.match(text, pos)
     if match is not None:
@@ -47,4 +47,4 @@ def _closing_brace(text: str, pos: int) -> int:
             depth -= 1
             if depth == 0:
                 return match.end()
-    raise Unbalanced(pos, "${")
+    raise UnbalancedError(pos, "${")

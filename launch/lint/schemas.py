@@ -1,33 +1,30 @@
-"""Where lint gets a trainer's schema from: a checkout's source, installed packages; each is read once."""
+"""Where lint gets a trainer's schema from: a checkout's source, installed packages, or the lock; each is read once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from launch.errors import Problem, UserError
 from launch.lint.trainers import Trainer
-from launch.upstream import FolderTree, PackageTree, Reader, Schema
-from launch.upstream.source import GET_SUBMODULE, is_checkout
+from launch.upstream import FolderTree, PackageTree, Schema, read_schema
+from launch.upstream.resolve import resolve_schema
+from launch.upstream.source import GET_SUBMODULE, Checkout, is_checkout
+from launch.upstream.trainers import ENTRIES
 
 MAX_PARENTS = 4
 _BELOW = ("open-instruct", "external/open-instruct")
 
 
 class Schemas:
-    """The schemas by trainer. `checkout` is open-instruct's root, None without one; `locked` stands in for it.
+    """The schemas by trainer. `checkout` is open-instruct's, None without one: then the lock stands in for it.
 
-    `packages` are the folders where TRL and transformers are looked up.
+    `packages` are the site-packages folders where TRL and transformers are looked up.
     """
 
-    def __init__(
-        self, checkout: Path | None, packages: Sequence[Path], locked: Mapping[str, Schema] | None = None
-    ) -> None:
+    def __init__(self, checkout: Checkout | None, packages: Sequence[Path]) -> None:
         self.checkout = checkout
-        self._packages = PackageTree(packages)
-        self._open_instruct = None if checkout is None else Reader(FolderTree(checkout), self._packages)
-        self._trl: Reader | None = None
-        self._locked = locked or {}
+        self._packages = tuple(packages)
         self._read: dict[str, Schema | UserError] = {}
 
     def schema(self, trainer: Trainer) -> Schema:
@@ -54,26 +51,21 @@ class Schemas:
         if self.checkout is None:
             return None
         try:
-            return (self.checkout / path).read_text(encoding="utf-8")
+            return (self.checkout.root / path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return None
 
     def _schema(self, trainer: Trainer) -> Schema:
+        if trainer.name in ENTRIES:
+            return resolve_schema(trainer.name, self.checkout, self._packages).schema
+        packages = PackageTree(self._packages)
         if trainer.is_trl:
-            if self._trl is None:
-                self._trl = Reader(self._packages)
-            return self._trl.schema(trainer.script)
-        if self._open_instruct is not None:
-            return self._open_instruct.schema(trainer.script)
-        if trainer.name in self._locked:
-            return self._locked[trainer.name]
-        message = f"there is no open-instruct checkout here, so the flags of {trainer.script} can't be read"
-        raise UserError(
-            Problem("no_upstream", message, cure=f"get it with: {GET_SUBMODULE}, or name one: --upstream DIR")
-        )
-
-
-SchemaOf = Callable[[Trainer], Schema]
+            return read_schema(packages, trainer.script)
+        if self.checkout is not None:
+            return read_schema(FolderTree(self.checkout.root), trainer.script, packages)
+        message = f"the lock doesn't hold the flags of {trainer.script}, and there is no open-instruct checkout here"
+        cure = f"get the checkout with: {GET_SUBMODULE}, or name one: --upstream DIR"
+        raise UserError(Problem("no_upstream", message, cure=cure))
 
 
 def checkout_around(folder: Path) -> Path:

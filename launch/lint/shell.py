@@ -11,7 +11,7 @@ from launch.lint.launchers import Start, is_mason, reads_its_arguments, separate
 from launch.lint.lexer import lex
 from launch.lint.trainers import MARKER, Trainer
 from launch.lint.variables import Variables, expand, gather, no_variables
-from launch.lint.words import Document, Heredoc, Kind, Simple, Token, Unbalanced
+from launch.lint.words import Document, Heredoc, Kind, Simple, Token, UnbalancedError
 
 MAX_READINGS = 5  # `bash -c "ssh host '...'"`: how often one text is read again
 
@@ -51,6 +51,8 @@ class Commands:
     notes: tuple[Note, ...] = ()
 
 
+NOTHING = Commands()
+
 LineOf = Callable[[int], int]
 
 
@@ -66,10 +68,10 @@ def find_commands(text: str, line_of: LineOf, readings: int = 0) -> Commands:
     A text with a quote that is never closed is read line by line instead, with every variable unknown.
     """
     if readings > MAX_READINGS or MARKER.search(text) is None:
-        return Commands()
+        return NOTHING
     try:
         document = lex(text)
-    except Unbalanced as error:
+    except UnbalancedError as error:
         return _line_by_line(text, line_of, error, readings)
     return _in_document(text, document, gather(document, line_of), line_of, readings)
 
@@ -102,7 +104,7 @@ def _in_document(text: str, document: Document, variables: Variables, line_of: L
     for index, command in enumerate(document.commands):
         if not _concerns(command, marks, variables):
             continue
-        tokens = expand(command.words, variables)
+        tokens = _tokens(command, variables)
         lost = _lost_arguments(document.commands, index, line_of)
         for item in find_in_tokens(tokens, readings):
             cut = item.cut or command.cut
@@ -113,6 +115,14 @@ def _in_document(text: str, document: Document, variables: Variables, line_of: L
         notes.extend(inner.notes)
     found.sort(key=lambda item: item.line)
     return Commands(tuple(found), tuple(notes))
+
+
+def _tokens(command: Simple, variables: Variables) -> list[Token]:
+    """The command's words; the first one is where the command stands, even if a variable's value begins it."""
+    tokens = expand(command.words, variables)
+    if tokens:
+        tokens[0] = tokens[0]._replace(line=variables.line(command.start))
+    return tokens
 
 
 def _concerns(command: Simple, marks: list[int], variables: Variables) -> bool:
@@ -136,8 +146,8 @@ def _in_heredoc(heredoc: Heredoc, line_of: LineOf, readings: int) -> Commands:
     # The outer shell has put in its own variables before the inner one assigns any.
     try:
         document = lex(body, tolerant=True)
-    except Unbalanced:
-        return Commands()
+    except UnbalancedError:
+        return NOTHING
     line = numbering(body, first)
     return _in_document(body, document, no_variables(line), line, readings + 1)
 
@@ -161,7 +171,7 @@ def _lost_arguments(commands: list[Simple], index: int, line_of: LineOf) -> tupl
     return ()
 
 
-def _line_by_line(text: str, line_of: LineOf, error: Unbalanced, readings: int) -> Commands:
+def _line_by_line(text: str, line_of: LineOf, error: UnbalancedError, readings: int) -> Commands:
     line = line_of(error.offset)
     message = f"{error.opener} is opened here and never closed: bash cannot read on, so each line is checked by itself"
     found: list[Found] = []
@@ -183,7 +193,7 @@ def _line_by_line(text: str, line_of: LineOf, error: Unbalanced, readings: int) 
     return Commands(tuple(found), (Note("unbalanced_quote", message, line),))
 
 
-def _unbalanced(error: Unbalanced, line: int) -> Note:
+def _unbalanced(error: UnbalancedError, line: int) -> Note:
     return Note("unbalanced_quote", f"{error.opener} is opened here and never closed, so the rest is not read", line)
 
 
@@ -237,7 +247,7 @@ def _reread(tokens: Sequence[Token], readings: int) -> list[Found]:
     document = lex(joined, tolerant=True)
     variables = no_variables(line)
     return [
-        found for command in document.commands for found in find_in_tokens(expand(command.words, variables), readings)
+        found for command in document.commands for found in find_in_tokens(_tokens(command, variables), readings)
     ]
 
 

@@ -12,8 +12,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from launch.lint.arithmetic import evaluate
 from launch.lint.parameters import ASSIGNS
-from launch.lint.words import Document, Kind, Piece, Simple, Token, Word
+from launch.lint.words import Document, Kind, Piece, Simple, Token, Word, known_token
 
 MAX_DEPTH = 20  # variables whose values are made of variables
 MAX_EXPANDED = 200_000  # characters of one expansion, or words of one command
@@ -23,6 +24,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
 _READING = frozenset({"read", "mapfile", "readarray", "unset", "getopts", "printf", "let", "for", "select"})
 _FIELD = re.compile(r"[ \t\n]+")
+_WORD = re.compile(r"[^ \t\n]+")
 
 
 @dataclass(frozen=True)
@@ -189,8 +191,10 @@ def _expand_word(word: Word, variables: Variables, depth: int) -> list[Token]:
 
 def _expand_piece(piece: Piece, offset: int, variables: Variables, depth: int) -> list[Token | None] | None:
     """The words that a known expansion becomes; None in the list is an empty end (`X=" a"`), None alone is unknown."""
-    if piece.kind is Kind.UNKNOWN or not piece.text or depth >= MAX_DEPTH:
+    if not piece.text or depth >= MAX_DEPTH:
         return None
+    if piece.kind is Kind.UNKNOWN:
+        return _arithmetic(piece, offset, variables, depth)
     found = variables.value(piece.text, offset)
     if found is None:
         return None
@@ -206,6 +210,16 @@ def _expand_piece(piece: Piece, offset: int, variables: Variables, depth: int) -
             parts = None
         variables.expanded[key] = parts
     return variables.expanded[key]
+
+
+def _arithmetic(piece: Piece, offset: int, variables: Variables, depth: int) -> list[Token | None] | None:
+    def value(name: str) -> str | None:
+        inner = Piece(Kind.VARIABLE, name, True, "$" + name)
+        parts = _expand_piece(inner, offset, variables, depth + 1)
+        return parts[0].text if parts and parts[0] is not None and parts[0].known else None
+
+    number = evaluate(piece.source, value)
+    return None if number is None else [known_token(str(number), variables.line(offset))]
 
 
 def _elements(value: Word, quoted: bool, variables: Variables, depth: int) -> list[Token | None] | None:
@@ -240,5 +254,11 @@ def _value(value: Word, quoted: bool, variables: Variables, depth: int) -> list[
 
 
 def _split(token: Token) -> Iterator[Token | None]:
-    for field_text in _FIELD.split(token.text):
-        yield token._replace(text=field_text, prefix=field_text, raw=field_text) if field_text else None
+    """The words of a value, each with its own line; an empty one at either end is a blank that ends a word."""
+    fields = _FIELD.split(token.text)
+    raw = token.raw.replace("\\\n", " \n")
+    lines = [token.line + raw.count("\n", 0, match.start()) for match in _WORD.finditer(raw)]
+    alike = len(lines) == sum(map(bool, fields))  # else a continuation stands inside a word
+    at = iter(lines if alike else ())
+    for text in fields:
+        yield token._replace(text=text, line=next(at, token.line), prefix=text, raw=text) if text else None

@@ -79,10 +79,10 @@ class Document:
 
     commands: list[Simple] = field(default_factory=list)
     heredocs: list[Heredoc] = field(default_factory=list)
-    unbalanced: Unbalanced | None = None
+    unbalanced: UnbalancedError | None = None
 
 
-class Unbalanced(Exception):
+class UnbalancedError(Exception):
     """A quote or substitution that is opened at `offset` and never closed."""
 
     def __init__(self, offset: int, opener: str) -> None:
@@ -95,8 +95,8 @@ class Token(NamedTuple):
     """One argument as the program would get it, and the 1-based line where it was said.
 
     `known` is False when some of it is unknown (`text` then shows the unknown part as written); `single` is False when
-    it may become any number of words, none included; `prefix` is the literal text before the first unknown part; `raw` is
-    the text with the continuations that stood in its double quotes, for whoever has to count its lines.
+    it may become any number of words, none included; `prefix` is the literal text before the first unknown part;
+    `raw` is the text with the continuations that stood in its double quotes, for whoever has to count its lines.
     """
 
     text: str

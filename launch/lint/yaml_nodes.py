@@ -19,7 +19,7 @@ _HEADER = re.compile(r"[|>][^\n]*\n?")
 _ESCAPE = re.compile(r"\\(?:\n|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 
 
-class NotYaml(Exception):
+class NotYamlError(Exception):
     """The text can't be read as YAML: why, and on which 1-based line."""
 
     def __init__(self, reason: str, line: int) -> None:
@@ -110,7 +110,7 @@ def followed(node: Node) -> Node:
 
 
 def read_yaml(text: str) -> list[Node]:
-    """The documents of a YAML text. Raises NotYaml."""
+    """The documents of a YAML text. Raises NotYamlError."""
     loader_class: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     loader: Any = None
     try:
@@ -119,68 +119,76 @@ def read_yaml(text: str) -> list[Node]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         reason = str(getattr(error, "problem", None) or getattr(error, "reason", None) or "it can't be parsed")
-        raise NotYaml(reason, mark.line + 1 if mark is not None else 1) from None
+        raise NotYamlError(reason, mark.line + 1 if mark is not None else 1) from None
     finally:
         if loader is not None:
             loader.dispose()
 
 
 def _documents(loader: Any, text: str) -> list[Node]:
-    lines = text.split("\n")
-    documents: list[Node] = []
-    stack: list[tuple[Node, list[Node]]] = []
-    anchors: dict[str, Node] = {}
-    count = 0
+    builder = _Builder(loader, text.split("\n"))
     while loader.check_event():
-        event = loader.get_event()
-        node: Node | None = None
+        builder.take(loader.get_event())
+    return builder.documents
+
+
+class _Builder:
+    """Nodes from events. The lists of the nodes that are still open are on a stack of their own."""
+
+    def __init__(self, loader: Any, lines: list[str]) -> None:
+        self.loader = loader
+        self.lines = lines
+        self.documents: list[Node] = []
+        self.stack: list[tuple[Sequence | Mapping, list[Node]]] = []
+        self.anchors: dict[str, Node] = {}
+        self.count = 0
+
+    def take(self, event: Any) -> None:
+        line = event.start_mark.line + 1
         if isinstance(event, yaml.ScalarEvent):
-            node = _scalar(loader, event, lines)
+            self._add(_scalar(self.loader, event, self.lines), event)
         elif isinstance(event, yaml.AliasEvent):
-            anchored = anchors.get(event.anchor)
-            if anchored is None:
-                raise NotYaml(f"found undefined alias '{event.anchor}'", event.start_mark.line + 1)
-            node = Alias(anchored, event.start_mark.line + 1)
+            if event.anchor not in self.anchors:
+                raise NotYamlError(f"found undefined alias '{event.anchor}'", line)
+            self._add(Alias(self.anchors[event.anchor], line), None)
         elif isinstance(event, yaml.SequenceStartEvent):
-            node = Sequence(line=event.start_mark.line + 1)
+            self._open(Sequence(line=line), event)
         elif isinstance(event, yaml.MappingStartEvent):
-            node = Mapping(line=event.start_mark.line + 1)
+            self._open(Mapping(line=line), event)
         elif isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
-            parent, children = stack.pop()
-            if isinstance(parent, Sequence):
-                parent.items.extend(children)
-            elif isinstance(parent, Mapping):
-                parent.pairs.extend(zip(children[::2], children[1::2], strict=True))
+            node, children = self.stack.pop()
+            if isinstance(node, Sequence):
+                node.items.extend(children)
+            else:
+                node.pairs.extend(zip(children[::2], children[1::2], strict=True))
         elif isinstance(event, yaml.DocumentStartEvent):
-            anchors = {}
-        if node is None:
-            continue
-        count += 1
-        if count > MAX_NODES or len(stack) > MAX_DEPTH:
-            what = "has too many values" if count > MAX_NODES else "is nested too deeply"
-            raise NotYaml(f"it {what} to be a list of flags or a job", node.line)
-        (stack[-1][1] if stack else documents).append(node)
-        if getattr(event, "anchor", None) and not isinstance(node, Alias):
-            anchors[event.anchor] = node
-        if isinstance(node, Sequence | Mapping):
-            stack.append((node, []))
-    return documents
+            self.anchors = {}
+
+    def _add(self, node: Node, event: Any) -> None:
+        self.count += 1
+        if self.count > MAX_NODES or len(self.stack) > MAX_DEPTH:
+            what = "has too many values" if self.count > MAX_NODES else "is nested too deeply"
+            raise NotYamlError(f"it {what} to be a list of flags or a job", node.line)
+        (self.stack[-1][1] if self.stack else self.documents).append(node)
+        if event is not None and event.anchor:
+            self.anchors[event.anchor] = node
+
+    def _open(self, node: Sequence | Mapping, event: Any) -> None:
+        self._add(node, event)
+        self.stack.append((node, []))
 
 
-def _scalar(loader: Any, event: yaml.ScalarEvent, lines: list[str]) -> Scalar:
+def _scalar(loader: Any, event: Any, lines: list[str]) -> Scalar:
     tag = event.tag
     if tag is None or tag == "!":
         tag = loader.resolve(yaml.ScalarNode, event.value, event.implicit)
     start, end = event.start_mark, event.end_mark
-    if start.line == end.line:
-        source = lines[start.line][start.column : end.column] if start.line < len(lines) else ""
-    else:
-        inner = lines[start.line : end.line + 1]
+    inner = lines[start.line : end.line + 1]
+    if inner and end.line < len(lines):
+        inner[-1] = inner[-1][: end.column]
+    if inner:
         inner[0] = inner[0][start.column :]
-        if end.line < len(lines):
-            inner[-1] = inner[-1][: end.column]
-        source = "\n".join(inner)
-    return Scalar(event.value, str(tag).rpartition(":")[2], start.line + 1, source)
+    return Scalar(event.value, str(tag).rpartition(":")[2], start.line + 1, "\n".join(inner))
 
 
 def _plain(match: re.Match[str]) -> str:
