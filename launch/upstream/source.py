@@ -6,7 +6,6 @@ ids, so a copy without `.git` can be verified too.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from launch.errors import Problem, UserError
 from launch.upstream.lock import load_lock
+from launch.upstream.tree import blob_id
 
 DIR_VARIABLE = "OPEN_INSTRUCT_DIR"
 DIR_KEY = "upstream.dir"
@@ -109,11 +109,6 @@ def read_commit(root: Path) -> str | None:
             return content if _OBJECT_ID.fullmatch(content) else None
         name = content.removeprefix("ref:").strip()
     return None
-
-
-def blob_id(content: bytes) -> str:
-    """The id that git gives a file of this content."""
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def differing_files(root: Path, files: Mapping[str, str]) -> tuple[str, ...]:

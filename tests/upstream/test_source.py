@@ -13,6 +13,7 @@ import pytest
 from launch.errors import UserError
 from launch.upstream import source
 from launch.upstream.lock import load_lock
+from launch.upstream.tree import blob_id
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -137,13 +138,13 @@ def test_the_outer_project_is_not_mistaken_for_the_checkout(tree: Path, tmp_path
 
 def test_blob_ids_are_gits(tree: Path) -> None:
     (tree / "odd").write_bytes(b"\0\xff\n")
-    assert source.blob_id(b"\0\xff\n") == git("hash-object", "odd", cwd=tree)
+    assert blob_id(b"\0\xff\n") == git("hash-object", "odd", cwd=tree)
 
 
 def test_windows_line_ends_are_the_same_content(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"one\r\ntwo\r\n")
-    assert source.differing_files(tmp_path, {"a": source.blob_id(b"one\ntwo\n")}) == ()
-    assert source.differing_files(tmp_path, {"a": source.blob_id(b"one\n"), "b": "0" * 40}) == ("a", "b")
+    assert source.differing_files(tmp_path, {"a": blob_id(b"one\ntwo\n")}) == ()
+    assert source.differing_files(tmp_path, {"a": blob_id(b"one\n"), "b": "0" * 40}) == ("a", "b")
 
 
 def copy_of_locked_files(pinned: Path, target: Path) -> Path:

@@ -1,0 +1,166 @@
+"""Builds the rename ledger from open-instruct's own history: every flag change of every trainer, with its commit.
+
+A tool of this project's developers; nothing that a user runs imports it. `python -m launch.upstream.relock` calls it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launch.errors import UserError
+from launch.upstream.compare import Change, compare_schemas
+from launch.upstream.reader import Reader
+from launch.upstream.schema import Schema
+from launch.upstream.trainers import OPEN_INSTRUCT
+from launch.upstream.tree import GitTree, Tree
+
+_PULL_REQUEST = re.compile(r"\(#(\d+)\)")
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit of upstream's main branch; `pull_request` is the last `(#N)` of its subject."""
+
+    id: str
+    date: str
+    subject: str
+
+    @property
+    def pull_request(self) -> int | None:
+        numbers = _PULL_REQUEST.findall(self.subject)
+        return int(numbers[-1]) if numbers else None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one commit did to one trainer; `born` for the commit that added its script."""
+
+    trainer: str
+    commit: Commit
+    changes: tuple[Change, ...]
+    born: bool = False
+
+
+def build_ledger(
+    repo: Path,
+    base: str,
+    tip: str,
+    hints: Mapping[str, Any],
+    *,
+    packages: Tree | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """The ledger of `base`..`tip` as JSON. Raises ValueError when a hint says something that history doesn't."""
+    pairs = {hint["old"]: hint["new"] for hint in hints["renames"]}
+    steps = list(walk(repo, base, tip, pairs, packages=packages, tell=tell))
+    entries: dict[str, dict[str, Any]] = {}
+    for step in steps:
+        for change in step.changes:
+            entry = _entry(step, change)
+            known = entries.setdefault(json.dumps(entry, sort_keys=True), {**entry, "trainers": []})
+            known["trainers"].append(step.trainer)
+    _annotate(entries.values(), hints)
+    commits = {step.commit.id: step.commit for step in steps if step.changes or step.born}
+    return {
+        "schema_version": 1,
+        "base": _git(repo, "rev-parse", f"{base}^{{commit}}").strip(),
+        "tip": _git(repo, "rev-parse", f"{tip}^{{commit}}").strip(),
+        "commits": {
+            commit.id: {"date": commit.date, "pull_request": commit.pull_request, "subject": commit.subject}
+            for commit in commits.values()
+        },
+        "born": {step.trainer: step.commit.id for step in steps if step.born},
+        "entries": list(entries.values()),
+    }
+
+
+def walk(
+    repo: Path,
+    base: str,
+    tip: str,
+    pairs: Mapping[str, str],
+    *,
+    packages: Tree | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Iterator[Step]:
+    """Each trainer's schema change at each first-parent commit of `base`..`tip`, oldest first.
+
+    A commit at which a trainer can't be read is told and skipped: its changes show at the next one that can.
+    """
+    current: dict[str, Schema] = {}
+    oldest: str | None = None
+    for commit in _commits(repo, base, tip):
+        oldest = oldest or commit.id
+        blobs = _blobs(repo, commit.id)
+        with GitTree(repo, commit.id) as tree:
+            reader = Reader(tree, packages)
+            for trainer, entry in OPEN_INSTRUCT.items():
+                old = current.get(trainer)
+                if entry not in blobs:
+                    current.pop(trainer, None)
+                elif old is None or any(blobs.get(path) != blob for path, blob in old.files.items()):
+                    try:
+                        new = reader.schema(entry)
+                    except UserError as error:
+                        tell(f"{commit.date} {commit.id[:9]} {trainer}: {error}")
+                        continue
+                    changes = tuple(compare_schemas(old, new, pairs)) if old else ()
+                    born = old is None and commit.id != oldest
+                    current[trainer] = new
+                    if changes or born:
+                        tell(f"{commit.date} {commit.id[:9]} {trainer}: {len(changes)} changes")
+                        yield Step(trainer, commit, changes, born)
+
+
+def _commits(repo: Path, base: str, tip: str) -> Iterator[Commit]:
+    """`base` itself, then every first-parent commit after it that touches Python source of the package."""
+    ranges = (["-1", base], ["--reverse", f"{base}..{tip}", "--", "open_instruct/*.py"])
+    for arguments in ranges:
+        for line in _git(repo, "log", "--first-parent", "--format=%H%x00%cs%x00%s", *arguments).splitlines():
+            yield Commit(*line.split("\0"))
+
+
+def _blobs(repo: Path, commit: str) -> dict[str, str]:
+    lines = _git(repo, "ls-tree", "-r", commit, "open_instruct/").splitlines()
+    return {path: meta.split()[2] for meta, path in (line.split("\t", 1) for line in lines)}
+
+
+def _git(repo: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(repo), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, encoding="utf-8").stdout
+
+
+def _entry(step: Step, change: Change) -> dict[str, Any]:
+    values = {"renamed_to": change.renamed_to, "old": change.old, "new": change.new}
+    return {
+        "kind": change.kind,
+        "flag": change.flag,
+        **{name: value for name, value in values.items() if value is not None},
+        "commit": step.commit.id,
+    }
+
+
+def _annotate(entries: Sequence[dict[str, Any]] | Any, hints: Mapping[str, Any]) -> None:
+    """Adds the hints' notes to the entries that they are about."""
+    for hint in hints["renames"]:
+        matching = [e for e in entries if (e["kind"], e["flag"], e.get("renamed_to")) == ("renamed", *_ends(hint))]
+        if not matching:
+            raise ValueError(f"no commit renames {hint['old']} to {hint['new']}: the hint is wrong")
+        for entry in matching:
+            entry.update({"note": hint["note"]} if "note" in hint else {})
+    for flag, note in hints["removed"].items():
+        matching = [entry for entry in entries if (entry["kind"], entry["flag"]) == ("removed", flag)]
+        if not matching:
+            raise ValueError(f"no commit removes {flag}: the hint is wrong")
+        for entry in matching:
+            entry["note"] = note
+
+
+def _ends(hint: Mapping[str, Any]) -> tuple[str, str]:
+    return hint["old"], hint["new"]

@@ -1,0 +1,25 @@
+"""The open-instruct checkout and the packages that the tests read, where this machine has them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+from launch.upstream.source import SUBMODULE, is_checkout
+
+PROJECT = Path(__file__).resolve().parents[2]
+SITE_PACKAGES = [Path(sysconfig.get_paths()[name]) for name in ("purelib", "platlib")]
+
+
+def checkout() -> Path | None:
+    """The checkout that OPEN_INSTRUCT_DIR names, else the project's submodule."""
+    named = os.environ.get("OPEN_INSTRUCT_DIR")
+    root = Path(named) if named else PROJECT / SUBMODULE
+    return root if is_checkout(root) else None
+
+
+def has_commit(root: Path, commit: str) -> bool:
+    command = ["git", "-C", str(root), "cat-file", "-e", f"{commit}^{{commit}}"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -1,0 +1,131 @@
+"""What changed between two schemas: renames told from removals, and nothing told of what couldn't be read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.upstream.compare import Change, compare_schemas, likeness
+from launch.upstream.lock import locked_schema
+from launch.upstream.reader import read_schema
+from launch.upstream.schema import Field, Schema, Unknown
+from launch.upstream.tree import FolderTree, GitTree
+from tests.upstream.checkouts import checkout, has_commit
+
+
+def schema_of(folder: Path, body: str) -> Schema:
+    """The schema of a small script with one dataclass of this body."""
+    folder.mkdir(exist_ok=True)
+    indented = "\n".join(f"    {line}" for line in body.strip().splitlines())
+    text = (
+        "from dataclasses import dataclass, field\nfrom typing import List, Literal, Optional\n"
+        "from transformers import HfArgumentParser\n\n"
+        f"@dataclass\nclass Args:\n{indented}\n\n"
+        'if __name__ == "__main__":\n    HfArgumentParser((Args,)).parse_args_into_dataclasses()\n'
+    )
+    (folder / "script.py").write_text(text)
+    return read_schema(FolderTree(folder), "script.py")
+
+
+def changes_between(folder: Path, old: str, new: str, pairs: dict[str, str] | None = None) -> list[Change]:
+    return compare_schemas(schema_of(folder / "old", old), schema_of(folder / "new", new), pairs)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("a: int = 1", "a: int = 1", []),
+        ("a: int = 1", "a: int = 1\nb: str = 'x'", [Change("added", "b")]),
+        ("a: int = 1\nb: int = 2", "a: int = 1", [Change("removed", "b")]),
+        ("a: int = 1", "a: int = 2", [Change("default", "a", None, 1, 2)]),
+        ("a: int = 1", "a: float = 1", [Change("type", "a", None, "int", "float")]),
+        ("a: Optional[str] = None", "a: str | None = None", []),
+        ("a: List[str] = field(default_factory=list)", "a: list[str] = field(default_factory=list)", []),
+        (
+            "a: str = 'x'",
+            "a: str",
+            [Change("default", "a", None, "x", None), Change("required", "a", None, False, True)],
+        ),
+        (
+            "a: Literal['x', 'y'] = 'x'",
+            "a: Literal['x', 'z'] = 'x'",
+            [Change("choices", "a", None, ["x", "y"], ["x", "z"])],
+        ),
+        ("dataset_mixer: int = 1", "mixer: int = 1", [Change("renamed", "dataset_mixer", "mixer")]),
+        (
+            "shard: int = 1",
+            "fsdp_shard: float = 1",
+            [Change("renamed", "shard", "fsdp_shard", "int", "float")],
+        ),
+        (
+            "use_flash: bool = False",
+            "use_fast: bool = False",
+            [Change("removed", "use_flash"), Change("added", "use_fast")],
+        ),
+    ],
+)
+def test_changes(tmp_path: Path, old: str, new: str, expected: list[Change]) -> None:
+    assert changes_between(tmp_path, f"z: int = 0\n{old}", f"z: int = 0\n{new}") == expected
+
+
+def test_a_rename_by_help_text_and_one_that_only_a_person_knows(tmp_path: Path) -> None:
+    old = """
+epochs_in_all: int = field(default=2, metadata={"help": "How often to go through the data."})
+checkpointing: bool = field(default=False, metadata={"help": "Recompute activations."})
+"""
+    new = """
+passes: int = field(default=1, metadata={"help": "How often to go through the data."})
+memory_budget: float = field(default=1.0, metadata={"help": "Below 1.0 is on."})
+"""
+    told = changes_between(tmp_path, old, new, {"checkpointing": "memory_budget", "nothing": "passes"})
+    assert told == [
+        Change("renamed", "epochs_in_all", "passes"),
+        Change("renamed", "checkpointing", "memory_budget", "bool", "float"),
+    ]
+
+
+def test_what_is_unknown_is_not_changed_and_not_removed(tmp_path: Path) -> None:
+    old = schema_of(tmp_path / "old", "a: int = 1\nb: int = 1")
+    new = schema_of(tmp_path / "new", "a: int = some_call()")
+    assert new.fields["a"].unknown
+    assert compare_schemas(old, replace(new, unknown=(Unknown("options", "a base class can't be read"),))) == []
+    assert compare_schemas(old, new) == [Change("removed", "b")]
+
+
+def test_likeness_is_symmetric_in_names() -> None:
+    fields = list(locked_schema("finetune").fields.values())[:12]
+    assert all(0 <= likeness(one, other) <= 1 for one in fields for other in fields)
+    assert all(likeness(field, _renamed(field)) >= 0.9 for field in fields)
+
+
+def _renamed(field: Field) -> Field:
+    return replace(field, name=f"new_{field.name}")
+
+
+def test_the_three_commits() -> None:
+    """finetune has the same flags at 45901fd0 and at the pin; DPO gained ten and changed two."""
+    root = checkout()
+    if root is None or not has_commit(root, "45901fd0"):
+        pytest.skip("no open-instruct checkout with history: set OPEN_INSTRUCT_DIR")
+    pin = locked_schema("finetune")
+    with GitTree(root, "45901fd0") as tree:
+        assert compare_schemas(read_schema(tree, "open_instruct/finetune.py"), pin) == []
+        dpo = compare_schemas(read_schema(tree, "open_instruct/dpo_tune_cache.py"), locked_schema("dpo_tune_cache"))
+    assert sorted(change.flag for change in dpo if change.kind == "added") == [
+        "activation_checkpointing_mode",
+        "activation_checkpointing_modules",
+        "cp_degree",
+        "cp_strategy",
+        "data_loader_seed",
+        "loss_implementation",
+        "rope_scaling_beta_fast",
+        "rope_scaling_beta_slow",
+        "rope_scaling_factor",
+        "rope_scaling_old_context_len",
+    ]
+    others = {(change.kind, change.flag) for change in dpo if change.kind != "added"}
+    assert ("default", "max_grad_norm") in others
+    assert ("required", "model_name_or_path") in others
+    assert not {flag for kind, flag in others if kind in ("renamed", "removed")}

@@ -1,0 +1,273 @@
+"""The ledger: every rename and removal that upstream's history holds, and the sentences made from it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.upstream import history as builder
+from launch.upstream.ledger import Entry, explain, history, load_ledger
+from launch.upstream.lock import load_lock, locked_schema
+from launch.upstream.reader import read_schema
+from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT
+from launch.upstream.tree import GitTree
+from tests.upstream.checkouts import checkout, has_commit
+
+# Found by another tool from the same history, entry by entry: (trainers, flag, new name or None, pull request).
+KNOWN = [
+    ("dpo_tune_cache", "dataset_cache_mode", "cache_mode", 1375),
+    ("dpo_tune_cache", "dataset_config_hash", "config_hash", 1375),
+    ("dpo_tune_cache", "dataset_local_cache_dir", "local_cache_dir", 1375),
+    ("dpo_tune_cache", "dataset_mixer_list", "mixer_list", 1375),
+    ("dpo_tune_cache", "dataset_mixer_list_splits", "mixer_list_splits", 1375),
+    ("dpo_tune_cache", "dataset_skip_cache", "skip_cache", 1375),
+    ("dpo_tune_cache", "dataset_target_columns", "target_columns", 1375),
+    ("dpo_tune_cache", "dataset_transform_fn", "transform_fn", 1375),
+    ("dpo_tune_cache", "dpo_beta", "beta", 1375),
+    ("dpo_tune_cache", "dpo_gamma_beta_ratio", "gamma_beta_ratio", 1375),
+    ("dpo_tune_cache", "dpo_label_smoothing", "label_smoothing", 1375),
+    ("dpo_tune_cache", "dpo_loss_type", "loss_type", 1375),
+    ("dpo_tune_cache", "clip_grad_norm", "max_grad_norm", 1357),
+    ("dpo_tune_cache", "num_train_epochs", "num_epochs", 1357),
+    ("dpo_tune_cache", "wandb_project_name", "wandb_project", 1357),
+    ("dpo_tune_cache", "report_to", None, 1353),
+    ("dpo_tune_cache dpo", "gradient_checkpointing", "activation_memory_budget", 1444),
+    ("finetune dpo_tune_cache dpo", "use_flash_attn", None, 1567),
+    ("dpo_tune_cache dpo", "attn_backend", "attn_implementation", 1567),
+    ("dpo_tune_cache dpo", "shard_degree", "fsdp_shard_degree", 1467),
+    ("dpo_tune_cache dpo", "num_replicas", "fsdp_num_replicas", 1467),
+    ("dpo_tune_cache dpo", "pipeline_parallel_degree", None, 1458),
+    ("finetune dpo_tune_cache dpo", "add_seed_and_date_to_exp_name", None, 1468),
+    ("finetune", "run_name", None, 747),
+    ("finetune dpo_tune_cache", "overwrite_output_dir", None, 609),
+    ("finetune dpo_tune_cache", "train_file", None, 641),
+    ("finetune", "reduce_loss", None, 1024),
+    ("dpo_tune_cache", "reduce_loss", None, 1048),
+]
+# (trainer, kind, flag, old, new, pull request)
+KNOWN_VALUES = [
+    ("finetune", "default", "chat_template_name", "tulu", "olmo", 765),
+    ("finetune", "default", "chat_template_name", "olmo", "tulu", 810),
+    ("finetune", "default", "chat_template_name", "tulu", None, 1035),
+    ("finetune", "default", "verbose", True, False, 825),
+    ("dpo", "default", "logging_steps", None, 1, 1576),
+    ("dpo", "default", "num_epochs", 2, 1, 1547),
+    ("dpo", "default", "warmup_ratio", 0.03, 0.1, 1547),
+    ("dpo", "default", "beta", 0.1, 5.0, 1547),
+    ("dpo_tune_cache", "default", "loss_type", "dpo", "dpo_norm", 1547),
+    ("dpo_tune_cache", "default", "checkpointing_steps", None, 500, 1391),
+    ("dpo", "default", "max_grad_norm", -1, None, 1591),
+    ("dpo", "required", "model_name_or_path", False, True, 1671),
+    ("dpo_tune_cache", "type", "dpo_loss_type", "str", "DPOLossType", 1374),
+    (
+        "dpo",
+        "choices",
+        "attn_implementation",
+        ["flash_attention_3", "flash_attention_2", "sdpa", "eager"],
+        ["torch", "flash_2", "flash_3", "flash_4", "te"],
+        1569,
+    ),
+]
+
+
+def entry(trainer: str, kind: str, flag: str, pull_request: int) -> Entry:
+    (found,) = (e for e in history(trainer, flag) if (e.kind, e.flag, e.pull_request) == (kind, flag, pull_request))
+    return found
+
+
+@pytest.mark.parametrize(("trainers", "flag", "renamed_to", "pull_request"), KNOWN)
+def test_every_known_rename_and_removal_is_there(
+    trainers: str, flag: str, renamed_to: str | None, pull_request: int
+) -> None:
+    for trainer in trainers.split():
+        found = entry(trainer, "renamed" if renamed_to else "removed", flag, pull_request)
+        assert found.renamed_to == renamed_to
+
+
+@pytest.mark.parametrize("known", KNOWN_VALUES, ids=lambda known: f"{known[0]}-{known[2]}-{known[5]}")
+def test_known_changes_of_values(known: tuple[str, str, str, Any, Any, int]) -> None:
+    trainer, kind, flag, old, new, pull_request = known
+    found = entry(trainer, kind, flag, pull_request)
+    assert (found.old, found.new) == (old, new)
+
+
+def test_flags_that_came_are_there_too() -> None:
+    assert entry("finetune", "added", "sequence_parallel_size", 1539).date == "2026-03-20"
+    assert entry("finetune", "added", "use_liger_kernel", 601).date == "2025-03-11"
+
+
+def test_the_ledger_ends_at_the_pin_and_explains_the_locked_schemas() -> None:
+    ledger = load_ledger()
+    assert ledger.tip == load_lock().pin
+    for trainer in OPEN_INSTRUCT:
+        fields = locked_schema(trainer).fields
+        there: dict[str, bool] = {}
+        for change in (e for e in ledger.entries if trainer in e.trainers):
+            if change.kind in ("added", "removed", "renamed"):
+                there[change.flag] = change.kind == "added"
+            if change.renamed_to:
+                there[change.renamed_to] = True
+        assert {flag for flag, is_there in there.items() if is_there != (flag in fields)} == set(), trainer
+
+
+def test_every_hint_of_names_that_mean_the_same_is_a_real_name() -> None:
+    locked = {flag for trainer in ENTRIES for flag in locked_schema(trainer).fields}
+    once = {entry.flag for entry in load_ledger().entries}
+    for group in load_ledger().same:
+        assert set(group) - locked - once == set(), group
+        assert len(group) > 1
+
+
+@pytest.mark.parametrize(
+    ("trainer", "flag", "use", "sentence"),
+    [
+        (
+            "finetune",
+            "use_flash_attn",
+            None,
+            "'use_flash_attn' was removed upstream in #1567 (2026-03-30): attention is ",
+        ),
+        ("finetune", "chat_template", "chat_template_name", "finetune's is 'chat_template_name'"),
+        (
+            "reward_modeling",
+            "chat_template",
+            "chat_template_name",
+            "was renamed to 'chat_template_name' upstream in #619",
+        ),
+        ("finetune", "mixer_list", "dataset_mixer_list", "'mixer_list' is dpo_tune_cache's name; finetune's is"),
+        ("dpo_tune_cache", "dataset_mixer_list", "mixer_list", "was renamed to 'mixer_list' upstream in #1375"),
+        ("dpo", "dataset_mixer_list", "mixer_list", "dpo's is 'mixer_list'"),
+        ("finetune", "num_epochs", "num_train_epochs", "finetune's is 'num_train_epochs'"),
+        ("olmo_core_finetune", "num_train_epochs", "num_epochs", "olmo_core_finetune's is 'num_epochs'"),
+        ("dpo", "gradient_checkpointing", "activation_memory_budget", "in #1444 (2026-01-31): a number now"),
+        ("finetune", "activation_memory_budget", "gradient_checkpointing", "finetune's is 'gradient_checkpointing'"),
+        ("trl_sft", "max_seq_length", "max_length", "trl_sft's is 'max_length'"),
+        ("trl_sft", "use_flash_attn", None, "trl_sft never had 'use_flash_attn'"),
+        ("finetune", "beta", None, "not of finetune"),
+        ("open_instruct/finetune.py", "train_file", None, "was removed upstream in #641 (2025-04-08)"),
+    ],
+)
+def test_sentences(trainer: str, flag: str, use: str | None, sentence: str) -> None:
+    found = explain(trainer, flag, locked_schema(trainer).fields)
+    assert found is not None
+    assert found.use == use
+    assert sentence in found.sentence
+    assert found.cure == (
+        f"write '{use}'" if use else "delete it" if "removed" in sentence or "never" in sentence else None
+    )
+
+
+def test_nothing_is_said_of_a_known_flag_a_typo_or_another_script() -> None:
+    fields = locked_schema("finetune").fields
+    assert explain("finetune", "learning_rate", fields) is None
+    assert explain("finetune", "learnin_rate", fields) is None
+    assert explain("train.py", "use_flash_attn", fields) is None
+
+
+def test_no_explanation_proposes_a_name_that_the_schema_lacks() -> None:
+    names = {name for e in load_ledger().entries for name in (e.flag, e.renamed_to) if name}
+    for trainer in ENTRIES:
+        fields = locked_schema(trainer).fields
+        for name in names:
+            found = explain(trainer, name, fields)
+            assert found is None or found.use is None or found.use in fields
+
+
+def test_an_older_checkout_is_told_of_names_that_are_not_there_yet() -> None:
+    old_flags = set(locked_schema("dpo_tune_cache").fields) - {"mixer_list", "activation_memory_budget", "cp_degree"}
+    old_flags |= {"dataset_mixer_list", "gradient_checkpointing"}
+    found = explain("dpo_tune_cache", "mixer_list", old_flags)
+    assert found is not None
+    assert found.use == "dataset_mixer_list"
+    added = explain("dpo_tune_cache", "cp_degree", old_flags)
+    assert added is not None
+    assert "was added upstream in #" in added.sentence
+
+
+@pytest.fixture
+def upstream() -> Iterator[Path]:
+    root = checkout()
+    if root is None or not has_commit(root, "6b3964bc"):
+        pytest.skip("no open-instruct checkout with history: set OPEN_INSTRUCT_DIR")
+    yield root
+
+
+def test_a_part_of_history_built_anew_equals_the_ledger(upstream: Path) -> None:
+    """From just before #1374 to #1391: ten commits, twelve renames."""
+    content = builder.build_ledger(upstream, "4d27b6ad6^", "8befd55e2", {"renames": [], "removed": {}})
+    assert content["born"] == {"dpo": "8befd55e21d045805d9abcc33120456aeb1e4546"}
+    built = {
+        (entry["kind"], entry["flag"], entry.get("renamed_to"), entry["commit"], tuple(entry["trainers"]))
+        for entry in content["entries"]
+        if "attn_implementation" not in entry["flag"]  # its values stand in olmo_core
+    }
+    ledger = load_ledger()
+    committed = {
+        (e.kind, e.flag, e.renamed_to, e.commit, e.trainers)
+        for e in ledger.entries
+        if e.commit in content["commits"] and e.flag != "attn_implementation"
+    }
+    assert built == committed
+    assert len([e for e in built if e[0] == "renamed"]) >= 12
+
+
+def test_a_hint_that_history_does_not_bear_out_is_refused(upstream: Path) -> None:
+    for hints in (
+        {"renames": [{"old": "a", "new": "b"}], "removed": {}},
+        {"renames": [], "removed": {"learning_rate": "why"}},
+    ):
+        with pytest.raises(ValueError, match="the hint is wrong"):
+            builder.build_ledger(upstream, "8befd55e2^", "8befd55e2", hints)
+
+
+def test_replaying_the_ledger_over_the_oldest_schema_gives_todays(upstream: Path) -> None:
+    for trainer in ("finetune", "dpo_tune_cache", "reward_modeling"):
+        with GitTree(upstream, load_ledger().base) as tree:
+            flags = set(read_schema(tree, ENTRIES[trainer]).fields)
+        for change in (e for e in load_ledger().entries if trainer in e.trainers):
+            if change.kind in ("removed", "renamed"):
+                flags.remove(change.flag)
+            if change.kind == "added" or change.renamed_to:
+                flags.add(change.renamed_to or change.flag)
+        assert flags == set(locked_schema(trainer).fields), trainer
+
+
+def test_pull_requests_come_from_the_subject(tmp_path: Path) -> None:
+    commit = builder.Commit("0" * 40, "2026-01-01", 'Reapply "x (#1)" (#12)')
+    assert commit.pull_request == 12
+    assert builder.Commit("0" * 40, "2026-01-01", "no number").pull_request is None
+
+
+def test_a_script_that_cannot_be_read_is_told_and_skipped(tmp_path: Path) -> None:
+    """A small history: the parser breaks in the middle, and its changes show at the commit that mends it."""
+    script = tmp_path / "open_instruct/finetune.py"
+    script.parent.mkdir()
+
+    def commit(body: str) -> None:
+        script.write_text(body)
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+        for command in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", "change (#7)"]):
+            subprocess.run(["git", "-C", str(tmp_path), *command], check=True, capture_output=True)
+
+    text = (
+        "from dataclasses import dataclass\nfrom transformers import HfArgumentParser\n"
+        "@dataclass\nclass A:\n    {field}: int = 1\nHfArgumentParser((A,)).parse_args_into_dataclasses()\n"
+    )
+    commit(text.format(field="one"))
+    first = subprocess.run(
+        ["git", "-C", str(tmp_path), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    )
+    commit("def broken(:\n")
+    commit(text.format(field="my_one"))
+    told: list[str] = []
+    hints: dict[str, Any] = {"renames": [], "removed": {}}
+    content = builder.build_ledger(tmp_path, first.stdout.strip(), "HEAD", hints, tell=told.append)
+    assert len([line for line in told if "can't be read" in line]) == 1
+    ((only),) = content["entries"]
+    assert (only["kind"], only["flag"], only["renamed_to"]) == ("renamed", "one", "my_one")
+    assert json.dumps(content)

@@ -1,0 +1,124 @@
+"""The lock: complete, fast, and equal to a fresh read of the pin."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from launch.errors import UserError
+from launch.filecheck.package import installed_version
+from launch.upstream.lock import SCHEMAS, load_lock, locked_schema
+from launch.upstream.reader import Reader
+from launch.upstream.relock import build_lock
+from launch.upstream.schema import Field, schema_from_json, schema_to_json
+from launch.upstream.source import differing_files
+from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL, trainer_name
+from launch.upstream.tree import GitTree, PackageTree
+from tests.upstream.checkouts import SITE_PACKAGES, checkout, has_commit
+
+
+def test_every_trainer_is_locked_and_readable() -> None:
+    assert sorted(path.stem for path in SCHEMAS.glob("*.json")) == sorted(ENTRIES)
+    for name, entry in ENTRIES.items():
+        schema = locked_schema(name)
+        assert schema.entry == entry
+        assert len(schema.fields) > 50
+        assert schema.unknown == ()
+        assert schema_from_json(schema_to_json(schema)) == schema
+
+
+def test_the_locks_files_are_the_schemas_files() -> None:
+    lock = load_lock()
+    files = {path: blob for name in OPEN_INSTRUCT for path, blob in locked_schema(name).files.items()}
+    assert files == lock.files
+    assert set(lock.packages) == {"trl", "transformers", "olmo_core"}
+
+
+def test_choices_that_only_olmo_core_says_are_in_the_lock() -> None:
+    attention = locked_schema("dpo").fields["attn_implementation"]
+    assert attention.choices == ("torch", "flash_2", "flash_3", "flash_4", "te")
+
+
+def test_an_unknown_trainer_is_a_users_mistake() -> None:
+    with pytest.raises(UserError) as refusal:
+        locked_schema("fintune")
+    assert refusal.value.problems[0].id == "unknown_trainer"
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("finetune", "finetune"),
+        ("open_instruct/finetune.py", "finetune"),
+        ("external/open-instruct/open_instruct/dpo.py", "dpo"),
+        ("C:\\work\\open_instruct\\dpo.py", "dpo"),
+        ("open_instruct.grpo_fast", "grpo_fast"),
+        ("trl.scripts.dpo", "trl_dpo"),
+        ("lib/python3.11/site-packages/trl/scripts/sft.py", "trl_sft"),
+        ("train.py", None),
+        ("trl/scripts/grpo.py", None),
+        ("", None),
+    ],
+)
+def test_trainer_names(said: str, meant: str | None) -> None:
+    assert trainer_name(said) == meant
+
+
+def test_loading_is_fast() -> None:
+    def seconds() -> float:
+        load_lock.cache_clear()
+        start = time.perf_counter()
+        load_lock()
+        schema_from_json(schema_to_json(locked_schema("dpo")))
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) < 0.02
+
+
+def _known_alike(fresh: Field, locked: Field) -> Field:
+    """The locked field with the aspects that can't be read here (olmo_core isn't installed) as read here."""
+    if not fresh.unknown:
+        return locked
+    names = ("kind", "nargs", "const", "choices", "default", "declared", "unknown", "negatable", "required", "settable")
+    return replace(locked, **{name: getattr(fresh, name) for name in (*names, "unsettable_because")})
+
+
+def test_the_lock_equals_a_fresh_read_of_the_pin() -> None:
+    root = checkout()
+    lock = load_lock()
+    if root is None or not has_commit(root, lock.pin):
+        pytest.skip("no open-instruct checkout with the pin: set OPEN_INSTRUCT_DIR or fetch the submodule")
+    with GitTree(root, lock.pin) as tree:
+        reader = Reader(tree, PackageTree(SITE_PACKAGES))
+        for name, entry in OPEN_INSTRUCT.items():
+            fresh, locked = reader.schema(entry), locked_schema(name)
+            alike = {flag: _known_alike(field, locked.fields[flag]) for flag, field in fresh.fields.items()}
+            assert fresh.fields == alike, name
+            assert list(fresh.fields) == list(locked.fields)
+            assert replace(fresh, fields={}, package_files={}) == replace(locked, fields={}, package_files={})
+
+
+def test_trls_schemas_equal_a_fresh_read_of_the_locked_versions() -> None:
+    for name in ("trl", "transformers"):
+        if installed_version(name, SITE_PACKAGES) != load_lock().packages[name]:
+            pytest.skip(f"{name} {load_lock().packages[name]} is not installed in this interpreter")
+    for name, entry in TRL.items():
+        assert Reader(PackageTree(SITE_PACKAGES)).schema(entry) == locked_schema(name)
+
+
+def test_relocking_the_pin_changes_nothing_of_upstreams_files() -> None:
+    root = checkout()
+    lock = load_lock()
+    if root is None or not has_commit(root, lock.pin):
+        pytest.skip("no open-instruct checkout with the pin: set OPEN_INSTRUCT_DIR or fetch the submodule")
+    texts = build_lock(root, lock.pin[:12], [])
+    assert {path.stem for path in texts} == {"lock", *OPEN_INSTRUCT}
+    assert texts[SCHEMAS.parent / "lock.json"] == (SCHEMAS.parent / "lock.json").read_text(encoding="utf-8")
+    if not differing_files(root, lock.files):
+        assert texts[SCHEMAS / "finetune.json"].splitlines()[1:8] == _head("finetune", 8)
+
+
+def _head(name: str, lines: int) -> list[str]:
+    return (SCHEMAS / f"{name}.json").read_text(encoding="utf-8").splitlines()[1:lines]
