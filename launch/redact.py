@@ -75,7 +75,11 @@ _NAMED = re.compile(
 )
 _NAME_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _PLAIN = frozenset(b"none null true false str bool int <set> any optional[str]".split())
-_COUNT = re.compile(rb"-?(?:\d{1,7}|\d*\.\d+(?:e[+-]?\d+)?|nan|inf)\.?", re.IGNORECASE)
+# what a token of text looks like: a count, a rate, `<pad>`, `</s>`, `<|end|>`
+_NO_ACCESS = re.compile(rb"-?(?:\d{1,7}|\d*\.\d+(?:e[+-]?\d+)?|nan|inf)\.?|</?\|?\w{1,32}\|?>", re.IGNORECASE)
+_TEXT_BEFORE = re.compile(
+    rb"(?i)\b(?:pad|eos|bos|unk|mask|special|next|per|first|last|stop|new|unexpected)(?:ding)? \Z"
+)
 _TOKEN_BYTES = re.compile(rb"[A-Za-z0-9._~+/=:@%-]*")
 _DULL_VALUES = frozenset(["enabled", "disabled", "default", "required", "optional"])
 
@@ -120,7 +124,9 @@ def _named_span(data: bytes, match: re.Match[bytes]) -> _Span | None:
     value = match[group]
     if value.lower() in _PLAIN or not is_sensitive_name(name.decode("ascii", "replace")):
         return None
-    if b"token" in name.lower() and _COUNT.fullmatch(value):
+    if b"token" in name.lower() and (
+        _NO_ACCESS.fullmatch(value) or _TEXT_BEFORE.search(data, max(0, start - 20), start)
+    ):
         return None
     return _Span(start, *match.span(group))
 

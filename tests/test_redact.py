@@ -108,6 +108,7 @@ def test_a_secret_in_free_text(text: str, secret: str, plain: Redactor) -> None:
         "task-abcdefghijklmnopqrstuvwxyz disk-0123456789012345678",
         "hf_home hf_transfer sk-learn AKIA",
         "token = None",
+        "setting the pad token: <|pad|>, EOS token: foo, token: </s>",
     ],
 )
 def test_what_is_no_secret_stays(text: str, plain: Redactor) -> None:

@@ -7,6 +7,7 @@ main thread: signals, display, the nanny's reports
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 import os
@@ -19,7 +20,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -93,10 +93,10 @@ class _Nanny:
 
     def tell(self, word: str) -> None:
         assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(word.encode() + b"\n")
-        except OSError:
-            return  # it is gone, and its reports have ended
+        data = memoryview(word.encode() + b"\n")
+        with contextlib.suppress(OSError):  # it is gone, and its reports end
+            while data:  # a signal can cut a write short
+                data = data[self._process.stdin.write(data) :]
 
     def hear(self) -> bool:
         """Takes what has been reported; False at the end."""
@@ -141,7 +141,7 @@ class _Stops:
         self.nanny.tell("kill" if len(self.signals) > 1 else "stop")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _handling(stops: _Stops, signals: Sequence[signal.Signals]) -> Iterator[None]:
     before = [(number, signal.signal(number, stops.ask)) for number in signals]
     try:
