@@ -105,15 +105,20 @@ sys.exit(outcome.exit_code)
 """
 
 
-def start_supervisor(folder: Path, body: str, before: Sequence[str] = (), ranks: int = 1) -> subprocess.Popen[bytes]:
-    """Starts a supervisor of its own around the fake trainer; what it shows goes to `shown.txt`.
+def supervisor_command(folder: Path, body: str, before: Sequence[str] = (), ranks: int = 1) -> list[str]:
+    """A supervisor of its own around the fake trainer, to be run from ROOT.
 
     Every process of the run has FAKE=<folder> in its environment: `alive` finds them.
     """
     path = script(folder, body)
+    return [sys.executable, "-c", _SUPERVISOR, str(folder), str(ranks), sys.executable, *before, str(path)]
+
+
+def start_supervisor(folder: Path, body: str, before: Sequence[str] = (), ranks: int = 1) -> subprocess.Popen[bytes]:
+    """Starts `supervisor_command`; what it shows goes to `shown.txt`."""
     with (folder / "shown.txt").open("wb") as shown:
         return subprocess.Popen(
-            [sys.executable, "-c", _SUPERVISOR, str(folder), str(ranks), sys.executable, *before, str(path)],
+            supervisor_command(folder, body, before, ranks),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=shown,
