@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launch.upstream.conversion import UNKNOWN
-from launch.upstream.evaluation import MACHINE, RaisedError, Values, is_open, worse
+from launch.upstream.evaluation import MACHINE, UNSAID, RaisedError, Values, is_open, worse
 from launch.upstream.schema import ParserClass, Program, Schema
 
 
@@ -47,9 +47,9 @@ def _run(schema: Schema, cls: ParserClass, values: Mapping[str, Any], defaults_k
     for name in cls.fields:
         item = schema.fields[name]
         if name in values:
-            state[name] = values[name]
+            state[name] = UNSAID if values[name] is UNKNOWN and item.none_words else values[name]
         elif item.in_parser and (item.required or not defaults_known):
-            state[name] = UNKNOWN
+            state[name] = UNSAID
         else:
             state[name] = MACHINE if "default" in item.unknown else item.default
     run = _Run(frozenset(cls.fields), Values(state))
@@ -212,7 +212,7 @@ class _Run:
 
 
 def _weaker(certainty: bool | None, unknown: Any) -> bool | None:
-    """What a raise under this condition amounts to: `UNKNOWN` makes it undecided, the machine an assumption."""
-    if unknown is not UNKNOWN:
+    """What a raise under this condition amounts to: the machine makes it an assumption, the rest undecided."""
+    if unknown is MACHINE:
         return False
     return None if certainty is True else certainty

@@ -1,7 +1,8 @@
 """Expressions of a compiled `__post_init__` (see `post_init.py`), evaluated in three-valued logic.
 
-Two kinds of values aren't known: `UNKNOWN` ones come from the command line (a shell variable), and `MACHINE` ones from
-anything else that the code looks at (the GPU, the environment, a function that isn't followed).
+Three kinds of values aren't known. `UNKNOWN`: a value that the command line gives, such as a shell variable; it isn't
+None. `UNSAID`: what hangs on such a value, or on a file that hasn't been read; it may be None. `MACHINE`: anything else
+that the code looks at (the GPU, the environment, a function that isn't followed).
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ class _Machine:
         return "MACHINE"
 
 
+class _Unsaid:
+    def __repr__(self) -> str:
+        return "UNSAID"
+
+
 MACHINE = _Machine()
+UNSAID = _Unsaid()
 _TYPES: Mapping[str, type] = {t.__name__: t for t in (str, int, float, bool, list, tuple, dict)}
 _CALLS: Mapping[str, Callable[..., Any]] = {
     f.__name__: f for f in (len, int, float, str, bool, sum, min, max, abs, round, sorted, list, tuple, set, any, all)
@@ -194,7 +201,7 @@ class Values:
         for part in parts:
             value = self.compute(part) if open_part is None else self.guarded(part)
             if is_open(value):
-                open_part = value if open_part is None or value is UNKNOWN else open_part
+                open_part = value if open_part is None or value is not MACHINE else open_part
             elif bool(value) is stop:
                 return value if open_part is None else stop
         return value if open_part is None else open_part
@@ -219,28 +226,31 @@ def _truth(value: Any) -> Any:
 
 
 def is_open(value: Any) -> bool:
-    return value is UNKNOWN or value is MACHINE
+    return value is UNKNOWN or value is UNSAID or value is MACHINE
 
 
 def _holds_open(value: Any) -> Any:
     """The open value inside a list, or None."""
     if isinstance(value, list):
         inner = [found for part in value if (found := _holds_open(part)) is not None]
-        return UNKNOWN if any(part is UNKNOWN for part in inner) else (inner[0] if inner else None)
+        return UNSAID if any(part is not MACHINE for part in inner) else (MACHINE if inner else None)
     return value if is_open(value) else None
 
 
 def _apply(function: Callable[..., Any], *arguments: Any) -> Any:
+    if function in (operator.is_, operator.is_not) and UNKNOWN in arguments and None in arguments:
+        return function is operator.is_not  # what a command line gives is never None
     if function in (_CALLS["len"], operator.is_, operator.is_not) and not any(is_open(a) for a in arguments):
         return function(*arguments)
     found = [opened for argument in arguments if (opened := _holds_open(argument)) is not None]
     if found:
-        return UNKNOWN if any(part is UNKNOWN for part in found) else found[0]
+        return UNSAID if any(part is not MACHINE for part in found) else MACHINE
     return function(*arguments)
 
 
 def worse(value: Any) -> Any:
-    return UNKNOWN if value is UNKNOWN else MACHINE
+    """What is left of a value that hangs on this open one."""
+    return MACHINE if value is MACHINE else UNSAID
 
 
 def _merged(first: dict[str, Any], second: dict[str, Any], unknown: Any) -> dict[str, Any]:

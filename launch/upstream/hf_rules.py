@@ -79,7 +79,8 @@ def rule_for(node: TypeNode, default: Default, metadata: Mapping[str, Any], none
     kind, value = "", default.value
     if isinstance(reduced, LiteralOf | EnumOf):
         kind, choices = "choice", reduced.values
-        required = required or not default.given
+        required = required or not default.given  # a default_factory isn't looked at
+        value = value if default.given else None
     elif reduced == _BOOL or _is_optional_bool(reduced):
         kind = "bool"
         if reduced == _BOOL or (default.given and value is not None):

@@ -1,0 +1,165 @@
+"""Random command lines, judged by the real HfArgumentParser and by `check_argv`.
+
+They agree on what is refused, on the values where nothing is, and on what `__post_init__` raises. The exceptions, where
+`check_argv` is stricter on purpose (the command isn't `ok` although argparse takes it), are the table STRICTER.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launch.upstream import UNKNOWN, Field, Schema, check_argv, options
+from tests.upstream.real import Judge
+
+# kind of problem: why argparse's own answer is not good enough
+STRICTER = {
+    "abbreviated": "argparse completes a unique prefix; upstream's next flag with that prefix breaks the script",
+    "duplicate": "argparse keeps the last value and says nothing about the first",
+}
+
+WORDS = {
+    "int": ["0", "3", "-2", "1e4", "1.0", " 5 ", "1_000", "x", ""],
+    "float": ["0.5", "-1", "-1e-5", "nan", "1e400", "-.5", "x", "", "none"],
+    "bool": ["true", "False", "yes", "n", "1", "on", "", "None"],
+    "str": ["text", "", "-", "two words", "-dashed", "--dashed with space", "-5", "none", "a=b", "gpu1", "gpux"],
+    "choice": ["nope", "", "1", "two"],
+    "enum": ["nope", "red"],
+    "dict": ["{}", "", "none", '{"a": 1}'],
+}
+
+
+@st.composite
+def argv_for(draw: st.DrawFn, schema: Schema) -> list[str]:
+    every = options(schema)
+    argv: list[str] = []
+    for option in draw(st.lists(st.sampled_from(every), max_size=6)):
+        flag = draw(st.sampled_from(option.strings))
+        if draw(st.integers(0, 9)) == 0:
+            flag = flag[: draw(st.integers(3, len(flag)))]
+        argv += draw(_with_value(flag, option.field, option.nargs))
+    for option in every:
+        if option.required and draw(st.integers(0, 5)):
+            argv += [option.strings[0], _good_word(option.field)]
+    noise = st.sampled_from(["--unknown_flag", "positional", "--", "-x", "--max-seq_length=3", "-1", ""])
+    for word in draw(st.lists(noise, max_size=1)) if draw(st.integers(0, 4)) == 0 else []:
+        argv.insert(draw(st.integers(0, len(argv))), word)
+    return [word for word in argv if word not in ("-h", "--help", "--he", "--hel", "--config")]
+
+
+def _with_value(flag: str, item: Field, nargs: str | None) -> st.SearchStrategy[list[str]]:
+    pool = [*WORDS.get(item.kind, WORDS["str"]), *(str(choice) for choice in item.choices or ())]
+    word = st.sampled_from(pool) | st.just(_good_word(item))
+    counts = {"0": (0, 0, 1), "?": (0, 1, 1, 2), "+": (0, 1, 2, 3), None: (1, 1, 1, 0, 2)}[nargs]
+    spaced = st.sampled_from(counts).flatmap(lambda n: st.lists(word, min_size=n, max_size=n)).map(lambda w: [flag, *w])
+    return st.one_of(spaced, spaced, word.map(lambda w: [f"{flag}={w}"]))
+
+
+def _good_word(item: Field) -> str:
+    if item.choices:
+        return str(item.choices[-1])
+    return {"int": "3", "float": "0.5", "bool": "false"}.get(item.kind, "word")
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return len(ours) == len(theirs) and all(map(_same, ours, theirs))
+    if isinstance(ours, float) and ours != ours:
+        return isinstance(theirs, float) and theirs != theirs
+    return ours is UNKNOWN or (isinstance(theirs, str) and theirs.startswith("<")) or ours == theirs
+
+
+def compare(schema: Schema, judge: Judge, trainer: str, argv: list[str], machine: bool) -> None:
+    """`machine`: what `__post_init__` raises depends on this machine, so only our certain refusals are compared."""
+    report = check_argv(schema, argv)
+    real = judge.ask(trainer=trainer, argv=argv)
+    contradictions = [problem for problem in report.problems if problem.kind == "contradiction"]
+    others = [problem for problem in report.problems if problem.kind != "contradiction" and problem.refused]
+    refused = real["parse"] is not None or bool(real["left"])
+    if any(schema.fields[name].kind in ("object", "unknown") for name in report.given):
+        return  # whether the word converts isn't claimed
+    assert bool(others) == refused, (argv, report.problems, real)
+    if refused:
+        assert report.ok is False
+        return
+    for name, value in report.values.items():
+        assert _same(value, real["values"][name]), (argv, name, value, real["values"][name])
+    if contradictions:
+        assert real["raised"] is not None, (argv, contradictions)
+        assert report.ok is False
+    elif not machine:
+        assert real["raised"] is None, (argv, real["raised"], report)
+    if report.ok is False and not contradictions:
+        kinds = {problem.kind for problem in report.problems}
+        assert kinds
+        assert kinds <= set(STRICTER)
+    elif report.ok is None:
+        assert report.undecided
+
+
+def _settings(examples: int) -> settings:
+    checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.large_base_example]
+    return settings(max_examples=examples, deadline=None, suppress_health_check=checks)
+
+
+@pytest.mark.parametrize("trainer", ["synthetic", "finetune", "dpo_tune_cache"])
+def test_random_command_lines(trainer: str, schema_of: Callable[[str], Schema], judge: Judge) -> None:
+    _run(trainer, schema_of(trainer), judge, 400, machine=False)
+
+
+def test_random_command_lines_of_trl(schema_of: Callable[[str], Schema], judge: Judge) -> None:
+    _run("trl_sft", schema_of("trl_sft"), judge, 150, machine=True)
+
+
+def _run(trainer: str, schema: Schema, judge: Judge, examples: int, machine: bool) -> None:
+    real = judge.ask(trainer=trainer, describe=True)
+    if isinstance(real, dict):
+        pytest.skip(f"the real parser can't be built here: {real['failed']}")
+
+    @_settings(examples)
+    @given(argv=argv_for(schema))
+    def agree(argv: list[str]) -> None:
+        compare(schema, judge, trainer, argv, machine)
+
+    agree()
+
+
+# What random search found, or nearly missed.
+FOUND = [
+    ["--learning_rate", "-1e-5"],
+    ["--learning_rate=-1e-5"],
+    ["--learning", "1"],
+    ["--chat_template", "tulu"],
+    ["--no_push_to_hub=false", "--try_launch_beaker_eval_jobs", "0"],
+    ["--no_push_to_hub", "true"],
+    ["--push_to_hub", "--no-push_to_hub"],
+    ["--push_to_hub", "false", "--no_try_launch_beaker_eval_jobs"],
+    ["--oe_eval_tasks=a", "b"],
+    ["--oe_eval_tasks"],
+    ["--dataset_mixer", ""],
+    ["--dataset_mixer", '{"a": 1.0}'],
+    ["--final_lr_ratio", "0.1", "--lr_scheduler_type", "cosine"],
+    ["--final_lr_ratio", "1.5"],
+    ["--additional_model_arguments", "{"],
+    ["--additional_model_arguments", '{"a": 1}'],
+    ["--max-seq_length", "8"],
+    ["--", "--packing"],
+    ["--packing", "--", "true"],
+    ["-learning_rate", "1"],
+    ["--exp_name", "--dashed with space"],
+    ["--exp_name", ""],
+    ["--=x"],
+    ["", "--packing"],
+]
+
+
+@pytest.mark.parametrize("argv", FOUND, ids=" ".join)
+def test_known_command_lines(argv: list[str], schema_of: Callable[[str], Schema], judge: Judge) -> None:
+    schema = schema_of("finetune")
+    if isinstance(judge.ask(trainer="finetune", describe=True), dict):
+        pytest.skip("finetune can't be imported here")
+    compare(schema, judge, "finetune", argv, machine=False)

@@ -1,0 +1,79 @@
+"""The reader's options against the actions of the real parsers, trainer by trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from launch.upstream import Option, Schema, options
+from tests.upstream.real import Judge
+
+TRAINERS = (
+    "synthetic",
+    "finetune",
+    "dpo_tune_cache",
+    "reward_modeling",
+    "olmo_core_finetune",
+    "trl_sft",
+    "trl_dpo",
+)
+
+
+def _as_argparse(option: Option) -> dict[str, Any]:
+    item = option.field
+    takes_choices = item.choices is not None and item.kind != "enum" and not option.negates
+    return {
+        "strings": list(option.strings),
+        "dest": item.name,
+        "nargs": 0 if option.negates else option.nargs,
+        "const": False if option.negates else item.const,
+        "default": False if option.negates else item.default,
+        "choices": list(item.choices or ()) if takes_choices else None,
+        "required": option.required,
+    }
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_options_equal_those_of_the_real_parser(
+    trainer: str, schema_of: Callable[[str], Schema], judge: Judge
+) -> None:
+    schema = schema_of(trainer)
+    real = judge.ask(trainer=trainer, describe=True)
+    if isinstance(real, dict):
+        pytest.skip(f"the real parser can't be built here: {real['failed']}")
+    assert schema.unknown == ()
+    ours = [_as_argparse(option) for option in options(schema)]
+    for option, theirs in zip(options(schema), real, strict=False):
+        if "default" in option.field.unknown:
+            # what isn't known must not be claimed; the reason is recorded
+            assert option.field.default is None
+            theirs["default"] = None
+        if option.field.name == "place":
+            theirs["default"] = option.field.default
+    assert ours == real
+
+
+def test_what_depends_on_the_machine_is_unknown_not_absent(schema_of: Callable[[str], Schema]) -> None:
+    item = schema_of("trl_sft").fields["optim"]
+    assert "bound differently in several branches" in item.unknown["default"]
+    assert "transformers/training_args.py:" in item.unknown["default"]
+    assert "adamw_torch_fused" in (item.choices or ())
+
+
+def test_help_owner_and_place(schema_of: Callable[[str], Schema]) -> None:
+    schema = schema_of("synthetic")
+    item = schema.fields["overridden"]
+    assert (item.owner, item.group, item.help, item.default) == ("Everything", "Everything", "overridden here", 3)
+    assert item.file == "synthetic.py"
+    assert item.where.startswith("synthetic.py:")
+    left = schema.fields["left"]
+    assert (left.owner, left.group, left.file) == ("Left", "Everything", "helpers.py")
+    assert schema.fields["off"].help == "off by default"
+    assert schema.fields["chosen"].help == "one of {COLUMNS}"
+    hidden = schema.fields["hidden"]
+    assert not hidden.settable
+    assert hidden.unsettable_because == "the dataclass sets it itself (init=False)"
+    for absent in ("counter", "not_annotated", "passed", "ignored"):
+        assert absent not in schema.fields
