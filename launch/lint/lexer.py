@@ -14,6 +14,7 @@ from launch.lint.words import Document, Heredoc, Kind, Piece, Simple, Unbalanced
 
 MAX_NESTING = 30  # substitutions inside substitutions; deeper ones are not written by people
 MAX_WORDS = 100_000  # of one command; Linux refuses to start a program with more than 2 MiB of arguments
+MAX_ABSENT = 20  # here-documents without an end that are looked for
 MAX_SUBSTITUTION = 200_000  # characters of one `...` or $((...))
 
 _TOKEN = re.compile(
@@ -60,6 +61,7 @@ class _Lexer:
         self.nesting = nesting
         self.document = Document()
         self.pending: list[tuple[str, bool, bool]] = []  # here-documents opened on this line
+        self.absent: set[str] = set()  # delimiters that don't come any more, so that nobody looks again
 
     def read_list(self, pos: int, stop: bool) -> int:
         """Reads commands to the end, or to the `)` that closes this list (`stop`); returns the offset behind it."""
@@ -256,11 +258,13 @@ class _Lexer:
         """Reads the bodies of the here-documents that were opened on the line before `pos`."""
         for delimiter, expands, strips in self.pending:
             tabs = r"\t*" if strips else ""
+            if delimiter in self.absent or len(self.absent) > MAX_ABSENT:
+                continue
             end = re.compile(rf"^{tabs}{re.escape(delimiter)}$", re.MULTILINE).search(self.text, pos)
             if end is None:
-                self.pending = []
+                self.absent.add(delimiter)
                 if self.tolerant:
-                    break
+                    continue
                 raise UnbalancedError(max(0, pos - 1), f"<<{delimiter}")
             self.document.heredocs.append(Heredoc(pos, self.text[pos : end.start()], expands))
             pos = end.end()
