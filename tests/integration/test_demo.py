@@ -1,0 +1,112 @@
+"""The demo stages as a user runs them: every trainer, on one CPU process, on two, and on two under ZeRO-3."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STEPS = 3
+TRAINERS = {"finetune": "demo", "dpo_tune_cache": "demo_dpo", "trl_sft": "demo", "trl_dpo": "demo_dpo"}
+WIDTHS = {
+    "one": (["processes=1"], {"distributed": "NO", "world_size": "1"}),
+    "two": (["processes=2"], {"distributed": "MULTI_CPU", "world_size": "2"}),
+    "zero3": (["processes=2", "parallel=zero3"], {"distributed": "DEEPSPEED", "world_size": "2", "zero_stage": "3"}),
+}
+TOKEN = "hf_" + "PlantedTokenThatMustNeverBeWritten"
+
+pytestmark = pytest.mark.slow
+FIRST_LOSS: dict[str, dict[str, float]] = {}
+
+
+def launch(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "launch", *words],
+        cwd=cwd,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that every run of this module is started in: the demo's model and data are made once."""
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureRequest) -> None:
+    if trainer in ("finetune", "dpo_tune_cache"):
+        request.getfixturevalue("open_instruct")
+    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    words, expected = WIDTHS[width]
+    stage = TRAINERS[trainer]
+    name = f"{trainer}-{width}"
+    ran = launch(
+        "run",
+        *(f"stage={stage}", f"trainer={trainer}", f"name={name}", f"recipe.max_steps={STEPS}", *words),
+        cwd=home,
+        HF_TOKEN=TOKEN,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    folder = home / "runs" / stage / name
+
+    steps = records(folder / "metrics.jsonl")
+    assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
+    assert all(step["loss"] > 0 and step["schema_version"] == 1 for step in steps)
+    FIRST_LOSS.setdefault(trainer, {})[width] = steps[0]["loss"]
+
+    events = records(folder / "events.jsonl")
+    said = {event["what"]: event["value"] for event in events if event["kind"] == "evidence"}
+    assert {key: str(said[key]) for key in expected} == expected
+
+    plan = json.loads((folder / "plan.json").read_text())
+    applied = {event["id"] for event in events if event["kind"] == "patch" and event["applied"]}
+    assert applied == {patch.partition("=")[0] for patch in plan["patches"]}
+    assert json.loads((folder / "DONE").read_text())["steps"] == STEPS
+    assert (folder / "model" / "config.json").is_file()
+    assert {f"rank-{rank}.log" for rank in range(int(expected["world_size"]))} <= {
+        path.name for path in (folder / "logs").iterdir()
+    }
+    for path in folder.rglob("*"):
+        if path.is_file() and path.suffix != ".safetensors":
+            assert TOKEN.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_the_first_loss_is_the_same_at_every_width(trainer: str) -> None:
+    """Same global batch, same model, same data: the loss of the first step does not depend on how it is split."""
+    losses = FIRST_LOSS.get(trainer, {})
+    if len(losses) < len(WIDTHS):
+        pytest.skip("the runs above did not all run")
+    reference = losses["one"]
+    assert losses == pytest.approx(dict.fromkeys(WIDTHS, reference), rel=0.02)
+
+
+def test_a_finished_run_says_so_and_starts_nothing(home: Path) -> None:
+    """The run above, asked for again."""
+    folder = home / "runs" / "demo" / "trl_sft-one"
+    if not (folder / "DONE").is_file():
+        pytest.skip("the run above did not run")
+    before = (folder / "metrics.jsonl").stat().st_mtime_ns
+    words = ["run", "stage=demo", "trainer=trl_sft", "name=trl_sft-one", f"recipe.max_steps={STEPS}", "processes=1"]
+    again = launch(*words, cwd=home)
+    assert again.returncode == 0
+    assert "already done" in again.stdout
+    assert (folder / "metrics.jsonl").stat().st_mtime_ns == before
+    other = launch(*words, "recipe.seed=5", cwd=home)
+    assert other.returncode == 2
+    assert "holds another plan" in other.stderr and "[name_taken]" in other.stderr
