@@ -152,7 +152,13 @@ class Redactor:
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._needles = tuple(sorted(_needles(environ), key=len, reverse=True))
+        self._needles = tuple(_needles(environ))
+
+    def knowing(self, environ: Mapping[str, str]) -> Redactor:
+        """This redactor, which also knows the secrets of `environ` (what a plan sets, for instance)."""
+        wiser = Redactor(environ)
+        wiser._needles += self._needles
+        return wiser
 
     def spans(self, data: bytes) -> list[_Span]:
         found = _shape_spans(data) + _pem_spans(data) + _named_spans(data)

@@ -144,6 +144,11 @@ def test_values_of_the_environment_go_everywhere() -> None:
     assert redactor.redact_text(kept) == kept
 
 
+def test_what_a_plan_sets_is_known_too() -> None:
+    redactor = Redactor({"A_TOKEN": "first-value"}).knowing({"WANDB_API_KEY": SHA})
+    assert redactor.redact_text(f"first-value {SHA}") == f"{MASK} {MASK}"
+
+
 def test_objects_keep_their_form(plain: Redactor) -> None:
     value = {
         "env": {"HF_TOKEN": "swordfish", "PYTHONPATH": "/x"},

@@ -135,25 +135,25 @@ class PlainDisplay:
 
 
 class LiveDisplay:
-    """A bar in place, drawn by Rich; the caller's `refresh` redraws it."""
+    """A bar in place, drawn by Rich; the caller's `refresh` redraws it. Before the first step: how long this takes."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._clock = stream, clock
         self._pace = Pace()
+        self._began = clock()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
     def start(self, total: int | None) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
         self._pace = Pace(total)
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=None),
             TextColumn("{task.fields[numbers]}", markup=False),
-            TimeElapsedColumn(),
             console=Console(file=self._stream),
             auto_refresh=False,
         )
@@ -164,6 +164,7 @@ class LiveDisplay:
         if self._bar is None or self._task is None:
             return
         if event.kind == "phase":
+            self._began = self._clock()
             self._bar.update(self._task, description=_WORDS.get(event.data["phase"], event.data["phase"]))
         elif event.kind == "total_steps":
             self._pace.total = event.data["steps"]
@@ -175,7 +176,9 @@ class LiveDisplay:
             self._bar.update(self._task, completed=event.data["step"], numbers=describe(event, self._pace))
 
     def refresh(self) -> None:
-        if self._bar is not None:
+        if self._bar is not None and self._task is not None:
+            if self._pace.step is None:
+                self._bar.update(self._task, numbers=duration(self._clock() - self._began))
             self._bar.refresh()
 
     def say(self, text: str) -> None:

@@ -166,7 +166,7 @@ def supervise(
     """
     stops = _Stops()
     with _handling(stops, stop_signals() if signals is None else signals):
-        return _supervise(execution, folder, display, redactor, stops)
+        return _supervise(execution, folder, display, redactor.knowing(execution.env), stops)
 
 
 def _supervise(execution: Execution, folder: RunFolder, display: Display, redactor: Redactor, stops: _Stops) -> Outcome:

@@ -63,9 +63,14 @@ def test_a_terminal_is_drawn_in_place() -> None:
             return True
 
     out = Terminal()
-    display = display_for(out)
-    assert isinstance(display, LiveDisplay)
+    assert isinstance(display_for(out), LiveDisplay)
+    clock = Clock()
+    display = LiveDisplay(out, clock)
     display.start(4)
+    display.show(Event("phase", 0.0, 0, {"phase": "tokenize"}))
+    clock.now = 75.0
+    display.refresh()
+    assert "1:15" in out.getvalue()
     display.show(Event("phase", 0.0, 0, {"phase": "training"}))
     display.show(Event("step", 1.0, 0, {"step": 2, "loss": 1.5}))
     display.refresh()
