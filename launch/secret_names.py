@@ -22,7 +22,7 @@ _TRAILERS = _words("value string str raw plain base64 env")
 _TEXT_TOKEN = _words(
     "pad eos bos unk mask cls sep special image audio video per next start end stop first last begin boi eoi eot "
     "eom think prompt response completion decoder new bad content additional chat fim delimiter separator newline "
-    "sub a each every prev previous current single extra unexpected invalid missing"
+    "sub prev previous current single extra unexpected invalid missing"
 )
 _ACCESS = _words("api auth access hf hub huggingface github gitlab wandb bearer refresh session oauth")
 _KEY_OF = _words(
