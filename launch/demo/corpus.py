@@ -96,9 +96,11 @@ def bounded(text: str, limit: int) -> str:
 
 
 def write_rows(path: Path, rows: Sequence[Chat] | Sequence[Preference]) -> str:
-    """Write one JSON object a line; returns the SHA-256 of the bytes written."""
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    content = lines.encode("utf-8", errors="replace")
+    """Write one JSON object a line, in ASCII; returns the SHA-256 of the bytes written.
+
+    ASCII because docstrings hold U+2028 and the like, at which some readers of lines would break a row in two.
+    """
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode("ascii")
     path.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
 

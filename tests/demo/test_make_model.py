@@ -1,0 +1,116 @@
+"""The model builder, run as it is run for real: by path, in an interpreter of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.demo import make_model
+
+pytest.importorskip("torch", reason="the train group is not installed")
+
+SCRIPT = Path(make_model.__file__)
+CONVERSATION = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What does `os.path.join` do?"},
+    {"role": "assistant", "content": "`os.path.join(a, *p)`\n\nJoin paths."},
+    {"role": "user", "content": "Thanks."},
+    {"role": "assistant", "content": "Gladly."},
+]
+EXPECTED = (
+    "<|system|>\nBe brief.\n<|user|>\nWhat does `os.path.join` do?\n"
+    "<|assistant|>\n`os.path.join(a, *p)`\n\nJoin paths.<|end|>\n"
+    "<|user|>\nThanks.\n<|assistant|>\nGladly.<|end|>"
+)
+
+
+def run_builder(chats: Path, out: Path, seed: int = 0, hash_seed: str = "0") -> dict[str, Any]:
+    command = [sys.executable, str(SCRIPT), "--chats", str(chats), "--out", str(out), "--seed", str(seed)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": hash_seed}, cwd=out.parent
+    )
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("chats") / "train.jsonl"
+    words = [f"Join the {n} part of path {n * n} to the other, inserting a slash as needed." for n in range(400)]
+    rows = [{"messages": [{"role": "user", "content": "What?"}, {"role": "assistant", "content": w}]} for w in words]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, chats: Path) -> tuple[Path, dict[str, Any]]:
+    out = tmp_path_factory.mktemp("model") / "model"
+    return out, run_builder(chats, out)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(built: tuple[Path, dict[str, Any]]) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(built[0])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_same_seed_same_bytes_another_seed_other_weights(
+    built: tuple[Path, dict[str, Any]], chats: Path, tmp_path: Path
+) -> None:
+    first = contents(built[0])
+    run_builder(chats, tmp_path / "again", hash_seed="5")
+    assert contents(tmp_path / "again") == first
+    run_builder(chats, tmp_path / "other", seed=1)
+    other = contents(tmp_path / "other")
+    assert [name for name in first if other[name] != first[name]] == ["model.safetensors"]
+
+
+def test_what_it_says_is_what_loads(built: tuple[Path, dict[str, Any]], tokenizer: Any) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder, said = built
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert type(model).__name__ == "LlamaForCausalLM"
+    assert model.config.num_hidden_layers == 2
+    assert said["schema_version"] == 1
+    assert said["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert said["vocabulary"] == len(tokenizer) == model.config.vocab_size
+    ids = torch.tensor([tokenizer("Join the path").input_ids])
+    assert model(ids, labels=ids).loss.isfinite()
+
+
+def test_special_tokens_are_three_and_differ(tokenizer: Any) -> None:
+    # open-instruct asserts pad != eos (dataset_transformation.py:831 at the pin); TRL masks pad.
+    assert len({tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}) == 3
+    assert tokenizer.is_fast
+
+
+def test_chat_template_renders_the_tulu_format(tokenizer: Any) -> None:
+    assert tokenizer.apply_chat_template(CONVERSATION, tokenize=False) == EXPECTED
+    prompt = tokenizer.apply_chat_template(CONVERSATION[:2], tokenize=False, add_generation_prompt=True)
+    assert prompt == "<|system|>\nBe brief.\n<|user|>\nWhat does `os.path.join` do?\n<|assistant|>\n"
+    assert EXPECTED.startswith(prompt)
+
+
+def test_generation_mask_is_the_assistants_words_and_their_end(tokenizer: Any) -> None:
+    encoded = tokenizer.apply_chat_template(
+        CONVERSATION, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
+    )
+    masked = [token for token, mask in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if mask]
+    assert tokenizer.decode(masked) == "`os.path.join(a, *p)`\n\nJoin paths.<|end|>Gladly.<|end|>"
+
+
+@pytest.mark.parametrize("text", ["plain words", "  spaces\n\tand\u2028lines ", "caf\u00e9 \u4e2d\u6587 \U0001f600"])
+def test_tokenizer_is_lossless(tokenizer: Any, text: str) -> None:
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
