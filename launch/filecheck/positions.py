@@ -13,7 +13,7 @@ _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\],:]')
 
 @dataclass(frozen=True)
 class Positions:
-    """1-based line by key path, and the paths of keys said more than once in their map."""
+    """1-based line by key path (a list's items by index, in YAML), and the paths of keys said twice in their map."""
 
     lines: Mapping[tuple[str, ...], int]
     repeated: tuple[tuple[str, ...], ...]
@@ -63,6 +63,7 @@ def yaml_positions(text: str) -> Positions:
                 visit(value, here)
         elif isinstance(node, yaml.SequenceNode):
             for index, value in enumerate(node.value):
+                lines[(*path, str(index))] = value.start_mark.line + 1
                 visit(value, (*path, str(index)))
 
     visit(yaml.compose(text, Loader=yaml.SafeLoader), ())

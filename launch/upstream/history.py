@@ -57,15 +57,43 @@ def build_ledger(
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """The ledger of `base`..`tip` as JSON. Raises ValueError when a hint says something that history doesn't."""
-    pairs = {hint["old"]: hint["new"] for hint in hints["renames"]}
-    steps = list(walk(repo, base, tip, pairs, packages=packages, tell=tell))
+    content = _ledger(repo, base, tip, list(walk(repo, base, tip, _pairs(hints), packages=packages, tell=tell)))
+    unused = _annotate(content["entries"], hints)
+    if unused:
+        raise ValueError(f"no commit {unused[0]}: the hint is wrong")
+    return content
+
+
+def move_ledger(
+    content: Mapping[str, Any],
+    repo: Path,
+    tip: str,
+    hints: Mapping[str, Any],
+    *,
+    packages: Tree | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """The ledger up to another tip: what both histories share is kept, and only what comes after it is read."""
+    shared = _git(repo, "merge-base", content["tip"], tip).strip()
+    kept_ids = set(_git(repo, "rev-list", "--first-parent", f"{content['base']}..{shared}").split())
+    later = _ledger(repo, shared, tip, list(walk(repo, shared, tip, _pairs(hints), packages=packages, tell=tell)))
+    _annotate(later["entries"], hints)
+    return {
+        **later,
+        "base": content["base"],
+        "commits": {id: c for id, c in content["commits"].items() if id in kept_ids} | later["commits"],
+        "born": {name: id for name, id in content["born"].items() if id in kept_ids} | later["born"],
+        "entries": [entry for entry in content["entries"] if entry["commit"] in kept_ids] + later["entries"],
+    }
+
+
+def _ledger(repo: Path, base: str, tip: str, steps: Sequence[Step]) -> dict[str, Any]:
     entries: dict[str, dict[str, Any]] = {}
     for step in steps:
         for change in step.changes:
             entry = _entry(step, change)
             known = entries.setdefault(json.dumps(entry, sort_keys=True), {**entry, "trainers": []})
             known["trainers"].append(step.trainer)
-    _annotate(entries.values(), hints)
     commits = {step.commit.id: step.commit for step in steps if step.changes or step.born}
     return {
         "schema_version": 1,
@@ -146,21 +174,24 @@ def _entry(step: Step, change: Change) -> dict[str, Any]:
     }
 
 
-def _annotate(entries: Sequence[dict[str, Any]] | Any, hints: Mapping[str, Any]) -> None:
-    """Adds the hints' notes to the entries that they are about."""
+def _pairs(hints: Mapping[str, Any]) -> dict[str, str]:
+    return {hint["old"]: hint["new"] for hint in hints["renames"]}
+
+
+def _annotate(entries: Sequence[dict[str, Any]], hints: Mapping[str, Any]) -> list[str]:
+    """Adds the hints' notes to the entries that they are about; the hints that are about none, in words."""
+    unused = []
     for hint in hints["renames"]:
-        matching = [e for e in entries if (e["kind"], e["flag"], e.get("renamed_to")) == ("renamed", *_ends(hint))]
+        ends = ("renamed", hint["old"], hint["new"])
+        matching = [entry for entry in entries if (entry["kind"], entry["flag"], entry.get("renamed_to")) == ends]
         if not matching:
-            raise ValueError(f"no commit renames {hint['old']} to {hint['new']}: the hint is wrong")
+            unused.append(f"renames {hint['old']} to {hint['new']}")
         for entry in matching:
             entry.update({"note": hint["note"]} if "note" in hint else {})
     for flag, note in hints["removed"].items():
         matching = [entry for entry in entries if (entry["kind"], entry["flag"]) == ("removed", flag)]
         if not matching:
-            raise ValueError(f"no commit removes {flag}: the hint is wrong")
+            unused.append(f"removes {flag}")
         for entry in matching:
             entry["note"] = note
-
-
-def _ends(hint: Mapping[str, Any]) -> tuple[str, str]:
-    return hint["old"], hint["new"]
+    return unused

@@ -124,14 +124,24 @@ def _own_history(name: str, flag: str, known: Collection[str]) -> Explanation | 
         return Explanation(f"'{flag}' was removed upstream in {changes[-1].change}{note}", gone=True)
     if changes and current in known:
         return Explanation(f"'{flag}' was renamed to '{current}' upstream in {changes[-1].change}{note}", current)
-    for entry in load_ledger().entries:
+    return _not_there_yet(name, flag, known)
+
+
+def _not_there_yet(name: str, flag: str, known: Collection[str]) -> Explanation | None:
+    """What an older checkout calls the flag, or that it came later."""
+    earlier, came = flag, None
+    for entry in reversed(load_ledger().entries):
         if name not in entry.trainers:
             continue
-        if entry.kind == "renamed" and entry.renamed_to == flag and entry.flag in known:
-            return Explanation(f"'{flag}' is called '{entry.flag}' until {entry.change}", entry.flag)
-        if entry.kind == "added" and entry.flag == flag:
-            return Explanation(f"'{flag}' was added upstream in {entry.change}, and this is an older commit")
-    return None
+        if entry.kind == "renamed" and entry.renamed_to == earlier:
+            came, earlier = entry, entry.flag
+            if earlier in known:
+                return Explanation(f"'{flag}' is called '{earlier}' until {entry.change}", earlier)
+        elif entry.kind == "added" and entry.flag == earlier:
+            came = entry
+    if came is None:
+        return None
+    return Explanation(f"'{flag}' was added upstream in {came.change}, and this is an older commit")
 
 
 def _others_history(name: str, flag: str, known: Collection[str]) -> Explanation | None:

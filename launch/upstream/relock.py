@@ -16,7 +16,8 @@ from typing import Any
 
 from launch.filecheck.facts import READERS, facts_file, read_facts
 from launch.filecheck.package import installed_version
-from launch.upstream.history import build_ledger
+from launch.upstream.history import build_ledger, move_ledger
+from launch.upstream.ledger import HINTS_FILE, LEDGER_FILE
 from launch.upstream.lock import DATA, LOCK_FILE, SCHEMAS, load_lock
 from launch.upstream.reader import Reader
 from launch.upstream.schema import Schema, schema_to_json
@@ -24,8 +25,6 @@ from launch.upstream.trainers import OPEN_INSTRUCT, TRL
 from launch.upstream.tree import GitTree, PackageTree, Tree
 
 BASE = "6b3964bc"  # the oldest commit whose scripts are the ancestors of today's
-LEDGER_FILE = DATA / "ledger.json"
-HINTS_FILE = DATA / "hints.json"
 _LIBRARIES = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai2_olmo_core"}
 
 
@@ -78,6 +77,13 @@ def ledger_text(checkout: Path, tip: str, packages: Tree | None) -> str:
     """The ledger's file, from BASE to `tip`; takes a minute or two."""
     hints = json.loads(HINTS_FILE.read_text(encoding="utf-8"))
     return _lines(build_ledger(checkout, BASE, tip, hints, packages=packages, tell=_tell), ("commits", "entries"))
+
+
+def moved_ledger_text(checkout: Path, tip: str, packages: Tree | None) -> str:
+    """The committed ledger's file with another tip; only the commits between the two are read."""
+    content = json.loads(LEDGER_FILE.read_text(encoding="utf-8"))
+    hints = json.loads(HINTS_FILE.read_text(encoding="utf-8"))
+    return _lines(move_ledger(content, checkout, tip, hints, packages=packages), ("commits", "entries"))
 
 
 def schema_text(schema: Schema) -> str:

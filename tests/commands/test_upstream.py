@@ -1,0 +1,275 @@
+"""`launch upstream`: the pin, what another commit changes and breaks, and moving the pin, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.commands import impact as module
+from launch.commands.impact import Impact, impact_of, named_flags
+from launch.commands.upstream import describe, impact_json, upstream
+from launch.errors import UserError
+from launch.filecheck.positions import yaml_positions
+from launch.project import CONFIGS, ROOT
+from launch.upstream.lock import load_lock
+from launch.upstream.schema import Schema
+from launch.upstream.source import DIR_VARIABLE, SUBMODULE
+from launch.upstream.tree import PackageTree
+from tests.upstream.checkouts import SITE_PACKAGES, checkout, has_commit
+
+OLDER = "45901fd0"
+
+
+@pytest.fixture
+def history() -> Path:
+    root = checkout()
+    if root is None or not has_commit(root, OLDER):
+        pytest.skip("no open-instruct checkout with history: set OPEN_INSTRUCT_DIR")
+    return root
+
+
+@pytest.fixture
+def configs(tmp_path: Path) -> Path:
+    """A copy of the project's trainer and stage files, to be spoilt."""
+    return Path(shutil.copytree(CONFIGS, tmp_path / "configs"))
+
+
+def edit(path: Path, old: str, new: str) -> int:
+    """Replaces a text that is there; the 1-based line where it stands now."""
+    text = path.read_text(encoding="utf-8")
+    assert old in text, (path, old)
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    return text.replace(old, new, 1)[: text.index(old)].count("\n") + 1
+
+
+def impact(root: Path, commit: str, configs: Path = CONFIGS) -> Impact:
+    return impact_of(root, commit, PackageTree(SITE_PACKAGES), configs)
+
+
+def test_the_pin_changes_and_breaks_nothing(history: Path) -> None:
+    found = impact(history, load_lock().pin)
+    assert found.breaks == ()
+    assert all(item.changes == () and item.schema for item in found.trainers)
+    assert describe(found)[-1] == "nothing here would break"
+
+
+def test_an_older_commit_in_words_and_as_json(history: Path) -> None:
+    found = impact(history, OLDER)
+    text = "\n".join(describe(found))
+    assert "finetune: no change" in text
+    assert "  - data_loader_seed" in text
+    assert "  ~ max_grad_norm: default null -> -1" in text
+    assert "  ~ model_name_or_path: no longer required" in text
+    content = json.loads(json.dumps(impact_json(found)))
+    assert content["schema_version"] == 1
+    assert content["changes"]["finetune"] == []
+    assert content["unreadable"]["olmo_core_finetune"]["id"] == "trainer_script_missing"
+    assert {"kind": "removed", "flag": "cp_degree"} in content["changes"]["dpo"]
+    broken = {problem["id"] for problem in content["breaks"]}
+    assert broken == {"stale_allowlist", "trainer_script_missing"}
+
+
+def test_the_oldest_commit_names_the_yaml_line_and_the_old_name(history: Path) -> None:
+    found = impact(history, "6b3964bc")
+    lines = (CONFIGS / "trainer" / "dpo_tune_cache.yaml").read_text(encoding="utf-8").splitlines()
+    (mixer,) = (p for p in found.breaks if p.id == "stale_allowlist" and "'mixer_list' there" in p.message)
+    assert mixer.cure == "write 'dataset_mixer_list'"
+    file, _, line = str(mixer.where).rpartition(":")
+    assert file.endswith("configs/tulu/trainer/dpo_tune_cache.yaml")
+    assert "mixer_list" in lines[int(line) - 1]
+    assert any(p.id == "patch_source_changed" and p.where == "open_instruct/finetune.py:903" for p in found.breaks)
+
+
+def test_unread_flags_have_lines_of_their_own() -> None:
+    text = "unread:\n  - a\n  - b\nrecipe: {x: y, attention: {auto: {}, sdpa: {impl: torch, n: '{value}'}}}\n"
+    content = {
+        "unread": ["a", "b"],
+        "recipe": {"x": "y", "attention": {"auto": {}, "sdpa": {"impl": "torch", "n": "{value}"}}},
+    }
+    named = {flag.flag: flag for flag in named_flags(content, yaml_positions(text), "f.yaml")}
+    assert {name: flag.where for name, flag in named.items()} == {
+        "y": "f.yaml:4",
+        "impl": "f.yaml:4",
+        "n": "f.yaml:4",
+        "a": "f.yaml:2",
+        "b": "f.yaml:3",
+    }
+    assert (named["impl"].value, named["y"].feeds, named["a"].feeds) == ("torch", True, False)
+    assert named["n"].value is named["y"].value
+
+
+def test_every_kind_of_break_is_told_with_its_line(history: Path, configs: Path) -> None:
+    trainer = configs / "trainer" / "finetune.yaml"
+    renamed = edit(trainer, "epochs: num_train_epochs", "epochs: num_epochs")
+    choice = edit(trainer, "\nflags:\n", "\nflags:\n  dataset_cache_mode: s3\n") + 2
+    stage = configs / "stage" / "sft.yaml"
+    stage.write_text(stage.read_text(encoding="utf-8") + "flags:\n  no_such_flag: 1\n", encoding="utf-8")
+    (configs / "stage" / "mine.yaml").write_text("defaults:\n  - sft\nflags:\n  another: 1\n", encoding="utf-8")
+    found = impact(history, load_lock().pin, configs)
+    told = {(problem.id, str(problem.where).rpartition("/")[2]) for problem in found.breaks}
+    length = len(stage.read_text(encoding="utf-8").splitlines())
+    assert told == {
+        ("stale_allowlist", f"finetune.yaml:{renamed}"),
+        ("bad_choice", f"finetune.yaml:{choice}"),
+        ("stale_allowlist", f"sft.yaml:{length}"),
+        ("stale_allowlist", "mine.yaml:4"),
+    }
+
+
+def test_a_newly_required_flag_that_nothing_gives(
+    history: Path, configs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = module.locked_schema
+
+    def before(name: str) -> Schema:
+        schema = real(name)
+        fields = dict(schema.fields)
+        fields["model_name_or_path"] = replace(fields["model_name_or_path"], required=False)
+        return replace(schema, fields=fields)
+
+    monkeypatch.setattr(module, "locked_schema", before)
+    assert not [p for p in impact(history, load_lock().pin, configs).breaks if p.id == "missing_required"]
+    edit(configs / "trainer" / "dpo.yaml", "model: model_name_or_path", "model: config_name")
+    (problem,) = impact(history, load_lock().pin, configs).breaks
+    assert problem.id == "missing_required"
+    assert "requires 'model_name_or_path'" in problem.message
+
+
+def test_status_in_words_and_as_json(
+    history: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(DIR_VARIABLE, str(history))
+    assert upstream(["status"]) == 0
+    assert load_lock().pin in capsys.readouterr().out
+    assert upstream(["status", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert (content["schema_version"], content["pin"]) == (1, load_lock().pin)
+    assert content["checkout"]["dir"] == str(history)
+    assert content["checkout"]["found_by"] == DIR_VARIABLE
+
+
+def test_without_a_checkout(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(DIR_VARIABLE, raising=False)
+    monkeypatch.setattr("launch.commands.upstream.ROOT", tmp_path)
+    assert upstream(["status"]) == 0
+    assert "git submodule update --init" in capsys.readouterr().out
+    for action in ("diff", "bump"):
+        with pytest.raises(UserError) as refusal:
+            upstream([action, "HEAD"])
+        assert refusal.value.problems[0].id == "no_upstream"
+
+
+def test_unknown_commits_are_refused(history: Path) -> None:
+    for commit in ("nothing", "", "-x", "HEAD:open_instruct"):
+        with pytest.raises(UserError) as refusal:
+            impact(history, commit)
+        assert refusal.value.problems[0].id == "unknown_commit"
+
+
+# Moving the pin, in a copy of the project with an index of its own.
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    copy = tmp_path / "project"
+    copy.mkdir()
+    ignored = shutil.ignore_patterns("__pycache__", ".git", "runs")
+    for name in ("launch", "configs"):
+        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
+    (copy / SUBMODULE).mkdir(parents=True)
+    git(copy, "init", "-q")
+    git(copy, "add", "launch", "configs")
+    git(copy, "update-index", "--add", "--cacheinfo", f"160000,{load_lock().pin},{SUBMODULE}")
+    git(copy, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-m", "all")
+    return copy
+
+
+def git(folder: Path, *arguments: str) -> str:
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def launch(project: Path, history: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment: Mapping[str, str] = {
+        **os.environ,
+        "PYTHONPATH": str(project),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        DIR_VARIABLE: str(history),
+    }
+    command = [sys.executable, "-m", "launch", "upstream", *words]
+    return subprocess.run(
+        command, cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def test_bump_to_the_pin_is_nothing(project: Path, history: Path) -> None:
+    run = launch(project, history, "bump", load_lock().pin[:10])
+    assert run.returncode == 0, run.stderr
+    assert "already" in run.stdout
+    assert git(project, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("words", [[OLDER], [OLDER, "--force"], ["nothing"]])
+def test_a_bump_that_cannot_be_made_changes_nothing(project: Path, history: Path, words: list[str]) -> None:
+    """The older commit lacks a trainer's script: not even --force can lock what isn't there."""
+    run = launch(project, history, "bump", *words)
+    assert run.returncode == 2
+    assert "Traceback" not in run.stderr
+    assert git(project, "status", "--porcelain") == ""
+
+
+def test_a_bump_moves_gitlink_lock_and_ledger_together_and_back(project: Path, history: Path) -> None:
+    # The commit before the last one that changed a schema: the lock and the ledger both have something to lose.
+    last = json.loads((ROOT / "launch/upstream/data/ledger.json").read_text(encoding="utf-8"))["entries"][-1]["commit"]
+    target = git(history, "rev-parse", f"{last}^1").strip()
+    run = launch(project, history, "bump", target, "--force")
+    assert run.returncode == 0, run.stderr
+    data = project / "launch/upstream/data"
+    assert json.loads((data / "lock.json").read_text(encoding="utf-8"))["pin"] == target
+    moved = json.loads((data / "ledger.json").read_text(encoding="utf-8"))
+    assert moved["tip"] == target
+    assert last not in {entry["commit"] for entry in moved["entries"]}
+    assert target in git(project, "ls-files", "--stage", SUBMODULE)
+    status = json.loads(launch(project, history, "status", "--json").stdout)
+    assert (status["pin"], status["gitlink"]) == (target, target)
+    assert status["checkout"]["matches_pin"] is False
+    back = launch(project, history, "bump", load_lock().pin, "--force")
+    assert back.returncode == 0, back.stderr
+    original = ROOT / "launch/upstream/data"
+    assert (data / "ledger.json").read_text(encoding="utf-8") == (original / "ledger.json").read_text(encoding="utf-8")
+    locked = json.loads((data / "lock.json").read_text(encoding="utf-8"))
+    assert (locked["pin"], locked["files"]) == (load_lock().pin, dict(load_lock().files))
+    assert git(project, "diff", "--cached", "--name-only") == ""
+
+
+def test_a_break_refuses_the_bump_until_forced(project: Path, history: Path) -> None:
+    trainer = project / "configs/tulu/trainer/finetune.yaml"
+    line = edit(trainer, "epochs: num_train_epochs", "epochs: num_epochs")
+    git(project, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-a", "-m", "break")
+    target = git(history, "rev-parse", f"{load_lock().pin}^1").strip()
+    run = launch(project, history, "bump", target)
+    assert run.returncode == 2
+    assert f"configs/tulu/trainer/finetune.yaml:{line}: finetune has no 'num_epochs'" in run.stdout
+    assert "nothing was changed" in run.stderr
+    assert git(project, "status", "--porcelain") == ""
+
+
+def test_a_git_that_fails_puts_everything_back(project: Path, history: Path) -> None:
+    (project / ".git/index.lock").write_text("")
+    target = git(history, "rev-parse", f"{load_lock().pin}^1").strip()
+    run = launch(project, history, "bump", target, "--force")
+    (project / ".git/index.lock").unlink()
+    assert run.returncode == 2
+    assert "git_failed" in run.stderr
+    assert git(project, "status", "--porcelain") == ""
