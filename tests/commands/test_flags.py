@@ -16,7 +16,6 @@ from launch.upstream.source import DIR_VARIABLE
 from launch.upstream.trainers import ENTRIES
 from tests.upstream.checkouts import checkout
 
-
 CHECKOUT = checkout()  # before the fixture hides it
 
 
