@@ -1,0 +1,121 @@
+"""`python -m launch plan` as a process of its own: what it imports, what it prints, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = {"torch", "transformers", "accelerate", "deepspeed", "trl", "datasets", "numpy"}
+POSIX_ONLY = ("fcntl", "grp", "pwd", "resource", "termios", "tty", "pty", "posix_ipc", "syslog")
+
+
+def launch(*words: str, cwd: Path, flags: tuple[str, ...] = (), **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *flags, "-m", "launch", *words]
+    return subprocess.run(
+        command, cwd=cwd, env={**os.environ, **environ}, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_planning_imports_nothing_heavy(tmp_path: Path) -> None:
+    done = launch("plan", "stage=sft_25pct", "gpus=8", cwd=tmp_path, flags=("-X", "importtime"))
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in lines}
+    assert "hydra" in imported
+    assert not imported & HEAVY
+
+
+def test_planning_imports_nothing_that_only_posix_has(tmp_path: Path) -> None:
+    """macOS lacks some of these and Windows all of them."""
+    code = (
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({POSIX_ONLY!r}))\n"
+        "from launch.__main__ import main\n"
+        "sys.exit(main(['plan', 'stage=sft', 'gpus=8', '--json']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_json_has_what_others_read(tmp_path: Path) -> None:
+    done = launch("plan", "stage=sft_25pct", "gpus=8", "--json", cwd=tmp_path)
+    plan = json.loads(done.stdout)
+    assert plan["schema_version"] == 1
+    assert plan["batch"] == {"global": 128, "per_device": 1, "accumulation": 16, "width": 8}
+    assert plan["trainer"] == "finetune"
+    assert plan["command"][1:3] == ["-m", "accelerate.commands.launch"]
+    assert plan["upstream"]["commit"] == "e6c3044aa6201c8bfa4573c1b03142af599e730d"
+    for name, value in {"push_to_hub": False, "try_launch_beaker_eval_jobs": False, "logging_steps": 1}.items():
+        assert (plan["flags"][name]["value"], plan["flags"][name]["origin"]) == (value, "launcher")
+    assert plan["env"]["REFERENCE_LOGPROBS_CACHE_PATH"].startswith(str(tmp_path))
+
+
+def test_without_a_checkout_the_lock_is_used_and_said(tmp_path: Path) -> None:
+    project = Path(__file__).parents[2]
+    if (project / "external" / "open-instruct" / "open_instruct").is_dir():
+        pytest.skip("the submodule is there")
+    plan = json.loads(launch("plan", "stage=sft", "--json", cwd=tmp_path, OPEN_INSTRUCT_DIR="").stdout)
+    assert plan["upstream"]["source"] == "lock"
+    refused = launch("run", "stage=demo", cwd=tmp_path, OPEN_INSTRUCT_DIR="")
+    assert refused.returncode == 2
+    assert "[no_checkout]" in refused.stderr and "git submodule update --init" in refused.stderr
+    assert not list(tmp_path.glob("runs/demo/*"))
+
+
+def test_the_same_command_gives_the_same_plan_byte_for_byte(tmp_path: Path) -> None:
+    words = ("plan", "stage=dpo", "gpus=4", "--json")
+    assert launch(*words, cwd=tmp_path).stdout == launch(*words, cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["plan", "stage=sft_25"], "[unknown_stage]"),
+        (["pln"], "[unknown_verb]"),
+        (["plan", "stage=sft", "gpus=3"], "[batch_not_divisible]"),
+        (["run", "stage=sft", "gpus=64"], "[too_few_gpus]"),
+        (["plan", "stage=sft", "flags.use_flash_attn=true"], "#1567"),
+        (["plan", "stage=sft", "flags.chat_template=tulu"], "chat_template_name"),
+        (["plan", "stage=sft", "flags.mixer_list=[a]"], "dataset_mixer_list"),
+        (["plan", "stage=dpo", "flags.gradient_checkpointing=true"], "activation_memory_budget"),
+        (["plan", "stage=sft", "flags.push_to_hub=false", "flags.try_launch_beaker_eval_jobs=true"], "[contradiction]"),
+        (["plan", "stage=sft", "upstream.dir=/nowhere"], "[not_open_instruct]"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_2(words: list[str], said: str, tmp_path: Path) -> None:
+    done = launch(*words, cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert all(line.startswith("launch: ") for line in done.stderr.splitlines())
+
+
+def test_secrets_are_masked_in_a_plan(tmp_path: Path) -> None:
+    token = "hf_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7"
+    done = launch("plan", "stage=sft", f"flags.hf_entity={token}", cwd=tmp_path)
+    assert done.returncode == 0
+    assert token not in done.stdout and "<set>" in done.stdout
+
+
+def test_help_teaches(tmp_path: Path) -> None:
+    for words in (["--help"], ["plan", "--help"]):
+        page = launch(*words, cwd=tmp_path).stdout
+        for word in ("plan", "gpus=N", "flags.NAME=VALUE", "sft_25pct", "dpo_tune_cache", "zero3_offload"):
+            assert word in page
+
+
+def test_hydras_own_powers_stay(tmp_path: Path) -> None:
+    shown = launch("plan", "stage=sft_25pct", "--cfg", "job", cwd=tmp_path).stdout
+    assert "fraction: 0.25" in shown
+    swept = launch("plan", "--multirun", "stage=sft", "gpus=1,2", "--json", cwd=tmp_path).stdout
+    assert swept.count('"schema_version"') == 2
+    point = {"COMP_LINE": "launch plan stage=", "COMP_POINT": "18"}
+    assert "stage=sft_25pct" in launch("-sc", "query=bash", cwd=tmp_path, **point).stdout
