@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from launch.config.completion import asks_completion, without_verb
 from launch.config.line import parse_line
-from launch.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 
 # verb -> the module of its function; imported when the verb is used. The first ones compose a stage with Hydra.
 STAGE_VERBS = {"run": "launch.commands.run", "plan": "launch.commands.plan"}
@@ -40,9 +40,9 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("launch: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of our output went away: `launch plan ... | head`
-        sys.stderr.close()
-        return EXIT_REFUSED
+    except BrokenPipeError:  # the reader of our output went away, as `head` does; Python must not flush into it again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_DONE
 
 
 def console() -> None:

@@ -45,6 +45,7 @@ def fixed_machine(cwd: Path = Path("/cwd"), checkout: Path | None = Path("/upstr
         upstream=UpstreamState(PIN, source, checkout, "the tests' own", matches_pin=True),
         digest=lambda path: None,
         render=lambda flags: render_flags({name: flag.value for name, flag in flags.items()}),
+        check_files=lambda parallel: (),
     )
 
 

@@ -10,7 +10,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from launch.commands.interpreter import package_folders
@@ -43,7 +42,7 @@ def flags(args: list[str]) -> int:
     options = _parser().parse_args(args)
     trainer = _trainer(options.trainer)
     checkout = None if trainer in TRL else find_checkout(options.upstream, os.environ, ROOT)
-    resolved = resolve_schema(trainer, checkout, own_packages())
+    resolved = resolve_schema(trainer, checkout, package_folders(sys.executable))
     schema = resolved.schema
     gone = _gone(trainer, schema)
     wanted = _matching(schema.fields, options.pattern)
@@ -70,11 +69,6 @@ def flags(args: list[str]) -> int:
     for unknown in schema.unknown:
         print(f"launch: warning: not all could be read: {unknown.reason}", file=sys.stderr)
     return EXIT_DONE
-
-
-def own_packages() -> list[Path]:
-    """This interpreter's folders of installed packages, without the standard library's."""
-    return [folder for folder in package_folders(sys.executable) if folder.name in ("site-packages", "dist-packages")]
 
 
 def flag_json(trainer: str, field: Field) -> dict[str, Any]:

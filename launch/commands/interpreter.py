@@ -21,9 +21,10 @@ def trainer_python(said: str | None) -> str:
 
 
 def package_folders(python: str) -> list[Path]:
-    """The folders that an interpreter imports packages from; none when it does not answer."""
+    """The folders that an interpreter imports installed packages from, the standard library's left out; none when it
+    does not answer."""
     if python == sys.executable:
-        return [Path(folder) for folder in sys.path if folder]
+        return _installed(sys.path)
     try:
         asked = subprocess.run(
             [python, "-c", "import json,sys;print(json.dumps(sys.path))"],
@@ -32,6 +33,11 @@ def package_folders(python: str) -> list[Path]:
             timeout=_TIMEOUT,
             check=True,
         )
-        return [Path(folder) for folder in json.loads(asked.stdout) if folder]
+        return _installed(json.loads(asked.stdout))
     except (OSError, subprocess.SubprocessError, ValueError):
         return []
+
+
+def _installed(search_path: list[str]) -> list[Path]:
+    folders = [Path(folder) for folder in search_path if folder]
+    return [folder for folder in folders if folder.name != "lib-dynload" and not (folder / "os.py").is_file()]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from launch import project
 from launch.commands.interpreter import package_folders, trainer_python
 from launch.config.compose import Composed
 from launch.config.schema import Family
+from launch.errors import UserError
+from launch.filecheck.check import check_accelerate_file, check_deepspeed_file
+from launch.filecheck.facts import library_facts
 from launch.planning.check import checked_words
 from launch.planning.digests import DigestCache
 from launch.planning.flags import Flag
+from launch.planning.parallel import Parallel
 from launch.planning.plan import Machine
 from launch.planning.upstream import SourceKind, UpstreamState
 from launch.upstream.lock import load_lock
@@ -30,7 +35,8 @@ def this_machine(composed: Composed) -> Machine:
     checkout = None
     if config.trainer.family == Family.open_instruct:
         checkout = find_checkout(config.upstream.dir, os.environ, project.ROOT)
-    resolved = resolve_schema(config.trainer.name, checkout, package_folders(python))
+    folders = package_folders(python)
+    resolved = resolve_schema(config.trainer.name, checkout, folders)
 
     def digest(path: Path) -> str | None:
         value = digests.of(path)
@@ -41,7 +47,23 @@ def this_machine(composed: Composed) -> Machine:
         return checked_words(resolved.schema, config.trainer, composed.origins, flags)
 
     upstream = _upstream(config.trainer.family, checkout, resolved.live)
-    return Machine(cwd, os.environ, python, upstream, digest, render)
+    return Machine(cwd, os.environ, python, upstream, digest, render, partial(_check_files, folders))
+
+
+def _check_files(folders: Sequence[Path], parallel: Parallel) -> tuple[str, ...]:
+    """Check the keys of the files that a run names; what they were checked against. Raises UserError."""
+    problems, against = [], []
+    if parallel.accelerate_file:
+        facts = library_facts("accelerate", folders)
+        problems += check_accelerate_file(parallel.accelerate_file, facts)
+        against.append(facts.describe())
+    if parallel.deepspeed_file:
+        facts = library_facts("deepspeed", folders)
+        problems += check_deepspeed_file(parallel.deepspeed_file, facts)
+        against.append(facts.describe())
+    if problems:
+        raise UserError(problems)
+    return tuple(against)
 
 
 def _upstream(family: Family, checkout: Checkout | None, live: bool) -> UpstreamState:

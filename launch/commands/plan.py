@@ -43,11 +43,12 @@ def describe(plan: Plan, redactor: Redactor, environ: Mapping[str, str]) -> list
         ("trainer", f"{plan.trainer}, {plan.upstream.description}"),
         ("ranks", f"{_ranks(plan)}, parallel={plan.parallel.mode}, {plan.parallel.precision}"),
         ("batch", f"global {plan.batch}"),
-        ("files", "  ".join(_short(path) for path in plan.files)),
+        ("files", "  ".join(_short(path) for path in plan.files) or "none"),
+        ("", f"keys checked against {', '.join(plan.files_checked)}" if plan.files_checked else ""),
         ("patches", ", ".join(plan.patches) or "none"),
         ("run folder", _short(plan.folder)),
     ]
-    lines = [f"{name:<11} {text}" for name, text in facts]
+    lines = [f"{name:<11} {text}" for name, text in facts if text]
     lines += ["", "environment"]
     lines += [f"  {name}={redactor.redact_value(name, value)}" for name, value in plan.env.items()]
     lines += ["", "flags"]

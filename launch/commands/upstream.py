@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.commands.bump import gitlink, make, work_out
-from launch.commands.flags import own_packages
 from launch.commands.impact import Impact, TrainerChange, impact_of
+from launch.commands.interpreter import package_folders
 from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
 from launch.project import ROOT
 from launch.upstream.compare import Change
@@ -39,7 +39,7 @@ def upstream(args: list[str]) -> int:
         return _status(checkout, options.json)
     if checkout is None:
         raise UserError(not_found())
-    packages = [*options.packages, *own_packages()]
+    packages = [*options.packages, *package_folders(sys.executable)]
     impact = impact_of(checkout.root, options.commit, PackageTree(packages))
     if options.action == "diff":
         return _diff(impact, options.json)

@@ -78,7 +78,7 @@ def compose(line: Line, task: Callable[[Composed], int]) -> int:
     def one(config: DictConfig) -> None:
         try:
             codes.append(task(_composed(config)))
-        except (UserError, OmegaConfBaseException) as error:  # kept: Hydra prints a line of its own about it
+        except (UserError, OmegaConfBaseException, BrokenPipeError) as error:  # Hydra would print a line of its own
             raised.append(error)
 
     _register()

@@ -60,8 +60,8 @@ class Launcher(StrEnum):
 
 
 class Mode(StrEnum):
-    """How the ranks share the model. `auto` is `single` at one rank, `zero3` on several GPUs, `ddp` on several CPUs, and
-    `fsdp` for the trainers that shard by themselves."""
+    """How the ranks share the model. `auto` is `single` at one rank, `zero3` on several GPUs, `ddp` on several CPUs,
+    and `fsdp` for the trainers that shard by themselves."""
 
     auto = "auto"
     single = "single"

@@ -30,7 +30,8 @@ class Machine:
     """What a plan takes from the machine: folders, environment, interpreter, upstream's source, content digests.
 
     `digest` gives a local path's content digest, None for a path that is not here. `render` turns flag values into
-    words, checked against the trainer's schema: it returns the words, and raises UserError with every problem.
+    words, checked against the trainer's schema, and `check_files` checks the accelerate and DeepSpeed files and says
+    against what: both raise UserError with every problem.
     """
 
     cwd: Path
@@ -39,6 +40,7 @@ class Machine:
     upstream: UpstreamState
     digest: Callable[[Path], str | None]
     render: Callable[[Mapping[str, Flag]], list[str]]
+    check_files: Callable[[Parallel], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Plan:
     inputs: Inputs
     runs: Path
     cache: Path
+    files_checked: tuple[str, ...]
     warnings: tuple[Problem, ...] = field(default=())
 
     @property
@@ -99,6 +102,7 @@ class Plan:
             "env": dict(self.env),
             "unset": list(self.unset),
             "files": [str(path) for path in self.files],
+            "files_checked": list(self.files_checked),
             "patches": list(self.patches),
             "upstream": self.upstream.as_json(),
             "folder": str(self.folder),
@@ -176,6 +180,7 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
         inputs=inputs,
         runs=runs,
         cache=cache,
+        files_checked=machine.check_files(parallel),
         warnings=flags.warnings + _warnings(config),
     )
 

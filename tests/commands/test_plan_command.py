@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from launch import project
+from launch.__main__ import main
 
 HEAVY = {"torch", "transformers", "accelerate", "deepspeed", "trl", "datasets", "numpy"}
 POSIX_ONLY = ("fcntl", "grp", "pwd", "resource", "termios", "tty", "pty", "posix_ipc", "syslog")
@@ -96,6 +100,26 @@ def test_a_mistake_is_one_sentence_and_exit_2(words: list[str], said: str, tmp_p
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert all(line.startswith("launch: ") for line in done.stderr.splitlines())
+
+
+def test_a_misspelt_key_in_a_file_that_nobody_else_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DeepSpeed takes an unknown top-level key in silence."""
+    doctored = tmp_path / "accelerate_configs"
+    shutil.copytree(project.ACCELERATE_CONFIGS, doctored)
+    file = doctored / "deepspeed" / "zero3.json"
+    file.write_text(file.read_text().replace('"gradient_clipping"', '"gradient_clipp1ng"'), encoding="utf-8")
+    monkeypatch.setattr(project, "ACCELERATE_CONFIGS", doctored)
+    assert main(["plan", "stage=sft", "gpus=8"]) == 2
+    said = capsys.readouterr().err
+    assert "gradient_clipp1ng" in said and "gradient_clipping" in said and "zero3.json" in said
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m launch plan stage=sft | head -1"
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split()[0], done.stderr) == ("stage", "")
 
 
 def test_secrets_are_masked_in_a_plan(tmp_path: Path) -> None:
