@@ -95,11 +95,11 @@ def _type(finder: Finder, node: ast.expr, scope: Scope) -> TypeNode:
         members = enum_members(finder, target, evaluate)
         return Plain(target.name) if members is None else EnumOf(target.name, tuple(m.value for m in members))
     if isinstance(target, External):
-        return _external(target.dotted, node, scope)
+        return _external(finder, target.dotted, node, scope)
     raise CannotReadError(f"'{ast.unparse(node)}' isn't a type", scope.where(node))
 
 
-def _external(dotted: str, node: ast.expr, scope: Scope) -> TypeNode:
+def _external(finder: Finder, dotted: str, node: ast.expr, scope: Scope) -> TypeNode:
     if dotted in _ATOMS:
         return Plain(_ATOMS[dotted])
     last = dotted.rpartition(".")[2]
@@ -107,10 +107,7 @@ def _external(dotted: str, node: ast.expr, scope: Scope) -> TypeNode:
         return Plain(_GENERIC.get(last, last))
     if dotted in ("pathlib.Path", "os.PathLike"):
         return Plain("Path")
-    package = dotted.partition(".")[0]
-    if package == "builtins":
-        raise CannotReadError(f"'{last}' isn't defined", scope.where(node))
-    raise CannotReadError(f"{dotted} can't be read: '{package}' isn't on the package search path", scope.where(node))
+    raise CannotReadError(finder.why_absent(dotted), scope.where(node))
 
 
 def _quoted(finder: Finder, node: ast.Constant, scope: Scope) -> TypeNode:

@@ -344,7 +344,9 @@ def _shown(flags: tuple[str, ...], values: Mapping[str, Any]) -> str:
 
 def _settings(schema: Schema, flags: tuple[str, ...], values: Mapping[str, Any]) -> str:
     """`push_to_hub False and try_launch_beaker_eval_jobs True (its default)`: what the refused condition looks at."""
-    parts = [f"{name} {values[name]!r}" for name in flags if name in values]
+    parts = [
+        f"{name} {'(given)' if values[name] is UNKNOWN else repr(values[name])}" for name in flags if name in values
+    ]
     parts += [
         f"{name} {schema.fields[name].default!r} (its default)"
         for name in flags

@@ -62,9 +62,7 @@ def dataclass_fields(finder: Finder, ref: ClassRef) -> tuple[dict[str, RawField]
     problems = [
         *problems,
         *(
-            CannotReadError(
-                f"base class {name} of {ref.name} can't be read: its package isn't on the search path", ref.where
-            )
+            CannotReadError(f"a base class of {ref.name}: {finder.why_absent(name)}", ref.where)
             for name in sorted(external - _FIELDLESS)
         ),
     ]

@@ -91,10 +91,13 @@ class _Run:
             case ["setattr", _, name, value]:
                 target = self.now.of(name)
                 self.assign(target, self.now.of(value))
+            case ["do", _, value]:
+                self.now.of(value)
             case ["forget", _, names]:
                 self.forget(names)
             case ["raise", line, kind, message]:
-                text = self.now.shown(message).strip("? ") or f"raises {kind}"
+                text = self.now.shown(message)
+                text = f"raises {kind}" if text in ("", "?") else text
                 end = self.raise_(text, f"{file}:{line}", self.reasons)
             case ["if", _, test, then, otherwise]:
                 end = self.branch(test, then, otherwise, file)

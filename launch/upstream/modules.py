@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
@@ -107,6 +108,23 @@ class Finder:
         """The module, or None when no tree has it; raises CannotReadError when it is there and can't be parsed."""
         path = name.replace(".", "/")
         return self._first(name, [(f"{path}.py", False), (f"{path}/__init__.py", True)], whole)
+
+    def why_absent(self, dotted: str) -> str:
+        """Why a name is External, in words: an undefined name, a module that isn't there, a package out of reach."""
+        package, _, rest = dotted.partition(".")
+        if package == "builtins":
+            return f"'{rest}' isn't defined"
+        if package in sys.stdlib_module_names:
+            return f"{dotted} belongs to the standard library and isn't followed"
+        if self._has_package(package):
+            return f"{dotted} can't be read: there is no such module in '{package}'"
+        return f"{dotted} can't be read: '{package}' isn't on the package search path"
+
+    def _has_package(self, package: str) -> bool:
+        try:
+            return self.module(package) is not None
+        except CannotReadError:
+            return True
 
     def script(self, path: str) -> Module | None:
         """The module of a file given by path, as `python PATH` would run it."""

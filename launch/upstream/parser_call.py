@@ -239,8 +239,6 @@ def _class_refs(finder: Finder, node: ast.expr, scope: Scope) -> Iterator[ClassR
     elif isinstance(target, ValueRef):
         yield from _class_refs(finder, target.value, target.scope)
     elif isinstance(target, External):
-        package = target.dotted.partition(".")[0]
-        reason = f"class {target.dotted} can't be read: '{package}' isn't on the package search path"
-        raise CannotReadError(reason, scope.where(node))
+        raise CannotReadError(f"class {finder.why_absent(target.dotted)}", scope.where(node))
     else:
         raise CannotReadError(f"'{ast.unparse(node)}' in the parser call isn't a class", scope.where(node))

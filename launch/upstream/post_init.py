@@ -196,7 +196,11 @@ class _Compiler:
                 return
         if any(self.is_me(argument) for argument in [*call.args, *(k.value for k in call.keywords)]):
             yield ["forget", line, None]
-        # any other call (a log line, a warning, a download) leaves the fields as they are
+            return
+        # any other call (a log line, a warning, a download) leaves the fields as they are; `float(text)` may raise
+        value = self.expression(call)
+        if value[0] != "machine":
+            yield ["do", line, value]
 
     def inlined(self, call: ast.Call) -> Program | None:
         """The body of `self.m()`, `super().m()` or `Class.m(self)`, where it can be read."""

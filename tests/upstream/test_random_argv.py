@@ -6,6 +6,7 @@ They agree on what is refused, on the values where nothing is, and on what `__po
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -68,8 +69,8 @@ def _good_word(item: Field) -> str:
 def _same(ours: Any, theirs: Any) -> bool:
     if isinstance(ours, list) and isinstance(theirs, list):
         return len(ours) == len(theirs) and all(map(_same, ours, theirs))
-    if isinstance(ours, float) and ours != ours:
-        return isinstance(theirs, float) and theirs != theirs
+    if isinstance(ours, float) and math.isnan(ours):
+        return isinstance(theirs, float) and math.isnan(theirs)
     return ours is UNKNOWN or (isinstance(theirs, str) and theirs.startswith("<")) or ours == theirs
 
 

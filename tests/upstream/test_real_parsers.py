@@ -36,9 +36,7 @@ def _as_argparse(option: Option) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
-def test_options_equal_those_of_the_real_parser(
-    trainer: str, schema_of: Callable[[str], Schema], judge: Judge
-) -> None:
+def test_options_equal_those_of_the_real_parser(trainer: str, schema_of: Callable[[str], Schema], judge: Judge) -> None:
     schema = schema_of(trainer)
     real = judge.ask(trainer=trainer, describe=True)
     if isinstance(real, dict):

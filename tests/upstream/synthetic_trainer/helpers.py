@@ -1,3 +1,4 @@
+# ruff: noqa: UP042, PIE796 - old and odd spellings are what is tested
 """What the synthetic trainer's classes get from another module."""
 
 from dataclasses import dataclass, field

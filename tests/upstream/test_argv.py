@@ -1,0 +1,197 @@
+"""What `check_argv` says about single command lines, words of unknown value included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launch.upstream import UNKNOWN, FolderTree, Schema, Token, check_argv, read_schema
+from tests.upstream.real import SYNTHETIC
+from tests.upstream.test_random_argv import argv_for
+
+SCHEMA = read_schema(FolderTree(SYNTHETIC), "script.py")
+NEEDED = ["--needed=a", "--needed_choice=p", "--needed_list=1", "--factory_choice=fast"]
+
+
+def variable(name: str, prefix: str = "", splits: bool = True) -> Token:
+    return Token(f"{prefix}${name}", True, prefix, splits)
+
+
+def _text(word: str | Token) -> str:
+    return word if isinstance(word, str) else word.text
+
+
+def kinds(argv: Sequence[str | Token], base: Sequence[str] = NEEDED) -> list[tuple[str, str | None, int | None]]:
+    report = check_argv(SCHEMA, [*argv, *base])
+    return [(p.kind, p.flag, p.index) for p in report.problems]
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--stesp", "1"], [("unknown_flag", "stesp", 0)]),
+        (["--typed-mapping_", "1"], [("unknown_flag", "typed-mapping_", 0)]),
+        (["-steps", "1"], [("unknown_flag", "steps", 0)]),
+        (["--typed_map", "1"], [("abbreviated", "typed_map", 0)]),
+        (["--maybe", "1"], [("abbreviated", "maybe", 0)]),
+        (["--steps", "1", "--on", "--steps=2"], [("duplicate", "steps", 3)]),
+        (["--on", "true", "--no_on"], [("duplicate", "on", 2)]),
+        (["--steps", "1e4"], [("bad_type", "steps", 1)]),
+        (["--steps=1e4"], [("bad_type", "steps", 0)]),
+        (["--on", "maybe"], [("bad_type", "on", 1)]),
+        (["--numbers", "1", "two", "3"], [("bad_type", "numbers", 2)]),
+        (["--mode", "medium"], [("bad_choice", "mode", 1)]),
+        (["--steps"], [("missing_value", "steps", 0)]),
+        (["--columns"], [("missing_value", "columns", 0)]),
+        (["--rate", "-1e-5"], [("missing_value", "rate", 0)]),
+        (["stray", "--steps", "1", "2"], [("positional", None, 0), ("positional", None, 3)]),
+        (["--no_on=false"], [("bad_type", "on", 0)]),
+        (["--mapping", '{"a": 1}'], [("bad_type", "mapping", 1)]),
+        (["--steps", "-1"], [("contradiction", "steps", 0)]),
+        (["--short", "y"], []),
+        (["--optional_value"], []),
+        (["--number_or_text", "5"], []),
+    ],
+)
+def test_one_problem(argv: list[str], expected: list[tuple[str, str | None, int | None]]) -> None:
+    assert kinds(argv) == expected
+    assert check_argv(SCHEMA, [*argv, *NEEDED]).ok is (not expected)
+
+
+def test_all_problems_at_once() -> None:
+    argv = ["x", "--stesp", "1", "--mode", "medium", "--mode", "fast", "--chosen=b", "--picked=3", "--steps=-1"]
+    found = kinds(argv, base=[])
+    assert found == [
+        ("positional", None, 0),
+        ("unknown_flag", "stesp", 1),
+        ("bad_choice", "mode", 4),
+        ("duplicate", "mode", 5),
+        ("contradiction", "chosen", 7),
+        ("contradiction", "steps", 9),
+        ("missing_required", "needed", None),
+        ("missing_required", "needed_choice", None),
+        ("missing_required", "factory_choice", None),
+        ("missing_required", "needed_list", None),
+    ]
+
+
+def test_messages_say_what_to_write() -> None:
+    def cure(*argv: str) -> str | None:
+        return check_argv(SCHEMA, [*argv, *NEEDED]).problems[0].cure
+
+    assert cure("--stesp", "1") == "did you mean --steps or --switches?"
+    assert cure("--typed-mapping_", "1") == "did you mean --typed_mapping or --mapping?"
+    assert cure("--steps", "1e4") == "write 10000"
+    assert cure("--rate", "-1e-5") == "a value that begins with '-' is written --rate=-1e-5"
+    assert cure("--numbers=1", "2") == "write --numbers 1 2: the form with '=' takes one value"
+    assert cure("--mode", "fats") == "did you mean 'fast'?"
+    assert cure("--no_on", "true") == "--no_on takes no value"
+
+
+@pytest.mark.parametrize(
+    ("argv", "ok"),
+    [
+        (["--name", variable("NAME")], True),
+        (["--name", variable("NAME", "runs/")], True),
+        ([variable("NAME", "--name=")], True),
+        (["--columns", variable("A"), variable("B")], True),
+        (["--json_text", variable("JSON", splits=False)], True),
+        (["--steps", variable("STEPS")], None),
+        ([variable("STEPS", "--steps=")], None),
+        (["--mode", variable("MODE")], None),
+        (["--mode", variable("MODE", "fa")], None),
+        (["--mode", variable("MODE", "x")], False),
+        (["--on", variable("ON")], None),
+        ([variable("FLAG", "--"), "1"], None),
+        ([variable("ARGS")], None),
+        ([variable("ARGS"), "value"], None),
+        ([variable("ARGS"), "--stesp", "1"], False),
+        ([variable("FLAG", "--stesp=")], False),
+        (["--mapping", variable("DICT")], None),
+        (["--steps", "1", variable("ARGS")], None),
+        (["--name", variable("X"), "stray"], False),
+        (["--mode", "slow", "--maybe_int", variable("N")], False),
+    ],
+    ids=lambda argv: " ".join(map(_text, argv)) if isinstance(argv, list) else str(argv),
+)
+def test_unknown_words(argv: list[str | Token], ok: bool | None) -> None:
+    report = check_argv(SCHEMA, [*NEEDED, *argv])
+    assert report.ok is ok
+    assert bool(report.undecided) or ok is not None
+
+
+def test_required_flags_may_hide_in_an_unknown_word() -> None:
+    report = check_argv(SCHEMA, [variable("ARGS")])
+    assert report.problems == ()
+    assert report.ok is None
+    assert "whether needed is given, which is required" in report.undecided
+
+
+def test_what_is_given_is_never_none() -> None:
+    """`--maybe_int $N` is an int, whichever: `slow and on` is certain (upstream: `dataset_mixer_list is not None`)."""
+    report = check_argv(SCHEMA, ["--mode=slow", "--maybe_int", variable("N"), *NEEDED])
+    assert report.values["maybe_int"] is UNKNOWN
+    (problem,) = report.problems
+    assert (problem.kind, problem.flag) == ("contradiction", "mode")
+    assert problem.message == "mode 'slow' and maybe_int (given) and on True (its default): slow and on"
+    assert problem.where is not None
+    assert problem.where.startswith("synthetic.py:")
+
+
+@st.composite
+def hidden(draw: st.DrawFn) -> tuple[list[str], list[str | Token]]:
+    """A command line, and the same with some plain words that only a shell would know."""
+    argv = draw(argv_for(SCHEMA))
+    if draw(st.booleans()):
+        argv += NEEDED
+    tokens: list[str | Token] = []
+    for word in argv:
+        if not draw(st.integers(0, 2)) and word and not word.startswith("-"):
+            known = draw(st.integers(0, len(word)))
+            tokens.append(Token(f"{word[:known]}$X", True, word[:known], draw(st.booleans())))
+        elif not draw(st.integers(0, 5)) and "=" in word and word.startswith("--"):
+            known = word.index("=") + 1
+            tokens.append(Token(f"{word[:known]}$X", True, word[:known], draw(st.booleans())))
+        else:
+            tokens.append(word)
+    return argv, tokens
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(pair=hidden())
+def test_verdicts_about_unknown_words_hold_for_every_value(pair: tuple[list[str], list[str | Token]]) -> None:
+    argv, tokens = pair
+    known, unknown = check_argv(SCHEMA, argv), check_argv(SCHEMA, tokens)
+    if unknown.refused is not None:
+        assert unknown.refused == known.refused, (unknown, known)
+    if unknown.ok is not None:
+        assert unknown.ok == known.ok
+
+
+def test_the_file_that_some_scripts_take_first(schema_of: Callable[[str], Schema]) -> None:
+    schema = schema_of("reward_modeling")
+    assert schema.yaml_file
+    report = check_argv(schema, ["train.yaml", "--learning_rate=1"])
+    assert (report.ok, report.problems) == (None, ())
+    assert not schema_of("finetune").yaml_file
+    assert check_argv(schema_of("finetune"), ["train.yaml"]).ok is False
+
+
+def test_trl_takes_a_config_file(schema_of: Callable[[str], Schema]) -> None:
+    schema = schema_of("trl_sft")
+    assert schema.config_flag
+    assert check_argv(schema, ["--use_cpu", "--config", "sft.yaml"]).ok is None
+    assert check_argv(schema, ["--config", "sft.yaml", "--lerning_rate", "1"]).ok is False
+    assert check_argv(schema, ["--config"]).problems[0].kind == "missing_value"
+    config = {"fp16": True}
+    assert check_argv(schema, ["--config", "sft.yaml", "--output_dir", "x"], config).ok is True
+    both = check_argv(schema, ["--config", "sft.yaml", "--bf16", "true"], config)
+    assert [problem.kind for problem in both.problems] == ["contradiction"]
+
+
+def test_help_ends_the_parsing() -> None:
+    assert check_argv(SCHEMA, ["--help"]).ok is True
+    assert check_argv(SCHEMA, ["-h", "--stesp"]).ok is True

@@ -1,0 +1,176 @@
+"""What `__post_init__` refuses: upstream's own rules by name, and the evaluator against the real classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.upstream import UNKNOWN, FolderTree, GitTree, Schema, contradictions, read_schema
+from launch.upstream.trainers import ENTRIES
+from tests.upstream.checkouts import has_commit
+from tests.upstream.real import SYNTHETIC
+from tests.upstream.test_reader import written
+
+MODEL = {"model_name_or_path": "m"}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "values", "message", "where", "flags"),
+    [
+        (
+            "finetune",
+            {"push_to_hub": False},
+            "Cannot launch Beaker evaluation jobs without pushing to the Hub.",
+            "open_instruct/finetune.py:335",
+            {"try_launch_beaker_eval_jobs", "push_to_hub"},
+        ),
+        (
+            "finetune",
+            {"final_lr_ratio": 0.1, "lr_scheduler_type": "cosine"},
+            "final_lr_ratio only currently implemented for linear schedulers",
+            "open_instruct/finetune.py:338",
+            {"final_lr_ratio", "lr_scheduler_type"},
+        ),
+        (
+            "finetune",
+            {"final_lr_ratio": 1.5},
+            "final_lr_ratio must be between 0 and 1, not self.final_lr_ratio=1.5",
+            "open_instruct/finetune.py:340",
+            {"final_lr_ratio"},
+        ),
+        (
+            "finetune",
+            {"dataset_name": "d"},
+            "Cannot provide two dataset selection mechanisms.",
+            "open_instruct/finetune.py:333",
+            {"dataset_name", "dataset_mixer", "dataset_mixer_list"},
+        ),
+        (
+            "finetune",
+            {"additional_model_arguments": "{"},
+            "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+            "open_instruct/finetune.py:348",
+            {"additional_model_arguments"},
+        ),
+        (
+            "dpo_tune_cache",
+            {**MODEL, "zero_stage": 4},
+            "zero_stage must be 0, 1, 2, or 3, got 4",
+            "open_instruct/dpo_utils.py:357",
+            {"zero_stage"},
+        ),
+        (
+            "dpo",
+            {**MODEL, "zero_stage": 2, "offload_param": True},
+            "offload_param can only be used with zero_stage 3",
+            "open_instruct/dpo_utils.py:359",
+            {"zero_stage", "offload_param"},
+        ),
+        (
+            "grpo_fast",
+            {**MODEL, "load_ref_policy": False},
+            (
+                "When load_ref_policy=False, beta must be 0.0. "
+                "Got beta=0.05. Set --beta 0.0 or --load_ref_policy to use KL penalty."
+            ),
+            "open_instruct/grpo_utils.py:319",
+            {"load_ref_policy", "beta"},
+        ),
+        (
+            "grpo_fast",
+            {**MODEL, "max_steps": 0},
+            "max_steps must be >= 1, got 0",
+            "open_instruct/environments/tools/utils.py:71",
+            {"max_steps"},
+        ),
+    ],
+)
+def test_upstream_rules_at_the_pin(
+    upstream: Path, *, trainer: str, values: dict[str, Any], message: str, where: str, flags: set[str]
+) -> None:
+    if not has_commit(upstream, "e6c3044a"):
+        pytest.skip("the checkout lacks the pinned commit")
+    with GitTree(upstream, "e6c3044a") as tree:
+        (found,) = contradictions(read_schema(tree, ENTRIES[trainer]), values)
+    assert (found.message, found.where, set(found.flags), found.certain) == (message, where, flags, True)
+
+
+@pytest.mark.parametrize(
+    "trainer", ["finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling", "grpo"]
+)
+def test_defaults_contradict_nothing(trainer: str, schema_of: Callable[[str], Schema]) -> None:
+    assert [c for c in contradictions(schema_of(trainer), MODEL) if c.certain] == []
+
+
+def test_an_older_commit_has_its_own_rules(upstream: Path) -> None:
+    if not has_commit(upstream, "6b3964bc"):
+        pytest.skip("the checkout has no commit 6b3964bc")
+    with GitTree(upstream, "6b3964bc") as tree:
+        schema = read_schema(tree, ENTRIES["finetune"])
+    (found,) = contradictions(schema, {"reduce_loss": "none", "train_file": "x.json"})[:1]
+    assert found.message == "reduce_loss must be either 'mean' or 'sum'"
+
+
+def test_unknown_values_and_the_machine(tmp_path: Path) -> None:
+    script = """
+    import os
+    from dataclasses import dataclass, field
+    from transformers import HfArgumentParser
+
+    @dataclass
+    class Base:
+        def __post_init__(self):
+            if self.a > 3 and os.environ.get("HOME"):
+                raise ValueError("only on some machines")
+            self.b = self.b or self.a
+            if detect():
+                self.c = "detected"
+            if self.c == "bad":
+                raise ValueError("bad c")
+            if self.a == 1:
+                raise ValueError("one")
+
+    @dataclass
+    class Args(Base):
+        a: int = 0
+        b: int = 0
+        c: str = "good"
+        d: list[str] = field(default_factory=list)
+
+        def __post_init__(self):
+            super().__post_init__()
+            for item in self.d:
+                if item.startswith("x"):
+                    raise ValueError(f"{item!r} starts with x")
+                if item == "stop":
+                    break
+            while self.b < 3:
+                self.b += 1
+            if self.b > 100:
+                raise ValueError("b")
+
+    HfArgumentParser(Args)
+    """
+    schema = read_schema(written(tmp_path, {"train.py": script}), "train.py")
+
+    def found(**values: Any) -> list[tuple[str, bool | None]]:
+        return [(c.message, c.certain) for c in contradictions(schema, values)]
+
+    base = [("bad c", False), ("b", False)]  # hang on detect(), and on the loop that isn't followed
+    assert found() == base
+    assert found(a=1) == [base[0], ("one", True), base[1]]
+    assert found(a=UNKNOWN) == [("only on some machines", None), base[0], ("one", None), base[1]]
+    assert found(a=4) == [("only on some machines", False), *base]
+    assert found(d=["a", "xy"]) == [base[0], ("'xy' starts with x", True), base[1]]
+    assert found(d=["a", "stop", "xy"]) == base
+    assert found(d=[UNKNOWN])[1] == ("? starts with x", None)
+
+
+def test_values_of_a_file_that_was_not_read_are_undecided() -> None:
+    schema = read_schema(FolderTree(SYNTHETIC), "script.py")
+    certain = [c for c in contradictions(schema, {"mode": "slow"}, defaults_known=False) if c.certain]
+    assert certain == []
+    assert any(c.certain is None for c in contradictions(schema, {"mode": "slow"}, defaults_known=False))

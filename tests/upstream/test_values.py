@@ -1,0 +1,112 @@
+"""Typed values: what `check_values` refuses, and that `render` writes what the parser reads back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launch.upstream import Field, FolderTree, check_argv, check_values, read_schema, render
+from tests.upstream.real import SYNTHETIC
+
+SCHEMA = read_schema(FolderTree(SYNTHETIC), "script.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "cure"),
+    [
+        ("stesp", 1, "unknown_flag", "did you mean steps or switches?"),
+        ("columns", "a 1.0", "bad_type", "write [a, 1.0]"),
+        ("columns", "a, b", "bad_type", "write [a, b]"),
+        ("columns", {"a": 1.0}, "bad_type", "write [{'a': 1.0}]"),
+        ("columns", [], "missing_value", "leave it out, or give at least one element"),
+        ("columns", ["a", None], "bad_type", None),
+        ("columns", ["a", "-b"], "bad_type", None),
+        ("numbers", [1, "x"], "bad_type", None),
+        ("steps", True, "bad_type", None),
+        ("steps", 1e4, "bad_type", "write 10000"),
+        ("steps", "1e4", "bad_type", "write 10000"),
+        ("steps", [1], "bad_type", None),
+        ("rate", "fast", "bad_type", None),
+        ("on", "on", "bad_type", "write true or false"),
+        ("on", 2, "bad_type", "write true or false"),
+        ("name", True, "bad_type", "quote it if the text is meant"),
+        ("name", {"a": 1}, "bad_type", None),
+        ("mode", "fats", "bad_choice", "did you mean 'fast'?"),
+        ("picked", 4, "bad_choice", None),
+        ("mapping", {"a": 1}, "unsettable", "leave it out"),
+        ("either", {"a": 1}, "unsettable", "leave it out"),
+        ("hidden", 2, "unsettable", "leave it out"),
+    ],
+)
+def test_refused(name: str, value: Any, kind: str, cure: str | None) -> None:
+    (problem,) = check_values(SCHEMA, {name: value})
+    assert (problem.kind, problem.flag, problem.cure) == (kind, name, cure)
+    if name in SCHEMA.fields:
+        with pytest.raises(ValueError, match=name):
+            render(SCHEMA.fields[name], value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("on", True, ["--on", "true"]),
+        ("off", False, ["--off", "false"]),
+        ("steps", -5, ["--steps=-5"]),
+        ("rate", 5e-7, ["--rate", "5e-07"]),
+        ("rate", "5e-7", ["--rate", "5e-7"]),
+        ("rate", -1e-5, ["--rate=-1e-05"]),
+        ("columns", ["data", 1.0], ["--columns", "data", "1.0"]),
+        ("columns", ["-x"], ["--columns=-x"]),
+        ("json_text", {"a": [1, True]}, ["--json_text", '{"a": [1, true]}']),
+        ("level", 0, ["--level", "0"]),
+        ("name", 7, ["--name", "7"]),
+        ("name", "", ["--name", ""]),
+        ("maybe_int", None, []),
+    ],
+)
+def test_rendered(name: str, value: Any, words: list[str]) -> None:
+    assert check_values(SCHEMA, {name: value}) == []
+    assert render(SCHEMA.fields[name], value) == words
+
+
+def test_required_values_are_only_asked_for_when_complete() -> None:
+    assert check_values(SCHEMA, {"needed": None}) == []
+    missing = [p.flag for p in check_values(SCHEMA, {"needed": "a"}, complete=True) if p.kind == "missing_required"]
+    assert missing == ["needed_choice", "factory_choice", "needed_list"]
+
+
+def _values(item: Field) -> st.SearchStrategy[Any]:
+    one = {
+        "int": st.integers(),
+        "float": st.floats(allow_nan=False),
+        "bool": st.booleans(),
+        "truthy": st.sampled_from(["x", "true"]),
+        "choice": st.sampled_from(item.choices or ("",)),
+        "enum": st.sampled_from(item.choices or ("",)),
+    }.get(item.kind, st.text(st.characters(codec="utf-8")))
+    if item.kind == "str" and item.choices:
+        one = st.sampled_from(item.choices)
+    if item.kind == "int" and item.choices:
+        one = st.sampled_from(item.choices)
+    return st.lists(one, min_size=1, max_size=3) if item.nargs == "+" else one
+
+
+SETTABLE = [item for item in SCHEMA.fields.values() if item.settable]
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.sampled_from(SETTABLE).flatmap(lambda item: st.tuples(st.just(item), _values(item))))
+def test_what_is_rendered_is_read_back(pair: tuple[Field, Any]) -> None:
+    item, value = pair
+    if check_values(SCHEMA, {item.name: value}):
+        return
+    report = check_argv(SCHEMA, render(item, value))
+    bad = [p for p in report.problems if p.kind not in ("missing_required", "contradiction")]
+    assert bad == []
+    expected = [bool(v) for v in value] if item.kind == "truthy" else value
+    assert report.values[item.name] == expected
+    assert json.dumps(report.values[item.name]) is not None
