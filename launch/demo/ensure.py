@@ -14,10 +14,13 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launch.demo.folders import make_once
 from launch.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from launch.demo.documentation import Entry
 
 SEED = 0
 FEWEST_ENTRIES = 500  # a Python without its sources gives next to none
@@ -85,10 +88,10 @@ def _ensure_rows(folder: Path, kind: str) -> DemoData:
 
 def _build_rows(room: Path, kind: str) -> dict[str, Any]:
     from launch.demo import corpus
-    from launch.demo.documentation import read_entries, stdlib_folder
+    from launch.demo.documentation import stdlib_folder
 
     source = stdlib_folder()
-    entries = read_entries(source)
+    entries = _entries(source)
     if len(entries) < FEWEST_ENTRIES:
         raise UserError(
             Problem(
@@ -101,6 +104,13 @@ def _build_rows(room: Path, kind: str) -> dict[str, Any]:
         )
     rows = corpus.chats(entries, SEED) if kind == "chats" else corpus.preferences(entries, SEED)
     return {"rows": len(rows), "digest": corpus.write_rows(room / "train.jsonl", rows)}
+
+
+@functools.cache  # reading takes some seconds, and one run wants both data and a model
+def _entries(source: Path) -> list[Entry]:
+    from launch.demo.documentation import read_entries
+
+    return read_entries(source)
 
 
 def _build_model(room: Path, python: str) -> dict[str, Any]:
