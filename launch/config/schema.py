@@ -59,6 +59,15 @@ class Launcher(StrEnum):
     torchrun = "torchrun"
 
 
+class Tracking(StrEnum):
+    """Where a run's numbers go besides its own record. `tensorboard` is written by `launch`, for every trainer."""
+
+    none = "none"
+    wandb = "wandb"
+    wandb_offline = "wandb_offline"
+    tensorboard = "tensorboard"
+
+
 class Mode(StrEnum):
     """How the ranks share the model. `auto` is `single` at one rank, `zero3` on several GPUs, `ddp` on several CPUs,
     and `fsdp` for the trainers that shard by themselves."""
@@ -159,6 +168,8 @@ class TrainerConfig:
     launch: dict[str, str] = field(default_factory=dict)
     flags: dict[str, Any] = field(default_factory=dict)
     cpu_flags: dict[str, Any] = field(default_factory=dict)
+    tracking: dict[str, dict[str, Any]] = field(default_factory=dict)
+    push: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
 
@@ -174,6 +185,99 @@ class UpstreamConfig:
 
 
 @dataclass
+class HubConfig:
+    """A push of the model to the Hugging Face hub at the end of the run, by the trainer's own flags."""
+
+    push: str | None = None  # OWNER/NAME; a repository that is made for it is private
+
+
+@dataclass
+class NonFiniteGuard:
+    steps: int = 1  # logged steps in a row with a loss or a gradient norm that is NaN or infinite
+
+
+@dataclass
+class DivergenceGuard:
+    """The median of the last `window` losses is above `factor` x and `margin` + the best such median."""
+
+    factor: float = 2.0
+    margin: float = 1.0  # of the loss: what a small loss (DPO's) may rise whatever the factor says
+    window: int = 10  # logged steps; a spike shorter than half of it is never a divergence
+    memory: int = 1000  # logged steps that the best is taken from
+
+
+@dataclass
+class GradNormGuard:
+    """The gradient norm is above `factor` x its own median for `steps` logged steps in a row."""
+
+    factor: float = 20.0
+    floor: float = 10.0  # a norm below this is never an explosion
+    steps: int = 5
+    window: int = 100
+
+
+@dataclass
+class StallGuard:
+    """Seconds without progress in a phase: a new line of output; in training, after its first step, a logged step."""
+
+    import_: int = 900
+    tokenize: int = 3600
+    load: int = 1800
+    reference_logprobs: int = 1800
+    first_step: int = 1800
+    training: int = 900  # or `factor` x the longest time that a logged step took so far, when that is more
+    factor: float = 3.0
+    checkpoint: int = 1800
+    save: int = 3600
+    push: int = 7200
+
+
+@dataclass
+class DeadRankGuard:
+    after_error: float = 10.0  # seconds that a run may go on after a rank reported the error that ends it
+    silent: float = 20.0  # seconds without progress after a rank's process is gone while others live
+
+
+@dataclass
+class MemoryCreepGuard:
+    """Peak GPU memory grew in each of the last `windows` windows, and by `share` since the first of them."""
+
+    window: int = 100  # logged steps
+    windows: int = 6
+    share: float = 0.25
+
+
+@dataclass
+class DiskGuard:
+    margin: float = 1.1  # x the size of what is written next
+    ahead: float = 120.0  # seconds before the write that the run is stopped; earlier there is a warning
+
+
+@dataclass
+class ThroughputGuard:
+    """The rate is below `share` of the run's own median for `steps` logged steps in a row and `seconds`."""
+
+    share: float = 0.25
+    steps: int = 20
+    seconds: float = 900.0
+    window: int = 200
+
+
+@dataclass
+class GuardsConfig:
+    """What stops a live run. A guard that is null is off; `allow=[its id]` makes it a warning."""
+
+    non_finite: NonFiniteGuard | None = field(default_factory=NonFiniteGuard)
+    divergence: DivergenceGuard | None = field(default_factory=DivergenceGuard)
+    grad_norm: GradNormGuard | None = field(default_factory=GradNormGuard)
+    stall: StallGuard | None = field(default_factory=StallGuard)
+    dead_rank: DeadRankGuard | None = field(default_factory=DeadRankGuard)
+    memory_creep: MemoryCreepGuard | None = field(default_factory=MemoryCreepGuard)
+    disk: DiskGuard | None = field(default_factory=DiskGuard)
+    throughput: ThroughputGuard | None = field(default_factory=ThroughputGuard)
+
+
+@dataclass
 class RootConfig:
     stage: StageConfig = field(default_factory=StageConfig)
     recipe: RecipeConfig = field(default_factory=RecipeConfig)
@@ -182,6 +286,7 @@ class RootConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     flags: dict[str, Any] = field(default_factory=dict)
+    guards: GuardsConfig | None = field(default_factory=GuardsConfig)  # null: none
     gpus: int | None = None  # GPUs of this machine; 0: one CPU process; null: 1, or what `device` says
     device: Device | None = None
     processes: int | None = None  # ranks with device=cpu
@@ -191,4 +296,9 @@ class RootConfig:
     python: str | None = None  # the trainer's interpreter; null: the launcher's
     upstream: UpstreamConfig = field(default_factory=UpstreamConfig)
     restart: bool = False  # keep an earlier run of the same plan aside and start over
+    tracking: Tracking = Tracking.none
+    tracking_project: str = "launch"  # wandb's
+    tracking_entity: str | None = None  # wandb's user or team; null: WANDB_ENTITY
+    hub: HubConfig = field(default_factory=HubConfig)
+    detach: bool = False  # return when the run has started; it survives the terminal
     allow: list[str] = field(default_factory=list)

@@ -36,7 +36,9 @@ def named_flags(trainer: TrainerConfig) -> dict[str, str]:
         for flag in _flags_of(meaning):
             named.setdefault(flag, f"trainer.recipe.{word}")
     named.update({flag: f"trainer.launch.{word}" for word, flag in trainer.launch.items() if flag not in named})
-    for section in ("flags", "cpu_flags", "refused"):
+    for value, flags in trainer.tracking.items():
+        named.update({flag: f"trainer.tracking.{value}" for flag in flags if flag not in named})
+    for section in ("push", "flags", "cpu_flags", "refused"):
         named.update({flag: f"trainer.{section}.{flag}" for flag in getattr(trainer, section) if flag not in named})
     named.update({flag: "trainer.unread" for flag in trainer.unread if flag not in named})
     return named

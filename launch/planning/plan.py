@@ -19,6 +19,7 @@ from launch.planning.identity import content_key, identity
 from launch.planning.inputs import Inputs, resolve_inputs
 from launch.planning.parallel import Parallel, resolve_parallel
 from launch.planning.patches import choose_patches
+from launch.planning.tracking import track, tracking_environment, tracking_warnings
 from launch.planning.upstream import UpstreamState, entry_of
 from launch.planning.width import resolve_width
 
@@ -154,6 +155,8 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
     plan_identity = identity(parts, places, content)
     name = config.name or f"{width}-{plan_identity}"
     flags = flags_for(name)
+    tracked = track(flags.flags, config, origins, machine.environ, f"{composed.stage}-{name}")
+    env |= tracking_environment(config, runs / composed.stage / name)
     command = build_command(
         python=machine.python,
         trainer=config.trainer,
@@ -162,7 +165,7 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
         batch=batch,
         clip=config.recipe.max_grad_norm,
         patches=patches,
-        flag_words=machine.render(flags.flags),
+        flag_words=machine.render(tracked),
     )
     return Plan(
         stage=composed.stage,
@@ -171,7 +174,7 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
         config=config,
         parallel=parallel,
         batch=batch,
-        flags=flags.flags,
+        flags=tracked,
         command=command,
         env=env,
         unset=scrubbed(env),
@@ -181,7 +184,7 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
         runs=runs,
         cache=cache,
         files_checked=machine.check_files(parallel),
-        warnings=flags.warnings + _warnings(config),
+        warnings=flags.warnings + _warnings(config) + tracking_warnings(config),
     )
 
 

@@ -1,0 +1,141 @@
+"""Experiment tracking and the push to the hub: which flags and variables one key stands for, trainer by trainer.
+
+Neither changes what is trained, so neither takes part in a plan's identity. A trainer's YAML maps them: under
+`tracking`, a value of the key to flags; under `push`, the flags of a push. Upstream's traps that this avoids:
+
+- finetune's `--with_tracking` without `--report_to` dies at its first log (finetune.py:471), and with anything but
+  wandb too (finetune.py:469); dpo_tune_cache takes wandb and nothing else (dpo_tune_cache.py:124).
+- Without an entity every rank of an open-instruct trainer logs in and asks the network, four times (utils.py:1338), and
+  olmo_core_finetune takes the team "ai2-llm" (olmo_core_finetune.py:321).
+- `--hf_repo_id OWNER/NAME` becomes OWNER/OWNER/NAME, which is found out at the end (finetune.py:437).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from launch.config.origins import Origin, Origins, Said
+from launch.config.schema import Family, RootConfig, Tracking, TrainerConfig
+from launch.errors import Problem, UserError
+from launch.planning.flags import Flag
+
+_TAG = 64  # wandb refuses longer tags, and open-instruct makes one of the run's name (finetune.py:465)
+_OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_WANDB = (Tracking.wandb, Tracking.wandb_offline)
+
+
+def track(
+    flags: Mapping[str, Flag], config: RootConfig, origins: Origins, environ: Mapping[str, str], run: str
+) -> dict[str, Flag]:
+    """`flags` with those of `tracking` and `hub.push` in force; `run` is how the tracker names this run.
+
+    Raises UserError: `tracking_unsupported`, `no_tracking_entity`, `tracking_needs_key`, `push_unsupported`,
+    `bad_hub_name`, `owned_flag`.
+    """
+    problems = [*_tracking_problems(config, environ), *_push_problems(config)]
+    if problems:
+        raise UserError(problems)
+    added = {**_tracking_flags(config, environ, run), **_push_flags(config)}
+    problems = _said_otherwise(flags, config.trainer, added)
+    if problems:
+        raise UserError(problems)
+    said = Said(Origin.launcher, None)
+    own = {name: Flag(value, said) for name, value in added.items() if origins.overridden(f"flags.{name}") is None}
+    return {**flags, **own}
+
+
+def tracking_environment(config: RootConfig, folder: Path) -> dict[str, str]:
+    """The variables that a tracked run sets. `folder`: the run's, where wandb keeps its files."""
+    if config.tracking not in _WANDB:
+        return {}
+    variables = {"WANDB_MODE": "online" if config.tracking == Tracking.wandb else "offline", "WANDB_DIR": str(folder)}
+    if config.trainer.family == Family.trl:  # Transformers reads these; open-instruct has flags
+        variables["WANDB_PROJECT"] = config.tracking_project
+        if config.tracking_entity:
+            variables["WANDB_ENTITY"] = config.tracking_entity
+    return variables
+
+
+def tracking_warnings(config: RootConfig) -> tuple[Problem, ...]:
+    """What is odd about a push and can't be helped."""
+    if config.hub.push and config.trainer.name == "dpo_tune_cache" and config.recipe.checkpoint_steps:
+        message = "dpo_tune_cache pushes its whole output folder, step_* with optimizer states too (model_utils.py:616)"
+        return (Problem("push_takes_checkpoints", message, "hub.push", "leave recipe.checkpoint_steps out"),)
+    return ()
+
+
+def _entity(config: RootConfig, environ: Mapping[str, str]) -> str:
+    return config.tracking_entity or environ.get("WANDB_ENTITY", "")
+
+
+def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[Problem]:
+    trainer, tracking = config.trainer, config.tracking
+    if tracking not in _WANDB:
+        return []
+    if "wandb" not in trainer.tracking:
+        message = f"{trainer.name} has no wandb: its file maps none"
+        return [Problem("tracking_unsupported", message, "tracking", "say tracking=tensorboard, or none")]
+    if tracking == Tracking.wandb_offline and trainer.name in ("dpo", "olmo_core_finetune"):
+        if "WANDB_API_KEY" not in environ:
+            message = f"{trainer.name}: OLMo-core's callback wants WANDB_API_KEY even when wandb is offline"
+            return [Problem("tracking_needs_key", message, "tracking", "export it, or say tracking=tensorboard")]
+    elif tracking == Tracking.wandb and trainer.family == Family.open_instruct and not _entity(config, environ):
+        message = (
+            "without an entity open-instruct logs in to wandb on every rank and picks a team itself (utils.py:1338)"
+        )
+        cure = "say tracking_entity=NAME, your wandb user or team, or export WANDB_ENTITY"
+        return [Problem("no_tracking_entity", message, "tracking", cure)]
+    return []
+
+
+def _push_problems(config: RootConfig) -> list[Problem]:
+    name = config.hub.push
+    if name is None:
+        return []
+    if not config.trainer.push:
+        message = f"{config.trainer.name} has no push to the hub"
+        return [Problem("push_unsupported", message, "hub.push", "push the model folder after the run: hf upload")]
+    if not _OWNER_AND_NAME.fullmatch(name) or "--" in name or ".." in name or len(name) > 96:
+        cure = "say hub.push=OWNER/NAME: letters, digits, '-', '_' and '.', with the owner once"
+        return [Problem("bad_hub_name", f"'{name}' is no name of a model on the hub", "hub.push", cure)]
+    return []
+
+
+def _tracking_flags(config: RootConfig, environ: Mapping[str, str], run: str) -> dict[str, Any]:
+    key = "wandb" if config.tracking in _WANDB else config.tracking.value
+    words = {
+        "{wandb_project}": config.tracking_project,
+        # an empty one is the account's own, and open-instruct does not ask the network for it
+        "{wandb_entity}": _entity(config, environ),
+        "{run}": run[:_TAG],
+    }
+    return {name: words.get(str(value), value) for name, value in config.trainer.tracking.get(key, {}).items()}
+
+
+def _push_flags(config: RootConfig) -> dict[str, Any]:
+    if config.hub.push is None:
+        return {}
+    owner, _, name = config.hub.push.partition("/")
+    words = {"{owner}": owner, "{name}": name, "{owner/name}": config.hub.push}
+    return {name: words.get(str(value), value) for name, value in config.trainer.push.items()}
+
+
+def _said_otherwise(flags: Mapping[str, Flag], trainer: TrainerConfig, added: Mapping[str, Any]) -> list[Problem]:
+    """The user's own flags that say something else than `tracking` and `hub.push` do.
+
+    `flags.report_to=wandb` alone is the trap that this module is for. Names (a project, a revision) are the user's.
+    """
+    owners = dict.fromkeys(("push_to_hub", "hf_repo_id", "hf_entity", "hub_model_id"), "hub.push=OWNER/NAME")
+    owners |= dict.fromkeys(("with_tracking", "report_to"), "tracking=wandb, wandb_offline, tensorboard or none")
+    problems = []
+    for name, instead in owners.items():
+        flag = flags.get(name)
+        if flag is None or flag.said.origin == Origin.launcher:
+            continue
+        if flag.value not in (added.get(name, trainer.flags.get(name)), False, "none", ["none"]):
+            where = flag.said.where or f"flags.{name}"
+            problems.append(Problem("owned_flag", f"launch computes --{name}", where, f"say {instead}"))
+    return problems
