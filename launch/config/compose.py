@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 USER_DIR_VARIABLE = "LAUNCH_CONFIG_DIR"
 _HELP = ("--help", "-h", "--hydra-help")
+_GUARD_OFF = re.compile(r"^(guards(?:\.\w+)?)=(?:false|off)$", re.IGNORECASE)  # null, to OmegaConf: a node is no boolean
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def _register() -> None:
 @contextmanager
 def _as_program(line: Line) -> Iterator[None]:
     """Give Hydra the line's words as the program's arguments, and have it raise instead of exiting."""
-    words = list(line.words)
+    words = [_GUARD_OFF.sub(r"\1=null", word) for word in line.words]
     asks_help = any(word in _HELP for word in words)
     if asks_help and not any(word.startswith("stage=") for word in words):
         words.append("stage=demo")  # the help page composes a configuration, which has no stage of its own

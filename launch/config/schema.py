@@ -220,16 +220,16 @@ class GradNormGuard:
 class StallGuard:
     """Seconds without progress in a phase: a new line of output; in training, after its first step, a logged step."""
 
-    import_: int = 900
-    tokenize: int = 3600
-    load: int = 1800
-    reference_logprobs: int = 1800
-    first_step: int = 1800
-    training: int = 900  # or `factor` x the longest time that a logged step took so far, when that is more
+    importing: float = 900
+    tokenize: float = 3600
+    load: float = 1800
+    reference_logprobs: float = 1800
+    first_step: float = 1800
+    training: float = 900  # or `factor` x the longest time that a logged step took so far, when that is more
     factor: float = 3.0
-    checkpoint: int = 1800
-    save: int = 3600
-    push: int = 7200
+    checkpoint: float = 1800
+    save: float = 3600
+    push: float = 7200
 
 
 @dataclass
