@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,7 +46,9 @@ class Section:
 def parse_text(text: str, path: str) -> ast.Module:
     """`ast.parse`; raises CannotReadError with the line where the text isn't Python (of this interpreter's version)."""
     try:
-        return ast.parse(text, path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an invalid escape in somebody else's source is no news for the user
+            return ast.parse(text, path)
     except SyntaxError as error:
         raise CannotReadError(f"the file doesn't parse ({error.msg})", f"{path}:{error.lineno or 1}") from None
     except (ValueError, RecursionError, MemoryError) as error:

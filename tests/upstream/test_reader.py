@@ -327,3 +327,9 @@ def g(): return 3
     script = "from helper import Args\nfrom transformers import HfArgumentParser\nHfArgumentParser(Args)\n"
     schema = read_schema(written(tmp_path, {"helper.py": helper, "train.py": script}), "train.py")
     assert {name: item.where for name, item in schema.fields.items()} == {"x": "helper.py:18"}
+
+
+@pytest.mark.filterwarnings("error")
+def test_warnings_about_the_source_stay_quiet(tmp_path: Path) -> None:
+    text = SCRIPT.replace("x: int = 1", 'x: str = "\\d"')
+    assert read_schema(written(tmp_path, {"train.py": text}), "train.py").fields["x"].default == "\\d"
