@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 USER_DIR_VARIABLE = "LAUNCH_CONFIG_DIR"
 _HELP = ("--help", "-h", "--hydra-help")
-_GUARD_OFF = re.compile(r"^(guards(?:\.\w+)?)=(?:false|off)$", re.IGNORECASE)  # null, to OmegaConf: a node is no boolean
+_GUARD_OFF = re.compile(r"^(guards(?:\.\w+)?)=(?:false|off)$", re.IGNORECASE)  # for OmegaConf null: no node is false
 
 
 @dataclass(frozen=True)
