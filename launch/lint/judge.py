@@ -96,7 +96,9 @@ class Judge:
         if not strings:
             return verdict
         problems = sorted((*strings, *verdict.problems), key=lambda problem: problem.line)
-        return replace(verdict, ok=False, problems=tuple(problems))
+        wrong = {problem.flag for problem in strings}
+        warnings = tuple(warning for warning in verdict.warnings if warning.flag not in wrong)
+        return replace(verdict, ok=False, problems=tuple(problems), warnings=warnings)
 
     def _judge(self, file: str, line: int, trainer: Trainer, words: tuple[Word, ...]) -> Verdict:
         try:
@@ -127,6 +129,7 @@ class Judge:
     def _warnings(self, trainer: Trainer, schema: Schema, report: ArgvReport, lines: _Lines) -> list[Remark]:
         advice = self.advice.get(trainer.name, Advice())
         wrong = {problem.flag for problem in report.problems}
+        stray = any(problem.kind == "positional" for problem in report.problems)
         found: list[Remark] = []
         for flag, index in report.given.items():
             at = lines.at(index)
@@ -136,9 +139,12 @@ class Judge:
                 found.append(Remark(flag, "does_not_work", advice.refused[flag].partition("; say ")[0], at))
             elif flag in advice.unread:
                 found.append(Remark(flag, "never_read", f"{_file(schema)} accepts {flag} and never reads it", at))
-        whole = all(word.known or word.single for word in lines.words)
+        # A flag that is unknown may be the misspelt one that a rule would miss.
+        whole = all(word.known or word.single for word in lines.words) and not any(
+            problem.kind == "unknown_flag" for problem in report.problems
+        )
         for caution in misbehaviour(Given(trainer, report.values, whole, self.schemas.source)):
-            if caution.flag not in wrong:
+            if caution.flag not in wrong and not (stray and caution.kind == "mixer_pairs"):
                 at = lines.at(report.given.get(caution.flag))
                 found.append(Remark(caution.flag or None, caution.kind, caution.message, at))
         args_file = schema.entry.removesuffix(".py") + ".args"

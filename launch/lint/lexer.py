@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from launch.lint.parameters import parameter
+from launch.lint.trainers import MARKER
 from launch.lint.words import Document, Heredoc, Kind, Piece, Simple, UnbalancedError, Word, literal_word
 
 MAX_NESTING = 30  # substitutions inside substitutions; deeper ones are not written by people
@@ -27,6 +28,20 @@ _TOKEN = re.compile(
       | (?P<plain>[^\s'"\\$`;&|<>(){}]++(?=[\s;&|)]|$))""",
     re.VERBOSE,
 )
+# Whole lines of simple commands that name no trainer, assign nothing and open nothing are skipped at once: a large file
+# has little else. The first word is no reserved word and no command that may assign; the rest is quoted plainly.
+_SKIPPED = re.compile(
+    r"""(?:[ \t]*+
+          (?:(?!(?:if|then|elif|else|fi|for|while|until|do|done|case|esac|select|function|time|source|eval|export|declare
+                  |typeset|readonly|local|read|mapfile|readarray|unset|getopts|printf|let|\.)[\s\\])
+             [A-Za-z0-9_./~:,%+@]++(?=[\s\\])
+             (?:(?:[ \t]|\\\n)++
+                (?:[^\s'"\\$`;&|<>(){}\#]++|'[^'\n]*+'|"(?:[^"\\$`\n]++|\$\w++|\$\{\w++\}|\\[^\n])*+"
+                  |\\[^\n]|\$[A-Za-z_]\w*+|\$\{\w++\})++)*+
+             (?:[ \t]|\\\n)*+)?+
+          (?:(?<=[ \t\n])\#[^\n]*+)?+\n)++""",
+    re.VERBOSE,
+)
 _BARE = re.compile(r"[^\s'\"\\$`;&|<>()]++|[^\S \t\n]")
 _IN_DOUBLE = re.compile(r"[^\"\\$`]++")
 _BACKTICKS = re.compile(r"`((?:[^`\\]++|\\.)*+)`", re.DOTALL)
@@ -41,9 +56,13 @@ _JOINING = ("&&", "||", "|", "|&")
 LEADING = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{", "!", "time"})
 
 
-def lex(text: str, tolerant: bool = False, nesting: int = 0) -> Document:
-    """The commands of a shell text. What is never closed raises UnbalancedError, or cuts off the rest if `tolerant`."""
+def lex(text: str, tolerant: bool = False, nesting: int = 0, skipping: bool = False) -> Document:
+    """The commands of a shell text. What is never closed raises UnbalancedError, or cuts off the rest if `tolerant`.
+
+    `skipping` leaves out simple commands that name no trainer and assign nothing, which is much faster.
+    """
     lexer = _Lexer(text, tolerant, nesting)
+    lexer.skipping = skipping
     try:
         lexer.read_list(0, stop=False)
     except UnbalancedError as error:
@@ -61,6 +80,8 @@ class _Lexer:
         self.nesting = nesting
         self.document = Document()
         self.pending: list[tuple[str, bool, bool]] = []  # here-documents opened on this line
+        self.skipping = False
+        self.limit = -1  # the start of the next line that names a trainer
         self.absent: set[str] = set()  # delimiters that don't come any more, so that nobody looks again
 
     def read_list(self, pos: int, stop: bool) -> int:
@@ -90,7 +111,7 @@ class _Lexer:
                 commands.add(literal_word(start, match.group()))
             elif kind == "newline":
                 commands.end("\n")
-                pos = self._heredoc_bodies(pos)
+                pos = self._skip(self._heredoc_bodies(pos), commands)
             elif kind == "heredoc":
                 pos = self._heredoc(pos, match.group())
             elif kind == "redirect":
@@ -111,6 +132,16 @@ class _Lexer:
         if self.pending and not self.tolerant:
             raise UnbalancedError(max(0, size - 1), f"<<{self.pending[0][0]}")
         return pos
+
+    def _skip(self, pos: int, commands: _Commands) -> int:
+        """The offset behind the lines from `pos` on that hold nothing to read."""
+        if not self.skipping or commands.before != "\n":
+            return pos
+        if self.limit < pos:
+            mark = MARKER.search(self.text, pos)
+            self.limit = len(self.text) if mark is None else self.text.rfind("\n", 0, mark.start()) + 1
+        match = _SKIPPED.match(self.text, pos, max(pos, self.limit))
+        return pos if match is None else match.end()
 
     def _word(self, pos: int) -> tuple[Word, int]:
         """A word with quotes or expansions in it, which starts at `pos`."""
@@ -178,7 +209,8 @@ class _Lexer:
             match = _BACKTICKS.match(text, pos, pos + MAX_SUBSTITUTION)
             if match is None:
                 raise UnbalancedError(pos, "`")
-            self._inner(match.group(1), pos + 1)
+            if MARKER.search(match.group(1)) is not None:
+                self._inner(match.group(1), pos + 1)
             end = match.end()
         elif text.startswith("((", pos + 1):
             end = self._arithmetic(pos + 1, pos)

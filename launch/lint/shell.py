@@ -11,7 +11,7 @@ from launch.lint.launchers import Start, is_mason, reads_its_arguments, separate
 from launch.lint.lexer import lex
 from launch.lint.trainers import MARKER, Trainer
 from launch.lint.variables import Variables, expand, gather, no_variables
-from launch.lint.words import Document, Heredoc, Kind, Simple, Token, UnbalancedError
+from launch.lint.words import Document, Heredoc, Simple, Token, UnbalancedError
 
 MAX_READINGS = 5  # `bash -c "ssh host '...'"`: how often one text is read again
 
@@ -70,10 +70,14 @@ def find_commands(text: str, line_of: LineOf, readings: int = 0) -> Commands:
     if readings > MAX_READINGS or MARKER.search(text) is None:
         return NOTHING
     try:
-        document = lex(text)
+        document = lex(text, skipping=True)
+        variables = gather(document, line_of)
+        if variables.naming():  # then any command may start a trainer
+            document = lex(text)
+            variables = gather(document, line_of)
     except UnbalancedError as error:
         return _line_by_line(text, line_of, error, readings)
-    return _in_document(text, document, gather(document, line_of), line_of, readings)
+    return _in_document(text, document, variables, line_of, readings)
 
 
 def find_in_tokens(tokens: Sequence[Token], readings: int = 0) -> list[Found]:
@@ -101,8 +105,9 @@ def _in_document(text: str, document: Document, variables: Variables, line_of: L
     marks = [match.start() for match in MARKER.finditer(text)]
     found: list[Found] = []
     notes: list[Note] = []
+    naming = variables.naming()
     for index, command in enumerate(document.commands):
-        if not _concerns(command, marks, variables):
+        if not _concerns(command, marks, naming):
             continue
         tokens = _tokens(command, variables)
         lost = _lost_arguments(document.commands, index, line_of)
@@ -125,17 +130,13 @@ def _tokens(command: Simple, variables: Variables) -> list[Token]:
     return tokens
 
 
-def _concerns(command: Simple, marks: list[int], variables: Variables) -> bool:
-    """True when the command's text names a trainer, or a variable that may."""
+def _concerns(command: Simple, marks: list[int], naming: frozenset[str]) -> bool:
+    """True when the command's text names a trainer, or a variable that does."""
     last = command.words[-1]
     end = last.start + len(last.text)
     if bisect_right(marks, end) > bisect_left(marks, command.start):
         return True
-    return any(
-        piece.kind in (Kind.VARIABLE, Kind.ARRAY) and piece.text in variables.assignments
-        for word in command.words
-        for piece in word.pieces
-    )
+    return bool(naming) and any(piece.text in naming for word in command.words for piece in word.pieces)
 
 
 def _in_heredoc(heredoc: Heredoc, line_of: LineOf, readings: int) -> Commands:
@@ -246,9 +247,7 @@ def _reread(tokens: Sequence[Token], readings: int) -> list[Found]:
 
     document = lex(joined, tolerant=True)
     variables = no_variables(line)
-    return [
-        found for command in document.commands for found in find_in_tokens(_tokens(command, variables), readings)
-    ]
+    return [found for command in document.commands for found in find_in_tokens(_tokens(command, variables), readings)]
 
 
 def _as_mason_quotes(text: str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from launch.lint.arithmetic import evaluate
 from launch.lint.parameters import ASSIGNS
+from launch.lint.trainers import MARKER
 from launch.lint.words import Document, Kind, Piece, Simple, Token, Word, known_token
 
 MAX_DEPTH = 20  # variables whose values are made of variables
@@ -50,6 +51,29 @@ class Variables:
             return None
         between = bisect_right(self.barriers, offset) - bisect_right(self.barriers, found[0].offset)
         return None if between else found[0]
+
+    def naming(self) -> frozenset[str]:
+        """The variables whose value names a trainer, or another such variable."""
+        values = {
+            name: [item.value for item in found if item.sound and len(found) == 1]
+            for name, found in self.assignments.items()
+        }
+        naming: set[str] = set()
+        for _ in range(MAX_DEPTH):
+            more = {name for name, found in values.items() if any(_names(value, naming) for value in found)}
+            if more <= naming:
+                break
+            naming |= more
+        return frozenset(naming)
+
+
+def _names(value: Word, naming: set[str]) -> bool:
+    words = (value, *(value.elements or ()))
+    return any(
+        MARKER.search(piece.text) is not None if piece.kind is Kind.TEXT else piece.text in naming
+        for word in words
+        for piece in word.pieces
+    )
 
 
 def gather(document: Document, line: Callable[[int], int]) -> Variables:
@@ -249,7 +273,7 @@ def _value(value: Word, quoted: bool, variables: Variables, depth: int) -> list[
     if quoted:
         return [token]
     if not token.known:
-        return None if not token.prefix or _FIELD.search(token.text) else [token._replace(single=False)]
+        return None if not token.prefix or _FIELD.search(token.raw) else [token._replace(single=False)]
     return list(_split(token))
 
 

@@ -119,7 +119,8 @@ def read_yaml(text: str) -> list[Node]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         reason = str(getattr(error, "problem", None) or getattr(error, "reason", None) or "it can't be parsed")
-        raise NotYamlError(reason, mark.line + 1 if mark is not None else 1) from None
+        last = text.count("\n") + 1  # the end of the text may be reported as a line of its own
+        raise NotYamlError(reason, min(mark.line + 1, last) if mark is not None else 1) from None
     finally:
         if loader is not None:
             loader.dispose()

@@ -42,9 +42,9 @@ def words(text: str) -> list[list[str]]:
         ("a; b && c || d | e & f", [["a"], ["b"], ["c"], ["d"], ["e"], ["f"]]),
         ("a 2>&1 >x <y b >>z 2>/dev/null c &> log d", [["a", "b", "c", "d"]]),
         ("a '' \"\" b", [["a", "", "", "b"]]),
-        ("a \"x\\\"y\" \"x\\\\y\" \"x\\y\" \"p\\\nq\"", [["a", 'x"y', "x\\y", "x\\y", "pq"]]),
+        ('a "x\\"y" "x\\\\y" "x\\y" "p\\\nq"', [["a", 'x"y', "x\\y", "x\\y", "pq"]]),
         ("a $'b c' $\"d e\"", [["a", "b c", "d e"]]),
-        ("a \"it's\" 'say \"hi\"'", [["a", "it's", 'say "hi"']]),
+        ('a "it\'s" \'say "hi"\'', [["a", "it's", 'say "hi"']]),
         ("cat <<EOF\nx 'y\nEOF\nb", [["cat"], ["b"]]),
         ("cat <<-'EOF'\n\tx \"y\n\tEOF\nb", [["cat"], ["b"]]),
         ("(a b); { c d; }", [["a", "b"], ["c", "d"], ["}"]]),
@@ -62,11 +62,11 @@ def test_words(text: str, expected: list[list[str]]) -> None:
 
 
 def test_commands_of_substitutions_stand_where_they_are_written() -> None:
-    assert words("x=$(a b)\ny=`c d`\ne \"$(f \"g h\")\" <(i j)") == [
+    assert words('x=$(a b)\ny=`trl sft d`\ne "$(f "g h")" <(i j)') == [
         ["x=$(a b)"],
         ["a", "b"],
-        ["y=`c d`"],
-        ["c", "d"],
+        ["y=`trl sft d`"],
+        ["trl", "sft", "d"],
         ["e", '$(f "g h")', "<(i j)"],
         ["f", "g h"],
         ["i", "j"],
@@ -123,7 +123,7 @@ def test_what_is_never_closed_raises_and_tolerance_cuts_it_off(text: str) -> Non
         "x=(a b)\n",
         "a \\\n",
         "# note\n",
-        "\"",
+        '"',
         "'",
         "$(",
         "`",

@@ -1,0 +1,71 @@
+"""Shell arithmetic, `$((A * B / 2))`, where every operand is known."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+MAX_LENGTH = 200  # characters of an expression worth computing
+_LIMIT = 1 << 63  # bash computes in 64 bits and wraps around beyond
+
+_NAME = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$?\b([A-Za-z_]\w*)\b")
+_PLAIN = re.compile(r"[\d\s()+*/%-]+")
+_OCTAL = re.compile(r"(?<![\d.])0\d")
+
+
+def evaluate(source: str, value: Callable[[str], str | None]) -> int | None:
+    """The value of `$((...))`, or None: an operand is unknown, or the expression is more than + - * / %."""
+    if not (source.startswith("$((") and source.endswith("))")) or len(source) > MAX_LENGTH:
+        return None
+    unknown = False
+
+    def replaced(match: re.Match[str]) -> str:
+        nonlocal unknown
+        found = value(match.group(1) or match.group(2))
+        if found is None or not found.strip().isdecimal():
+            unknown = True
+            return "0"
+        return found.strip()
+
+    expression = _NAME.sub(replaced, source[3:-2]).strip()
+    if unknown or not _PLAIN.fullmatch(expression) or _OCTAL.search(expression) or "**" in expression:
+        return None
+    try:
+        return _compute(ast.parse(expression, mode="eval").body)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def _compute(node: ast.expr) -> int:
+    """Integers only; a quotient is cut towards zero. Raises ValueError for anything else."""
+    match node:
+        case ast.Constant(value=int(number)):
+            result = number
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            result = -_compute(operand)
+        case ast.BinOp(left=left, op=operator, right=right):
+            result = _apply(operator, _compute(left), _compute(right))
+        case _:
+            raise ValueError(ast.dump(node))
+    if abs(result) >= _LIMIT:
+        raise ValueError("out of range")
+    return result
+
+
+def _apply(operator: ast.operator, left: int, right: int) -> int:
+    match operator:
+        case ast.Add():
+            return left + right
+        case ast.Sub():
+            return left - right
+        case ast.Mult():
+            return left * right
+        case ast.Div() | ast.FloorDiv():
+            quotient = abs(left) // abs(right)
+            return quotient if (left < 0) == (right < 0) else -quotient
+        case ast.Mod():
+            remainder = abs(left) % abs(right)
+            return remainder if left >= 0 else -remainder
+        case _:
+            raise ValueError(ast.dump(operator))
