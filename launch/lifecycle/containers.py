@@ -68,7 +68,7 @@ def _tensors(header: dict[str, dict[str, list[int]]]) -> tuple[dict[str, Tensor]
 
 
 def check_torch_file(path: Path) -> None:
-    """Raises BrokenFileError unless `path` is what torch.save leaves: a zip archive whose directory, written last, is there.
+    """Raises BrokenFileError unless `path` is what torch.save leaves: a zip archive with its directory, written last.
 
     The pickle inside is read (its checksum holds), the tensors' data only located. Files of torch before 1.6, plain
     pickles, pass when they begin and end as a pickle does.

@@ -12,10 +12,12 @@ from launch.planning.parallel import Parallel
 # Variables of another scheduler or another launcher that would change what the trainer does: BEAKER_JOB_ID moves the
 # tokenised cache to a path of its own (finetune.py:428), BEAKER_EXPERIMENT_ID needs a folder of its own
 # (utils.py:1790), GIT_COMMIT asks GitHub without a time-out (utils.py:770); the others belong to an enclosing launch.
+# BEAKER_ASSIGNED_CPU_COUNT stays: all it says is how many processes tokenise (dataset_transformation.py:1952).
 SCRUBBED = (
     "BEAKER_JOB_ID",
     "BEAKER_EXPERIMENT_ID",
     "BEAKER_WORKLOAD_ID",
+    "BEAKER_NODE_HOSTNAME",
     "GIT_COMMIT",
     "RANK",
     "LOCAL_RANK",

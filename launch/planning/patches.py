@@ -22,7 +22,7 @@ def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, subset: str
         if parallel.width.world_size == 1 and not parallel.zero_stage:
             chosen.append("dpo_single_process_group")
         chosen.append("dpo_cpu_device" if on_cpu else "dpo_unlisted_gpu")
-        chosen.append("dpo_steps")
+        chosen += ["dpo_steps", "dpo_reference_cache"]
     elif trainer in ("trl_sft", "trl_dpo"):
         chosen.append("trainer_steps")
         if subset:

@@ -13,6 +13,7 @@ from launch.config.schema import Device, Packing, RootConfig
 from launch.errors import Problem, UserError
 from launch.planning.batch import Batch, split_batch
 from launch.planning.command import build_command
+from launch.planning.content import input_content, tokenized_content
 from launch.planning.environment import build_environment, scrubbed
 from launch.planning.flags import Flag, Flags, build_flags
 from launch.planning.identity import content_key, identity
@@ -125,8 +126,10 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
     _refuse_contradictions(config, parallel)
     batch = split_batch(config.recipe.global_batch_size, config.recipe.per_device_batch_size, width.world_size)
 
-    content = _content(inputs, machine.digest)
-    tokenized = cache / "tokenized" / content_key(content)
+    content = input_content(inputs, machine.digest)
+    tokenizer = config.flags.get("tokenizer_name_or_path")
+    tokenized_key = content_key(tokenized_content(inputs, tokenizer, content, machine.digest, machine.cwd))
+    tokenized = cache / "tokenized" / tokenized_key
     checkout = machine.upstream.checkout
     env = build_environment(
         config.trainer, parallel, checkout, cache / "reference_logprobs" / content_key(content), machine.environ
@@ -186,17 +189,6 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
         files_checked=machine.check_files(parallel),
         warnings=flags.warnings + _warnings(config) + tracking_warnings(config),
     )
-
-
-def _content(inputs: Inputs, digest: Callable[[Path], str | None]) -> dict[Path, str]:
-    """Digests of the local inputs that are here; what this machine builds is known by its builder's key instead."""
-    sources = [inputs.model, *(entry.source for entry in inputs.mixture)]
-    found = {}
-    for source in sources:
-        value = digest(source.local) if source.local and not source.build else None
-        if source.local and value:
-            found[source.local] = value
-    return found
 
 
 def _warnings(config: RootConfig) -> tuple[Problem, ...]:

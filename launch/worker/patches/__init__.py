@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from . import deepspeed_on_cpu, dpo, dpo_steps, finetune, trainer_steps, trl_subset
+from . import deepspeed_on_cpu, dpo, dpo_steps, finetune, reference_cache, resume, trainer_steps, trl_subset
 from .patch import Context, PatchError, PatchInfo, Source, install
 
 _ALL: tuple[PatchInfo, ...] = (
@@ -18,6 +18,8 @@ _ALL: tuple[PatchInfo, ...] = (
     dpo.CPU_DEVICE,
     dpo.UNLISTED_GPU,
     dpo_steps.STEPS,
+    reference_cache.CACHE,
+    resume.RESUME,
     deepspeed_on_cpu.PATCH,
     trainer_steps.STEPS,
     trl_subset.SUBSET,

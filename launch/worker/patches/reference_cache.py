@@ -1,0 +1,67 @@
+"""The reference log-probabilities that dpo_tune_cache.py keeps on disk: of which model they are, and who may read them.
+
+Upstream's key has the model's name and not its content (dpo_utils.py:369-383). `launch` gives the content of a local
+model its own folder; of a model from the hub the commit is known only once it is loaded, so it is put in here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from .patch import Context, PatchInfo, Source
+
+
+def with_commit(path: Path, commit: str | None) -> Path:
+    """The cache file of the model at `commit` (None: not from the hub).
+
+    >>> with_commit(Path("a/b.pt"), "0123456789abcdef").name
+    'b-0123456789ab.pt'
+    """
+    return path if commit is None else path.with_name(f"{path.stem}-{commit[:12]}{path.suffix}")
+
+
+def commit_of(model: Any) -> str | None:
+    """The hub's commit that a model was loaded from; None for a local folder."""
+    while hasattr(model, "module"):  # DistributedDataParallel, DeepSpeed's engine
+        model = model.module
+    commit = getattr(getattr(model, "config", None), "_commit_hash", None)
+    return str(commit) if commit else None
+
+
+def _name_and_share(context: Context) -> None:
+    from open_instruct import dpo_utils, model_utils
+
+    build = dpo_utils.build_reference_logprobs_cache
+    write = model_utils.TensorCache.to_disk
+    umask = os.umask(0)
+    os.umask(umask)
+
+    def build_reference_logprobs_cache(**options: Any) -> Any:
+        options["cache_path"] = with_commit(options["cache_path"], commit_of(options["model"]))
+        return build(**options)
+
+    def to_disk(self: Any, path: Any) -> None:
+        write(self, path)
+        Path(path).chmod(0o666 & ~umask)
+
+    dpo_utils.build_reference_logprobs_cache = build_reference_logprobs_cache
+    model_utils.TensorCache.to_disk = to_disk
+
+
+CACHE = PatchInfo(
+    id="dpo_reference_cache",
+    reason="the cache's name lacks the commit of a hub model, and its file can be read by its owner alone",
+    trainers=("dpo_tune_cache",),
+    condition="always",
+    sources=(
+        Source("open_instruct/dpo_utils.py", "if cache_path.exists():", 436, 436),
+        Source("open_instruct/dpo_utils.py", "cache.to_disk(cache_path)", 516, 516),
+        Source("open_instruct/model_utils.py", "tempfile.NamedTemporaryFile(dir=path.parent, delete=False", 107, 107),
+        Source(
+            "open_instruct/dpo_tune_cache.py", "reference_cache = dpo_utils.build_reference_logprobs_cache(", 522, 522
+        ),
+    ),
+    apply=_name_and_share,
+)

@@ -1,0 +1,163 @@
+"""Going on where a checkpoint of finetune.py or dpo_tune_cache.py was made: the same step, the same batch.
+
+`launch` adds this patch to the command of a resumed run alone; its value is the checkpoint's folder name. What upstream
+does there and what is different here:
+
+- It picks the checkpoint by a mark that proves little. Here another choice than `launch`'s ends the run.
+- It counts `len(loader)` batches to an epoch, but the last step of an epoch may take fewer than the others, so that
+  from the second epoch on it goes on at a wrong batch, even in a wrong epoch. Here the loader's length is rounded up to
+  whole steps, with which upstream's arithmetic is right.
+- dpo_tune_cache.py skips the batches that were done in every later epoch too. Here in the resumed epoch only.
+- A checkpoint of the last step makes it train one step more. Here it has no batch left.
+- dpo_tune_cache.py loads the checkpoint before it looks for the reference log-probabilities; where they are gone, it
+  takes them from the half-trained model. Here it loads the checkpoint after them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .patch import Context, PatchError, PatchInfo, Source
+
+_ID = "exact_resume"
+_FINETUNE = "open_instruct/finetune.py"
+_DPO = "open_instruct/dpo_tune_cache.py"
+
+
+def whole_steps(batches: int, accumulation: int) -> int:
+    """The batches of an epoch, rounded up to whole optimizer steps of `accumulation` batches.
+
+    >>> whole_steps(5, 2)
+    6
+    """
+    return -(-batches // accumulation) * accumulation
+
+
+def _resume(context: Context) -> None:
+    _count_whole_steps()
+    _choose(context)
+    if Path(str(context.trainer.script)).name == "dpo_tune_cache.py":
+        _load_after_reference(context)
+
+
+def _count_whole_steps() -> None:
+    from accelerate import Accelerator
+
+    prepare = Accelerator.prepare_data_loader
+
+    def prepare_data_loader(self: Any, *arguments: Any, **options: Any) -> Any:
+        loader = prepare(self, *arguments, **options)
+        plain = type(loader)
+        accumulation = self.gradient_accumulation_steps
+
+        class WholeSteps(plain):  # type: ignore[misc, valid-type]
+            def __len__(self) -> int:
+                return whole_steps(super().__len__(), accumulation)
+
+        loader.__class__ = WholeSteps
+        return loader
+
+    Accelerator.prepare_data_loader = prepare_data_loader
+
+
+def _choose(context: Context) -> None:
+    """Check upstream's choice of the checkpoint, and skip its batches once."""
+    from accelerate import Accelerator
+    from open_instruct import utils
+
+    wanted = str(context.value)
+    choose = utils.get_last_checkpoint_path
+    skip = Accelerator.skip_first_batches
+    over = False
+    skipped = False
+
+    def get_last_checkpoint_path(args: Any, incomplete: bool = False) -> Any:
+        nonlocal over
+        path = choose(args, incomplete)
+        if incomplete:
+            return path
+        chosen = Path(path).name if path else "nothing"
+        if chosen != wanted:
+            raise PatchError(_ID, f"the trainer would resume from {chosen} and not from {wanted}")
+        unit, _, number = wanted.partition("_")
+        over = unit == "step" and int(number) >= args.max_train_steps
+        context.events.emit("evidence", what="resumed_from", value=wanted)
+        print(f"launch: resumes from {path}", flush=True)
+        return path
+
+    def skip_first_batches(self: Any, dataloader: Any, num_batches: int = 0) -> Any:
+        nonlocal skipped
+        if over:
+            return []
+        if skipped:
+            return dataloader
+        skipped = True
+        return skip(self, dataloader, num_batches)
+
+    utils.get_last_checkpoint_path = get_last_checkpoint_path
+    Accelerator.skip_first_batches = skip_first_batches
+
+
+def _load_after_reference(context: Context) -> None:
+    from accelerate import Accelerator
+    from open_instruct import dpo_utils
+
+    loss = dpo_utils.DPOLossType(context.trainer.flag("loss_type") or dpo_utils.DPOConfig.loss_type)
+    if not loss.needs_reference_model:
+        return
+    load = Accelerator.load_state
+    build = dpo_utils.build_reference_logprobs_cache
+    waiting: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    def load_state(self: Any, *arguments: Any, **options: Any) -> None:
+        waiting.append((self, arguments, options))
+
+    def build_reference_logprobs_cache(*arguments: Any, **options: Any) -> Any:
+        cache = build(*arguments, **options)
+        while waiting:
+            accelerator, its_arguments, its_options = waiting.pop()
+            load(accelerator, *its_arguments, **its_options)
+        return cache
+
+    Accelerator.load_state = load_state
+    dpo_utils.build_reference_logprobs_cache = build_reference_logprobs_cache
+
+
+RESUME = PatchInfo(
+    id=_ID,
+    reason="upstream resumes at a wrong batch when an epoch ends in a shorter step, and skips data in later epochs",
+    trainers=("finetune", "dpo_tune_cache"),
+    condition="the run is resumed; the value is the checkpoint's folder",
+    sources=(
+        Source(_FINETUNE, "last_checkpoint_path = get_last_checkpoint_path(args)", 744, 744),
+        Source(_FINETUNE, "starting_epoch = resume_batch_idx // len(train_dataloader)", 759, 759),
+        Source(
+            _FINETUNE,
+            "active_dataloader = accelerator.skip_first_batches(train_dataloader, resume_batch_idx)",
+            786,
+            786,
+        ),
+        Source(_DPO, "accelerator.load_state(last_checkpoint_path)", 497, 497),
+        Source(_DPO, "starting_epoch = resume_step // len(train_dataloader)", 509, 509),
+        Source(_DPO, "reference_cache = dpo_utils.build_reference_logprobs_cache(", 522, 522),
+        Source(_DPO, "active_dataloader = accelerator.skip_first_batches(train_dataloader, resume_step)", 558, 558),
+        Source(
+            "accelerate/accelerator.py",
+            "def skip_first_batches(self, dataloader, num_batches: int = 0):",
+            4314,
+            4314,
+            "1.15.0",
+        ),
+        Source(
+            "accelerate/accelerator.py",
+            "return self.prepare_data_loader(obj, device_placement=device_placement)",
+            1402,
+            1402,
+            "1.15.0",
+        ),
+        Source("accelerate/data_loader.py", "iteration=dataloader.iteration,", 1460, 1460, "1.15.0"),
+    ),
+    apply=_resume,
+    takes_value=True,
+)
