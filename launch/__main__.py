@@ -12,7 +12,7 @@ from launch.config.line import parse_line
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 
 # verb -> the module of its function; imported when the verb is used. The first ones compose a stage with Hydra.
-STAGE_VERBS = {"run": "launch.commands.run", "plan": "launch.commands.plan"}
+STAGE_VERBS = {"run": "launch.commands.run", "plan": "launch.commands.plan", "check": "launch.commands.check"}
 OWN_VERBS = {
     "lint": "launch.commands.lint",
     "flags": "launch.commands.flags",

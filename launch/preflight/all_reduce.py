@@ -1,0 +1,57 @@
+"""A second of all-reduces over the ranks of one node. Run by path, by torch.distributed.run, with the trainer's
+interpreter: all_reduce.py nccl|gloo FILE. Rank 0 writes what it found into FILE, as JSON.
+
+Sums are checked: a link that drops bits is worse than one that is down.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+SECONDS = 1.0
+GIVE_UP = 60.0  # seconds, after the imports
+BYTES = {"nccl": 64 << 20, "gloo": 1 << 20}
+
+
+def main(backend: str, file: Path) -> None:
+    import torch
+    import torch.distributed as dist
+
+    faulthandler.dump_traceback_later(GIVE_UP, exit=True)
+    rank = int(os.environ["RANK"])
+    device = torch.device("cpu")
+    if backend == "nccl":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, timeout=timedelta(seconds=20))
+    world_size = dist.get_world_size()
+    values = torch.empty(BYTES[backend] // 4, device=device)
+    wanted = world_size * (world_size + 1) / 2
+    done, began, more = 0, time.monotonic(), torch.ones(1, device=device)
+    first = 0.0
+    while more.item():
+        values.fill_(rank + 1)
+        dist.all_reduce(values)
+        if not bool((values == wanted).all()):
+            raise SystemExit(f"rank {rank}: an all-reduce gave a wrong sum")
+        done += 1
+        first = first or time.monotonic() - began  # sets up the connections
+        more.fill_(float(time.monotonic() - began < SECONDS))
+        dist.broadcast(more, 0)  # every rank stops after the same number
+    if rank == 0:
+        each = (time.monotonic() - began - first) / max(1, done - 1)
+        version = ".".join(map(str, torch.cuda.nccl.version())) if backend == "nccl" else None
+        found = {"ranks": world_size, "done": done, "first": first, "each": each, "bytes": BYTES[backend]}
+        found["nccl"] = version
+        file.write_text(json.dumps(found), encoding="utf-8")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
