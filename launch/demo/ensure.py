@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SEED = 0
 FEWEST_ENTRIES = 500  # a Python without its sources gives next to none
-BUILDERS = ("documentation.py", "corpus.py", "make_model.py")
+BUILDERS = ("documentation.py", "corpus.py", "make_model.py", "../templates/tulu.jinja")
 MODEL_TIMEOUT = 600.0  # seconds; ten are normal, a cold network file system has needed minutes to import torch
 EXIT_MISSING_PACKAGE = 3  # make_model.py's
 

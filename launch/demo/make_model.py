@@ -32,22 +32,7 @@ BOS, EOS, PAD = (
     "<|pad|>",
 )  # pad is a token of its own: trainers mask it, and eos must be learned
 
-# The Tulu format, told apart by role lines. `generation` marks what the assistant says, its end included, for trainers
-# that mask by the template; renderers that don't know the mark render the same text.
-CHAT_TEMPLATE = """\
-{%- for message in messages -%}
-{%- if message['role'] == 'assistant' -%}
-{{ '<|assistant|>\n' }}
-{%- generation -%}
-{{ message['content'] + eos_token }}
-{%- endgeneration -%}
-{%- if not loop.last -%}{{ '\n' }}{%- endif -%}
-{%- else -%}
-{{ '<|' + message['role'] + '|>\n' + message['content'] + '\n' }}
-{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{ '<|assistant|>\n' }}{%- endif -%}
-"""
+CHAT_TEMPLATE = Path(__file__).parents[1] / "templates" / "tulu.jinja"
 
 
 def read_text(chats: Path) -> list[str]:
@@ -78,7 +63,7 @@ def make_tokenizer(texts: list[str]) -> Any:
         pad_token=PAD,
         model_max_length=CONTEXT,
         clean_up_tokenization_spaces=False,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=CHAT_TEMPLATE.read_text(encoding="utf-8"),
     )
 
 
