@@ -48,14 +48,15 @@ def disk_has_room(plan: Plan, machine: Machine) -> Finding:
     parts = f"the model {_gib(model)}" + (f", {count} checkpoints of {_gib(one)}" if count else "")
     facts = f"{_gib(free)} free for {_gib(needed)} ({parts}) in {folder}"
     if needed > free:
-        return failed(facts, _cure(count))
+        return failed(facts, _cure(plan, count))
     if needed > 0.8 * free:
-        return warned(facts, _cure(count))
+        return warned(facts, _cure(plan, count))
     return passed(facts)
 
 
-def _cure(count: int) -> str:
-    fewer = "flags.keep_last_n_checkpoints=1 or flags.save_total_limit=1 keeps fewer; " if count > 2 else ""
+def _cure(plan: Plan, count: int) -> str:
+    limit = "keep_last_n_checkpoints" if plan.config.trainer.family == Family.open_instruct else "save_total_limit"
+    fewer = f"flags.{limit}=1 keeps fewer checkpoints; " if count > 2 else ""
     return f"{fewer}make room, or say runs=FOLDER on a larger disk"
 
 

@@ -55,28 +55,29 @@ def push_is_allowed(plan: Plan, machine: Machine) -> Finding:
     name, token = plan.config.hub.push, hub_token(machine.environ)
     if name is None or token is None:
         return skipped("hub.push is not said" if name is None else "there is no token")
-    owner = name.partition("/")[0]
     try:
         told = _whoami(machine.environ.get("HF_ENDPOINT", "https://huggingface.co"), token)
     except urllib.error.HTTPError as error:
         if error.code in (401, 403):
             return failed(f"the hub does not know this token ({error.code})", "run `hf auth login` again", "hub.push")
-        return warned(f"the hub answers {error.code}: the rights of the token are not checked", "try again later")
+        return warned(f"the hub answers {error.code}: the token's rights are not checked", "try again later")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        return warned(
-            f"the hub cannot be reached ({reason}): the rights of the token are not checked", "is it offline?"
-        )
-    names = [told.get("name"), *(one.get("name") for one in told.get("orgs") or [])]
+        return warned(f"the hub cannot be reached ({reason}): the token's rights are not checked", "is it offline?")
+    return _rights(told, name.partition("/")[0])
+
+
+def _rights(told: Mapping[str, Any], owner: str) -> Finding:
+    who = told.get("name")
+    names = [who, *(one.get("name") for one in told.get("orgs") or [])]
     if owner not in names:
         known = ", ".join(str(one) for one in names if one)
-        return failed(
-            f"this token is {told.get('name')}'s, who does not write to {owner}", f"one of {known}", "hub.push"
-        )
+        facts = f"this token is {who}'s, who does not write to {owner}"
+        return failed(facts, f"say hub.push=OWNER/NAME with an owner of {known}", "hub.push")
     role = ((told.get("auth") or {}).get("accessToken") or {}).get("role")
     if role == "read":
         return failed("this token only reads", "make one that writes: huggingface.co/settings/tokens", "hub.push")
-    return passed(f"{told.get('name')} may write to {owner}")
+    return passed(f"{who} may write to {owner}")
 
 
 def _whoami(endpoint: str, token: str) -> dict[str, Any]:

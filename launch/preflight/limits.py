@@ -35,9 +35,8 @@ def files_may_be_opened(plan: Plan, machine: Machine) -> Finding:
     facts = f"ulimit -n is {_limit(soft)}"
     if soft is not None and soft < needed:
         most = "65536" if hard is None else str(min(hard, 65536))
-        return warned(
-            f"{facts}, and {plan.parallel.width.world_size} ranks may want {needed}", f"run `ulimit -n {most}`"
-        )
+        ranks = plan.parallel.width.world_size
+        return warned(f"{facts}, and {ranks} rank{'s' * (ranks > 1)} may want {needed}", f"run `ulimit -n {most}`")
     return passed(facts)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -50,7 +49,7 @@ def interpreter_has_packages(plan: Plan, machine: Machine) -> Finding:
 
 @rule("import_fails", slow=True)
 def trainer_imports(plan: Plan, machine: Machine) -> Finding:
-    """A package that is there may still not load: another CUDA, a missing system library, two that exclude each other."""
+    """A package that is there may still not load: another CUDA, a missing library, two that exclude each other."""
     trainer = plan.config.trainer
     if trainer.family == Family.open_instruct and plan.upstream.checkout is None:
         return skipped("there is no checkout")
@@ -87,7 +86,7 @@ def install(plan: Plan) -> str:
 def run_environment(plan: Plan, machine: Machine) -> dict[str, str]:
     """The environment that the run itself will have."""
     kept = {name: value for name, value in machine.environ.items() if name not in plan.unset}
-    return {**kept, **plan.env, "PATH": machine.environ.get("PATH", os.defpath)}
+    return {**kept, **plan.env}
 
 
 def script(name: str) -> Path:
