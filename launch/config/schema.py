@@ -296,6 +296,7 @@ class RootConfig:
     python: str | None = None  # the trainer's interpreter; null: the launcher's
     upstream: UpstreamConfig = field(default_factory=UpstreamConfig)
     restart: bool = False  # keep an earlier run of the same plan aside and start over
+    cache_only: bool = False  # build the tokenised data on the CPU, and train nothing
     tracking: Tracking = Tracking.none
     tracking_project: str = "launch"  # wandb's
     tracking_entity: str | None = None  # wandb's user or team; null: WANDB_ENTITY
