@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import UserError
+from launch.lint.accelerate_flags import without
 from launch.lint.advice import Advice
 from launch.lint.flag_files import Entry, FlagMap, arguments, plain
 from launch.lint.history import History, no_history
@@ -82,8 +83,24 @@ class Judge:
         """The verdict on a command found in a file."""
         notes = tuple(Remark(note.flag or None, note.kind, note.message, note.line) for note in found.notes)
         verdict = self._judge(file, found.line, found.trainer, found.arguments)
+        if found.shared:
+            verdict = self._shared(file, found, verdict)
         ok = None if found.cut and verdict.ok else verdict.ok
         return replace(verdict, ok=ok, warnings=(*notes, *verdict.warnings))
+
+    def _shared(self, file: str, found: Found, verdict: Verdict) -> Verdict:
+        """`trl sft` gives accelerate the options that the trainer doesn't know (trl/cli/commands/training.py)."""
+        unknown = [problem for problem in verdict.problems if problem.kind == "unknown_flag"]
+        if not unknown:
+            return verdict
+        flags = self.schemas.launcher_flags()
+        if flags is not None:
+            words = without(found.arguments, flags, self.schemas.flags(found.trainer))
+            return self._judge(file, found.line, found.trainer, words)
+        others = tuple(problem for problem in verdict.problems if problem not in unknown)
+        message = "not decided: whether it is an option of accelerate, which isn't installed here"
+        undecided = tuple(Remark(problem.flag, "undecided", message, problem.line) for problem in unknown)
+        return replace(verdict, ok=False if others else None, problems=others, warnings=(*verdict.warnings, *undecided))
 
     def flag_map(self, file: str, trainer: Trainer, flags: FlagMap) -> Verdict:
         """The verdict on a YAML file's map of flags: as the flags it stands for, and lists must be lists."""
@@ -151,7 +168,8 @@ class Judge:
         if schema.entry.endswith(".py") and self.schemas.source(args_file) is not None:
             message = f"{args_file} lies beside the script: its arguments are silently put before these"
             found.append(Remark(None, "arguments_file", message, lines.first))
-        found.extend(Remark(None, "depends_on_machine", assumed, lines.first) for assumed in report.assumed)
+        if not trainer.is_trl:  # every TRL command depends on the machine, which has bf16 or not
+            found.extend(Remark(None, "depends_on_machine", assumed, lines.first) for assumed in report.assumed)
         if report.ok is None:
             found.extend(
                 Remark(None, "undecided", f"not decided: {reason}", lines.first) for reason in report.undecided

@@ -29,11 +29,15 @@ _ENVIRONMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 
 @dataclass(frozen=True)
 class Start:
-    """A trainer being started: the trainer, its own arguments, and the line where its command begins."""
+    """A trainer being started: the trainer, its own arguments, and the line where its command begins.
+
+    `shared` is True for `trl sft` and the like, whose arguments are accelerate's too.
+    """
 
     trainer: Trainer
     arguments: tuple[Token, ...]
     line: int
+    shared: bool = False
 
 
 def starts(tokens: Sequence[Token]) -> list[Start]:
@@ -112,7 +116,8 @@ def _start(tokens: Sequence[Token]) -> Start | None:
             trainer = from_path(tokens[index].text) if index == first and "/" in tokens[index].text else None
             found, index = (None if trainer is None else (trainer, index + 1)), index + 1
         if found is not None:
-            return Start(found[0], tuple(tokens[found[1] :]), tokens[0].line)
+            shared = found[0].is_trl and tokens[found[1] - 1].text == found[0].name.removeprefix("trl_")
+            return Start(found[0], tuple(tokens[found[1] :]), tokens[0].line, shared)
     return None
 
 

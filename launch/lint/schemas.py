@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launch.errors import Problem, UserError
+from launch.lint.accelerate_flags import launcher_flags
 from launch.lint.trainers import Trainer
 from launch.upstream import FolderTree, PackageTree, Schema, read_schema
 from launch.upstream.resolve import resolve_schema
@@ -26,6 +27,7 @@ class Schemas:
         self.checkout = checkout
         self._packages = tuple(packages)
         self._read: dict[str, Schema | UserError] = {}
+        self._launcher: list[Mapping[str, bool] | None] = []
 
     def schema(self, trainer: Trainer) -> Schema:
         """What the trainer accepts. Raises UserError when that can't be read: it is unknown then, not absent."""
@@ -45,6 +47,12 @@ class Schemas:
             return frozenset(self.schema(trainer).fields)
         except UserError:
             return frozenset()
+
+    def launcher_flags(self) -> Mapping[str, bool] | None:
+        """The options of `accelerate launch`; None where accelerate isn't installed."""
+        if not self._launcher:
+            self._launcher.append(launcher_flags(PackageTree(self._packages)))
+        return self._launcher[0]
 
     def source(self, path: str) -> str | None:
         """The text of a file of the checkout, where there is one."""

@@ -34,13 +34,17 @@ class Note:
 
 @dataclass(frozen=True)
 class Found:
-    """A trainer command: where it starts, the trainer, its arguments. `cut` when its end could not be read."""
+    """A trainer command: where it starts, the trainer, its arguments.
+
+    `cut` when its end could not be read; `shared` when its arguments are accelerate's too (`trl sft`).
+    """
 
     trainer: Trainer
     line: int
     arguments: tuple[Token, ...]
     notes: tuple[Note, ...] = ()
     cut: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def find_in_tokens(tokens: Sequence[Token], readings: int = 0) -> list[Found]:
 
 
 def _found(start: Start) -> Found:
-    return Found(start.trainer, start.line, start.arguments)
+    return Found(start.trainer, start.line, start.arguments, shared=start.shared)
 
 
 def _in_document(text: str, document: Document, variables: Variables, line_of: LineOf, readings: int) -> Commands:

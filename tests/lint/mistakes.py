@@ -75,8 +75,11 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "silent_run": ("run.sh", "python open_instruct/finetune.py --model_name_or_path m\n"),
     "no_data": ("run.sh", "torchrun open_instruct/dpo_tune_cache.py --model_name_or_path m\n"),
     "qlora_alone": ("run.sh", f"{FINETUNE} --use_qlora --use_liger_kernel\n"),
-    "trl_misspelt": ("run.sh", "trl sft --model_name_or_path m --output_dir o --lerning_rate 1e-5\n"),
-    "trl_open_instruct_flag": ("run.sh", "trl sft --model_name_or_path m --output_dir o --max_seq_length 1024\n"),
+    "trl_misspelt": ("run.sh", "python -m trl.scripts.sft --model_name_or_path m --output_dir o --lerning_rate 1e-5\n"),
+    "trl_open_instruct_flag": (
+        "run.sh",
+        "python -m trl.scripts.sft --model_name_or_path m --output_dir o --max_seq_length 1024\n",
+    ),
     "two_commands": ("run.sh", f"{FINETUNE} --sed 1\n{DPO} --sed 1\n"),
     "in_markdown": ("a.md", f"# Run\n\n```bash\n{FINETUNE} \\\n  --sed 1\n```\n"),
     "in_a_job": ("job.yaml", f"run: >\n  {FINETUNE}\n  --sed 1\n"),

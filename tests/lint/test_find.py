@@ -127,6 +127,20 @@ def test_what_starts_no_trainer(command: str) -> None:
     assert found_in(command) == []
 
 
+@pytest.mark.parametrize(
+    ("command", "shared"),
+    [
+        ("trl sft --a", True),
+        ("python -m trl sft --a", True),
+        ("python -m trl.scripts.sft --a", False),
+        ("accelerate launch trl/scripts/sft.py --a", False),
+        ("python open_instruct/finetune.py --a", False),
+    ],
+)
+def test_only_trls_own_command_takes_accelerates_options_too(command: str, shared: bool) -> None:
+    assert found_in(command)[0].shared is shared
+
+
 def test_mason_starts_several_commands_one_after_each_separator() -> None:
     text = (
         "uv run python mason.py \\\n  --cluster x \\\n"
