@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import time
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -14,12 +14,21 @@ from launch import project
 from launch.commands.machine import this_machine
 from launch.config.compose import Composed, compose
 from launch.config.line import Line
-from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_FAILED, UserError
+from launch.lifecycle.attempts import begin_attempt, settle, with_earlier_steps
+from launch.lifecycle.cache_pass import cache_pass, said_data_set
+from launch.lifecycle.caches import in_use
+from launch.lifecycle.finish import checked
+from launch.lifecycle.left_behind import wait_until_gone
+from launch.lifecycle.lock import held
+from launch.lifecycle.model_folder import faults_of_output
+from launch.lifecycle.resume import clear_the_way, how_to_start, is_finished, resumed_command
 from launch.planning.plan import Plan, build_plan
 from launch.preflight.rules import preflight
 from launch.prepare import prepare
 from launch.redact import Redactor
-from launch.runtime.folder import Outcome, RunFolder, last_outcome, status
+from launch.runtime.folder import RunFolder, last_outcome
+from launch.runtime.oversight import oversight
 from launch.runtime.progress import Display, display_for, duration
 from launch.runtime.supervise import Execution, supervise
 from launch.worker.patches import PATCHES
@@ -34,72 +43,48 @@ def run(line: Line) -> int:
         display = display_for(sys.stdout)
         for warning in plan.warnings:
             display.say(f"warning: {redactor.redact_text(str(warning))}")
-        if _is_done(plan, display):
+        if plan.config.cache_only:
+            return _cache_only(cache_pass(plan), composed, redactor, display)
+        if is_finished(plan):
+            _say_finished(plan, display)
             return EXIT_DONE
-        problems = preflight(plan)
-        if problems:
-            raise UserError(problems)
-        return _run(plan, composed, redactor, display)
+        with held(plan.folder, display.say):
+            return _run(plan, composed, redactor, display)
 
     return compose(line, one)
 
 
-def _is_done(plan: Plan, display: Display) -> bool:
-    """Whether the plan's folder holds a finished run of it. An unfinished one is put aside when that was asked.
-
-    Raises UserError (`name_taken`, `unfinished_run`) when the folder holds something else.
-    """
-    folder = plan.folder
-    state = status(folder)
-    if state == "absent":
-        return False
-    recorded = _recorded_identity(folder)
-    if recorded not in (None, plan.identity):
-        message = f"{folder} holds another plan ({recorded}, this one is {plan.identity})"
-        raise UserError(Problem("name_taken", message, "name", "say another name=, or leave it out"))
-    if plan.config.restart:
-        aside = folder.with_name(f"{folder.name}.{time.strftime('%Y%m%d-%H%M%S')}")
-        folder.rename(aside)
-        display.say(f"restart: the earlier run is kept in {aside}")
-        return False
-    if state == "done":
-        outcome = last_outcome(folder)
-        loss = f", loss {outcome.last_loss:.4g}" if outcome and outcome.last_loss is not None else ""
-        steps = f"{outcome.steps} steps{loss}" if outcome else "done"
-        display.say(f"already done: {folder} ({steps}); restart=true runs it again")
-        return True
-    message = (
-        f"{folder} holds an unfinished run of this plan" if state == "unfinished" else f"{folder} holds a failed run"
-    )
-    raise UserError(Problem("unfinished_run", message, None, "restart=true keeps it aside and starts over"))
-
-
-def _recorded_identity(folder: Path) -> str | None:
-    try:
-        return str(json.loads((folder / "plan.json").read_text(encoding="utf-8"))["identity"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _say_finished(plan: Plan, display: Display) -> None:
+    outcome = last_outcome(plan.folder)
+    loss = f", loss {outcome.last_loss:.4g}" if outcome and outcome.last_loss is not None else ""
+    steps = f"{outcome.steps} steps{loss}" if outcome else "done"
+    display.say(f"already done: {plan.folder} ({steps}); restart=true runs it again")
+    faults = faults_of_output(plan.model_dir, plan.config.trainer.leaves)
+    if faults:
+        display.say(f"warning: its model is no longer complete: {faults[0]}")
 
 
 def _run(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -> int:
+    """Start or resume the run, whose lock is held."""
+    wait_until_gone(plan.model_dir, display.say)
+    start = how_to_start(plan)
+    _refuse_problems(plan)
     display.say(f"{plan.stage} with {plan.trainer}: {plan.upstream.description}")
     display.say(f"batch: global {plan.batch}; run folder: {plan.folder}")
+    clear_the_way(plan, start, display.say)
     prepare(plan, display.say)
+    command, patches = resumed_command(plan, start)
+    started = replace(plan, command=command, patches=patches)
     folder = RunFolder(plan.folder, redactor)
-    _record(plan, composed, folder)
-    execution = Execution(
-        argv=plan.command,
-        trainer=plan.trainer,
-        env=plan.env,
-        unset=plan.unset,
-        cwd=None,
-        ranks=tuple(range(plan.batch.width)),
-        total_steps=plan.config.recipe.max_steps,
-        model_dir=plan.model_dir,
-    )
-    outcome = supervise(execution, folder, display, redactor)
-    outcome = _checked(outcome, plan)
-    folder.finish(outcome)
+    with in_use(plan, display.say):
+        _record(started, plan.as_json(), composed, folder)
+        attempt = begin_attempt(plan.folder, start)
+        if start.checkpoint is not None:
+            display.say(f"resumes from {start.checkpoint.path.name} (attempt {attempt})")
+        outcome = supervise(_execution(started), folder, display, redactor)
+        settle(folder.metrics)
+        outcome = checked(with_earlier_steps(outcome, folder.metrics), plan)
+        folder.finish(outcome)
     if outcome.exit_code == EXIT_DONE:
         loss = f", last loss {outcome.last_loss:.4g}" if outcome.last_loss is not None else ""
         display.say(
@@ -108,11 +93,52 @@ def _run(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -
     return outcome.exit_code
 
 
-def _record(plan: Plan, composed: Composed, folder: RunFolder) -> None:
-    """Everything that is known before the start goes into the run folder."""
+def _cache_only(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -> int:
+    """Build the tokenised data of a run and say where it is. The pass is no run: it leaves no DONE."""
+    with held(plan.folder, display.say):
+        _refuse_problems(plan)
+        prepare(plan, display.say)
+        folder = RunFolder(plan.folder, redactor)
+        with in_use(plan, display.say):
+            _record(plan, plan.as_json(), composed, folder)
+            folder.events.unlink(missing_ok=True)
+            outcome = supervise(_execution(plan), folder, display, redactor)
+        if outcome.exit_code != EXIT_DONE:
+            return outcome.exit_code
+        told = said_data_set(folder.events.read_text(encoding="utf-8"))
+        if told is None:
+            display.say(f"the trainer ended and told of no data set; its log is in {folder.logs}")
+            return EXIT_FAILED
+        built = "built" if told[0] == "built" else "there already"
+        display.say(f"tokenised data: {told[1]} ({built}, {duration(outcome.seconds)}); nothing was trained")
+    return EXIT_DONE
+
+
+def _refuse_problems(plan: Plan) -> None:
+    problems = preflight(plan)
+    if problems:
+        raise UserError(problems)
+
+
+def _execution(plan: Plan) -> Execution:
+    return Execution(
+        argv=plan.command,
+        trainer=plan.trainer,
+        env=plan.env,
+        unset=plan.unset,
+        cwd=None,
+        ranks=tuple(range(plan.batch.width)),
+        total_steps=plan.config.recipe.max_steps,
+        model_dir=plan.model_dir,
+        oversight=oversight(plan),
+    )
+
+
+def _record(plan: Plan, planned: Mapping[str, Any], composed: Composed, folder: RunFolder) -> None:
+    """Everything that is known before the start goes into the run folder: `plan` as it is started, and as planned."""
     folder.create()
     folder.write_config(OmegaConf.to_yaml(OmegaConf.create(dict(composed.plain))))
-    folder.write_plan(plan.as_json())
+    folder.write_plan(planned)
     folder.write_command(plan.command, plan.env, plan.unset)
     folder.write_patches([_patch(word) for word in plan.patches])
     folder.write_versions(plan.command[0])
@@ -123,11 +149,3 @@ def _patch(word: str) -> dict[str, object]:
     name, _, value = word.partition("=")
     info = PATCHES[name]
     return {"id": name, "value": value or None, "reason": info.reason, "upstream": list(info.upstream)}
-
-
-def _checked(outcome: Outcome, plan: Plan) -> Outcome:
-    """A trainer that ended well without leaving a model did not end well."""
-    if outcome.exit_code != EXIT_DONE or any(plan.model_dir.glob(plan.config.trainer.leaves)):
-        return outcome
-    cause = f"the trainer ended without an error and left no model in {plan.model_dir}"
-    return Outcome(EXIT_FAILED, outcome.seconds, outcome.steps, outcome.last_loss, outcome.ended, cause)

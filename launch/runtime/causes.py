@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import signal
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from launch.runtime.cures import Cure, cure_for
 from launch.runtime.events import Event
+from launch.runtime.situation import Situation
 
 LINES = 15
 _KEPT = 60  # lines of each stream
@@ -20,15 +22,23 @@ _OWN_KINDS = ("Unmet", "PatchError", "SystemExit")  # the worker's own sentences
 _ROOT = "Root Cause (first observed failure)"  # torch/distributed/elastic/multiprocessing/errors
 _ROOT_RANK = re.compile(r"^\s+rank\s*: (\d+)")
 _ROOT_EXIT = re.compile(r"^\s+exitcode\s*: (-?\d+)")
+_WATCHDOG = "Watchdog caught collective operation timeout"  # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
+_WORK = re.compile(r"WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<kind>\w+)")
+_GLOO = re.compile(r"Timed out waiting (?P<milliseconds>\d+)ms for \w+ operation")
+_COLLECTIVE = re.compile(
+    r"\b(all_reduce|all_gather\w*|reduce_scatter\w*|broadcast\w*|barrier|all_to_all\w*|reduce|gather)\("
+)
 
 
 @dataclass(frozen=True)
 class Cause:
-    """`line`: one sentence. `detail`: at most 15 lines of the log it comes from. `rank`: None for the launcher."""
+    """`line`: one sentence. `detail`: at most 15 lines of the log it comes from. `rank`: None for the launcher.
+    `cure`: what is known against it."""
 
     line: str
     detail: tuple[str, ...] = ()
     rank: int | None = None
+    cure: Cure | None = None
 
 
 @dataclass
@@ -65,6 +75,7 @@ class CauseFinder:
         self._tails = {rank: _Tail() for rank in ranks}
         self._launcher = _Tail()
         self._errors: list[Event] = []
+        self._waited: dict[int, str] = {}  # rank -> the NCCL collective whose time-out it reports
         self._in_root = False
         self._root_rank: int | None = None
         self._root_exit: int | None = None
@@ -73,6 +84,8 @@ class CauseFinder:
         tail = self._tails[rank]
         for line in lines:
             tail.add(line, now)
+            if _WATCHDOG in line and (work := _WORK.search(line)):
+                self._waited.setdefault(rank, f"{work['kind']} number {work['number']}")
 
     def launcher_lines(self, lines: Sequence[str], now: float) -> None:
         for line in lines:
@@ -88,13 +101,21 @@ class CauseFinder:
         if len(self._errors) < 1000:
             self._errors.append(event)
 
-    def cause(self, status: int | None) -> Cause:
-        """The best explanation. `status`: the launcher's exit status, None if it is not known."""
+    def cause(self, status: int | None, situation: Situation | None = None) -> Cause:
+        """The best explanation. `status`: the launcher's exit status, None if it is not known. `situation`: of the run,
+        for the cure."""
+        cause = self._cause(status)
+        told = [cause.line, *reversed(cause.detail)]
+        if cause.rank is not None and not any(_TRACEBACK in line for line in cause.detail):
+            told += reversed(self._tails[cause.rank].kept)  # a library that aborts says why before its last lines
+        return replace(cause, cure=cure_for(told, situation or Situation()))
+
+    def _cause(self, status: int | None) -> Cause:
         if self._errors:
             first = min(self._errors, key=lambda event: event.time)
-            kind, message = first.data.get("type"), str(first.data["message"])
-            line = f"{kind}: {message}" if kind and kind not in _OWN_KINDS else message
-            return _cause(line, first.rank, self._block(first.rank) or message.splitlines()[1:])
+            return self._collective(first) or self._of_error(first)
+        if self._waited:
+            return self._nccl()
         rank = self._failing_rank()
         if rank is not None:
             tail = self._tails[rank]
@@ -106,6 +127,34 @@ class CauseFinder:
             return _cause(_last(tail) or _ended(status), rank, list(tail.kept))
         tail = self._launcher
         return _cause(tail.final or _last(tail) or _ended(status), None, list(tail.block or tail.kept))
+
+    def _of_error(self, event: Event) -> Cause:
+        kind, message = event.data.get("type"), str(event.data["message"])
+        line = f"{kind}: {message}" if kind and kind not in _OWN_KINDS else message
+        return _cause(line, event.rank, self._block(event.rank) or message.splitlines()[1:])
+
+    def _nccl(self) -> Cause:
+        """Ranks that report a time-out had arrived in the collective; the others had not."""
+        rank = min(self._waited)
+        line = f"NCCL timeout: {_waiting(self._waited)}{self._absent(set(self._waited))}"
+        return _cause(line, rank, [text for text in self._tails[rank].kept if _WATCHDOG in text][:1])
+
+    def _collective(self, first: Event) -> Cause | None:
+        """A time-out of gloo names neither the collective nor the rank: the traceback and the other ranks do."""
+        match = _GLOO.search(str(first.data["message"]))
+        if match is None:
+            return None
+        arrived = {event.rank for event in self._errors}
+        block = self._block(first.rank)
+        called = [found[1] for text in block if (found := _COLLECTIVE.search(text))]
+        name = called[0] if called else "a collective"
+        seconds = int(match["milliseconds"]) / 1000
+        line = f"a collective timed out after {seconds:g} s: {_waiting(dict.fromkeys(arrived, name))}"
+        return _cause(line + self._absent(arrived), first.rank, block)
+
+    def _absent(self, arrived: set[int]) -> str:
+        absent = sorted(set(self._tails) - arrived)
+        return f"; {_ranks(absent)} had not arrived" if absent else ""
 
     def _block(self, rank: int) -> list[str]:
         tail = self._tails.get(rank)
@@ -131,6 +180,18 @@ def _without_runpy(lines: Sequence[str]) -> Sequence[str]:
     """A traceback without its outermost frames, the worker's and runpy's: the trainer's own come after them."""
     frames = [index for index, text in enumerate(lines) if "<frozen runpy>" in text]
     return [lines[0], *lines[frames[-1] + 1 :]] if frames and _TRACEBACK in lines[0] else lines
+
+
+def _waiting(places: Mapping[int, str]) -> str:
+    """`ranks 0, 2 waited in ALLREDUCE number 5`, one part a collective."""
+    groups: dict[str, list[int]] = {}
+    for rank, place in sorted(places.items()):
+        groups.setdefault(place, []).append(rank)
+    return ", ".join(f"{_ranks(ranks)} waited in {place}" for place, ranks in groups.items())
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(str(rank) for rank in ranks)
 
 
 def _last(tail: _Tail) -> str:

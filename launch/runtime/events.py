@@ -20,6 +20,7 @@ _REQUIRED: Mapping[str, Mapping[str, type]] = {
     "evidence": {"what": str},
     "warning": {"message": str},
     "error": {"message": str},
+    "guard": {"id": str, "message": str},
     "total_steps": {"steps": int},
 }
 

@@ -26,6 +26,8 @@ class Outcome:
     """How a run ended. `exit_code`: launch.errors'. `steps`: the last logged step. `seconds`: wall time.
 
     `ended`: how many processes the tear-down had to end. `cause`: one sentence; `detail`: at most 15 lines.
+    `cause_id` and `cure`: of a known cause. `guard`: the verdict (`id`, `message`, `numbers`) that ended the run.
+    `checkpoint`: the last good one's folder, where a guard ended the run. `stacks`: files with each rank's stack.
     """
 
     exit_code: int
@@ -35,6 +37,11 @@ class Outcome:
     ended: int = 0
     cause: str | None = None
     detail: tuple[str, ...] = ()
+    cause_id: str | None = None
+    cure: str | None = None
+    guard: Mapping[str, Any] | None = None
+    checkpoint: str | None = None
+    stacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,11 @@ class RunFolder:
     @property
     def events(self) -> Path:
         return self.path / "events.jsonl"
+
+    @property
+    def stacks(self) -> Path:
+        """Where the ranks of a stalled run were, `rank-N.txt` each."""
+        return self.path / "stacks"
 
     @property
     def model(self) -> Path:
@@ -111,6 +123,10 @@ class RunFolder:
         }
         if outcome.cause:
             values |= {"cause": outcome.cause, "detail": list(outcome.detail)}
+        if outcome.cure:
+            values |= {"cause_id": outcome.cause_id, "cure": outcome.cure}
+        if outcome.guard:
+            values |= {"guard": outcome.guard, "checkpoint": outcome.checkpoint, "stacks": list(outcome.stacks)}
         self._write_json("FAILED" if outcome.exit_code else "DONE", values)
 
     def _write_json(self, name: str, value: Any) -> None:
@@ -154,6 +170,11 @@ def last_outcome(folder: Path) -> Outcome | None:
                 ended=int(told["ended_processes"]),
                 cause=told.get("cause"),
                 detail=tuple(told.get("detail", ())),
+                cause_id=told.get("cause_id"),
+                cure=told.get("cure"),
+                guard=told.get("guard"),
+                checkpoint=told.get("checkpoint"),
+                stacks=tuple(told.get("stacks", ())),
             )
         except (OSError, ValueError, KeyError, TypeError):
             continue

@@ -1,7 +1,8 @@
 """Runs one command with everything around it: the nanny, the output, the record, the display, the end.
 
 execution -> nanny -> accelerate launch -> ranks
-               pump thread: FIFOs -> logs, events, metrics
+               pump thread: FIFOs -> logs, events, metrics, facts
+               watch thread: facts -> guards -> the order to stop
 main thread: signals, display, the nanny's reports
 """
 
@@ -25,15 +26,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.redact import Redactor
-from launch.runtime.causes import Cause
+from launch.runtime.ending import conclude, end_lines
 from launch.runtime.events import Event
 from launch.runtime.folder import Outcome, RunFolder
 from launch.runtime.observe import Observer
+from launch.runtime.oversight import Oversight
 from launch.runtime.processes import end_by_run_id
 from launch.runtime.progress import Display
 from launch.runtime.streams import Channel, Pump
+from launch.runtime.watch import Watch
 
 GRACE = 8.0  # seconds between SIGTERM and SIGKILL; with the kill itself everything is over within 15
 _REFRESH = 0.2  # seconds
@@ -50,6 +52,7 @@ class Execution:
     """A command to supervise. `env` is set and `unset` (names, or prefixes ending in `*`) removed for it.
 
     `ranks`: the global ranks of this node. `total_steps`: where the plan knows it. `model_dir`: the trainer's output.
+    `oversight`: the guards, and what they and the cures need to know of the plan.
     """
 
     argv: tuple[str, ...]
@@ -60,6 +63,7 @@ class Execution:
     ranks: tuple[int, ...] = (0,)
     total_steps: int | None = None
     model_dir: Path | None = None
+    oversight: Oversight = field(default_factory=Oversight)
 
 
 class _Nanny:
@@ -69,7 +73,8 @@ class _Nanny:
         self.status: int | None = None
         self.ended = 0
         self.left: int | None = None
-        self.stopped = False
+        self.stopped = False  # by the user's signal
+        self.halted = False  # by a guard
         command = [sys.executable, "-P", "-u", str(_NANNY)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True, bufsize=0
@@ -98,13 +103,21 @@ class _Nanny:
             while data:  # a signal can cut a write short
                 data = data[self._process.stdin.write(data) :]
 
+    def halt(self) -> bool:
+        """End the run for a guard; False when it has ended, or the user has ended it."""
+        if self.status is not None or self.stopped:
+            return False
+        self.halted = True
+        self.tell("stop")
+        return True
+
     def hear(self) -> bool:
         """Takes what has been reported; False at the end."""
         data = os.read(self.reports, 1 << 16)
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             report: dict[str, Any] = json.loads(line)
-            if report["kind"] == "exited" and not self.stopped:
+            if report["kind"] == "exited" and not (self.stopped or self.halted):
                 self.status = report["status"]
             elif report["kind"] == "swept":
                 self.ended, self.left = report["ended"], report["left"]
@@ -136,7 +149,7 @@ class _Stops:
         """Called from the handler too: a terminal that blocks the display does not delay the end."""
         if self.nanny is None or not self.signals:
             return
-        if self.nanny.status is None:
+        if self.nanny.status is None and not self.nanny.halted:
             self.nanny.stopped = True
         self.nanny.tell("kill" if len(self.signals) > 1 else "stop")
 
@@ -173,12 +186,14 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, redact
     began = time.monotonic()
     run_id = uuid.uuid4().hex
     channel = Channel.create(Path(tempfile.mkdtemp(prefix="launch-")), execution.ranks)
-    observer = Observer(execution.trainer, execution.ranks, folder.metrics, folder.events, redactor)
+    nanny: _Nanny | None = None
+    watch = Watch(execution.oversight, folder.stacks, lambda: nanny is not None and nanny.halt())
+    observer = Observer(execution.trainer, execution.ranks, folder.metrics, folder.events, redactor, watcher=watch)
     reading, writing = os.pipe()
     pump = Pump(channel, reading, folder.logs, redactor, observer)
     screen = _Screen(display)
     pump.start()
-    nanny = None
+    watch.start()
     ended = 0
     try:
         nanny = _Nanny(execution, run_id, channel.folder, writing)
@@ -186,28 +201,38 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, redact
         stops.pass_on()
         screen.start(execution.total_steps)
         observer.event(Event("phase", time.time(), min(execution.ranks), {"phase": "import"}))
-        _follow(nanny, observer, screen, stops)
+        _follow(nanny, observer, watch, screen, stops)
     finally:
         os.close(writing)
         if nanny is not None:
             nanny.close()
             ended = nanny.ended if nanny.left == 0 else nanny.ended + end_by_run_id(run_id)
         pump.finish()
+        watch.close()
+        _show(observer, watch, screen)
         observer.close(time.time())
         shutil.rmtree(channel.folder, ignore_errors=True)
-        _show(observer, screen)
         screen.close()
-    cause = None
-    if nanny.stopped:
-        cause = Cause(f"interrupted by {stops.signals[0].name}")
-    elif nanny.status != 0:
-        cause = observer.causes.cause(nanny.status)
-    outcome = _outcome(nanny, observer, cause, time.monotonic() - began, ended)
-    _say_end(outcome, cause, folder, screen, pump)
+    end = conclude(
+        status=nanny.status,
+        interrupted=stops.signals[0].name if nanny.stopped else None,
+        observer=observer,
+        watch=watch,
+        situation=execution.oversight.situation,
+    )
+    outcome = Outcome(
+        seconds=time.monotonic() - began,
+        steps=observer.step,
+        last_loss=observer.metrics.last_loss,
+        ended=ended,
+        **end.fields,
+    )
+    for line in [*end_lines(outcome, end, folder), *_losses(pump)]:
+        screen.say(line)
     return outcome
 
 
-def _follow(nanny: _Nanny, observer: Observer, screen: _Screen, stops: _Stops) -> None:
+def _follow(nanny: _Nanny, observer: Observer, watch: Watch, screen: _Screen, stops: _Stops) -> None:
     """Show news until the nanny has made its last report."""
     said = 0
     with selectors.DefaultSelector() as selector:
@@ -215,7 +240,7 @@ def _follow(nanny: _Nanny, observer: Observer, screen: _Screen, stops: _Stops) -
         while True:
             if selector.select(_REFRESH) and not nanny.hear():
                 return
-            _show(observer, screen)
+            _show(observer, watch, screen)
             screen.refresh()
             for number in stops.signals[said:]:
                 how = "at once" if said else "of this run; press again to end them at once"
@@ -253,47 +278,22 @@ class _Screen:
         self._call(self._display.close)
 
 
-def _show(observer: Observer, screen: _Screen) -> None:
+def _show(observer: Observer, watch: Watch, screen: _Screen) -> None:
     while observer.news:
         screen.show(observer.news.popleft())
+    while watch.verdicts:
+        verdict = watch.verdicts.popleft()
+        values = {**verdict.as_json(), "stop": verdict.stop}
+        observer.record(Event("guard", time.time(), 0, values))
+    while watch.news:
+        screen.say(watch.news.popleft())
 
 
-def _outcome(nanny: _Nanny, observer: Observer, cause: Cause | None, seconds: float, ended: int) -> Outcome:
-    exit_code = EXIT_INTERRUPTED if nanny.stopped else EXIT_FAILED if cause else EXIT_DONE
-    line = None
-    if cause is not None:
-        line = cause.line if cause.rank is None else f"rank {cause.rank}: {cause.line}"
-    return Outcome(
-        exit_code=exit_code,
-        seconds=seconds,
-        steps=observer.step,
-        last_loss=observer.metrics.last_loss,
-        ended=ended,
-        cause=line,
-        detail=cause.detail if cause else (),
-    )
-
-
-def _say_end(outcome: Outcome, cause: Cause | None, folder: RunFolder, screen: _Screen, pump: Pump) -> None:
-    if outcome.exit_code == EXIT_INTERRUPTED:
-        screen.say(f"{outcome.cause}: {_count(outcome.ended)} ended, none left")
-    elif outcome.exit_code == EXIT_FAILED:
-        place = f"after step {outcome.steps}" if outcome.steps else "before its first logged step"
-        screen.say(f"the run failed {place}: {outcome.cause}")
-        for line in outcome.detail:
-            screen.say(f"  {line}")
-        if outcome.ended:
-            screen.say(f"{_count(outcome.ended)} ended")
-    elif outcome.ended:
-        screen.say(f"the trainer left {_count(outcome.ended)} behind, ended")
-    if cause is not None:
-        ranks = [f"rank-{cause.rank}.log"] if cause.rank is not None else []
-        screen.say("logs: " + ", ".join(str(folder.logs / name) for name in (*ranks, "launcher.log")))
+def _losses(pump: Pump) -> list[str]:
+    """What of the output did not reach the logs."""
+    lines = []
     if pump.lost:
-        screen.say(f"warning: {pump.lost} bytes of logs could not be written")
+        lines.append(f"warning: {pump.lost} bytes of logs could not be written")
     if pump.fault is not None:
-        screen.say(f"warning: a part of the output could not be read: {pump.fault!r}")
-
-
-def _count(number: int) -> str:
-    return f"{number} process" if number == 1 else f"{number} processes"
+        lines.append(f"warning: a part of the output could not be read: {pump.fault!r}")
+    return lines

@@ -1,0 +1,68 @@
+"""Shows a recorded run as its own display did, and follows one that is still running."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from launch.runtime.history import History
+from launch.runtime.progress import PlainDisplay
+
+_EVERY = 0.3  # seconds between two looks
+_LOOK = 2.0  # seconds between two questions whether the run goes on
+
+
+class Replay:
+    """The display's lines of one run folder, on `stream`: the same ones as on the run's own terminal."""
+
+    def __init__(self, folder: Path, stream: TextIO) -> None:
+        self._history = History(folder)
+        self._now = 0.0
+        self._display = PlainDisplay(stream, clock=lambda: self._now)
+        self._display.start(None)
+
+    def show(self) -> None:
+        """Print what is new."""
+        for event in self._history.read():
+            self._now = event.time
+            self._display.show(event)
+
+    def close(self) -> None:
+        """Print the last step too."""
+        self._display.close()
+
+
+class Tail:
+    """The bytes of one growing file, on `stream`."""
+
+    def __init__(self, path: Path, stream: BinaryIO) -> None:
+        self._path, self._stream, self._read = path, stream, 0
+
+    def show(self) -> None:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                while data := file.read(1 << 20):
+                    self._read += len(data)
+                    self._stream.write(data)
+        except FileNotFoundError:
+            return
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Bytes stay as they are."""
+
+
+def follow(shown: Replay | Tail, goes_on: Callable[[], bool], sleep: Callable[[float], None] = time.sleep) -> None:
+    """Show what is new until the run has ended, then the rest."""
+    asked = time.monotonic()
+    living = goes_on()
+    while living:
+        shown.show()
+        sleep(_EVERY)
+        if time.monotonic() - asked >= _LOOK:
+            living, asked = goes_on(), time.monotonic()
+    shown.show()
+    shown.close()
