@@ -14,6 +14,9 @@ from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 # verb -> the module of its function; imported when the verb is used. The first ones compose a stage with Hydra.
 STAGE_VERBS = {"run": "launch.commands.run", "plan": "launch.commands.plan", "check": "launch.commands.check"}
 OWN_VERBS = {
+    "status": "launch.commands.status",
+    "logs": "launch.commands.logs",
+    "stop": "launch.commands.stop",
     "lint": "launch.commands.lint",
     "flags": "launch.commands.flags",
     "upstream": "launch.commands.upstream",

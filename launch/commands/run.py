@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -14,7 +16,8 @@ from launch import project
 from launch.commands.machine import this_machine
 from launch.config.compose import Composed, compose
 from launch.config.line import Line
-from launch.errors import EXIT_DONE, EXIT_FAILED, UserError
+from launch.config.schema import Tracking
+from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
 from launch.lifecycle.attempts import begin_attempt, settle, with_earlier_steps
 from launch.lifecycle.cache_pass import cache_pass, said_data_set
 from launch.lifecycle.caches import in_use
@@ -27,10 +30,12 @@ from launch.planning.plan import Plan, build_plan
 from launch.preflight.rules import preflight
 from launch.prepare import prepare
 from launch.redact import Redactor
+from launch.runtime.detach import detached, how_to_follow
 from launch.runtime.folder import RunFolder, last_outcome
 from launch.runtime.oversight import oversight
 from launch.runtime.progress import Display, display_for, duration
 from launch.runtime.supervise import Execution, supervise
+from launch.tracking.tensorboard import written_to_tensorboard
 from launch.worker.patches import PATCHES
 
 
@@ -38,20 +43,29 @@ def run(line: Line) -> int:
     """Run the composed stage to its end. Raises UserError when it cannot be started; returns its exit code."""
 
     def one(composed: Composed) -> int:
-        plan = build_plan(composed, this_machine(composed))
-        redactor = Redactor(os.environ)
-        display = display_for(sys.stdout)
-        for warning in plan.warnings:
-            display.say(f"warning: {redactor.redact_text(str(warning))}")
-        if plan.config.cache_only:
-            return _cache_only(cache_pass(plan), composed, redactor, display)
-        if is_finished(plan):
-            _say_finished(plan, display)
-            return EXIT_DONE
-        with held(plan.folder, display.say):
-            return _run(plan, composed, redactor, display)
+        if not composed.config.detach:
+            return _start(composed, lambda folder: display_for(sys.stdout))
+        if line.multirun:
+            raise UserError(Problem("detach_one", "--multirun waits for each run", "detach", "leave one of them out"))
+        return detached(lambda display: _start(composed, display), how_to_follow)
 
     return compose(line, one)
+
+
+def _start(composed: Composed, show: Callable[[Path], Display]) -> int:
+    """Run the composed stage on this machine; `show` makes the display, for a run folder."""
+    plan = build_plan(composed, this_machine(composed))
+    redactor = Redactor(os.environ)
+    display = show(plan.folder)
+    for warning in plan.warnings:
+        display.say(f"warning: {redactor.redact_text(str(warning))}")
+    if plan.config.cache_only:
+        return _cache_only(cache_pass(plan), composed, redactor, display)
+    if is_finished(plan):
+        _say_finished(plan, display)
+        return EXIT_DONE
+    with held(plan.folder, display.say):
+        return _run(plan, composed, redactor, display)
 
 
 def _say_finished(plan: Plan, display: Display) -> None:
@@ -81,7 +95,8 @@ def _run(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -
         attempt = begin_attempt(plan.folder, start)
         if start.checkpoint is not None:
             display.say(f"resumes from {start.checkpoint.path.name} (attempt {attempt})")
-        outcome = supervise(_execution(started), folder, display, redactor)
+        with _tracked(plan, display):
+            outcome = supervise(_execution(started), folder, display, redactor)
         settle(folder.metrics)
         outcome = checked(with_earlier_steps(outcome, folder.metrics), plan)
         folder.finish(outcome)
@@ -132,6 +147,13 @@ def _execution(plan: Plan) -> Execution:
         model_dir=plan.model_dir,
         oversight=oversight(plan),
     )
+
+
+def _tracked(plan: Plan, display: Display) -> AbstractContextManager[None]:
+    """What goes on beside the run; the trainers themselves send what wandb gets."""
+    if plan.config.tracking == Tracking.tensorboard:
+        return written_to_tensorboard(plan.folder, display.say)
+    return nullcontext()
 
 
 def _record(plan: Plan, planned: Mapping[str, Any], composed: Composed, folder: RunFolder) -> None:

@@ -35,6 +35,8 @@ def track(
     Raises UserError: `tracking_unsupported`, `no_tracking_entity`, `tracking_needs_key`, `push_unsupported`,
     `bad_hub_name`, `owned_flag`.
     """
+    if config.cache_only:  # the pass trains nothing
+        return dict(flags)
     problems = [*_tracking_problems(config, environ), *_push_problems(config)]
     if problems:
         raise UserError(problems)
@@ -49,7 +51,7 @@ def track(
 
 def tracking_environment(config: RootConfig, folder: Path) -> dict[str, str]:
     """The variables that a tracked run sets. `folder`: the run's, where wandb keeps its files."""
-    if config.tracking not in _WANDB:
+    if config.tracking not in _WANDB or config.cache_only:
         return {}
     variables = {"WANDB_MODE": "online" if config.tracking == Tracking.wandb else "offline", "WANDB_DIR": str(folder)}
     if config.trainer.family == Family.trl:  # Transformers reads these; open-instruct has flags

@@ -7,6 +7,7 @@ exit code. When the run has started, its output goes to logs/launch.log and the 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -101,3 +102,14 @@ def _wait(child: int, reading: int, told: Callable[[Path, int], str]) -> int:
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
+
+
+def how_to_follow(folder: Path, pid: int) -> str:
+    """What a user is told about a run that has been detached."""
+    name, runs = f"{folder.parent.name}/{folder.name}", folder.parent.parent
+    elsewhere = "" if runs == Path.cwd() / "runs" else f" runs={shlex.quote(str(runs))}"
+    return (
+        f"started as process {pid}: {folder}\n"
+        f"  follow it: python -m launch logs {shlex.quote(name)} --follow{elsewhere}\n"
+        f"  end it:    python -m launch stop {shlex.quote(name)}{elsewhere}"
+    )

@@ -7,6 +7,7 @@ before. Steps are put in time from there, attempt by attempt of a resumed run.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,20 @@ _SHOWN = ("phase", "total_steps", "warning")
 
 
 class JsonLines:
-    """A growing file of JSON objects: `read` gives those that were completed since the last time."""
+    """A growing file of JSON objects: `read` gives those that were completed since the last time.
+
+    A file that shrank was cut back by a resumed run: what is left of it was read before.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read = 0
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Lines that are no objects are left out; a file that shrank is read from its start."""
+        """Lines that are no objects are left out."""
         try:
             with self._path.open("rb") as file:
-                if file.seek(0, 2) < self._read:
-                    self._read = 0
+                self._read = min(self._read, file.seek(0, 2))
                 file.seek(self._read)
                 data = file.read()
         except OSError:
@@ -50,6 +53,8 @@ class History:
     def __init__(self, folder: Path) -> None:
         self._events = JsonLines(folder / "events.jsonl")
         self._steps = JsonLines(folder / "metrics.jsonl")
+        self._starts = JsonLines(folder / "attempts.jsonl")
+        self._last: list[int | None] = []  # the step of the checkpoint that each went on from
         self._attempts: list[float] = []  # when each began
         self._training: list[float] = []  # when each of their trainings began
         self._attempt = 0
@@ -59,6 +64,7 @@ class History:
     def read(self) -> list[Event]:
         # the steps first: an event that precedes one of them has then been written too
         steps = list(self._steps.read())
+        self._last += [_number(value.get("resumed_from")) for value in self._starts.read()]
         found = [event for value in self._events.read() if (event := self._event(value))]
         found += [event for value in steps if (event := self._placed(value))]
         return sorted(found, key=lambda event: event.time)
@@ -83,7 +89,18 @@ class History:
         passed = float(seconds) if isinstance(seconds, (int, float)) else 0.0
         before = self._time or (self._training[0] if self._training else 0.0)
         later = self._attempt + 1
-        if later < len(self._training) and (step <= self._step or before + passed > self._attempts[later]):
-            self._attempt, before = later, self._training[later]
+        if later < len(self._training):
+            resumed = self._last[later] if later < len(self._last) else None
+            new = step > resumed if resumed is not None else before + passed > self._attempts[later]
+            if new or step <= self._step:
+                self._attempt, before = later, self._training[later]
         self._time, self._step = before + passed, step
         return Event("step", self._time, 0, {name: item for name, item in value.items() if name != "schema_version"})
+
+
+def _number(checkpoint: object) -> int | None:
+    """The step in a checkpoint's name (`step_40`, `checkpoint-40`); None for an epoch's, and for none."""
+    found = (
+        re.fullmatch(r"(?:global_)?(?:step|checkpoint)[_-]?(\d+)", checkpoint) if isinstance(checkpoint, str) else None
+    )
+    return int(found[1]) if found else None

@@ -43,8 +43,9 @@ _NANNY = Path(__file__).with_name("nanny.py")
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """The signals that end a run: SIGINT, SIGTERM and, where there is one, SIGHUP."""
-    return tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+    """The signals that end a run: SIGINT, SIGTERM and, where there is one, SIGHUP, unless it is ignored (nohup)."""
+    found = [signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    return tuple(one for one in found if one.name != "SIGHUP" or signal.getsignal(one) != signal.SIG_IGN)
 
 
 @dataclass(frozen=True)

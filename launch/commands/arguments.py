@@ -1,0 +1,47 @@
+"""The words of the verbs that look at runs: run names, `runs=DIR`, and options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launch.errors import Problem, UserError, did_you_mean
+
+
+@dataclass(frozen=True)
+class RunWords:
+    """`options`: name -> value, None for one that takes none."""
+
+    runs: Path
+    names: tuple[str, ...]
+    options: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def run_words(verb: str, words: Sequence[str], options: Mapping[str, bool], usage: str) -> RunWords:
+    """Read the words; `options`: the known ones, and whether each takes a value.
+
+    Raises UserError (`unknown_option`, `usage`).
+    """
+    runs, names = Path("runs"), []
+    said: dict[str, str | None] = {}
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        name, equals, value = word.partition("=")
+        if word in ("-h", "--help"):
+            raise UserError(Problem("usage", usage, None))
+        if name == "runs" and equals:
+            runs = Path(value).expanduser()
+        elif not word.startswith("-"):
+            names.append(word)
+        elif name not in options or (equals and not options[name]):
+            cure = did_you_mean(name, options) or usage
+            raise UserError(Problem("unknown_option", f"'{verb}' has no {word}", "command line", cure))
+        elif options[name] and not equals:
+            if not waiting:
+                raise UserError(Problem("usage", f"{name} needs a value", "command line", usage))
+            said[name] = waiting.pop(0)
+        else:
+            said[name] = value if equals else None
+    return RunWords(runs, tuple(names), said)
