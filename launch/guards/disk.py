@@ -54,7 +54,7 @@ class DiskSpace:
         """What is written next, at which step, and how many bytes it takes."""
         assert self._disk is not None
         due = step - step % self._every + self._every if self._every else None
-        if due is not None and (self._total is None or due < self._total):
+        if due is not None and (self._total is None or due <= self._total):
             return "the next checkpoint", due, self._disk.checkpoint
         return "the model at the end", self._total, self._disk.model
 

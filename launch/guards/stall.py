@@ -27,17 +27,21 @@ class Stall:
         self._progress: float | None = None
         self._tick: float | None = None
         self._step: Step | None = None
-        self._longest = 0.0  # seconds between two logged steps
+        self._stepped: float | None = None  # when the last logged step came, or training began
+        self._longest = 0.0  # seconds that a logged step took
 
     def see(self, fact: Fact) -> Verdict | None:
         if isinstance(fact, Tick):
             return self._judge(fact.time)
         if isinstance(fact, PhaseBegan):
             self._phase, self._progress = fact.phase, fact.time
+            if fact.phase == "training" and self._stepped is None:
+                self._stepped = fact.time
         elif isinstance(fact, Step):
-            if self._step is not None:
-                self._longest = max(self._longest, fact.time - self._step.time)
-            self._phase, self._step, self._progress = "training", fact, fact.time
+            if self._stepped is not None:
+                self._longest = max(self._longest, fact.time - self._stepped)
+            self._phase, self._step = "training", fact
+            self._stepped = self._progress = fact.time
         elif isinstance(fact, Output) and not (self._phase == "training" and self._step):
             self._progress = fact.time
         return None
