@@ -19,9 +19,10 @@ def test_sums_become_what_a_step_gained() -> None:
     second = metrics.add(step(10, 103.0, loss=2.0, lr=5e-4, total_tokens=500, total_tokens_including_padding=700))
     assert first == {
         "schema_version": 1, "step": 5, "loss": 3.0, "lr": 1e-3, "seconds": 2.0, "tokens": 200, "tokens_padded": 300,
-        "tokens_per_second": 100.0,
+        "tokens_per_second": 100.0, "tokens_per_second_total": 100.0, "padding_share": 0.333333,
     }  # fmt: skip
     assert second is not None
+    assert (second["tokens_per_second_total"], second["padding_share"]) == (166.667, 0.25)
     assert (second["tokens"], second["tokens_padded"], second["tokens_per_second"]) == (300, 400, 300.0)
     assert metrics.last_loss == 2.0
 
@@ -33,7 +34,7 @@ def test_what_the_worker_measured_is_kept() -> None:
     )
     assert values == {
         "schema_version": 1, "step": 1, "loss": 0.69, "lr": 1e-6, "tokens": 100, "seconds": 0.5, "memory_gib": 2.5,
-        "tokens_per_second": 200.0, "grad_norm": 1.5,
+        "tokens_per_second": 200.0, "tokens_per_second_total": 200.0, "grad_norm": 1.5,
     }  # fmt: skip
 
 
