@@ -5,6 +5,7 @@ from __future__ import annotations
 from launch.config.schema import Device
 from launch.planning.inputs import Inputs
 from launch.planning.parallel import Parallel
+from launch.worker.patches import PATCHES
 
 
 def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, subset: str | None) -> tuple[str, ...]:
@@ -18,6 +19,7 @@ def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, subset: str
             chosen.append("finetune_local_model")
         if on_cpu:
             chosen.append("cuda_memory_on_cpu")
+        chosen.append("finetune_grad_norm")
     elif trainer == "dpo_tune_cache":
         if parallel.width.world_size == 1 and not parallel.zero_stage:
             chosen.append("dpo_single_process_group")
@@ -27,4 +29,6 @@ def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, subset: str
         chosen.append("trainer_steps")
         if subset:
             chosen.append(f"trl_subset={subset}")
+    if trainer in PATCHES["evidence"].trainers:
+        chosen.append("evidence")
     return tuple(chosen)

@@ -15,6 +15,7 @@ from launch.planning.batch import Batch, split_batch
 from launch.planning.command import build_command
 from launch.planning.content import input_content, tokenized_content
 from launch.planning.environment import build_environment, scrubbed
+from launch.planning.expectations import allowed, expectations
 from launch.planning.flags import Flag, Flags, build_flags
 from launch.planning.identity import content_key, identity
 from launch.planning.inputs import Inputs, resolve_inputs
@@ -168,6 +169,8 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
         batch=batch,
         clip=config.recipe.max_grad_norm,
         patches=patches,
+        expected=expectations(config, parallel),
+        allowed=allowed(config),
         flag_words=machine.render(tracked),
     )
     return Plan(

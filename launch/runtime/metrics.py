@@ -1,8 +1,9 @@
 """Step events become the objects of metrics.jsonl: one a logged step, of rank 0.
 
 Keys, where the trainer has them: `step`; `loss`; `lr`; `tokens` and `tokens_padded` (over all ranks since the previous
-logged step, without and with padding); `seconds` (since the previous logged step); `tokens_per_second` (without
-padding, in those seconds); `memory_gib` (peak allocated, of rank 0); and whatever else the trainer logs.
+logged step, without and with padding), `padding_share` (of tokens_padded); `seconds` (since the previous logged step);
+`tokens_per_second` (without padding, in those seconds) and `tokens_per_second_total` (since this process began to
+train); `memory_gib` (peak, of rank 0); `grad_norm` (before clipping); and whatever else the trainer logs, by its names.
 The file is strict JSON: of a loss that is NaN or infinite there is `"loss": null` and `"loss_text": "nan"`.
 """
 
@@ -20,6 +21,7 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "tokens": ("tokens", "total_tokens_this_log_period"),
     "tokens_padded": ("tokens_padded",),
     "tokens_per_second": ("tokens_per_second", "perf/tokens_per_second_step"),
+    "grad_norm": ("grad_norm", "optim/total grad norm"),
     "memory_gib": ("memory_gib", "allocated_mem_GiB"),
     "seconds": ("seconds",),
 }
@@ -40,6 +42,8 @@ class Metrics:
         self._step = -1
         self._time: float | None = None
         self._sums: dict[str, float] = dict.fromkeys(_SUMS, 0)
+        self._tokens = 0.0
+        self._seconds = 0.0
 
     def training_began(self, time: float) -> None:
         """From when the first step's seconds count."""
@@ -57,14 +61,24 @@ class Metrics:
             if value is not None:
                 values[key] = value
         self._add_differences(values, event)
-        if "tokens_per_second" not in values and "tokens" in values and values.get("seconds", 0) > 0:
-            values["tokens_per_second"] = round(values["tokens"] / values["seconds"], 3)
+        self._add_rates(values)
         values |= {name: value for name, value in event.data.items() if name not in _TAKEN and _is_number(value)}
         self._step = step
         if "loss" in values:
             self.last_loss = float(values["loss"])
         self.last = values
         return {"schema_version": SCHEMA_VERSION, **strict(values)}
+
+    def _add_rates(self, values: dict[str, Any]) -> None:
+        tokens, seconds = values.get("tokens"), values.get("seconds", 0)
+        if tokens is None:
+            return
+        if seconds > 0:
+            values.setdefault("tokens_per_second", round(tokens / seconds, 3))
+            self._tokens, self._seconds = self._tokens + tokens, self._seconds + seconds
+            values["tokens_per_second_total"] = round(self._tokens / self._seconds, 3)
+        if values.get("tokens_padded", 0) >= tokens > 0:
+            values["padding_share"] = round(1 - tokens / values["tokens_padded"], 6)
 
     def _add_differences(self, values: dict[str, Any], event: Event) -> None:
         if "seconds" not in values and self._time is not None and event.time > self._time:

@@ -1,4 +1,4 @@
-"""Calls back once the trainer has built its first accelerate `Accelerator`, whoever builds it."""
+"""Calls back once the trainer has built its first accelerate `Accelerator` or prepared a model, whoever does it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 _waiting: list[Callable[[Any], None]] = []
+_waiting_for_model: list[Callable[[Any], None]] = []
 
 
 def installed() -> bool:
@@ -37,3 +38,27 @@ def when_built(call: Callable[[Any], None]) -> None:
         build_and_tell.tells_launch = True  # type: ignore[attr-defined]
         Accelerator.__init__ = build_and_tell
     _waiting.append(call)
+
+
+def when_prepared(call: Callable[[Any], None]) -> None:
+    """Registers `call(model)` for the first model that is prepared together with an optimizer, as it was handed in:
+    below what accelerate then puts around it. Each is called once, in the order of registration."""
+    from accelerate import Accelerator
+
+    if not getattr(Accelerator.prepare, "tells_launch", False):
+        prepare = Accelerator.prepare
+
+        @functools.wraps(prepare)
+        def prepare_and_tell(self: Any, *arguments: Any, **options: Any) -> Any:
+            prepared = prepare(self, *arguments, **options)
+            models = [each for each in arguments if hasattr(each, "named_modules")]
+            if models and any("Optim" in type(each).__name__ or hasattr(each, "param_groups") for each in arguments):
+                calls = list(_waiting_for_model)
+                _waiting_for_model.clear()
+                for each in calls:
+                    each(models[0])
+            return prepared
+
+        prepare_and_tell.tells_launch = True  # type: ignore[attr-defined]
+        Accelerator.prepare = prepare_and_tell
+    _waiting_for_model.append(call)

@@ -6,15 +6,20 @@ becomes plain DDP or one lonely rank each. Here such a run stops before it train
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from . import accelerator
 from .channel import Events
 
+EXIT_STOPPED = 3  # launch.errors.EXIT_STOPPED, which this interpreter may not have
+
 DISTRIBUTED = ("NO", "MULTI_CPU", "MULTI_GPU", "DEEPSPEED")
 DEVICES = ("cpu", "cuda")
+_HOW = "accelerate's state"
 
 
 @dataclass(frozen=True)
@@ -27,25 +32,56 @@ class Expected:
     device: str | None = None  # a torch device type
 
 
+# What is looked at when the first optimizer step is due (launch/worker/evidence), and the values that can be asked for.
+EVIDENCE: Mapping[str, str] = {
+    "liger": r"[a-z_]+(,[a-z_]+)*",  # the kernels that must be in, wherever Liger has them for the model
+    "packing": "none|flatten|bins",
+    "attention": "sdpa|eager|flash_2|flash_3|flash_4",
+    "clip": r"none|\d+(\.\d+)?(e-?\d+)?",  # the gradient norm to clip at
+    "dtype": "bf16|fp32",
+    "gradient_checkpointing": "true|false",
+    "chat_template": r"[\w.-]+",
+    "resumed_step": r"\d+",  # optimizer steps done before the first one of this process
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Everything that a plan asked for: of accelerate's state, and by key of EVIDENCE."""
+
+    state: Expected = Expected()
+    evidence: Mapping[str, str] = field(default_factory=dict)
+
+
 class Unmet(SystemExit):
-    """Ends the rank with one sentence on stderr and exit code 1; no `except Exception` of a trainer swallows it."""
+    """Ends the rank with exit code 3, its sentence on stderr; no `except Exception` of a trainer swallows it."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(EXIT_STOPPED)
+        print(f"launch: {sentence}", file=sys.stderr, flush=True)
 
 
-def read(pairs: Sequence[str]) -> Expected:
+def read(pairs: Sequence[str]) -> Asked:
     """Reads KEY=VALUE texts. Raises ValueError for an unknown key or a value that can't be."""
-    known = {field.name for field in fields(Expected)}
+    known = {each.name for each in fields(Expected)}
     values: dict[str, Any] = {}
+    evidence: dict[str, str] = {}
     for pair in pairs:
         key, _, value = pair.partition("=")
+        if key in EVIDENCE:
+            if not re.fullmatch(EVIDENCE[key], value):
+                raise ValueError(f"expectation {key}={value}: must match {EVIDENCE[key]}")
+            evidence[key] = value
+            continue
         if key not in known:
-            raise ValueError(f"unknown expectation '{key}'; there are {', '.join(sorted(known))}")
+            raise ValueError(f"unknown expectation '{key}'; there are {', '.join(sorted({*known, *EVIDENCE}))}")
         choices = {"distributed": DISTRIBUTED, "device": DEVICES}.get(key)
         if choices is not None and value not in choices:
             raise ValueError(f"expectation {key}={value}: must be one of {', '.join(choices)}")
         if choices is None and not value.isdecimal():
             raise ValueError(f"expectation {key}={value}: must be a whole number")
         values[key] = value if choices is not None else int(value)
-    return Expected(**values)
+    return Asked(Expected(**values), evidence)
 
 
 def found(built: Any) -> Expected:
@@ -102,9 +138,10 @@ def watch(asked: Expected, events: Events) -> None:
         sentence = mismatch(asked, got)
         if sentence is not None:
             events.error(sentence, type="Unmet")
-            raise Unmet(f"launch: {sentence}")
+            raise Unmet(sentence)
         for what, value in asdict(asked).items():
             if value is not None:
-                events.emit("evidence", what=what, value=getattr(got, what))
+                had = getattr(got, what)
+                events.emit("evidence", what=what, value=had, requested=str(value), verdict="proven", how=_HOW)
 
     accelerator.when_built(compare)

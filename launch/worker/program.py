@@ -17,7 +17,8 @@ class Request:
     """The worker's own command line, read."""
 
     patches: tuple[tuple[str, str | None], ...]  # (id, value)
-    expected: expectations.Expected
+    asked: expectations.Asked
+    allowed: frozenset[str]  # ids of unmet expectations that do not end the rank
     trainer: trainer.Trainer
 
 
@@ -34,6 +35,7 @@ def read(arguments: Sequence[str]) -> Request:
     parser = argparse.ArgumentParser("launch worker", allow_abbrev=False)
     parser.add_argument("--patch", action="append", default=[], metavar="ID[=VALUE]")
     parser.add_argument("--expect", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--allow", action="append", default=[], metavar="ID")
     program = parser.add_mutually_exclusive_group(required=True)
     program.add_argument("--script", metavar="PATH")
     program.add_argument("--module", metavar="NAME")
@@ -47,10 +49,13 @@ def read(arguments: Sequence[str]) -> Request:
             parser.error(f"patch {name} takes {'a value: ' + name + '=VALUE' if not equals else 'no value'}")
         patches.append((name, value if equals else None))
     try:
-        expected = expectations.read(options.expect)
+        asked = expectations.read(options.expect)
     except ValueError as error:
         parser.error(str(error))
-    return Request(tuple(patches), expected, trainer.Trainer(options.script, options.module, tuple(flags)))
+    if asked.evidence and "evidence" not in dict(patches):
+        parser.error(f"expectation {next(iter(asked.evidence))} needs --patch evidence, which looks for it")
+    program_to_run = trainer.Trainer(options.script, options.module, tuple(flags))
+    return Request(tuple(patches), asked, frozenset(options.allow), program_to_run)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -58,12 +63,12 @@ def main(arguments: Sequence[str]) -> None:
     events = channel.connect(os.environ)
     lifeline.die_with_parent()
     request = read(arguments)
-    events.emit("phase", phase="import")
+    events.emit("phase", phase="import", pid=os.getpid())
     trainer.prepare(request.trainer)
     try:
         for name, value in request.patches:
-            install(PATCHES[name], Context(request.trainer, events, value))
-        expectations.watch(request.expected, events)
+            install(PATCHES[name], Context(request.trainer, events, value, request.asked, request.allowed))
+        expectations.watch(request.asked.state, events)
     except PatchError as error:
         events.error(str(error), type="PatchError", patch=error.patch)
         sys.exit(f"launch: {error}")

@@ -4,23 +4,46 @@ from __future__ import annotations
 
 import pytest
 
-from launch.worker.expectations import Expected, mismatch, read
+from launch.worker.expectations import EVIDENCE, Asked, Expected, mismatch, read
 
 
 def test_every_key_is_read() -> None:
     pairs = ["distributed=DEEPSPEED", "world_size=2", "zero_stage=3", "device=cpu"]
-    assert read(pairs) == Expected("DEEPSPEED", 2, 3, "cpu")
-    assert read([]) == Expected()
+    assert read(pairs) == Asked(Expected("DEEPSPEED", 2, 3, "cpu"))
+    assert read([]) == Asked()
+
+
+def test_every_kind_of_evidence_is_read() -> None:
+    pairs = {
+        "liger": "rms_norm,rope,swiglu",
+        "packing": "flatten",
+        "attention": "flash_2",
+        "clip": "1e-05",
+        "dtype": "bf16",
+        "gradient_checkpointing": "true",
+        "chat_template": "tulu",
+        "resumed_step": "40",
+    }
+    assert read([f"{key}={value}" for key, value in pairs.items()]) == Asked(evidence=pairs)
+    assert set(pairs) == set(EVIDENCE)
 
 
 @pytest.mark.parametrize(
     ("pair", "says"),
     [
-        ("size=2", "unknown expectation 'size'; there are device, distributed, world_size, zero_stage"),
+        (
+            "size=2",
+            (
+                "unknown expectation 'size'; there are attention, chat_template, clip, device, distributed, dtype, "
+                "gradient_checkpointing, liger, packing, resumed_step, world_size, zero_stage"
+            ),
+        ),
         ("distributed=DDP", "expectation distributed=DDP: must be one of NO, MULTI_CPU, MULTI_GPU, DEEPSPEED"),
         ("device=gpu", "expectation device=gpu: must be one of cpu, cuda"),
         ("world_size=two", "expectation world_size=two: must be a whole number"),
         ("zero_stage", "expectation zero_stage=: must be a whole number"),
+        ("packing=some", r"expectation packing=some: must match none\|flatten\|bins"),
+        ("dtype=bf17", r"expectation dtype=bf17: must match bf16\|fp32"),
     ],
 )
 def test_what_can_not_be_asked_is_refused(pair: str, says: str) -> None:

@@ -6,21 +6,35 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from launch.worker.channel import Events
-from launch.worker.patches.dpo_steps import StepHandler
+from launch.worker.gradients import LastNorm
+from launch.worker.patches import Context
+from launch.worker.patches.dpo_steps import DPOStepListener
+from launch.worker.patches.finetune_grad_norm import add_norm
+from launch.worker.patches.logged_step import StepListener
 from launch.worker.patches.trainer_steps import StepClock
+from launch.worker.trainer import Trainer
+
+
+def clipped_at(norm: float | None) -> LastNorm:
+    """What the trainer's own clipping measured."""
+    last = LastNorm()
+    if norm is not None:
+        last.clipped(SimpleNamespace(deepspeed_engine_wrapped=None), 1.0, norm)
+    return last
 
 
 @pytest.fixture
 def heard() -> Iterator[tuple[logging.Logger, Any]]:
-    """A logger that a StepHandler listens to, and a function that returns the events so far."""
+    """A logger that a DPOStepListener listens to, and a function that returns the events so far."""
     read, write = os.pipe2(os.O_NONBLOCK)
     logger = logging.Logger("__main__", logging.INFO)
-    logger.addHandler(StepHandler(Events(write, 0)))
+    logger.addHandler(DPOStepListener(Context(Trainer(None, "m", ()), Events(write, 0)), clipped_at(2.5)))
 
     def events() -> list[dict[str, Any]]:
         try:
@@ -46,9 +60,14 @@ def log_a_step(logger: logging.Logger, completed_steps: int) -> None:
         "perf/tokens_per_second_step": 1000.0,
         "perf/tokens_per_second_avg": 900.0,
     }
-    total_tokens_step, training_time = 2000, 2.0
+    total_tokens_step, training_time = 800, 2.0
+    # means over 2 ranks x 4 micro batches x 1 step
+    global_metrics = {"train_loss": 0.61, "launch/tokens": 250.0, "launch/tokens_padded": 400.0}
+    accelerator = SimpleNamespace(num_processes=2)
+    args = SimpleNamespace(gradient_accumulation_steps=4, logging_steps=1)
     logger.info(f"  Step: {completed_steps}, LR: 5e-07, Loss: 0.61")
-    del metrics_to_log, total_tokens_step, training_time
+    assert metrics_to_log["grad_norm"] == 2.5  # for the trackers
+    del total_tokens_step, training_time, global_metrics, accelerator, args
 
 
 def test_a_logged_dpo_step_becomes_an_event(heard: tuple[logging.Logger, Any]) -> None:
@@ -71,10 +90,30 @@ def test_a_logged_dpo_step_becomes_an_event(heard: tuple[logging.Logger, Any]) -
         "epoch": 0.25,
         "logps/chosen": -40.0,
         "rewards/accuracy": 0.75,
+        "grad_norm": 2.5,
         "tokens": 2000,
+        "tokens_padded": 3200,
+        "label_tokens": 800,
         "seconds": 2.0,
-        "tokens_per_second": 1000.0,
     }
+
+
+@pytest.mark.parametrize(("norm", "logged"), [(0.75, {"loss": 1.0, "grad_norm": 0.75}), (None, {"loss": 1.0})])
+def test_finetune_logs_the_norm_that_it_clipped(norm: float | None, logged: dict[str, float]) -> None:
+    logger = logging.Logger("__main__", logging.INFO)
+    logger.addHandler(StepListener("finetune_grad_norm", Events(None, 0), lambda at: add_norm(at, clipped_at(norm))))
+    metrics_to_log = {"loss": 1.0}
+    logger.info("  Step: 3, LR: 1e-05, Loss: 1.0, TPS: 10.0")
+    assert metrics_to_log == logged
+
+
+def test_deepspeeds_norm_is_its_engines() -> None:
+    engine = SimpleNamespace(get_global_grad_norm=lambda: 4.5)
+    last = LastNorm()
+    last.built(SimpleNamespace(deepspeed_engine_wrapped=engine))
+    assert last.value() == 4.5
+    engine.get_global_grad_norm = lambda: -1.0  # its word for a step that overflowed
+    assert last.value() is None
 
 
 def test_a_step_that_can_not_be_read_warns_and_trains_on(

@@ -28,7 +28,8 @@ _CACHE_LINES = {
 class FinetuneReader(StepReader):
     """finetune.py:731-952: `Step: .., LR: .., Loss: .., TPS: ..` and, with --verbose, `metrics_to_log={...}` after it.
 
-    Of those metrics the sums of tokens (since the start, over all ranks) and this rank's peak memory are taken.
+    Of those metrics the sums of tokens (since the start, over all ranks), this rank's peak memory and the gradient
+    norm are taken.
     """
 
     phase_lines: ClassVar[Mapping[str, str]] = {
@@ -68,6 +69,8 @@ def _metrics(line: str) -> dict[str, float]:
     memory = float(values.get("allocated_mem_GiB", 0))
     if memory > 0:  # 0 on a CPU
         found["memory_gib"] = memory
+    if "grad_norm" in values:  # the worker's patch finetune_grad_norm added it
+        found["grad_norm"] = float(values["grad_norm"])
     return found
 
 

@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from . import deepspeed_on_cpu, dpo, dpo_steps, finetune, reference_cache, resume, trainer_steps, trl_subset
+from . import (
+    deepspeed_on_cpu,
+    dpo,
+    dpo_steps,
+    evidence,
+    finetune,
+    finetune_grad_norm,
+    reference_cache,
+    resume,
+    trainer_steps,
+    trl_subset,
+)
 from .patch import Context, PatchError, PatchInfo, Source, install
 
 _ALL: tuple[PatchInfo, ...] = (
@@ -20,6 +31,8 @@ _ALL: tuple[PatchInfo, ...] = (
     dpo_steps.STEPS,
     reference_cache.CACHE,
     resume.RESUME,
+    finetune_grad_norm.PATCH,
+    evidence.PATCH,
     deepspeed_on_cpu.PATCH,
     trainer_steps.STEPS,
     trl_subset.SUBSET,

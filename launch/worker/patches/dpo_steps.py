@@ -1,98 +1,110 @@
 """Step events from open_instruct/dpo_tune_cache.py, whose log line has loss and learning rate only.
 
-Nothing of the trainer is replaced: a handler on its logger sees the line of each logged step and reads, in the frame
-that logged it, the dictionary that the trainer would send to wandb.
+A handler on its logger sees the line of each logged step and reads, in the frame that logged it, the dictionary that
+the trainer would send to wandb. What it does not count, the tokens with and without padding, is added up in its own
+tracker, which it reduces over the ranks at each logged step anyway.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping
-from types import FrameType
 from typing import Any
 
-from ..channel import Events
+from .. import accelerator, gradients
+from ..evidence import subject
 from . import machine
+from .logged_step import StepListener
 from .patch import Context, PatchInfo, Source
 
+_ID = "dpo_steps"
 _SCRIPT = "open_instruct/dpo_tune_cache.py"
 _TOTAL = "  Total optimization steps = "
-_STEP = "  Step: "
-_OWN_NAMES = {
-    "training_step": "step",
-    "train_loss": "loss",
-    "learning_rate": "lr",
-    "perf/tokens_per_second_step": "tokens_per_second",
-}
+_OWN_NAMES = {"training_step": "step", "train_loss": "loss", "learning_rate": "lr"}
+_TOKENS, _PADDED = "launch/tokens", "launch/tokens_padded"
 
 
-class StepHandler(logging.Handler):
-    """Turns the trainer's log records into "total_steps", "phase" and "step" events. Never raises into training."""
+class DPOStepListener(StepListener):
+    """Turns the trainer's log records into "total_steps" and "step" events."""
 
-    def __init__(self, events: Events) -> None:
-        super().__init__(logging.INFO)
-        self._events = events
+    def __init__(self, context: Context, norm: gradients.LastNorm) -> None:
+        super().__init__(_ID, context.events, self.step)
+        self._norm = norm
 
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._read(record.getMessage())
-        except Exception as error:
-            self._events.warn(f"patch dpo_steps could not read a step: {type(error).__name__}: {error}")
-
-    def _read(self, message: str) -> None:
+    def read(self, message: str) -> None:
         if message.startswith(_TOTAL):
             self._events.emit("total_steps", steps=int(message[len(_TOTAL) :]))
-        elif message.startswith(_STEP):
-            local = logging_frame().f_locals
-            self._events.emit(
-                "step",
-                **step_fields(local["metrics_to_log"], local["total_tokens_step"], local["training_time"]),
-            )
+
+    def step(self, local: Mapping[str, Any]) -> None:
+        fields = step_fields(local)
+        norm = self._norm.value()
+        if norm is not None:
+            fields["grad_norm"] = norm
+            local["metrics_to_log"]["grad_norm"] = norm  # sent to the trackers after this line of the log
+        memory = machine.peak_memory_gib()
+        if memory is not None:
+            fields["memory_gib"] = memory
+        self._events.emit("step", **fields)
 
 
-def logging_frame() -> FrameType:
-    """The frame, outwards from here, that holds the metrics of a logged step. Raises LookupError without one."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if "metrics_to_log" in frame.f_locals:
-            return frame
-        frame = frame.f_back
-    raise LookupError("no frame holds metrics_to_log")
+def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a "step" event, from the variables of the frame that logs it.
 
-
-def step_fields(metrics: Mapping[str, Any], tokens: int, seconds: float) -> dict[str, Any]:
-    """The fields of a "step" event.
-
-    `metrics` has upstream's names (dpo_tune_cache.py:644-674), `tokens` are the answer tokens (labels that count) of
-    all ranks since the previous logged step, `seconds` the time since then. Utilisation figures are left out.
+    `metrics_to_log` has upstream's names (dpo_tune_cache.py:644-674); `label_tokens` are the answer tokens that count
+    in the loss, `tokens` and `tokens_padded` all that the model was given, of all ranks since the previous logged
+    step; `seconds` the time since then. Utilisation figures and rates are left out.
     """
-    fields: dict[str, Any] = {}
-    for name, value in metrics.items():
-        if name in _OWN_NAMES:
-            fields[_OWN_NAMES[name]] = value
-        elif not name.startswith("perf/"):
-            fields[name] = value
-    fields.update(tokens=tokens, seconds=seconds)
-    memory = machine.peak_memory_gib()
-    if memory is not None:
-        fields["memory_gib"] = memory
+    fields = {
+        _OWN_NAMES.get(name, name): value
+        for name, value in local["metrics_to_log"].items()
+        if not name.startswith("perf/")
+    }
+    fields.update(label_tokens=local["total_tokens_step"], seconds=local["training_time"])
+    means, arguments = local["global_metrics"], local["args"]
+    # means over the ranks, the micro batches and the steps since the last one (dpo_tune_cache.py:617-624)
+    passes = local["accelerator"].num_processes * arguments.gradient_accumulation_steps * arguments.logging_steps
+    for name, own in ((_TOKENS, "tokens"), (_PADDED, "tokens_padded")):
+        if name in means:
+            fields[own] = round(means[name] * passes)
     return fields
 
 
+def count_tokens(model: Any) -> None:
+    """Adds the tokens of every forward pass of the training loop to the loop's own `local_metrics`."""
+
+    def count(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if not module.training:
+            return  # the pass that computes the reference
+        tracker = next((f.f_locals["local_metrics"] for f in subject.frames() if "local_metrics" in f.f_locals), None)
+        ids, mask = named.get("input_ids"), named.get("attention_mask")
+        if tracker is None or ids is None:
+            return
+        padded = ids.numel()
+        tracker[_TOKENS] += padded if mask is None or mask.dim() != 2 else mask.sum()
+        tracker[_PADDED] += padded
+
+    subject.unwrap(model).register_forward_pre_hook(count, with_kwargs=True)
+
+
 def _listen(context: Context) -> None:
+    norm = gradients.LastNorm()
+    gradients.when_clipped(norm.clipped)
+    accelerator.when_built(norm.built)
+    accelerator.when_prepared(count_tokens)
     if context.events.rank == 0:
-        logging.getLogger("__main__").addHandler(StepHandler(context.events))
+        logging.getLogger("__main__").addHandler(DPOStepListener(context, norm))
 
 
 STEPS = PatchInfo(
-    id="dpo_steps",
+    id=_ID,
     reason="dpo_tune_cache.py prints loss and learning rate only; tokens and rewards are read where it logs a step",
     trainers=("dpo_tune_cache",),
     condition="always",
     sources=(
         Source(_SCRIPT, "logger = logger_utils.setup_logger(__name__)", 73, 73),
         Source(_SCRIPT, 'logger.info(f"  Total optimization steps = {args.max_train_steps}")', 488, 488),
+        Source(_SCRIPT, "local_metrics = utils.MetricsTracker(device=accelerator.device)", 549, 549),
+        Source(_SCRIPT, "global_metrics_tensor /= args.gradient_accumulation_steps * args.logging_steps", 620, 620),
         Source(_SCRIPT, 'total_tokens_step = int(global_metrics["token_count"])', 630, 630),
         Source(_SCRIPT, 'metrics_to_log = {"training_step": completed_steps,', 644, 645),
         Source(_SCRIPT, 'logger_str = f"  Step: {completed_steps}, LR: ', 662, 662),

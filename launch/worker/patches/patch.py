@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..channel import Events
+from ..expectations import Asked
 from ..trainer import Trainer
 
 
@@ -54,11 +55,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Context:
-    """What a patch may look at: the trainer about to run, where events go, its own VALUE from the command line."""
+    """What a patch may look at: the trainer about to run, where events go, its own VALUE from the command line.
+
+    `asked`: the expectations; `allowed`: the ids of unmet ones that are only warned of.
+    """
 
     trainer: Trainer
     events: Events
     value: str | None = None
+    asked: Asked = field(default_factory=Asked)
+    allowed: frozenset[str] = frozenset()
 
 
 class PatchError(RuntimeError):

@@ -48,14 +48,14 @@ def _count_whole_steps() -> None:
 
     def prepare_data_loader(self: Any, *arguments: Any, **options: Any) -> Any:
         loader = prepare(self, *arguments, **options)
-        plain = type(loader)
+        plain = type(loader.base_dataloader)  # accelerate's loader takes its length from torch's
         accumulation = self.gradient_accumulation_steps
 
         class WholeSteps(plain):  # type: ignore[misc, valid-type]
             def __len__(self) -> int:
                 return whole_steps(super().__len__(), accumulation)
 
-        loader.__class__ = WholeSteps
+        loader.base_dataloader.__class__ = WholeSteps
         return loader
 
     Accelerator.prepare_data_loader = prepare_data_loader
@@ -156,6 +156,7 @@ RESUME = PatchInfo(
             1402,
             "1.15.0",
         ),
+        Source("accelerate/data_loader.py", "return len(self.base_dataloader)", 469, 469, "1.15.0"),
         Source("accelerate/data_loader.py", "iteration=dataloader.iteration,", 1460, 1460, "1.15.0"),
     ),
     apply=_resume,

@@ -6,12 +6,48 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from .. import accelerator
 from ..channel import Events
+from ..evidence import subject
 from . import machine
 from .patch import Context, PatchInfo, Source
 
 _TRAINER = "transformers/trainer.py"
-_OWN_NAMES = {"learning_rate": "lr"}
+_OWN_NAMES = {
+    "learning_rate": "lr",
+    "rewards/accuracies": "rewards/accuracy",
+    "rewards/margins": "rewards/margin",
+}
+
+
+class PaddedTokens:
+    """Counts what the model is given in training, padding and all, on this rank."""
+
+    def __init__(self) -> None:
+        self._counted = 0
+
+    def follow(self, model: Any) -> None:
+        """Has every forward pass of `model` in training counted."""
+
+        import torch
+
+        def count(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+            ids = named.get("input_ids")
+            if module.training and torch.is_grad_enabled() and ids is not None:  # not a pass for the reference
+                self._counted += ids.numel()
+
+        subject.unwrap(model).register_forward_pre_hook(count, with_kwargs=True)
+
+    def take(self, device: Any) -> int:
+        """The tokens of all ranks since the last call. A collective: every rank calls it at the same step."""
+        import torch
+
+        counted, self._counted = self._counted, 0
+        if not torch.distributed.is_initialized():
+            return counted
+        total = torch.tensor(counted, device=device)
+        torch.distributed.all_reduce(total)
+        return int(total)
 
 
 class StepClock:
@@ -43,7 +79,7 @@ class StepClock:
         return fields
 
 
-def _callback_class(events: Events) -> type:
+def _callback_class(events: Events, padded: PaddedTokens) -> type:
     from transformers import TrainerCallback
 
     class StepEvents(TrainerCallback):  # type: ignore[misc]
@@ -59,9 +95,14 @@ def _callback_class(events: Events) -> type:
                 events.emit("phase", phase="training")
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
-            if not state.is_world_process_zero or not logs or "loss" not in logs:
+            if not logs or "loss" not in logs:
                 return  # the summary at the end and evaluations have no loss
+            tokens_padded = padded.take(args.device)
+            if not state.is_world_process_zero:
+                return
             fields = self._clock.fields(state.global_step, logs, time.perf_counter())
+            if "tokens" in fields and tokens_padded > 0:
+                fields["tokens_padded"] = tokens_padded
             memory = machine.peak_memory_gib()
             if memory is not None:
                 fields["memory_gib"] = memory
@@ -81,7 +122,9 @@ def _callback_class(events: Events) -> type:
 def _add_callback(context: Context) -> None:
     from transformers import trainer
 
-    trainer.DEFAULT_CALLBACKS.append(_callback_class(context.events))
+    padded = PaddedTokens()
+    accelerator.when_prepared(padded.follow)
+    trainer.DEFAULT_CALLBACKS.append(_callback_class(context.events, padded))
 
 
 STEPS = PatchInfo(

@@ -1,0 +1,105 @@
+"""How the trainer computes: types, checkpointing of activations, ZeRO, the clipping in force."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from .finding import Finding
+from .subject import Subject
+
+_SHORT = {"torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.float16": "fp16"}
+
+
+def short(dtype: object) -> str:
+    """`torch.bfloat16` as `bf16`, a type without a short name as torch spells it."""
+    return _SHORT.get(str(dtype), str(dtype).removeprefix("torch."))
+
+
+def dtypes(subject: Subject, requested: str | None) -> list[Finding]:
+    """ "dtype" (what the matrix products are computed in), "parameter_dtype", "master_dtype" (of the optimizer)."""
+    if subject.model is None:
+        return [Finding("dtype", None, "no model was prepared").judged(requested, None)] if requested else []
+    parameters = _most([parameter.dtype for parameter in subject.model.parameters()])
+    mixed = str(getattr(subject.accelerator, "mixed_precision", "no"))
+    autocast = mixed == "bf16" and parameters == "fp32" and subject.engine is None
+    how = "autocast over fp32 parameters" if autocast else "the model's parameters"
+    found = [Finding("dtype", "bf16" if autocast else parameters, how)]
+    if requested is not None:
+        found[0] = found[0].judged(requested, found[0].value == requested)
+    found.append(Finding("parameter_dtype", parameters, "the model's parameters"))
+    master = _master(subject)
+    if master is not None:
+        found.append(Finding("master_dtype", master, "what the optimizer updates"))
+    return found
+
+
+def _most(types: Iterable[Any]) -> str:
+    """The types by falling count, the usual case being one."""
+    return ",".join(short(dtype) for dtype, _ in Counter(types).most_common())
+
+
+def _master(subject: Subject) -> str | None:
+    """The type of the weights that the optimizer updates: DeepSpeed keeps copies of its own."""
+    optimizer = subject.optimizer
+    if optimizer is None:
+        return None
+    for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
+        groups = getattr(optimizer, name, None)  # ZeRO-3; ZeRO-1 and ZeRO-2; the bf16 optimizer without ZeRO
+        if groups:
+            return _most(group.dtype for group in groups)
+    return _most(p.dtype for group in optimizer.param_groups for p in group["params"]) or None
+
+
+def checkpointing(subject: Subject, requested: str | None) -> list[Finding]:
+    """ "gradient_checkpointing": on when layers have it on, as they themselves read it in their forward."""
+    if subject.model is None:
+        return []
+    switches = [module.gradient_checkpointing for module in subject.model.modules() if _has_switch(module)]
+    value = "true" if any(switches) else "false" if switches else None
+    finding = Finding("gradient_checkpointing", value, f"{sum(switches)} of {len(switches)} modules have it on")
+    if requested is None:
+        return [finding]
+    return [finding.judged(requested, None if value is None else value == requested)]
+
+
+def _has_switch(module: Any) -> bool:
+    return isinstance(getattr(module, "gradient_checkpointing", None), bool)
+
+
+def zero(subject: Subject, requested: int | None) -> list[Finding]:
+    """ "zero_stage" of the engine that trains, and "zero_offload" where it offloads."""
+    engine = subject.engine
+    if engine is None:
+        absent = Finding("zero_stage", 0, "no DeepSpeed engine trains")
+        return [] if not requested else [absent.judged(str(requested), False)]
+    stage = int(engine.zero_optimization_stage())
+    how = "the DeepSpeed engine"
+    if stage == 3:
+        parts = [hasattr(parameter, "ds_id") for parameter in subject.model.parameters()]
+        how = f"the DeepSpeed engine; {sum(parts)} of {len(parts)} parameters are partitioned"
+    finding = Finding("zero_stage", stage, how)
+    found = [finding if requested is None else finding.judged(str(requested), stage == requested)]
+    places = {"optimizer": engine.zero_offload_optimizer(), "parameters": engine.zero_offload_param()}
+    moved = {name: str(getattr(config.device, "value", config.device)) for name, config in places.items() if config}
+    away = [f"{name} on {device}" for name, device in moved.items() if device != "none"]
+    return [*found, Finding("zero_offload", ", ".join(away), "the DeepSpeed engine")] if away else found
+
+
+def clipping(subject: Subject, seen: float | None, requested: str | None) -> Finding:
+    """ "clip": the norm that gradients are clipped at, "none" without clipping.
+
+    `seen`: what the trainer clipped at itself before its first optimizer step; under DeepSpeed the engine clips, by
+    its own value, whatever the trainer asks for (accelerate/accelerator.py:3023).
+    """
+    if subject.engine is not None:
+        value = float(subject.engine.gradient_clipping())
+        how = "the DeepSpeed engine"
+    else:
+        value, how = seen or 0.0, "the trainer's own call before its first optimizer step"
+    finding = Finding("clip", repr(value) if value > 0 else "none", how)
+    if requested is None:
+        return finding
+    wanted = 0.0 if requested == "none" else float(requested)
+    return finding.judged(requested, abs(value - wanted) <= 1e-9 * max(1.0, wanted))

@@ -1,0 +1,61 @@
+"""What is really in force is looked at when the first optimizer step is due, in the trainer's own objects."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from .. import accelerator, gradients
+from ..evidence.watch import Watch
+from .patch import Context, PatchInfo, Source
+
+_ACCELERATOR = "accelerate/accelerator.py"
+
+
+def _watch(context: Context) -> None:
+    from accelerate import Accelerator
+    from accelerate.optimizer import AcceleratedOptimizer
+
+    watch = Watch(context.asked, context.allowed, context.trainer, context.events)
+    accelerator.when_prepared(watch.model_prepared)
+    gradients.when_clipped(lambda _, max_norm, norm: watch.gradients_clipped(max_norm))
+    backward, load_state, step = Accelerator.backward, Accelerator.load_state, AcceleratedOptimizer.step
+
+    @functools.wraps(backward)
+    def look_and_backward(self: Any, *arguments: Any, **options: Any) -> Any:
+        watch.backward_begins(self)
+        Accelerator.backward = backward
+        return backward(self, *arguments, **options)
+
+    @functools.wraps(load_state)
+    def load_and_tell(self: Any, input_dir: Any = None, *arguments: Any, **options: Any) -> Any:
+        loaded = load_state(self, input_dir, *arguments, **options)
+        watch.state_loaded(input_dir)
+        return loaded
+
+    @functools.wraps(step)
+    def look_and_step(self: Any, *arguments: Any, **options: Any) -> Any:
+        if self.gradient_state.sync_gradients:  # else this is one of several micro batches
+            watch.step_begins()
+            AcceleratedOptimizer.step = step
+        return step(self, *arguments, **options)
+
+    Accelerator.backward, Accelerator.load_state = look_and_backward, load_and_tell
+    AcceleratedOptimizer.step = look_and_step
+
+
+PATCH = PatchInfo(
+    id="evidence",
+    reason="what the plan asked for is looked at in the trainer's own objects before the first optimizer step",
+    trainers=("finetune", "dpo_tune_cache", "reward_modeling", "trl_sft", "trl_dpo"),
+    condition="always",
+    sources=(
+        Source(_ACCELERATOR, "def prepare(self, *args, device_placement=None):", 1415, 1415, "1.15.0"),
+        Source(_ACCELERATOR, "self._models.append(engine)", 2490, 2490, "1.15.0"),
+        Source(_ACCELERATOR, "def backward(self, loss, **kwargs):", 2829, 2829, "1.15.0"),
+        Source(_ACCELERATOR, "def clip_grad_norm_(self, parameters, max_norm, norm_type=2):", 2989, 2989, "1.15.0"),
+        Source(_ACCELERATOR, "def load_state(self, input_dir: str | None = None,", 3791, 3791, "1.15.0"),
+        Source("accelerate/optimizer.py", "if self.gradient_state.sync_gradients:", 169, 169, "1.15.0"),
+    ),
+    apply=_watch,
+)

@@ -1,0 +1,43 @@
+"""The moment at which an open-instruct script logs a step: its logger is listened to, its frame is read."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+from ..channel import Events
+
+_STEP = "  Step: "
+
+
+def logging_frame() -> FrameType:
+    """The frame, outwards from here, that holds the metrics of a logged step. Raises LookupError without one."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if "metrics_to_log" in frame.f_locals:
+            return frame
+        frame = frame.f_back
+    raise LookupError("no frame holds metrics_to_log")
+
+
+class StepListener(logging.Handler):
+    """Calls `step(locals)` with the variables of the frame that logs a step. Never raises into training."""
+
+    def __init__(self, patch: str, events: Events, step: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__(logging.INFO)
+        self._patch, self._events, self._step = patch, events, step
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = record.getMessage()
+            self.read(message)
+            if message.startswith(_STEP):
+                self._step(logging_frame().f_locals)
+        except Exception as error:
+            self._events.warn(f"patch {self._patch} could not read a step: {type(error).__name__}: {error}")
+
+    def read(self, message: str) -> None:
+        """Any line of the trainer's own logger, before it is looked at as a step."""
