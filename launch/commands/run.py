@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -26,12 +27,14 @@ from launch.lifecycle.left_behind import wait_until_gone
 from launch.lifecycle.lock import held
 from launch.lifecycle.model_folder import faults_of_output
 from launch.lifecycle.resume import clear_the_way, how_to_start, is_finished, resumed_command
+from launch.planning.expectations import requested
 from launch.planning.plan import Plan, build_plan
 from launch.preflight.rules import preflight
 from launch.prepare import prepare
 from launch.redact import Redactor
 from launch.runtime.detach import detached, how_to_follow
-from launch.runtime.folder import RunFolder, last_outcome
+from launch.runtime.evidence import as_json, read_evidence, table
+from launch.runtime.folder import Outcome, RunFolder, last_outcome
 from launch.runtime.oversight import oversight
 from launch.runtime.progress import Display, display_for, duration
 from launch.runtime.supervise import Execution, supervise
@@ -96,8 +99,10 @@ def _run(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -
         if start.checkpoint is not None:
             display.say(f"resumes from {start.checkpoint.path.name} (attempt {attempt})")
         with _tracked(plan, display):
+            began = time.time()
             outcome = supervise(_execution(started), folder, display, redactor)
         settle(folder.metrics)
+        _say_evidence(plan, folder, began, display)
         outcome = checked(with_earlier_steps(outcome, folder.metrics), plan)
         folder.finish(outcome)
     if outcome.exit_code == EXIT_DONE:
@@ -106,6 +111,33 @@ def _run(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -
             f"done: {outcome.steps} steps in {duration(outcome.seconds)}{loss}; the model is in {plan.model_dir}"
         )
     return outcome.exit_code
+
+
+def _say_evidence(plan: Plan, folder: RunFolder, began: float, display: Display) -> None:
+    """What the run proved of what the plan asked for: into its folder, and on the terminal."""
+    asked = requested(plan.config, plan.parallel)
+    found = read_evidence(folder.events, asked, began, looked="evidence" in plan.patches)
+    folder.write_evidence(as_json(found))
+    for line in table(found):
+        display.say(line)
+
+
+def run_steps(plan: Plan, composed: Composed, display: Display, steps: int) -> Outcome:
+    """Run the plan in its folder, which is new, until `steps` optimizer steps are logged; then it has measured enough,
+    and leaves no model. A plan of fewer steps runs to its end. Raises UserError when it cannot be started."""
+    redactor = Redactor(os.environ)
+    with held(plan.folder, display.say):
+        _refuse_problems(plan)
+        prepare(plan, display.say)
+        folder = RunFolder(plan.folder, redactor)
+        with in_use(plan, display.say):
+            _record(plan, plan.as_json(), composed, folder)
+            outcome = supervise(replace(_execution(plan), stop_after=steps), folder, display, redactor)
+            settle(folder.metrics)
+            if outcome.steps < steps:
+                outcome = checked(outcome, plan)
+            folder.finish(outcome)
+    return outcome
 
 
 def _cache_only(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -> int:

@@ -53,7 +53,8 @@ class Execution:
     """A command to supervise. `env` is set and `unset` (names, or prefixes ending in `*`) removed for it.
 
     `ranks`: the global ranks of this node. `total_steps`: where the plan knows it. `model_dir`: the trainer's output.
-    `oversight`: the guards, and what they and the cures need to know of the plan.
+    `oversight`: the guards, and what they and the cures need to know of the plan. `stop_after`: the logged step after
+    which the run is ended, and done: it has then measured enough, and leaves no model.
     """
 
     argv: tuple[str, ...]
@@ -65,6 +66,7 @@ class Execution:
     total_steps: int | None = None
     model_dir: Path | None = None
     oversight: Oversight = field(default_factory=Oversight)
+    stop_after: int | None = None
 
 
 class _Nanny:
@@ -76,6 +78,7 @@ class _Nanny:
         self.left: int | None = None
         self.stopped = False  # by the user's signal
         self.halted = False  # by a guard
+        self.enough = False  # all the steps that were wanted are logged
         command = [sys.executable, "-P", "-u", str(_NANNY)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True, bufsize=0
@@ -112,13 +115,19 @@ class _Nanny:
         self.tell("stop")
         return True
 
+    def end_well(self) -> None:
+        """End a run of which no more is wanted; nothing when it has ended, or is being ended."""
+        if self.status is None and not self.stopped and not self.halted:
+            self.enough, self.status = True, 0
+            self.tell("stop")
+
     def hear(self) -> bool:
         """Takes what has been reported; False at the end."""
         data = os.read(self.reports, 1 << 16)
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             report: dict[str, Any] = json.loads(line)
-            if report["kind"] == "exited" and not (self.stopped or self.halted):
+            if report["kind"] == "exited" and not (self.stopped or self.halted or self.enough):
                 self.status = report["status"]
             elif report["kind"] == "swept":
                 self.ended, self.left = report["ended"], report["left"]
@@ -202,7 +211,7 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, redact
         stops.pass_on()
         screen.start(execution.total_steps)
         observer.event(Event("phase", time.time(), min(execution.ranks), {"phase": "import"}))
-        _follow(nanny, observer, watch, screen, stops)
+        _follow(nanny, observer, watch, screen, stops, stop_after=execution.stop_after)
     finally:
         os.close(writing)
         if nanny is not None:
@@ -225,7 +234,7 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, redact
         seconds=time.monotonic() - began,
         steps=observer.step,
         last_loss=observer.metrics.last_loss,
-        ended=ended,
+        ended=0 if nanny.enough else ended,
         **end.fields,
     )
     for line in [*end_lines(outcome, end, folder), *_losses(pump)]:
@@ -233,7 +242,9 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, redact
     return outcome
 
 
-def _follow(nanny: _Nanny, observer: Observer, watch: Watch, screen: _Screen, stops: _Stops) -> None:
+def _follow(
+    nanny: _Nanny, observer: Observer, watch: Watch, screen: _Screen, stops: _Stops, *, stop_after: int | None
+) -> None:
     """Show news until the nanny has made its last report."""
     said = 0
     with selectors.DefaultSelector() as selector:
@@ -243,6 +254,8 @@ def _follow(nanny: _Nanny, observer: Observer, watch: Watch, screen: _Screen, st
                 return
             _show(observer, watch, screen)
             screen.refresh()
+            if stop_after is not None and observer.step >= stop_after:
+                nanny.end_well()
             for number in stops.signals[said:]:
                 how = "at once" if said else "of this run; press again to end them at once"
                 screen.say(f"{number.name}: ending every process {how}")
