@@ -12,6 +12,8 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from launch.config.gates import GatesConfig, RolloutConfig
+
 
 class Kind(StrEnum):
     """What a stage optimises: supervised fine-tuning, direct preference optimisation or a reward model."""
@@ -287,6 +289,8 @@ class RootConfig:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     flags: dict[str, Any] = field(default_factory=dict)
     guards: GuardsConfig | None = field(default_factory=GuardsConfig)  # null: none
+    gates: GatesConfig = field(default_factory=GatesConfig)  # of `rollout`, as the next
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
     gpus: int | None = None  # GPUs of this machine; 0: one CPU process; null: 1, or what `device` says
     device: Device | None = None
     processes: int | None = None  # ranks with device=cpu
