@@ -101,6 +101,14 @@ class CauseFinder:
         if len(self._errors) < 1000:
             self._errors.append(event)
 
+    def unmet(self) -> str | None:
+        """The id of the expectation for which the worker stopped the run; None when something else ended it."""
+        first = min(self._errors, key=lambda event: event.time, default=None)
+        if first is None or first.data.get("type") != "Unmet":
+            return None
+        ids = first.data.get("ids")
+        return str(ids[0]) if isinstance(ids, list) and ids else "refuted_state"
+
     def cause(self, status: int | None, situation: Situation | None = None) -> Cause:
         """The best explanation. `status`: the launcher's exit status, None if it is not known. `situation`: of the run,
         for the cure."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
@@ -39,7 +39,9 @@ def conclude(
     if status == 0:
         return End({"exit_code": EXIT_DONE})
     cause = observer.causes.cause(status, situation)
-    return _failed(cause, verdict)
+    end = _failed(cause, verdict)
+    unmet = observer.causes.unmet()
+    return end if unmet is None else replace(end, fields={**end.fields, "exit_code": EXIT_STOPPED, "cause_id": unmet})
 
 
 def _counts(verdict: Verdict, watch: Watch, status: int | None) -> bool:
@@ -49,7 +51,8 @@ def _counts(verdict: Verdict, watch: Watch, status: int | None) -> bool:
 def _stopped(verdict: Verdict, watch: Watch) -> End:
     good, later = watch.last_good_checkpoint()
     place = str(good.path) if good is not None else None
-    notes = [f"last good checkpoint: {place}" if place else "there is no complete checkpoint from before that"]
+    none = "there is no complete checkpoint" + (" from before that" if verdict.good_until is not None else "")
+    notes = [f"last good checkpoint: {place}" if place else none]
     if later:
         names = ", ".join(checkpoint.path.name for checkpoint in later)
         notes.append(f"written after the last step that is known to be good: {names}")
@@ -89,7 +92,8 @@ def end_lines(outcome: Outcome, end: End, folder: RunFolder) -> list[str]:
     if outcome.exit_code == EXIT_INTERRUPTED:
         lines = [f"{outcome.cause}: {_count(outcome.ended)} ended, none left"]
     elif outcome.exit_code == EXIT_STOPPED:
-        lines = [f"stopped {_place(outcome)} by a guard: {outcome.cause} [{outcome.cause_id}]", *detail, *end.notes]
+        by = f" by a guard: {outcome.cause} [{outcome.cause_id}]" if outcome.guard else f": {outcome.cause}"
+        lines = [f"stopped {_place(outcome)}{by}", *detail, *end.notes]
         if outcome.stacks:
             lines.append(f"stacks: {', '.join(outcome.stacks)}")
     else:

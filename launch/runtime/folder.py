@@ -99,6 +99,10 @@ class RunFolder:
         """command.sh. Of the environment only what the plan sets (`env`) and unsets is recorded."""
         self._write("command.sh", command_script(argv, env, unset, cwd, self.redactor), mode=0o755)
 
+    def write_evidence(self, evidence: Mapping[str, Any]) -> None:
+        """evidence.json: what was asked for, what was found, and whether that proves it."""
+        self._write_json("evidence.json", evidence)
+
     def write_versions(self, python: str) -> None:
         """versions.json, read from the trainer's interpreter."""
         self._write_json("versions.json", {"schema_version": SCHEMA_VERSION, **versions(python)})

@@ -193,6 +193,8 @@ class Nanny:
                 self.ended.add(key)
                 if number == signal.SIGKILL:
                     self.killed.add(key)
+                else:
+                    process.resume()  # one that is stopped (SIGSTOP) would not see it
         return len(living)
 
 

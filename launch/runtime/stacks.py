@@ -36,7 +36,7 @@ def dump_stacks(processes: Mapping[int, psutil.Process], ranks: Sequence[int], f
     if spy is None:
         return Stacks((), ("no stacks: py-spy is not installed beside the launcher's Python",))
     folder.mkdir(parents=True, exist_ok=True)
-    asked = {rank: _ask(spy, process.pid, folder / f"rank-{rank}.txt") for rank, process in processes.items()}
+    asked = {rank: _ask(spy, process, folder / f"rank-{rank}.txt") for rank, process in processes.items()}
     places: dict[str, list[int]] = {}
     files: list[Path] = []
     for rank in ranks:
@@ -55,9 +55,10 @@ def find_py_spy() -> str | None:
     return str(beside) if beside.is_file() else shutil.which("py-spy")
 
 
-def _ask(spy: str, pid: int, path: Path) -> subprocess.Popen[bytes]:
+def _ask(spy: str, process: psutil.Process, path: Path) -> subprocess.Popen[bytes]:
+    pausing = ["--nonblocking"] if _is_stopped(process) else []  # py-spy can't pause what is stopped already
     with path.open("wb") as file:
-        command = [spy, "dump", "--subprocesses", "--pid", str(pid)]
+        command = [spy, "dump", "--subprocesses", *pausing, "--pid", str(process.pid)]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
 
 
@@ -71,7 +72,7 @@ def _answer(asked: subprocess.Popen[bytes], path: Path, process: psutil.Process)
     text = path.read_text(encoding="utf-8", errors="replace")
     if status != 0:
         said = [line.strip() for line in text.splitlines() if line.strip()]
-        return f"could not be looked at: {said[0] if said else f'py-spy ended with {status}'}{_kernel_state(process)}"
+        return f"could not be looked at: {said[-1] if said else f'py-spy ended with {status}'}{_kernel_state(process)}"
     return place_of(text) + _kernel_state(process)
 
 
@@ -102,6 +103,13 @@ def _main_frames(dump: str) -> list[str]:
             threads[-1][1].append(f"{frame['function']} ({frame['place']})")
     chosen = next((frames for name, frames in threads if name == "MainThread"), None)
     return chosen if chosen is not None else (threads[0][1] if threads else [])
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
 
 
 def _kernel_state(process: psutil.Process) -> str:

@@ -51,7 +51,7 @@ SAID = [
     ("OSError: /models/x does not appear to have a file named config.json.", "incomplete_model", "no complete model"),
     ("ValueError: Some specified arguments are not used by the HfArgumentParser: ['--use_flash_attn', 'true']",
      "unknown_flag", "launch flags finetune"),
-    (("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's workers "
+    (("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that its workers "
      "are out of shared memory."), "shared_memory", "--shm-size"),
     ("OSError: [Errno 24] Too many open files", "open_files", "ulimit -n"),
     ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "old_driver", "driver"),
@@ -113,8 +113,8 @@ def test_at_one_sample_the_next_zero_stage_and_more_gpus(mode: Mode, following: 
 
 
 WATCHDOG = (
-    "[rank{rank}]:[E820 09:00:00.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog "
-    "caught collective operation timeout: WorkNCCL(SeqNum={number}, OpType={kind}, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds"
+    "[rank{rank}]:[E820 09:00:00.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum={number}, OpType={kind}, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 ms"
 )
 
 

@@ -1,0 +1,137 @@
+"""Runs a small trainer with a fault under the real supervisor and the real worker, and holds docs/faults.md to it.
+
+With LAUNCH_UPDATE_FAULTS set, the measured times are written into the table.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import sys
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from launch import project
+from launch.redact import Redactor
+from launch.runtime.folder import Outcome, RunFolder
+from launch.runtime.oversight import Oversight
+from launch.runtime.progress import PlainDisplay
+from launch.runtime.supervise import Execution, supervise
+
+TABLE = Path(__file__).parents[2] / "docs" / "faults.md"
+TWO_RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+
+PRELUDE = """
+import json, os, signal, sys, time
+RANK = int(os.environ.get("RANK", "0"))
+_events = os.open(f"{os.environ['LAUNCH_CHANNEL']}/rank-{RANK}.events", os.O_WRONLY | os.O_NONBLOCK)
+def event(kind, **data):
+    whole = {"schema_version": 1, "kind": kind, "time": time.time(), "rank": RANK, **data}
+    os.write(_events, json.dumps(whole).encode() + b"\\n")
+def step(number, **values):
+    event("step", step=number, **{"loss": 1.0, "lr": 1e-5, **values})
+def fault():
+    open("fault", "w").write(str(time.time()))
+def group(seconds):
+    import datetime, torch.distributed as dist
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
+    return dist
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table. `sees`: what the terminal shows, `...` for what differs; `seconds`: from fault to the end."""
+
+    fault: str
+    sees: str
+    id: str
+    exit_code: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What came of a run with a fault in it."""
+
+    outcome: Outcome
+    folder: RunFolder
+    shown: str
+    seconds: float
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(
+    home: Path,
+    body: str,
+    *,
+    before_body: str = "",
+    before: Sequence[str] = (),
+    ranks: int = 1,
+    oversight: Oversight | None = None,
+    env: Mapping[str, str] | None = None,
+    trainer: str = "trl_sft",
+) -> Fault:
+    """Runs `python BEFORE worker trainer.py` in `home`; `body` calls fault() where the fault happens."""
+    script = home / "trainer.py"
+    script.write_text(PRELUDE + before_body + textwrap.dedent(body), encoding="utf-8")
+    worker = (str(project.WORKER), "--script", str(script), "--")
+    folder = RunFolder(home / "run", Redactor({}))
+    folder.create()
+    shown = io.StringIO()
+    watched = oversight or Oversight()
+    execution = Execution(
+        argv=(sys.executable, *before, *worker),
+        trainer=trainer,
+        env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **(env or {})},
+        ranks=tuple(range(ranks)),
+        cwd=home,
+        oversight=replace(watched, setup=replace(watched.setup, ranks=tuple(range(ranks)))),
+    )
+    began = time.time()
+    outcome = supervise(execution, folder, PlainDisplay(shown), Redactor({}))
+    folder.finish(outcome)
+    return Fault(outcome, folder, shown.getvalue(), time.time() - since(home, began))
+
+
+def since(home: Path, otherwise: float) -> float:
+    """When the fault happened (unix seconds)."""
+    marker = home / "fault"
+    return float(marker.read_text()) if marker.exists() else otherwise
+
+
+def rows() -> dict[str, Row]:
+    """The table, by the name of the fault."""
+    found = {}
+    for line in TABLE.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 5 and re.fullmatch(r"\d+(\.\d+)?", cells[4]):
+            sees = cells[1].strip("`")
+            found[cells[0]] = Row(cells[0], sees, cells[2].strip("`"), int(cells[3]), float(cells[4]))
+    return found
+
+
+def check(name: str, shown: str, exit_code: int, seconds: float) -> None:
+    """Hold the row `name` to what happened: the exit code, the text, and a time of its order."""
+    row = rows()[name]
+    assert exit_code == row.exit_code, shown
+    pattern = ".*?".join(re.escape(part) for part in row.sees.split("..."))
+    assert re.search(pattern, shown, re.DOTALL), f"{row.sees!r} is not in:\n{shown}"
+    if row.id != "-":
+        assert f"[{row.id}]" in shown, f"[{row.id}] is not in:\n{shown}"
+    if os.environ.get("LAUNCH_UPDATE_FAULTS"):
+        _write(row, seconds)
+    else:
+        assert seconds <= 3 * row.seconds + 10, f"it took {seconds:.1f} s, and the table says {row.seconds}"
+
+
+def _write(row: Row, seconds: float) -> None:
+    lines = TABLE.read_text(encoding="utf-8").splitlines()
+    for at, line in enumerate(lines):
+        if line.startswith(f"| {row.fault} |"):
+            lines[at] = re.sub(r"\| [\d.]+ \|$", f"| {seconds:.1f} |", line)
+    TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
