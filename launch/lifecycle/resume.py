@@ -92,11 +92,15 @@ def resumed_command(plan: Plan, start: Start) -> tuple[tuple[str, ...], tuple[st
     chosen = start.checkpoint
     if chosen is None:
         return plan.command, plan.patches
-    if plan.config.trainer.family == Family.trl:
-        return (*plan.command, "--resume_from_checkpoint", str(chosen.path)), plan.patches
-    patch = f"exact_resume={chosen.path.name}"
     after = plan.command.index(str(project.WORKER)) + 1 + 2 * len(plan.patches)
-    return (*plan.command[:after], "--patch", patch, *plan.command[after:]), (*plan.patches, patch)
+    before, behind = plan.command[:after], plan.command[after:]
+    # the worker stops a run that does not go on where this checkpoint was made; of an epoch it can't know the step
+    looked = chosen.unit == "step" and "evidence" in plan.patches
+    expected = ("--expect", f"resumed_step={chosen.number}") if looked else ()
+    if plan.config.trainer.family == Family.trl:
+        return (*before, *expected, *behind, "--resume_from_checkpoint", str(chosen.path)), plan.patches
+    patch = f"exact_resume={chosen.path.name}"
+    return (*before, "--patch", patch, *expected, *behind), (*plan.patches, patch)
 
 
 def last_step(metrics: Path) -> int:

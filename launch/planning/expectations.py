@@ -18,11 +18,19 @@ _WORDS = {"max_grad_norm": "clip"}  # recipe word -> expectation, where they dif
 def expectations(config: RootConfig, parallel: Parallel) -> dict[str, str]:
     """The `--expect` pairs of a plan: accelerate's state, and what can be seen in the model, optimizer and batches.
 
-    A recipe word whose flag the user set by `flags.NAME=` is not asked for: the flag wins over the recipe. Empty for
-    a trainer that torchrun starts: OLMo-core has no Accelerator to look at.
+    Empty for a trainer that torchrun starts: OLMo-core has no Accelerator to look at, what was requested of it stays
+    unproven.
     """
     if config.trainer.launcher == Launcher.torchrun:
         return {}
+    return {**parallel.expectations(), **requested(config, parallel)}
+
+
+def requested(config: RootConfig, parallel: Parallel) -> dict[str, str]:
+    """What the recipe asks for, by the keys of the evidence.
+
+    A recipe word whose flag the user set by `flags.NAME=` is not among it: the flag wins over the recipe.
+    """
     recipe = config.recipe
     asked = {
         "packing": recipe.packing.value,
@@ -37,7 +45,7 @@ def expectations(config: RootConfig, parallel: Parallel) -> dict[str, str]:
         asked["chat_template"] = recipe.chat_template
     for word in _overridden(config.trainer, set(config.flags)):
         asked.pop(_WORDS.get(word, word), None)
-    return {**parallel.expectations(), "dtype": parallel.precision.value, **asked}
+    return {"dtype": parallel.precision.value, **asked}
 
 
 def _overridden(trainer: TrainerConfig, said: set[str]) -> set[str]:

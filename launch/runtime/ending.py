@@ -41,7 +41,11 @@ def conclude(
     cause = observer.causes.cause(status, situation)
     end = _failed(cause, verdict)
     unmet = observer.causes.unmet()
-    return end if unmet is None else replace(end, fields={**end.fields, "exit_code": EXIT_STOPPED, "cause_id": unmet})
+    if unmet is None:
+        return end
+    # the worker's own sentence says what to do; a cure would be for some line of the log that ended nothing
+    fields = {name: value for name, value in end.fields.items() if name != "cure"}
+    return replace(end, fields={**fields, "exit_code": EXIT_STOPPED, "cause_id": unmet})
 
 
 def _counts(verdict: Verdict, watch: Watch, status: int | None) -> bool:

@@ -79,6 +79,8 @@ def _merged(what: str, by_rank: Mapping[int, Mapping[str, Any]]) -> Item:
     told = next(event for event in by_rank.values() if event.get("verdict") == verdict)
     values = {rank: event.get("value") for rank, event in sorted(by_rank.items())}
     alike = all(value == told.get("value") for value in values.values())
+    if what.endswith("_cache") and "built" in values.values():
+        alike, told = True, next(event for event in by_rank.values() if event.get("value") == "built")  # others waited
     value = told.get("value") if alike else "; ".join(f"rank {rank}: {had}" for rank, had in values.items())
     return Item(what, told.get("requested"), value, verdict, told.get("how") or told.get("path"), told.get("note"))
 

@@ -137,7 +137,7 @@ def watch(asked: Expected, events: Events) -> None:
         got = found(built)
         sentence = mismatch(asked, got)
         if sentence is not None:
-            events.error(sentence, type="Unmet")
+            events.error(sentence, type="Unmet", ids=["refuted_state"])
             raise Unmet(sentence)
         for what, value in asdict(asked).items():
             if value is not None:

@@ -87,7 +87,7 @@ class Watch:
         if stopping:
             ids = [identifier(finding) for finding in stopping]
             told = "; ".join(f"{sentence(finding)} [{identifier(finding)}]" for finding in stopping)
-            message = f"stopped at the first step: {told}; allow=[{','.join(ids)}] runs it all the same"
+            message = f"{told}; allow=[{','.join(ids)}] runs it all the same"
             self._events.error(message, type="Unmet", ids=ids)
             raise Unmet(message)
 
