@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from launch.config.cluster import ClusterConfig
 from launch.config.gates import GatesConfig, RolloutConfig
 
 
@@ -154,6 +155,14 @@ class DataConfig:
 
 
 @dataclass
+class RefusedValue:
+    """Numbers that a stage may not say for a flag: those `below` one; and why."""
+
+    below: float = MISSING
+    why: str = MISSING
+
+
+@dataclass
 class TrainerConfig:
     """How `launch` drives one upstream script; the fields are explained in configs/tulu/trainer/finetune.yaml."""
 
@@ -173,6 +182,7 @@ class TrainerConfig:
     tracking: dict[str, dict[str, Any]] = field(default_factory=dict)
     push: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    refused_values: dict[str, RefusedValue] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
 
 
@@ -287,13 +297,15 @@ class RootConfig:
     data: DataConfig = field(default_factory=DataConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)  # of `submit`
     flags: dict[str, Any] = field(default_factory=dict)
     guards: GuardsConfig | None = field(default_factory=GuardsConfig)  # null: none
     gates: GatesConfig = field(default_factory=GatesConfig)  # of `rollout`, as the next
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    gpus: int | None = None  # GPUs of this machine; 0: one CPU process; null: 1, or what `device` says
+    nodes: int = 1  # machines; above 1 for `submit` alone
+    gpus: int | None = None  # GPUs of a machine; 0: one CPU process; null: 1, or what `device` says
     device: Device | None = None
-    processes: int | None = None  # ranks with device=cpu
+    processes: int | None = None  # ranks of a machine with device=cpu
     name: str | None = None  # of the run's folder; null: width and plan identity
     runs: str = "runs"
     cache: str | None = None  # null: <runs>/.cache

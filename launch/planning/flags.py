@@ -56,12 +56,14 @@ def build_flags(
 ) -> Flags:
     """All flags of a run. `paths` are the computed ones: `output` and `tokenized_cache`.
 
-    Raises UserError with every problem: `unsupported_recipe`, `owned_flag`, `refused_flag`, `one_data_set`.
+    Raises UserError with every problem: `unsupported_recipe`, `owned_flag`, `refused_flag`, `refused_value`,
+    `one_data_set`, `trl_local_file`.
     """
     problems: list[Problem] = []
     computed, subset = _computed(composed, batch, parallel, inputs, paths)
     flags = {**computed, **_from_recipe(composed, problems), **_from_trainer(composed, parallel)}
     warnings = _add_said(composed, flags, problems)
+    problems += _refused_values(composed, flags)
     if problems:
         raise UserError(problems)
     return Flags(flags, tuple(warnings), subset)
@@ -119,6 +121,19 @@ def _from_trainer(composed: Composed, parallel: Parallel) -> dict[str, Flag]:
         for name, value in trainer.cpu_flags.items():
             flags[name] = Flag(value, origins.of(f"trainer.cpu_flags.{name}"))
     return flags
+
+
+def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Problem]:
+    """Values that the trainer's parser takes and the trainer then misuses."""
+    problems = []
+    for name, refused in composed.config.trainer.refused_values.items():
+        flag = flags.get(name)
+        if flag is None or "refused_value" in composed.config.allow:
+            continue
+        is_number = isinstance(flag.value, (int, float)) and not isinstance(flag.value, bool)
+        if is_number and flag.value < refused.below:
+            problems.append(Problem("refused_value", f"--{name} {flag.value}: {refused.why}", flag.said.where))
+    return problems
 
 
 def _add_said(composed: Composed, flags: dict[str, Flag], problems: list[Problem]) -> list[Problem]:

@@ -202,6 +202,10 @@ def _warnings(config: RootConfig) -> tuple[Problem, ...]:
 
 
 def _refuse_contradictions(config: RootConfig, parallel: Parallel) -> None:
+    clip = config.recipe.max_grad_norm
+    if clip is not None and clip < 0:
+        message = f"recipe.max_grad_norm={clip} is no gradient norm"
+        raise UserError(Problem("negative_clip", message, "recipe.max_grad_norm", "null means no clipping"))
     if config.recipe.liger and parallel.width.device == Device.cpu:
         message = "Liger's kernels are Triton's, and Triton has no CPU: the trainer would die at load"
         raise UserError(Problem("liger_needs_gpu", message, "recipe.liger", "say recipe.liger=false, or gpus=N"))

@@ -68,6 +68,7 @@ def test_where_names_the_line_that_says_it() -> None:
         (["trainer=dpo_tune_cache"], ["kind_mismatch"]),
         (["data=tulu3_dpo_8b"], ["kind_mismatch"]),
         (["gpus=3"], ["batch_not_divisible"]),
+        (["recipe.max_grad_norm=-1"], ["negative_clip"]),
         (["gpus=-1"], ["bad_width"]),
         (["gpus=2", "device=cpu"], ["device_conflict"]),
         (["gpus=0", "device=cuda"], ["device_conflict"]),
