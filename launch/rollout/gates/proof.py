@@ -1,0 +1,54 @@
+"""Is what was asked for what is running, on every rank?"""
+
+from __future__ import annotations
+
+from launch.config.schema import Device
+from launch.rollout.gates.gate import Case, Judgement, failed, gate, passed, warned
+
+_TORCHRUN = ("dpo", "olmo_core_finetune")  # OLMo-core's trainers: nothing in them is looked at yet
+
+
+@gate(
+    "evidence_complete", "evidence.json: what the worker saw in the trainer's own objects at the first step", early=True
+)
+def evidence_complete(case: Case) -> Judgement | None:
+    """Upstream falls back in silence: Liger, packing, ZeRO or a rank may be missing and the loss still falls."""
+    asked = [item for item in case.now.evidence if item.get("requested") is not None]
+    if not asked:
+        if not case.now.finished:
+            return None
+        why = f"nothing looks at {case.now.setup.trainer}'s own objects"
+        return warned(why) if case.now.setup.trainer in _TORCHRUN else failed("the run proved nothing of its plan")
+    refuted = [item for item in asked if item.get("verdict") == "refuted"]
+    open_ = [item for item in asked if item.get("verdict") not in ("refuted", "proven")]
+    told = {"asked": len(asked), "proven": len(asked) - len(refuted) - len(open_)}
+    if refuted:
+        found = "; ".join(
+            f"{item['what']}={item['requested']} was asked for, {item.get('found')} is" for item in refuted
+        )
+        return failed(found, refuted=[item["what"] for item in refuted], **told)
+    if open_ and not case.now.finished:
+        return None  # it died before they were looked at: another gate says of what
+    if open_:
+        names = ", ".join(f"{item['what']}={item['requested']}" for item in open_)
+        return failed(f"nothing proves {names}", unproven=[item["what"] for item in open_], **told)
+    named = {item["what"]: item.get("found") for item in case.now.evidence}
+    shown = [f"{name} {named[name]}" for name in ("liger", "packing", "attention", "dtype") if named.get(name)]
+    return passed(f"all {len(asked)} proven; {', '.join(shown)}", **told)
+
+
+@gate("all_ranks_step", "each rank tells of its model at its first step; gradients are reduced over all in every one")
+def all_ranks_step(case: Case) -> Judgement | None:
+    """A rank that trains alone, or not at all, changes the batch and nobody is told."""
+    now = case.now
+    size = now.setup.world_size
+    if size == 1:
+        return None
+    if not now.looked and now.setup.trainer in _TORCHRUN:
+        return warned(f"{now.setup.trainer}'s ranks do not tell of their steps", ranks=size)
+    missing = sorted(set(range(size)) - now.looked)
+    if missing:
+        names = ", ".join(str(rank) for rank in missing)
+        return failed(f"no first step was seen of rank {names}", ranks=size, missing=missing)
+    through = "NCCL" if now.setup.device == Device.cuda else "gloo"
+    return passed(f"all {size} ranks made their first step and went on together, over {through}", ranks=size)
