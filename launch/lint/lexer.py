@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from launch.lint.inert import INERT_LINES
 from launch.lint.parameters import parameter
 from launch.lint.trainers import MARKER
 from launch.lint.words import Document, Heredoc, Kind, Piece, Simple, UnbalancedError, Word, literal_word
@@ -26,20 +27,6 @@ _TOKEN = re.compile(
       | (?P<redirect>&>>?|<<<|>>|>&|>\||<&|<>|>(?!\()|<(?!\())
       | (?P<operator>&&|\|\||;;&|;;|;&|\|&|[;&|()])
       | (?P<plain>[^\s'"\\$`;&|<>(){}]++(?=[\s;&|)]|$))""",
-    re.VERBOSE,
-)
-# Whole lines of simple commands that name no trainer, assign nothing and open nothing are skipped at once: a large file
-# has little else. The first word is no reserved word and no command that may assign; the rest is quoted plainly.
-_SKIPPED = re.compile(
-    r"""(?:[ \t]*+
-          (?:(?!(?:if|then|elif|else|fi|for|while|until|do|done|case|esac|select|function|time|source|eval|export|declare
-                  |typeset|readonly|local|read|mapfile|readarray|unset|getopts|printf|let|\.)[\s\\])
-             [A-Za-z0-9_./~:,%+@]++(?=[\s\\])
-             (?:(?:[ \t]|\\\n)++
-                (?:[^\s'"\\$`;&|<>(){}\#]++|'[^'\n]*+'|"(?:[^"\\$`\n]++|\$\w++|\$\{\w++\}|\\[^\n])*+"
-                  |\\[^\n]|\$[A-Za-z_]\w*+|\$\{\w++\})++)*+
-             (?:[ \t]|\\\n)*+)?+
-          (?:(?<=[ \t\n])\#[^\n]*+)?+\n)++""",
     re.VERBOSE,
 )
 _BARE = re.compile(r"[^\s'\"\\$`;&|<>()]++|[^\S \t\n]")
@@ -140,7 +127,7 @@ class _Lexer:
         if self.limit < pos:
             mark = MARKER.search(self.text, pos)
             self.limit = len(self.text) if mark is None else self.text.rfind("\n", 0, mark.start()) + 1
-        match = _SKIPPED.match(self.text, pos, max(pos, self.limit))
+        match = INERT_LINES.match(self.text, pos, max(pos, self.limit))
         return pos if match is None else match.end()
 
     def _word(self, pos: int) -> tuple[Word, int]:

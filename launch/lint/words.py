@@ -35,6 +35,8 @@ class Word(NamedTuple):
     @property
     def text(self) -> str:
         """The word with its unknown pieces as they were written."""
+        if len(self.pieces) == 1 and self.pieces[0].kind is Kind.TEXT:
+            return self.pieces[0].text
         return "".join(piece.text if piece.kind is Kind.TEXT else piece.source for piece in self.pieces)
 
     @property

@@ -187,3 +187,56 @@ def test_any_text_is_read_without_a_crash(text: str) -> None:
     for command in document.commands:
         for token in expand(command.words, gather(document, numbered)):
             assert 1 <= token.line <= text.count("\n") + 1
+
+
+SCRIPT_LINES = [
+    "echo hi > log 2>&1 # note",
+    'srun python train.py --a "$X" \'b c\' \\\n  --d=e | tee "$(date)".log',
+    "X=1",
+    "a; X=2",
+    "a && X=3",
+    "a &&",
+    "a |",
+    "a \\",
+    "if a; then",
+    "fi",
+    "for X in 1 2; do",
+    "done",
+    "case $Y in",
+    "b) c ;;",
+    "esac",
+    "f() {",
+    "}",
+    "(",
+    ")",
+    "cat <<EOF",
+    "EOF",
+    "read X",
+    "source setup.sh",
+    ": ${X:=4}",
+    'echo "',
+    "it's",
+    "X+=(1",
+    "python open_instruct/finetune.py --a $X \\",
+    "  --b 2",
+    "",
+]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(SCRIPT_LINES), max_size=12))
+def test_skipping_changes_nothing_but_what_is_skipped(lines: list[str]) -> None:
+    """The commands that name a trainer, what they get, and every assignment are the same either way."""
+    text = "\n".join(lines)
+    seen: list[object] = []
+    for skipping in (False, True):
+        try:
+            document = lex(text, skipping=skipping)
+        except UnbalancedError as error:
+            seen.append((error.offset, error.opener))
+            continue
+        variables = gather(document, numbering(text))
+        starting = [item for item in document.commands if any("open_instruct" in word.text for word in item.words)]
+        tokens = [(item.before, item.depth, expand(item.words, variables)) for item in starting]
+        seen.append((tokens, variables.assignments, variables.barriers, document.heredocs))
+    assert seen[0] == seen[1]
