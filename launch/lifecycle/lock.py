@@ -109,7 +109,9 @@ def _lives(holder: Holder, age: float) -> bool:
     if holder.machine and holder.machine == _machine():
         try:
             # a process id is used again; the time of birth tells the two apart
-            return abs(psutil.Process(holder.pid).create_time() - holder.born) < 2.0
+            process = psutil.Process(holder.pid)
+            # a zombie is dead, and stays for as long as a container's first process does not reap it
+            return abs(process.create_time() - holder.born) < 2.0 and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
         except psutil.Error:

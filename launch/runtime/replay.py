@@ -11,7 +11,7 @@ from launch.runtime.history import History
 from launch.runtime.progress import PlainDisplay
 
 _EVERY = 0.3  # seconds between two looks
-_LOOK = 2.0  # seconds between two questions whether the run goes on
+_LOOKS = 6  # until the question whether the run goes on: its answer takes a file on the run's file system
 
 
 class Replay:
@@ -57,12 +57,9 @@ class Tail:
 
 def follow(shown: Replay | Tail, goes_on: Callable[[], bool], sleep: Callable[[float], None] = time.sleep) -> None:
     """Show what is new until the run has ended, then the rest."""
-    asked = time.monotonic()
-    living = goes_on()
-    while living:
-        shown.show()
-        sleep(_EVERY)
-        if time.monotonic() - asked >= _LOOK:
-            living, asked = goes_on(), time.monotonic()
+    while goes_on():
+        for _ in range(_LOOKS):
+            shown.show()
+            sleep(_EVERY)
     shown.show()
     shown.close()

@@ -1,0 +1,137 @@
+"""`status`, `logs` and `stop`: what they print of runs, and which run a word means."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launch.commands.logs import logs
+from launch.commands.status import status
+from launch.commands.stop import stop
+from launch.errors import UserError
+from launch.lifecycle.lock import held
+from launch.redact import Redactor
+from launch.runtime.folder import Outcome, RunFolder
+from launch.runtime.runs import resolve_run
+from tests.runtime.records import write_run
+
+ROOT = Path(__file__).parents[2]
+HOLD = """
+import sys, time
+from pathlib import Path
+from launch.lifecycle.lock import held
+with held(Path(sys.argv[1]), print):
+    print("held", flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three runs: one done, one failed, one whose launcher is gone."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs"
+    for name, code in (("demo/good", 0), ("demo/bad", 1)):
+        write_run(folder / name, steps=3)
+        cause = None if code == 0 else "rank 1: CUDA out of memory"
+        outcome = Outcome(code, 75.0, 3, 2.0, cause=cause, detail=("train.py:12",) if code else ())
+        RunFolder(folder / name, Redactor({})).finish(outcome)
+    write_run(folder / "sft/gpu8-abc", steps=2, total=4)
+    (folder / "sft/gpu8-abc/logs/rank-0.log").write_text("hello from rank 0\n", encoding="utf-8")
+    (folder / ".cache").mkdir()
+    return folder
+
+
+def refusal(words: list[str], verb: str = "logs") -> tuple[str, str]:
+    with pytest.raises(UserError) as refused:
+        {"logs": logs, "status": status, "stop": stop}[verb](words)
+    (problem,) = refused.value.problems
+    return problem.id, problem.cure or ""
+
+
+def test_status_lists_every_run(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status([]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "run state step loss tokens/s left since"
+    assert lines[1].startswith("demo/bad failed (1) 3/3 2.0000 300")
+    assert lines[2] == "rank 1: CUDA out of memory"
+    assert lines[3].startswith("demo/good done 3/3 2.0000 300")
+    assert lines[4].startswith("sft/gpu8-abc unfinished 2/4 3.0000 200")
+    assert len(lines) == 5
+
+
+def test_status_of_a_live_run_names_its_process(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with held(runs / "sft/gpu8-abc", pytest.fail):
+        assert status(["sft/gpu8", "--json"]) == 0
+        (told,) = json.loads(capsys.readouterr().out)
+    assert (told["schema_version"], told["state"], told["pid"]) == (1, "running", os.getpid())
+    assert (told["step"], told["total_steps"], told["seconds_left"]) == (2, 4, 2.0)
+    assert told["heartbeat_seconds"] < 5 and told["phase"] == "training"
+
+
+def test_no_runs_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status([f"runs={tmp_path}"]) == 0
+    assert capsys.readouterr().out == f"no runs in {tmp_path}\n"
+
+
+def test_which_run_a_word_means(runs: Path) -> None:
+    for word in ("sft/gpu8-abc", "gpu8-abc", "gpu", "sft", str(runs / "sft" / "gpu8-abc")):
+        assert resolve_run(word, runs) == runs / "sft" / "gpu8-abc"
+    assert refusal(["demo/"]) == ("ambiguous_run", "there are demo/bad, demo/good")
+    assert refusal(["god"]) == ("unknown_run", "did you mean 'good'?")
+    assert refusal([]) == ("usage", "launch logs RUN [--follow] [--rank N] [runs=DIR]")
+    assert refusal(["good", "--folow"]) == ("unknown_option", "did you mean '--follow'?")
+    assert refusal(["good"], "stop")[0] == "not_running"
+
+
+def test_logs_print_what_the_display_showed_and_how_it_ended(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert logs(["bad"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "importing the trainer",
+        "loading the model",
+        "training",
+        "step 1/3  loss 4.0000  100 tokens/s",
+        "step 3/3  loss 2.0000  300 tokens/s  0:00 left",
+        "failed (1) after step 3: rank 1: CUDA out of memory",
+        "  train.py:12",
+    ]
+    assert logs(["gpu8", "--follow"]) == 0  # nobody runs it: there is nothing to wait for
+    assert capsys.readouterr().out.splitlines()[-1] == "unfinished: its launcher ended without saying how"
+
+
+def test_the_log_of_a_rank(runs: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert logs(["gpu8", "--rank", "0"]) == 0
+    assert capfdbinary.readouterr().out == b"hello from rank 0\n"
+    assert refusal(["gpu8", "--rank=3"]) == ("no_such_rank", "there are 0")
+
+
+def test_ctrl_c_ends_the_following_and_stop_ends_the_run(runs: Path) -> None:
+    folder = runs / "sft" / "gpu8-abc"
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == "held\n"
+        argv = [sys.executable, "-m", "launch", "logs", "gpu8", "--follow", f"runs={runs}"]
+        follower = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "importing the trainer\n"
+        time.sleep(0.5)
+        follower.send_signal(signal.SIGINT)
+        _, error = follower.communicate(timeout=30)
+        assert follower.returncode == 0 and "sft/gpu8-abc goes on" in error
+        assert holder.poll() is None
+        assert stop([f"runs={runs}", "gpu8"]) == 0
+        assert holder.wait(timeout=10) == -signal.SIGTERM
+    finally:
+        holder.kill()
+        holder.stdout.close()

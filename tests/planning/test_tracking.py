@@ -1,0 +1,120 @@
+"""Tracking and pushes: the flags that each trainer gets, what is refused, and that no plan's name changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from launch.errors import UserError
+from launch.planning.plan import Plan, build_plan
+from launch.upstream import check_values
+from launch.upstream.lock import locked_schema
+from tests.conftest import composed, fixed_machine
+
+TRAINERS = {
+    "finetune": "sft",
+    "trl_sft": "sft",
+    "olmo_core_finetune": "sft",
+    "dpo_tune_cache": "dpo",
+    "dpo": "dpo",
+    "trl_dpo": "dpo",
+    "reward_modeling": "rm",
+}
+KEY = {"WANDB_API_KEY": "0" * 40}
+
+
+def planned(trainer: str, *words: str, **environ: str) -> Plan:
+    stage = [f"stage={TRAINERS[trainer]}", f"trainer={trainer}", "gpus=2"]
+    if trainer in ("olmo_core_finetune", "dpo"):
+        stage += ["model=olmo2_1b", "recipe.per_device_batch_size=1"]
+    if trainer == "olmo_core_finetune":
+        stage.append("recipe.packing=bins")
+    if trainer.startswith("trl"):
+        stage.append("recipe.chat_template=null")
+    return build_plan(composed(*stage, *words), replace(fixed_machine(), environ=environ))
+
+
+def refusal(trainer: str, *words: str, **environ: str) -> str:
+    with pytest.raises(UserError) as refused:
+        planned(trainer, *words, **environ)
+    return refused.value.problems[0].id
+
+
+def values(plan: Plan) -> dict[str, object]:
+    return {name: flag.value for name, flag in plan.flags.items()}
+
+
+def test_finetune_is_told_everything_that_it_needs() -> None:
+    flags = values(planned("finetune", "tracking=wandb", "tracking_entity=lab", "tracking_project=tulu", "name=one"))
+    assert flags["with_tracking"] is True and flags["report_to"] == ["wandb"]
+    assert (flags["wandb_project_name"], flags["wandb_entity"], flags["exp_name"]) == ("tulu", "lab", "sft-one")
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("tracking", ["wandb", "wandb_offline", "tensorboard"])
+def test_every_trainer_takes_every_tracker_in_flags_that_it_has(trainer: str, tracking: str) -> None:
+    plan = planned(trainer, f"tracking={tracking}", "tracking_entity=lab", **KEY)
+    assert not check_values(locked_schema(trainer), values(plan), complete=True)
+    said = {name for name, flag in plan.flags.items() if flag.said.origin == "launcher"}
+    if tracking == "tensorboard":
+        assert "WANDB_MODE" not in plan.env and values(plan) == values(planned(trainer, **KEY))
+    else:
+        assert plan.env["WANDB_MODE"] == ("online" if tracking == "wandb" else "offline")
+        assert plan.env["WANDB_DIR"] == str(plan.folder)
+        assert {"with_tracking", "wandb_entity"} <= said or plan.env["WANDB_ENTITY"] == "lab"
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_what_is_tracked_or_pushed_is_the_same_plan(trainer: str) -> None:
+    words = ["tracking=wandb_offline"] + ([] if trainer == "olmo_core_finetune" else ["hub.push=me/model"])
+    assert planned(trainer, *words, **KEY).identity == planned(trainer).identity
+
+
+def test_an_entity_is_asked_for_where_upstream_would_ask_the_network() -> None:
+    assert refusal("finetune", "tracking=wandb") == "no_tracking_entity"
+    assert values(planned("finetune", "tracking=wandb", WANDB_ENTITY="mine"))["wandb_entity"] == "mine"
+    assert values(planned("finetune", "tracking=wandb_offline"))["wandb_entity"] == ""
+    assert "WANDB_ENTITY" not in planned("trl_sft", "tracking=wandb").env
+    assert refusal("dpo", "tracking=wandb_offline") == "tracking_needs_key"
+
+
+@pytest.mark.parametrize("trainer", [name for name in TRAINERS if name != "olmo_core_finetune"])
+def test_a_push_names_the_owner_once(trainer: str) -> None:
+    flags = values(planned(trainer, "hub.push=lab/model"))
+    assert flags["push_to_hub"] is True
+    if trainer.startswith("trl"):
+        assert (flags["hub_model_id"], flags["hub_strategy"], flags["hub_private_repo"]) == ("lab/model", "end", True)
+    else:
+        assert (flags["hf_entity"], flags["hf_repo_id"], flags["hf_repo_revision"]) == ("lab", "model", "main")
+    assert not check_values(locked_schema(trainer), flags, complete=True)
+
+
+@pytest.mark.parametrize("name", ["model", "a/b/c", "/x", "x/", "a b/c", "a/b--c", "a/" + "b" * 96])
+def test_a_name_that_is_no_hub_name_is_refused(name: str) -> None:
+    assert refusal("finetune", f"hub.push='{name}'") == "bad_hub_name"
+
+
+def test_flags_that_the_key_owns_are_answered_with_the_key() -> None:
+    assert refusal("olmo_core_finetune", "hub.push=a/b") == "push_unsupported"
+    assert refusal("finetune", "flags.with_tracking=true") == "owned_flag"
+    assert refusal("finetune", "tracking=wandb_offline", "flags.report_to=[tensorboard]") == "owned_flag"
+    assert refusal("finetune", "flags.push_to_hub=true") == "owned_flag"
+    assert refusal("finetune", "flags.hf_repo_id=a/b") == "owned_flag"
+    revision = planned("finetune", "hub.push=a/b", "flags.hf_repo_revision=v2")
+    assert (revision.flags["hf_repo_revision"].value, revision.flags["hf_repo_revision"].said.origin) == (
+        "v2",
+        "override",
+    )
+    assert values(planned("finetune", "flags.push_to_hub=false"))["push_to_hub"] is False
+
+
+def test_a_push_of_checkpoints_is_said() -> None:
+    words = ["hub.push=a/b", "recipe.checkpoint_steps=100"]
+    assert "push_takes_checkpoints" in [one.id for one in planned("dpo_tune_cache", *words).warnings]
+    assert "push_takes_checkpoints" not in [one.id for one in planned("finetune", *words).warnings]
+
+
+def test_the_cache_pass_tracks_nothing() -> None:
+    flags = values(planned("finetune", "tracking=wandb_offline", "hub.push=a/b", "cache_only=true"))
+    assert "with_tracking" not in flags and flags["push_to_hub"] is False
