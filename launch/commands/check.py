@@ -14,6 +14,7 @@ from launch.config.compose import Composed, compose
 from launch.config.line import Line
 from launch.errors import EXIT_DONE, EXIT_REFUSED
 from launch.planning.plan import build_plan
+from launch.planning.width import one_machine_only
 from launch.preflight.finding import SCHEMA_VERSION, Finding
 from launch.preflight.rules import inspect
 from launch.redact import Redactor
@@ -25,6 +26,7 @@ def check(line: Line) -> int:
     """Print what each rule finds for the composed stage; exit code 2 when one of them would stop the run."""
 
     def one(composed: Composed) -> int:
+        one_machine_only(composed.config)
         began = time.monotonic()
         plan = build_plan(composed, this_machine(composed))
         findings = inspect(plan)

@@ -15,6 +15,7 @@ from launch.config.compose import Composed, compose
 from launch.config.line import Line
 from launch.errors import EXIT_DONE
 from launch.planning.plan import Plan, build_plan
+from launch.planning.rendezvous import quoted
 from launch.redact import Redactor
 
 
@@ -66,7 +67,7 @@ def paste(plan: Plan, redactor: Redactor, unset: Sequence[str]) -> list[str]:
     lines += [f"-u {name}" for name in unset]
     lines += [f"{name}={shlex.quote(redactor.redact_value(name, value))}" for name, value in plan.env.items()]
     for number, word in enumerate(redactor.redact_argv(plan.command)):
-        text = shlex.quote(word)
+        text = quoted(word)
         if number == 0 or (word.startswith("--") and word != "--") or word == str(project.WORKER):
             lines.append(text)
         else:
@@ -77,7 +78,9 @@ def paste(plan: Plan, redactor: Redactor, unset: Sequence[str]) -> list[str]:
 def _ranks(plan: Plan) -> str:
     size = plan.parallel.width.world_size
     kind = "GPU" if plan.parallel.width.device == "cuda" else "CPU process"
-    return f"{size} {kind}" + ("" if size == 1 else "es" if kind.endswith("s") else "s")
+    nodes = plan.parallel.width.nodes
+    over = f" on {nodes} nodes, the place of each in $LAUNCH_NODE_RANK" if nodes > 1 else ""
+    return f"{size} {kind}" + ("" if size == 1 else "es" if kind.endswith("s") else "s") + over
 
 
 def _value(value: object) -> str:

@@ -29,6 +29,7 @@ from launch.lifecycle.model_folder import faults_of_output
 from launch.lifecycle.resume import clear_the_way, how_to_start, is_finished, resumed_command
 from launch.planning.expectations import requested
 from launch.planning.plan import Plan, build_plan
+from launch.planning.width import one_machine_only
 from launch.preflight.rules import preflight
 from launch.prepare import prepare
 from launch.redact import Redactor
@@ -57,6 +58,7 @@ def run(line: Line) -> int:
 
 def _start(composed: Composed, show: Callable[[Path], Display]) -> int:
     """Run the composed stage on this machine; `show` makes the display, for a run folder."""
+    one_machine_only(composed.config)
     plan = build_plan(composed, this_machine(composed))
     redactor = Redactor(os.environ)
     display = show(plan.folder)

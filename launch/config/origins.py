@@ -12,7 +12,7 @@ import yaml
 
 from launch.config.line import override_key
 
-GROUPS = ("stage", "model", "data", "trainer", "parallel")
+GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 

@@ -13,6 +13,8 @@ from typing import Any
 from omegaconf import MISSING
 
 from launch.config.cluster import ClusterConfig
+
+from launch.config.cluster import ClusterConfig
 from launch.config.gates import GatesConfig, RolloutConfig
 
 

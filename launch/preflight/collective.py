@@ -25,15 +25,15 @@ def ranks_can_talk(plan: Plan, machine: Machine) -> Finding:
     """A driver that does not fit, a dead link or a container without shared memory shows at the first collective."""
     width = plan.parallel.width
     cuda = width.device == Device.cuda
-    if not cuda and width.world_size == 1:
+    if not cuda and width.local == 1:
         return skipped("one CPU process")
-    if cuda and len((machine.gpus or Gpus()).seen) < width.world_size:
+    if cuda and len((machine.gpus or Gpus()).seen) < width.local:
         return skipped("too few GPUs")
     backend = "nccl" if cuda else "gloo"
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         file = Path(folder) / "found.json"
         argv = [plan.command[0], "-m", "torch.distributed.run", "--standalone"]
-        argv += ["--nproc_per_node", str(width.world_size), str(script("all_reduce.py")), backend, str(file)]
+        argv += ["--nproc_per_node", str(width.local), str(script("all_reduce.py")), backend, str(file)]
         status, output = _run(argv, run_environment(plan, machine))
         if status == 0 and file.is_file():
             found = json.loads(file.read_text(encoding="utf-8"))
@@ -45,8 +45,8 @@ def ranks_can_talk(plan: Plan, machine: Machine) -> Finding:
             )
     cure = f"NCCL_DEBUG=INFO {' '.join(argv[:-1])} /tmp/found.json shows more" if cuda else None
     if status is None:
-        return failed(f"an all-reduce over {width.world_size} ranks did not end in {_TIMEOUT:.0f} s", cure)
-    return failed(f"an all-reduce over {width.world_size} ranks failed: {_error(output)}", cure)
+        return failed(f"an all-reduce over {width.local} ranks did not end in {_TIMEOUT:.0f} s", cure)
+    return failed(f"an all-reduce over {width.local} ranks failed: {_error(output)}", cure)
 
 
 def _run(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int | None, str]:

@@ -19,15 +19,15 @@ def enough_gpus(plan: Plan, machine: Machine) -> Finding:
         return skipped("device=cpu")
     gpus = machine.gpus or Gpus()
     seen = len(gpus.seen)
-    if seen >= width.world_size:
-        names = sorted({gpu.name for gpu in gpus.seen[: width.world_size]})
-        return passed(f"{width.world_size} of {seen}: {', '.join(names)}, driver {gpus.seen[0].driver}")
+    if seen >= width.local:
+        names = sorted({gpu.name for gpu in gpus.seen[: width.local]})
+        return passed(f"{width.local} of {seen}: {', '.join(names)}, driver {gpus.seen[0].driver}")
     has = {0: "no GPU", 1: "one GPU"}.get(seen, f"{seen} GPUs")
     hidden = f" (CUDA_VISIBLE_DEVICES hides {len(gpus.present) - seen})" if len(gpus.present) > seen else ""
     why = f": {gpus.why}" if gpus.why else hidden
     cure = "say gpus=0 for one CPU process (the demo stages), or use a machine with GPUs"
     return failed(
-        f"the plan has {width.world_size} GPU ranks and this machine has {has}{why}",
+        f"the plan has {width.local} GPU ranks and this machine has {has}{why}",
         f"say gpus={seen}" if seen else cure,
     )
 
@@ -37,15 +37,15 @@ def gpus_are_free(plan: Plan, machine: Machine) -> Finding:
     """A run on a card that somebody else computes on dies of memory, or drags every other rank down to its pace."""
     width = plan.parallel.width
     gpus = machine.gpus or Gpus()
-    taken = gpus.seen[: width.world_size]
+    taken = gpus.seen[: width.local]
     if width.device != Device.cuda or not taken:
         return skipped("device=cpu" if width.device != Device.cuda else gpus.why or "no GPU is visible")
     busy = [gpu for gpu in taken if _is_held(gpu)]
     if busy:
         free = [gpu.index for gpu in gpus.seen if not _is_held(gpu) and gpu.index]
         cure = "end what runs there, or say allow=[gpus_busy]"
-        if len(free) >= width.world_size:
-            cure = f"export CUDA_VISIBLE_DEVICES={','.join(free[: width.world_size])}, which are free; or {cure}"
+        if len(free) >= width.local:
+            cure = f"export CUDA_VISIBLE_DEVICES={','.join(free[: width.local])}, which are free; or {cure}"
         return failed("; ".join(_held_by(gpu) for gpu in busy), cure)
     working = [gpu for gpu in taken if (gpu.utilisation or 0.0) >= _BUSY_PERCENT]
     if working:

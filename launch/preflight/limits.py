@@ -31,11 +31,11 @@ def files_may_be_opened(plan: Plan, machine: Machine) -> Finding:
     if limits is None:
         return skipped("this system has no such limit")
     soft, hard = limits
-    needed = _FILES + _FILES_A_RANK * plan.parallel.width.world_size
+    needed = _FILES + _FILES_A_RANK * plan.parallel.width.local
     facts = f"ulimit -n is {_limit(soft)}"
     if soft is not None and soft < needed:
         most = "65536" if hard is None else str(min(hard, 65536))
-        ranks = plan.parallel.width.world_size
+        ranks = plan.parallel.width.local
         return warned(f"{facts}, and {ranks} rank{'s' * (ranks > 1)} may want {needed}", f"run `ulimit -n {most}`")
     return passed(facts)
 
@@ -53,7 +53,7 @@ def memory_may_be_locked(plan: Plan, machine: Machine) -> Finding:
 @rule("small_shm")
 def shared_memory_is_large(plan: Plan, machine: Machine) -> Finding:
     """Containers start with 64 MiB of /dev/shm: NCCL and data loaders die there with a bus error."""
-    ranks = plan.parallel.width.world_size
+    ranks = plan.parallel.width.local
     if ranks == 1 or not _SHM.is_dir():
         return skipped("one rank" if ranks == 1 else "there is no /dev/shm")
     free, needed = shutil.disk_usage(_SHM).free, _SHM_A_RANK * ranks

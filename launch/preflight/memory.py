@@ -64,7 +64,7 @@ def model_fits(plan: Plan, machine: Machine) -> Finding:
     host = psutil.virtual_memory().total
     size = f"{weights.parameters / 1e9:.3g}e9 parameters by {weights.source}"
     if width.device == Device.cpu:
-        needed, place = state.rank * width.world_size + state.host, "of memory for all ranks"
+        needed, place = state.rank * width.local + state.host, "of memory for all ranks"
         available = float(host)
     else:
         needed, place = state.rank, "on each GPU"

@@ -27,6 +27,17 @@ CASES = {
     "demo-cpu1": ["stage=demo"],
     "demo-cpu2": ["stage=demo", "processes=2"],
     "demo-cpu2-zero3": ["stage=demo", "processes=2", "parallel=zero3"],
+    "sft_25pct-2nodes-gpu8": ["stage=sft_25pct", "nodes=2", "gpus=8"],
+    "sft-2nodes-gpu8-olmo_core": [
+        *("stage=sft", "nodes=2", "gpus=8", "trainer=olmo_core_finetune", "model=olmo2_1b", "recipe.packing=bins"),
+    ],
+    "demo-2nodes-cpu2-trl": [
+        "stage=demo",
+        "trainer=trl_sft",
+        "nodes=2",
+        "processes=2",
+        "recipe.per_device_batch_size=4",
+    ],
     "demo-cpu1-trl": ["stage=demo", "trainer=trl_sft"],
     "demo_dpo-cpu1": ["stage=demo_dpo"],
     "demo_dpo-cpu2-trl": ["stage=demo_dpo", "trainer=trl_dpo", "processes=2"],

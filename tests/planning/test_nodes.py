@@ -1,0 +1,77 @@
+"""Width with several nodes: the ranks, the words that each node fills in, and who refuses them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from launch.commands.plan import paste
+from launch.errors import UserError
+from launch.planning.plan import build_plan
+from launch.planning.rendezvous import MAIN_HOST, MAIN_PORT, NODE_RANK, Place, filled
+from launch.planning.width import one_machine_only
+from launch.redact import Redactor
+from tests.conftest import composed, fixed_machine
+
+PLACE = Place(1, "n1", 12345)
+
+
+def test_ranks_are_nodes_times_gpus() -> None:
+    one = build_plan(composed("stage=sft", "gpus=8"), fixed_machine())
+    several = build_plan(composed("stage=sft", "nodes=4", "gpus=8"), fixed_machine())
+    width = several.parallel.width
+    assert (width.world_size, width.local, width.nodes, str(width)) == (32, 8, 4, "gpu4x8")
+    assert several.batch.global_ == one.batch.global_ == 32 * several.batch.per_device * several.batch.accumulation
+    assert "world_size=32" in several.command
+    assert several.identity != one.identity
+
+
+def test_processes_are_those_of_a_node() -> None:
+    words = ["stage=demo", "nodes=2", "processes=2", "recipe.per_device_batch_size=4"]
+    plan = build_plan(composed(*words), fixed_machine())
+    assert plan.parallel.width.world_size == 4
+    assert plan.env["ACCELERATE_USE_CPU"] == "true"  # without it each rank trains by itself
+    assert {"distributed=MULTI_CPU", "world_size=4"} <= set(plan.command)
+
+
+@pytest.mark.parametrize("trainer", [["trainer=finetune"], ["trainer=olmo_core_finetune", "model=olmo2_1b"]])
+def test_each_node_fills_in_its_place(trainer: list[str]) -> None:
+    words = ["stage=sft", "nodes=2", "gpus=8", *trainer]
+    words += ["recipe.packing=bins"] if len(trainer) > 1 else []
+    plan = build_plan(composed(*words), fixed_machine())
+    assert {NODE_RANK, MAIN_HOST, MAIN_PORT} <= set(plan.command)
+    command = filled(plan.command, PLACE)
+    assert not any(word.startswith("$") for word in command)
+    assert {"1", "n1", "12345"} <= set(command)
+
+
+def test_a_pasted_command_takes_its_place_from_the_shell() -> None:
+    plan = build_plan(composed("stage=demo", "nodes=2"), fixed_machine())
+    [text] = paste(plan, Redactor({}), [])
+    shown = text.replace("/python -m", "printf '%s\\n' -m")
+    environ = {**PLACE.variables(), "PATH": "/usr/bin:/bin"}
+    ran = subprocess.run(["bash", "-c", shown], env=environ, capture_output=True, check=True)
+    assert ran.stdout.decode().splitlines() == list(filled(plan.command, PLACE))[1:]
+
+
+def test_one_machine_refuses_several_and_names_submit() -> None:
+    with pytest.raises(UserError) as raised:
+        one_machine_only(composed("stage=demo", "nodes=2").config)
+    assert raised.value.problems[0].id == "several_nodes"
+    assert "launch submit" in str(raised.value)
+    one_machine_only(composed("stage=demo").config)
+
+
+@pytest.mark.parametrize("verb", ["run", "check"])
+def test_verbs_of_one_machine(verb: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "launch", verb, "stage=demo", "nodes=2"], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, "[several_nodes]" in ran.stderr) == (2, True), ran.stderr
+
+
+def test_no_width() -> None:
+    with pytest.raises(UserError, match="nodes=0 is no width"):
+        build_plan(composed("stage=demo", "nodes=0"), fixed_machine())
