@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launch.errors import Problem, UserError, did_you_mean
 
@@ -58,6 +58,25 @@ def parse_line(argv: Sequence[str], verbs: Sequence[str], default: str = "run") 
     return Line(verb, "--json" in words, tuple(word for word in words if word != "--json"))
 
 
+def taken(line: Line, keys: Sequence[str]) -> tuple[dict[str, str], Line]:
+    """The values that the line says for `keys`, and the line without them, for what Hydra must not read.
+
+    Raises UserError (`said_twice`).
+    """
+    said: dict[str, str] = {}
+    rest: list[str] = []
+    own = set(line.overrides)
+    for word in line.words:
+        key = override_key(word)
+        if word not in own or key not in keys or "=" not in word:
+            rest.append(word)
+            continue
+        if key in said:
+            raise UserError(Problem("said_twice", f"'{key}' is said twice", f"override {key}", "say it once"))
+        said[key] = word.partition("=")[2]
+    return said, replace(line, words=tuple(rest))
+
+
 def override_key(word: str) -> str:
     """The key that an override speaks of: `++recipe.epochs=2` -> `recipe.epochs`."""
     match = _OVERRIDE.fullmatch(word)
@@ -83,7 +102,7 @@ def check_overrides(line: Line) -> None:
         elif not line.multirun and _BARE_COMMA.match(value):
             cure = f"a list is said as '{key}=[{value}]'; --multirun runs each value in turn"
             if key == "gpus":
-                cure = "say one width; --multirun runs each value in turn"
+                cure = "say one width; --multirun runs each value in turn, rollout one after another through its gates"
             problems.append(Problem("several_values", f"'{line.verb}' takes one value", f"override {key}", cure))
     if problems:
         raise UserError(problems)
