@@ -31,11 +31,17 @@ class Count:
     def __str__(self) -> str:
         return f"{self.liger} of {self.total}"
 
+    def of(self, kernel: str) -> str:
+        """The kernel's name, with the count where it is not everywhere: Liger leaves OLMo-2's q_norm and k_norm out
+        of a model that exists (monkey_patch.py, apply_liger_kernel_to_olmo2)."""
+        return kernel if self.liger == self.total else f"{kernel} ({self})"
+
 
 def look(subject: Subject, requested: str | None) -> list[Finding]:
     """A finding "liger" on all that was `requested` (kernel names with commas), and one for each kernel.
 
-    A kernel that Liger does not have for this type of model can't be in it: it is no part of the verdict.
+    A kernel that Liger does not have for this type of model can't be in it: it is no part of the verdict. One that is
+    in some of its places is engaged; the value says in how many.
     """
     model = subject.model
     how = "the functions that the model's modules call"
@@ -43,7 +49,7 @@ def look(subject: Subject, requested: str | None) -> list[Finding]:
         missing = Finding("liger", None, "no model was prepared")
         return [missing.judged(requested, None)] if requested else []
     counts = _counts(model, subject.trainer)
-    engaged = [name for name in KERNELS if counts[name].liger]
+    engaged = [counts[name].of(name) for name in KERNELS if counts[name].liger]
     summary = Finding("liger", ",".join(engaged) or "none", how)
     if requested is None:
         return [summary] if not engaged else [summary, *_each(counts, how)]
@@ -52,11 +58,11 @@ def look(subject: Subject, requested: str | None) -> list[Finding]:
     if not wanted:
         nothing = f"Liger has no kernels for models of type {getattr(model.config, 'model_type', '?')}"
         return [Finding("liger", "none", how, note=nothing).judged(requested, False)]
-    bare = [name for name in wanted if counts[name].liger < counts[name].total]
+    bare = [name for name in wanted if counts[name].total and not counts[name].liger]
     unseen = [name for name in wanted if not counts[name].total]
     note: str | None = None
     if bare:
-        note = "; ".join(f"{name} is in {counts[name]}" for name in bare)
+        note = "; ".join(f"{name} is in {counts[name]} places" for name in bare)
     elif unseen:
         note = f"no place for {' and '.join(unseen)} was found in {type(model).__name__}"
     else:

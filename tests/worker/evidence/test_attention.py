@@ -1,0 +1,80 @@
+"""Whether packed documents see each other, tried on real models; and which attention there is."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+
+from launch.worker.evidence import attention, batches  # noqa: E402
+from tests.worker.evidence import models  # noqa: E402
+
+FLATTENED = frozenset({"input_ids", "labels", "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q"})
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "olmo2", "mistral"])
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+def test_position_ids_keep_documents_apart(kind: str, kernel: str) -> None:
+    assert not attention.leaks(models.model(kind, kernel), frozenset({"input_ids", "position_ids"}))
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+@pytest.mark.parametrize("names", [{"input_ids"}, {"input_ids", "attention_mask", "position_ids"}])
+def test_without_them_or_with_a_mask_of_ones_documents_see_each_other(kernel: str, names: set[str]) -> None:
+    """transformers finds the documents in position ids, and only where no attention mask is given."""
+    assert attention.leaks(models.model("llama", kernel), frozenset(names))
+
+
+def test_lengths_alone_do_nothing_without_flash_attention() -> None:
+    assert attention.leaks(models.model(), FLATTENED - {"position_ids"})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_trial_works_in_the_types_of_training(dtype: torch.dtype) -> None:
+    model = models.model().to(dtype)
+    assert not attention.leaks(model, FLATTENED)
+    assert attention.leaks(model, frozenset({"input_ids"}))
+
+
+def test_the_trial_changes_nothing() -> None:
+    model = models.model().train()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    generator = torch.random.get_rng_state()
+    attention.leaks(model, FLATTENED)
+    assert torch.equal(torch.random.get_rng_state(), generator)
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    assert all(weight.grad is None for weight in model.parameters())
+    assert model.training
+
+
+def fed(names: frozenset[str]) -> batches.Fed:
+    return batches.Fed(names, 1, 100, 0, 4)
+
+
+def test_isolation_is_proven_refuted_or_unproven() -> None:
+    this = models.subject(models.model())
+    apart = attention.look(this, fed(FLATTENED), "flatten", None)[1]
+    assert (apart.what, apart.value, apart.verdict) == ("isolation", "documents are apart", "proven")
+    assert apart.note == "without flash attention a row of T tokens costs T x T, masked or not"
+    leak = attention.look(this, fed(frozenset({"input_ids"})), "flatten", None)[1]
+    assert (leak.value, leak.verdict) == ("documents see each other", "refuted")
+    unseen = attention.look(this, None, "flatten", None)[1]
+    assert (unseen.value, unseen.verdict) == (None, "unproven")
+    assert len(attention.look(this, fed(FLATTENED), "none", None)) == 1
+
+
+def test_a_trial_that_can_not_run_proves_nothing() -> None:
+    model = models.model()
+    model.config.rope_parameters = None
+    found = attention.look(models.subject(model), fed(FLATTENED), "flatten", None)[1]
+    assert found.verdict == "unproven"
+    assert str(found.note).startswith("the trial did not run (")
+
+
+@pytest.mark.parametrize(
+    ("has", "asked", "verdict"),
+    [("sdpa", "sdpa", "proven"), ("eager", "eager", "proven"), ("sdpa", "flash_2", "refuted"), ("sdpa", None, None)],
+)
+def test_the_implementation_is_what_the_layers_read(has: str, asked: str | None, verdict: str | None) -> None:
+    [found] = attention.look(models.subject(models.model(attention=has)), None, "none", asked)
+    assert (found.value, found.verdict) == (has, verdict)

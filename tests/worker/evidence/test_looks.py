@@ -1,0 +1,188 @@
+"""Packing, types, checkpointing, clipping, templates, resuming: looked at in real objects."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+
+from launch.worker.evidence import batches, numbers, resume, template  # noqa: E402
+from launch.worker.evidence.subject import unwrap  # noqa: E402
+from launch.worker.trainer import Trainer  # noqa: E402
+from tests.worker.evidence import models  # noqa: E402
+
+ROWS = [{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}, {"input_ids": [4, 5], "labels": [4, 5]}]
+
+
+def loader(collator: Any) -> Any:
+    return torch.utils.data.DataLoader(ROWS, collate_fn=collator, batch_size=2)
+
+
+def test_what_a_padded_batch_is() -> None:
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    seen = batches.fed({"input_ids": mask, "attention_mask": mask, "labels": None})
+    assert seen == batches.Fed(frozenset({"input_ids", "attention_mask"}), 2, 6, 1, None)
+    assert str(seen) == "2 rows of 3 tokens, 17% padding"
+    assert batches.fed({"inputs_embeds": mask}) is None
+
+
+def test_flattening_is_seen_in_the_collator_and_the_batch() -> None:
+    from transformers import DataCollatorWithFlattening
+
+    data = loader(DataCollatorWithFlattening())
+    seen = batches.fed(next(iter(data)))
+    [found] = batches.look(models.subject(models.model(), dataloader=data), seen, "flatten")
+    assert (found.value, found.verdict) == ("flatten", "proven")
+    assert found.how == "collator DataCollatorWithFlattening"
+    assert found.note == "first micro batch: 1 row of 5 tokens with 2 documents"
+    assert batches.look(models.subject(None, dataloader=data), seen, "none")[0].verdict == "refuted"
+
+
+def test_a_flattening_whose_positions_never_reach_the_model_is_none() -> None:
+    from transformers import DataCollatorWithFlattening
+
+    this = models.subject(models.model(), dataloader=loader(DataCollatorWithFlattening()))
+    [found] = batches.look(this, batches.Fed(frozenset({"input_ids"}), 1, 5, 0, None), "flatten")
+    assert (found.value, found.verdict) == ("none", "refuted")
+
+
+@pytest.mark.parametrize(("columns", "value"), [(["input_ids", "seq_lengths"], "bins"), (["input_ids"], "wrapped")])
+def test_trls_bins_know_where_documents_end(columns: list[str], value: str) -> None:
+    data = SimpleNamespace(
+        collate_fn=SimpleNamespace(padding_free=value == "bins"), dataset=SimpleNamespace(column_names=columns)
+    )
+    this = models.subject(models.model(), dataloader=data, trainer=SimpleNamespace(args=SimpleNamespace(packing=True)))
+    [found] = batches.look(this, None, "bins")
+    assert (found.value, found.verdict) == (value, "proven" if value == "bins" else "refuted")
+
+
+def test_packing_that_can_not_be_seen_is_unproven() -> None:
+    [found] = batches.look(models.subject(models.model()), None, "flatten")
+    assert (found.value, found.verdict) == (None, "unproven")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "mixed", "computed"),
+    [("bfloat16", "bf16", "bf16"), ("float32", "bf16", "bf16"), ("float32", "no", "fp32"), ("bfloat16", "no", "bf16")],
+)
+def test_types_of_the_products_the_parameters_and_the_optimizer(parameters: str, mixed: str, computed: str) -> None:
+    model = models.model().to(getattr(torch, parameters))
+    optimizer = torch.optim.AdamW(model.parameters())
+    this = models.subject(model, optimizer=optimizer, accelerator=SimpleNamespace(mixed_precision=mixed))
+    found = {finding.what: finding for finding in numbers.dtypes(this, "bf16")}
+    short = {"bfloat16": "bf16", "float32": "fp32"}[parameters]
+    assert {name: finding.value for name, finding in found.items()} == {
+        "dtype": computed,
+        "parameter_dtype": short,
+        "master_dtype": short,
+    }
+    assert found["dtype"].verdict == ("proven" if computed == "bf16" else "refuted")
+
+
+@pytest.mark.parametrize("asked", ["true", "false"])
+@pytest.mark.parametrize("on", [True, False])
+def test_checkpointing_is_what_the_layers_do(on: bool, asked: str) -> None:
+    model = models.model()
+    if on:
+        model.gradient_checkpointing_enable()
+    [found] = numbers.checkpointing(models.subject(model), asked)
+    assert found.value == str(on).lower()
+    assert found.verdict == ("proven" if found.value == asked else "refuted")
+
+
+@pytest.mark.parametrize(
+    ("seen", "asked", "value", "verdict"),
+    [
+        (1.0, "1.0", "1.0", "proven"),
+        (None, "none", "none", "proven"),
+        (None, "1.0", "none", "refuted"),
+        (0.5, "1.0", "0.5", "refuted"),
+        (1.0, "none", "1.0", "refuted"),
+        (1.0, None, "1.0", None),
+    ],
+)
+def test_the_clipping_in_force(seen: float | None, asked: str | None, value: str, verdict: str | None) -> None:
+    found = numbers.clipping(models.subject(models.model()), seen, asked)
+    assert (found.value, found.verdict) == (value, verdict)
+
+
+def test_under_deepspeed_the_engines_clipping_counts() -> None:
+    """Upstream's `gradient_clipping: auto` becomes 1.0 whatever the trainer asks for."""
+    this = models.subject(models.model(), engine=SimpleNamespace(gradient_clipping=lambda: 1.0))
+    found = numbers.clipping(this, 0.3, "0.3")
+    assert (found.value, found.how, found.verdict) == ("1.0", "the DeepSpeed engine", "refuted")
+
+
+def test_zero_without_an_engine_is_refuted() -> None:
+    [found] = numbers.zero(models.subject(models.model()), 3)
+    assert (found.value, found.verdict) == (0, "refuted")
+    assert numbers.zero(models.subject(models.model()), None) == []
+
+
+def test_a_template_goes_by_its_content(tmp_path: Path) -> None:
+    text = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    file = tmp_path / "tulu.jinja"
+    file.write_text(text + "\n", encoding="utf-8")
+    program = Trainer(None, "trl.scripts.sft", ("--chat_template_path", str(file)))
+
+    def look(has: str | None, asked: str | None) -> Any:
+        this = models.subject(models.model(), tokenizer=SimpleNamespace(chat_template=has))
+        return template.look(this, program, asked)
+
+    [found] = look(text, "tulu")
+    assert (found.value, found.verdict) == ("tulu", "proven")
+    assert look("{{ bos_token }}" + text, "tulu")[0].verdict == "proven"
+    [other] = look("{{ messages }}", "tulu")
+    assert other.verdict == "refuted"
+    assert other.value.startswith("sha256:")
+    assert look("{{ messages }}", None)[0].verdict is None
+    assert look(None, "tulu")[0].verdict == "unproven"
+    assert look(None, None) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "checkpoint", "asked", "verdict"),
+    [
+        (40, "out/step_40", "40", "proven"),
+        (0, None, "40", "refuted"),
+        (40, None, "40", "refuted"),
+        (0, None, "0", "proven"),
+    ],
+)
+def test_a_resume_has_done_its_steps_and_loaded_something(
+    step: int, checkpoint: str | None, asked: str, verdict: str
+) -> None:
+    [found] = resume.look(models.subject(models.model(), step=step, checkpoint=checkpoint), asked)
+    assert (found.value, found.verdict) == (step, verdict)
+
+
+def test_wrappers_are_taken_off() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    model = models.model()
+    wrapped = torch.compile(get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])))
+    assert unwrap(wrapped) is model
+    assert unwrap(SimpleNamespace(module=model)) is model
+
+
+def test_a_look_is_cheap() -> None:
+    """Less than 50 ms for a model of as many modules as an 8B one."""
+    from launch.worker.channel import Events
+    from launch.worker.evidence.watch import Watch
+    from launch.worker.expectations import Asked
+
+    model = models.model(num_hidden_layers=32).train()
+    this = models.subject(model, optimizer=torch.optim.AdamW(model.parameters()))
+    watch = Watch(Asked(), frozenset(), Trainer(None, "m", ()), Events(None, 0))
+    watch.look(this)  # imports
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        watch.look(this)
+        times.append(time.perf_counter() - began)
+    assert min(times) < 0.05
