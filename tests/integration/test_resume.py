@@ -15,7 +15,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-# 20 batches an epoch (19 of preference pairs) in steps of 3: an epoch ends in a shorter step, and upstream's own
+# 20 batches an epoch in steps of 3: an epoch ends in a shorter step, and upstream's own
 # arithmetic would go on at a wrong batch
 SHAPE = (
     *("recipe.epochs=2", "recipe.max_steps=null", "recipe.checkpoint_steps=2"),
@@ -23,7 +23,7 @@ SHAPE = (
 )
 STAGES = {
     "finetune": ("stage=demo", "data.fraction=0.02"),
-    "dpo_tune_cache": ("stage=demo_dpo", "data.fraction=0.025"),
+    "dpo_tune_cache": ("stage=demo_dpo", "data.fraction=0.05"),
     "trl_sft": ("stage=demo", "data.fraction=0.02"),
 }
 LAST = 14  # two epochs of 7 steps

@@ -1,0 +1,144 @@
+"""Caches are keyed by what is in the local inputs: whatever is edited in place, its caches get another key."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.planning.digests import DigestCache
+from launch.planning.plan import Machine, Plan, build_plan
+from tests.conftest import composed, fixed_machine
+
+
+def machine(folder: Path) -> Machine:
+    return replace(fixed_machine(folder), digest=DigestCache(folder / "digests.json").of)
+
+
+def inputs(folder: Path) -> None:
+    (folder / "model").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "merges.txt", "chat_template.jinja"):
+        (folder / "model" / name).write_text(f"the first {name}")
+    (folder / "data.jsonl").write_text('{"row": 1}\n' * 1000)
+
+
+def plan_of(folder: Path, *words: str) -> Plan:
+    said = ("stage=demo_dpo", "model.path=./model", "data.mix=[{name: ./data.jsonl}]", *words)
+    return build_plan(composed(*said), machine(folder))
+
+
+def keys(plan: Plan) -> tuple[str, str]:
+    """The keys of the tokenised data and of the reference log-probabilities."""
+    return (
+        Path(str(plan.flags["local_cache_dir"].value)).name,
+        Path(plan.env["REFERENCE_LOGPROBS_CACHE_PATH"]).name,
+    )
+
+
+def edit_row(folder: Path) -> None:
+    """One character in the middle; size and times stay as they were."""
+    path = folder / "data.jsonl"
+    before = path.stat()
+    text = path.read_text()
+    path.write_text(text[:5000].replace("1", "2") + text[5000:])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+
+
+def overwrite(name: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / "model" / name).write_text(f"the other {name}")
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("change", "tokenized", "reference"),
+    [
+        (edit_row, True, True),
+        (overwrite("tokenizer.json"), True, True),
+        (overwrite("merges.txt"), True, True),
+        (overwrite("chat_template.jinja"), True, True),
+        (overwrite("model.safetensors"), False, True),
+        (overwrite("config.json"), False, True),
+    ],
+)
+def test_a_change_in_place_changes_the_key(
+    tmp_path: Path, change: Callable[[Path], None], tokenized: bool, reference: bool
+) -> None:
+    inputs(tmp_path)
+    before = plan_of(tmp_path)
+    change(tmp_path)
+    after = plan_of(tmp_path)
+    differ = [old != new for old, new in zip(keys(before), keys(after), strict=True)]
+    assert differ == [tokenized, reference]
+    assert before.identity != after.identity
+
+
+def test_the_keys_are_the_same_elsewhere(tmp_path: Path) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        inputs(tmp_path / name)
+    here, there = (plan_of(tmp_path / name) for name in ("here", "there"))
+    assert keys(here) == keys(there)
+    assert here.identity == there.identity
+
+
+def test_caches_lie_where_the_plan_says(tmp_path: Path) -> None:
+    inputs(tmp_path)
+    plan = plan_of(tmp_path, "cache=./shared")
+    for folder in (plan.flags["local_cache_dir"].value, plan.env["REFERENCE_LOGPROBS_CACHE_PATH"]):
+        assert Path(str(folder)).is_relative_to(tmp_path / "shared")
+    assert "/weka" not in " ".join(plan.command)
+
+
+def test_a_tokenizer_of_its_own_counts(tmp_path: Path) -> None:
+    inputs(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "tokenizer.json").write_text("one")
+    words = "flags.tokenizer_name_or_path=./other"
+    before = keys(plan_of(tmp_path, words))
+    (tmp_path / "other" / "tokenizer.json").write_text("two")
+    assert keys(plan_of(tmp_path, words))[0] != before[0]
+
+
+def test_digests_of_folders(tmp_path: Path) -> None:
+    (tmp_path / "data" / "part").mkdir(parents=True)
+    (tmp_path / "data" / "part" / "a.parquet").write_text("rows")
+    (tmp_path / "data" / ".hidden").write_text("x")
+    digests = DigestCache(tmp_path / "digests.json")
+    before = digests.of(tmp_path / "data")
+    (tmp_path / "data" / "part" / "a.parquet").write_text("ROWS")
+    after = digests.of(tmp_path / "data")
+    assert before != after  # a data set's folder is read to the bottom
+    (tmp_path / "data" / ".hidden").write_text("y")
+    assert digests.of(tmp_path / "data") == after
+    (tmp_path / "data" / "config.json").write_text("{}")
+    model = digests.of(tmp_path / "data")
+    (tmp_path / "data" / "part" / "a.parquet").write_text("checkpoint")
+    assert digests.of(tmp_path / "data") == model  # below a model there are checkpoints
+    assert digests.of(tmp_path / "nothing") is None
+
+
+def test_a_digest_is_kept_once_the_file_has_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, kept = tmp_path / "data.jsonl", tmp_path / "digests.json"
+    path.write_text("one")
+    fresh = DigestCache(kept)
+    fresh.of(path)
+    fresh.save()
+    assert not kept.exists()  # it may still change within the resolution of its times
+    later = time.time() + 10
+    monkeypatch.setattr(time, "time", lambda: later)
+    settled = DigestCache(kept)
+    value = settled.of(path)
+    settled.save()
+    reads: list[Path] = []
+    real = Path.open
+    monkeypatch.setattr(Path, "open", lambda self, *a, **k: reads.append(self) or real(self, *a, **k))
+    again = DigestCache(kept)
+    assert again.of(path) == value
+    assert path not in reads
