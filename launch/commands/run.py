@@ -105,8 +105,11 @@ def _run(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -
             outcome = supervise(_execution(started), folder, display, redactor)
         settle(folder.metrics)
         _say_evidence(plan, folder, began, display)
-        outcome = checked(with_earlier_steps(outcome, folder.metrics), plan)
+        supervised = with_earlier_steps(outcome, folder.metrics)
+        outcome = checked(supervised, plan)
         folder.finish(outcome)
+    if outcome.exit_code != supervised.exit_code:  # what supervise could not know, and has not said
+        display.say(f"the run failed: {outcome.cause}")
     if outcome.exit_code == EXIT_DONE:
         loss = f", last loss {outcome.last_loss:.4g}" if outcome.last_loss is not None else ""
         display.say(
