@@ -67,13 +67,13 @@ def _start(composed: Composed, show: Callable[[Path], Display]) -> int:
     if plan.config.cache_only:
         return _cache_only(cache_pass(plan), composed, redactor, display)
     if is_finished(plan):
-        _say_finished(plan, display)
+        say_finished(plan, display)
         return EXIT_DONE
     with held(plan.folder, display.say):
         return _run(plan, composed, redactor, display)
 
 
-def _say_finished(plan: Plan, display: Display) -> None:
+def say_finished(plan: Plan, display: Display) -> None:
     outcome = last_outcome(plan.folder)
     loss = f", loss {outcome.last_loss:.4g}" if outcome and outcome.last_loss is not None else ""
     steps = f"{outcome.steps} steps{loss}" if outcome else "done"
@@ -100,6 +100,8 @@ def _run(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -
         attempt = begin_attempt(plan.folder, start)
         if start.checkpoint is not None:
             display.say(f"resumes from {start.checkpoint.path.name} (attempt {attempt})")
+        elif attempt > 1:
+            display.say(f"attempt {attempt}: the earlier one ended before its first step")
         with _tracked(plan, display):
             began = time.time()
             outcome = supervise(_execution(started), folder, display, redactor)

@@ -76,8 +76,7 @@ def held(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
 def held_file(path: Path, refuse: Callable[[Holder, float], Problem], say: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock file `path`; `refuse` makes the problem when a living process does."""
     mine = this_process()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    while not _create(path, mine):
+    while not _made(path, mine):
         found = _read(path)
         if found is None:  # released in between
             continue
@@ -117,6 +116,16 @@ def _lives(holder: Holder, age: float) -> bool:
         except psutil.Error:
             return True
     return age < STALE
+
+
+def _made(path: Path, holder: Holder) -> bool:
+    """`_create`, in a folder that is made. Raises UserError (`not_writable`)."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _create(path, holder)
+    except OSError as error:
+        message = f"{path.parent} can't be written: {error.strerror}"
+        raise UserError(Problem("not_writable", message, None, "say runs=FOLDER and cache=FOLDER that can")) from error
 
 
 def _create(path: Path, holder: Holder) -> bool:

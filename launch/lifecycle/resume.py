@@ -55,7 +55,7 @@ def how_to_start(plan: Plan) -> Start:
     layout = Layout(plan.config.trainer.family, plan.batch.width, plan.parallel.zero_stage)
     checkpoints = find_checkpoints(plan.model_dir, layout)
     if not checkpoints and last_step(plan.folder / "metrics.jsonl") == 0:
-        return Start(anew="the earlier attempt ended before its first step")
+        return Start()  # it ended before its first step: nothing to keep, nothing to lose
     if plan.trainer not in RESUMABLE:
         message = f"{plan.folder} holds an unfinished run, and no resume of {plan.trainer} is known to be right"
         raise UserError(Problem("resume_unsupported", message, None, _RESTART))

@@ -120,13 +120,13 @@ def test_a_complete_model_whose_trainer_was_not_seen_to_end_is_said(tmp_path: Pa
     assert "Its model folder is complete" in problem_of(plan)[1]
 
 
-def test_an_attempt_without_a_step_is_put_aside_by_itself(tmp_path: Path) -> None:
+def test_an_attempt_that_ended_before_its_first_step_is_simply_repeated(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     begun(plan, 0)
     start = how_to_start(plan)
-    assert start.anew == "the earlier attempt ended before its first step"
-    clear_the_way(plan, start, print)
-    assert not plan.folder.exists()
+    assert (start.checkpoint, start.anew, start.broken) == (None, None, ())
+    (plan.model_dir / "step_10").mkdir()
+    assert problem_of(plan)[0] == "nothing_to_resume"
 
 
 def test_another_plan_in_the_folder_is_left_alone(tmp_path: Path) -> None:
