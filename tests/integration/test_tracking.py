@@ -1,0 +1,129 @@
+"""wandb, offline, through each trainer's own code; TensorBoard beside it; a run that is detached from its terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.test_demo import STEPS, TRAINERS, launch
+
+pytestmark = pytest.mark.slow
+TRACKED = ("finetune", "dpo_tune_cache", "trl_sft")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tracked")
+
+
+@pytest.mark.parametrize("trainer", TRACKED)
+def test_wandb_offline(trainer: str, home: Path, request: pytest.FixtureRequest) -> None:
+    if trainer != "trl_sft":
+        request.getfixturevalue("open_instruct")
+    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    pytest.importorskip("wandb", reason="the `open-instruct` dependencies are not installed")
+    words = [f"stage={TRAINERS[trainer]}", f"trainer={trainer}", f"name={trainer}", f"recipe.max_steps={STEPS}"]
+    ran = launch("run", *words, "tracking=wandb_offline", "tracking_project=mine", cwd=home, WANDB_MODE="disabled")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    folder = home / "runs" / TRAINERS[trainer] / trainer
+    (record,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
+    data = record.read_bytes()
+    assert b"mine" in data and f"{TRAINERS[trainer]}-{trainer}".encode() in data
+    assert b"loss" in data and b"learning_rate" in data
+
+
+def test_a_detached_run_survives_its_terminal_and_is_followed_from_another(home: Path) -> None:
+    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    words = ["run", "stage=demo", "trainer=trl_sft", "name=away", "recipe.max_steps=4", "tracking=tensorboard"]
+    terminal, theirs = pty.openpty()
+    run = subprocess.Popen(
+        [sys.executable, "-m", "launch", *words, "detach=true"],
+        cwd=home,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    said = _all(terminal)
+    assert run.wait(timeout=120) == 0, said
+    assert "logs demo/away --follow" in said and "stop demo/away" in said
+    (told,) = json.loads(launch("status", "away", "--json", cwd=home).stdout)
+    assert told["state"] == "running"
+    os.close(terminal)
+    os.kill(told["pid"], signal.SIGHUP)  # what a terminal's end sends
+    followed = launch("logs", "demo/away", "--follow", cwd=home)
+    lines = followed.stdout.splitlines()
+    assert lines[0] == "importing the trainer" and "training" in lines, followed.stdout + followed.stderr
+    assert lines[-1].startswith("done: 4 steps in")
+    folder = home / "runs" / "demo" / "away"
+    log = (folder / "logs" / "launch.log").read_text(encoding="utf-8")
+    assert "demo with trl_sft" in log and "done: 4 steps" in log
+    assert json.loads((folder / "DONE").read_text())["steps"] == 4
+    assert len(list((folder / "tensorboard").glob("events.out.tfevents.*"))) == 1
+    (told,) = json.loads(launch("status", "away", "--json", cwd=home).stdout)
+    assert (told["state"], told["step"]) == ("done", 4)
+
+
+def test_a_detached_run_that_is_refused_says_so_with_its_exit_code(tmp_path: Path) -> None:
+    refused = launch("run", "stage=sft", "gpus=64", "detach=true", cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert refused.returncode == 2
+    assert "[too_few_gpus]" in refused.stderr and "started" not in refused.stdout
+    several = launch("run", "stage=demo", "recipe.seed=1,2", "detach=true", "--multirun", cwd=tmp_path)
+    assert several.returncode == 2 and "[detach_one]" in several.stderr
+
+
+def test_stop_ends_a_detached_run_and_every_process_of_it(home: Path) -> None:
+    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    words = ["run", "stage=demo", "trainer=trl_sft", "name=long", "recipe.max_steps=5000", "recipe.epochs=1000"]
+    assert launch(*words, "detach=true", cwd=home).returncode == 0
+    time.sleep(3.0)
+    began = time.monotonic()
+    stopped = launch("stop", "long", cwd=home)
+    assert stopped.returncode == 0, stopped.stdout
+    assert time.monotonic() - began < 20
+    failed = json.loads((home / "runs" / "demo" / "long" / "FAILED").read_text())
+    assert failed["exit_code"] == 130 and "SIGTERM" in failed["cause"]
+    folder = str(home / "runs" / "demo" / "long")
+    assert not [one.pid for one in psutil.process_iter() if folder in " ".join(_words(one))]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:  # a zombie has none
+        return []
+
+
+def test_check_of_this_machine(home: Path) -> None:
+    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    done = launch("check", "stage=demo", "trainer=trl_sft", "processes=2", "--json", cwd=home)
+    told = json.loads(done.stdout)
+    verdicts = {finding["id"]: finding["verdict"] for finding in told["findings"]}
+    assert done.returncode == 0 and told["ok"], done.stdout
+    assert verdicts["import_fails"] == verdicts["no_collective"] == "pass"
+    refused = launch("check", "stage=sft", "gpus=64", "trainer=trl_sft", "allow=[too_few_gpus]", cwd=home)
+    assert "too_few_gpus" in refused.stdout and "1 allowed" in refused.stdout
+    assert launch("check", "stage=sft", "gpus=64", "trainer=trl_sft", cwd=home).returncode == 2
+
+
+def _all(terminal: int) -> str:
+    """What is printed on a terminal until everybody has closed it."""
+    data = b""
+    try:
+        while piece := os.read(terminal, 4096):
+            data += piece
+            if b"end it:" in data and data.endswith(b"\n"):
+                break
+    except OSError:  # Linux says so instead of an end of file
+        pass
+    return data.decode(errors="replace")
