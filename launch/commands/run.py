@@ -132,7 +132,7 @@ def _say_evidence(plan: Plan, folder: RunFolder, began: float, display: Display)
 def run_steps(plan: Plan, composed: Composed, display: Display, steps: int) -> Outcome:
     """Run the plan in its folder, which is new, until `steps` optimizer steps are logged; then it has measured enough,
     and leaves no model. A plan of fewer steps runs to its end. Raises UserError when it cannot be started."""
-    redactor = Redactor(os.environ)
+    redactor, began = Redactor(os.environ), time.time()
     with held(plan.folder, display.say):
         _refuse_problems(plan)
         prepare(plan, display.say)
@@ -141,6 +141,7 @@ def run_steps(plan: Plan, composed: Composed, display: Display, steps: int) -> O
             _record(plan, plan.as_json(), composed, folder)
             outcome = supervise(replace(_execution(plan), stop_after=steps), folder, display, redactor)
             settle(folder.metrics)
+            _say_evidence(plan, folder, began, display)
             if outcome.steps < steps:
                 outcome = checked(outcome, plan)
             folder.finish(outcome)
