@@ -70,7 +70,7 @@ def _start(composed: Composed, show: Callable[[Path], Display]) -> int:
         say_finished(plan, display)
         return EXIT_DONE
     with held(plan.folder, display.say):
-        return _run(plan, composed, redactor, display)
+        return carry_out(plan, composed, redactor, display)
 
 
 def say_finished(plan: Plan, display: Display) -> None:
@@ -83,8 +83,19 @@ def say_finished(plan: Plan, display: Display) -> None:
         display.say(f"warning: its model is no longer complete: {faults[0]}")
 
 
-def _run(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -> int:
-    """Start or resume the run, whose lock is held."""
+def on_this_machine(plan: Plan, folder: RunFolder, display: Display, redactor: Redactor) -> Outcome:
+    """All ranks of the plan, on this machine."""
+    return supervise(execution(plan), folder, display, redactor)
+
+
+def carry_out(
+    plan: Plan,
+    composed: Composed,
+    redactor: Redactor,
+    display: Display,
+    ranks: Callable[[Plan, RunFolder, Display, Redactor], Outcome] = on_this_machine,
+) -> int:
+    """Start or resume the run, whose lock is held; `ranks` runs its processes to their end."""
     wait_until_gone(plan.model_dir, display.say)
     start = how_to_start(plan)
     _refuse_problems(plan)
@@ -104,7 +115,7 @@ def _run(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -
             display.say(f"attempt {attempt}: the earlier one ended before its first step")
         with _tracked(plan, display):
             began = time.time()
-            outcome = supervise(_execution(started), folder, display, redactor)
+            outcome = ranks(started, folder, display, redactor)
         settle(folder.metrics)
         _say_evidence(plan, folder, began, display)
         supervised = with_earlier_steps(outcome, folder.metrics)
@@ -139,7 +150,7 @@ def run_steps(plan: Plan, composed: Composed, display: Display, steps: int) -> O
         folder = RunFolder(plan.folder, redactor)
         with in_use(plan, display.say):
             _record(plan, plan.as_json(), composed, folder)
-            outcome = supervise(replace(_execution(plan), stop_after=steps), folder, display, redactor)
+            outcome = supervise(replace(execution(plan), stop_after=steps), folder, display, redactor)
             settle(folder.metrics)
             _say_evidence(plan, folder, began, display)
             if outcome.steps < steps:
@@ -157,7 +168,7 @@ def _cache_only(plan: Plan, composed: Composed, redactor: Redactor, display: Dis
         with in_use(plan, display.say):
             _record(plan, plan.as_json(), composed, folder)
             folder.events.unlink(missing_ok=True)
-            outcome = supervise(_execution(plan), folder, display, redactor)
+            outcome = supervise(execution(plan), folder, display, redactor)
         if outcome.exit_code != EXIT_DONE:
             return outcome.exit_code
         told = said_data_set(folder.events.read_text(encoding="utf-8"))
@@ -175,7 +186,7 @@ def _refuse_problems(plan: Plan) -> None:
         raise UserError(problems)
 
 
-def _execution(plan: Plan) -> Execution:
+def execution(plan: Plan) -> Execution:
     return Execution(
         argv=plan.command,
         trainer=plan.trainer,
