@@ -40,13 +40,13 @@ def dump_stacks(processes: Mapping[int, psutil.Process], ranks: Sequence[int], f
     places: dict[str, list[int]] = {}
     files: list[Path] = []
     for rank in ranks:
-        place = "its process is not known" if rank not in processes else None
+        place = ": its process is not known" if rank not in processes else ""
         if rank in asked:
             path = folder / f"rank-{rank}.txt"
             files.append(path)
-            place = _answer(asked[rank], path, processes[rank])
-        places.setdefault(str(place), []).append(rank)
-    return Stacks(tuple(files), tuple(f"{_names(found)} {place}" for place, found in places.items()))
+            place = " " + _answer(asked[rank], path, processes[rank])
+        places.setdefault(place, []).append(rank)
+    return Stacks(tuple(files), tuple(f"{_names(found)}{place}" for place, found in places.items()))
 
 
 def find_py_spy() -> str | None:

@@ -86,7 +86,12 @@ class _Nanny:
         order = {
             "argv": execution.argv,
             "cwd": str(execution.cwd) if execution.cwd else None,
-            "set": {**execution.env, "LAUNCH_RUN_ID": run_id, "LAUNCH_CHANNEL": str(channel)},
+            "set": {
+                **execution.env,
+                "LAUNCH_RUN_ID": run_id,
+                "LAUNCH_CHANNEL": str(channel),
+                "LAUNCH_TRACER": str(os.getpid()),
+            },
             "unset": _matching(execution.unset, os.environ),
             "grace": GRACE,
             "remove": str(channel),

@@ -62,6 +62,7 @@ def main(arguments: Sequence[str]) -> None:
     """Runs one rank; returns when the trainer does."""
     events = channel.connect(os.environ)
     lifeline.die_with_parent()
+    lifeline.allow_inspection(os.environ)
     request = read(arguments)
     events.emit("phase", phase="import", pid=os.getpid())
     trainer.prepare(request.trainer)
