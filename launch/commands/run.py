@@ -98,7 +98,7 @@ def carry_out(
     """Start or resume the run, whose lock is held; `ranks` runs its processes to their end."""
     wait_until_gone(plan.model_dir, display.say)
     start = how_to_start(plan)
-    _refuse_problems(plan)
+    _refuse_problems(plan, redactor, display)
     display.say(f"{plan.stage} with {plan.trainer}: {plan.upstream.description}")
     display.say(f"batch: global {plan.batch}; run folder: {plan.folder}")
     clear_the_way(plan, start, display.say)
@@ -145,7 +145,7 @@ def run_steps(plan: Plan, composed: Composed, display: Display, steps: int) -> O
     and leaves no model. A plan of fewer steps runs to its end. Raises UserError when it cannot be started."""
     redactor, began = Redactor(os.environ), time.time()
     with held(plan.folder, display.say):
-        _refuse_problems(plan)
+        _refuse_problems(plan, redactor, display)
         prepare(plan, display.say)
         folder = RunFolder(plan.folder, redactor)
         with in_use(plan, display.say):
@@ -162,7 +162,7 @@ def run_steps(plan: Plan, composed: Composed, display: Display, steps: int) -> O
 def _cache_only(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -> int:
     """Build the tokenised data of a run and say where it is. The pass is no run: it leaves no DONE."""
     with held(plan.folder, display.say):
-        _refuse_problems(plan)
+        _refuse_problems(plan, redactor, display)
         prepare(plan, display.say)
         folder = RunFolder(plan.folder, redactor)
         with in_use(plan, display.say):
@@ -180,8 +180,11 @@ def _cache_only(plan: Plan, composed: Composed, redactor: Redactor, display: Dis
     return EXIT_DONE
 
 
-def _refuse_problems(plan: Plan) -> None:
-    problems = preflight(plan)
+def _refuse_problems(plan: Plan, redactor: Redactor, display: Display) -> None:
+    """Raises UserError with what keeps this machine from running the plan; says what is odd, and what `allow` allows."""
+    problems, said = preflight(plan)
+    for problem in said:
+        display.say(f"warning: {redactor.redact_text(str(problem))}")
     if problems:
         raise UserError(problems)
 

@@ -52,10 +52,13 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def preflight(plan: Plan) -> list[Problem]:
-    """What keeps this machine from running the plan, without what `allow` names; the slow rules are left to `check`."""
+def preflight(plan: Plan) -> tuple[list[Problem], list[Problem]]:
+    """What keeps this machine from running the plan; and what is odd about it, or would stop it if `allow` did not name
+    it. The slow rules are left to `check`."""
     findings = inspect(plan, [rule for rule in RULES if not rule.slow])
-    return [finding.problem() for finding in findings if finding.stops]
+    stopping = [finding.problem() for finding in findings if finding.stops]
+    said = [finding.problem() for finding in findings if finding.allowed or finding.verdict == Verdict.warn]
+    return stopping, said
 
 
 def inspect(plan: Plan, rules: Sequence[Rule] = RULES) -> list[Finding]:
