@@ -12,7 +12,12 @@ from launch.config.line import parse_line
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, UserError
 
 # verb -> the module of its function; imported when the verb is used. The first ones compose a stage with Hydra.
-STAGE_VERBS = {"run": "launch.commands.run", "plan": "launch.commands.plan", "check": "launch.commands.check"}
+STAGE_VERBS = {
+    "run": "launch.commands.run",
+    "plan": "launch.commands.plan",
+    "check": "launch.commands.check",
+    "rollout": "launch.commands.rollout",
+}
 OWN_VERBS = {
     "status": "launch.commands.status",
     "logs": "launch.commands.logs",

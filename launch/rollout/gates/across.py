@@ -39,15 +39,13 @@ def same_schedule(case: Case) -> Judgement | None:
     if case.before is None:
         return None
     config = case.config.same_schedule
-    pairs = _paired(case.before, case.now, "lr")
-    highest = case.now.setup.rate
-    if not pairs or highest <= 0:
+    worst = _rate_apart(case)
+    if worst is None:
         return warned("no learning rate was logged")
-    differences = [(abs(a - b) / highest, step, a, b) for step, a, b in pairs]
-    most, step, a, b = max(differences)
-    told = {"most": most, "step": step, "steps": len(pairs)}
+    most, step, a, b = worst
+    told = {"most": most, "step": step}
     if most <= config.differs:
-        return passed(f"the learning rates of {len(pairs)} steps differ by {most:.2%} of the highest at most", **told)
+        return passed(f"the learning rates differ by {most:.2%} of the highest at most", **told)
     said = f"at step {step} the learning rate is {b:.4g}, {case.before.setup.width} had {a:.4g}"
     return failed(said, **told) if most > config.wrong else warned(said, **told)
 
@@ -74,7 +72,10 @@ def loss_parity(case: Case) -> Judgement | None:
         said = f"loss {b:.6g} at step {step}, {case.before.setup.width} had {a:.6g}: {first:.2g} apart, at most"
         return failed(f"{said} {first_limit:g} can be rounding", **told)
     if median > limit:
-        return failed(f"the losses of {len(pairs)} steps are {median:.2g} apart, at most {limit:g} can be", **told)
+        said = f"the losses of {len(pairs)} steps are {median:.2g} apart, at most {limit:g} can be rounding"
+        worst = _rate_apart(case)
+        rates = worst is not None and worst[0] > case.config.same_schedule.differs
+        return failed(f"{said}; the learning rates are not the same either" if rates else said, **told)
     masters = "" if alike else "; one of the two has no fp32 master weights"
     return passed(f"{first:.1g} apart at step {step}, {median:.1g} over {len(pairs)} steps{masters}", **told)
 
@@ -98,6 +99,13 @@ def scaling(case: Case) -> Judgement | None:
     if efficiency < case.config.scaling.least:
         return failed(said, **told)
     return warned(said, **told) if efficiency < case.config.scaling.low else passed(said, **told)
+
+
+def _rate_apart(case: Case) -> tuple[float, int, float, float] | None:
+    """Where the learning rates are furthest apart: the share of the highest one, the step, the rates before and now."""
+    highest = case.now.setup.rate
+    pairs = _paired(case.before, case.now, "lr") if case.before is not None else []
+    return max(((abs(a - b) / highest, step, a, b) for step, a, b in pairs), default=None) if highest > 0 else None
 
 
 def _paired(before: Measured, now: Measured, name: str) -> list[tuple[int, float, float]]:

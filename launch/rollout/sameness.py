@@ -1,0 +1,157 @@
+"""What is not the same at every width of a rollout, and by how much; found in the plans, before anything runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launch.config.schema import Family, Launcher, Precision
+from launch.planning.plan import Plan
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`what` differs between the widths, `bound`: by how much at most, or None where nobody knows; `cure`: what would
+    make it the same."""
+
+    id: str
+    what: str
+    bound: str | None
+    cure: str | None = None
+
+    def __str__(self) -> str:
+        parts = [self.what, self.bound or "how much is not known", *([self.cure] if self.cure else [])]
+        return f"{'; '.join(parts)} [{self.id}]"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "id": self.id,
+            "what": self.what,
+            "bound": self.bound,
+            "cure": self.cure,
+        }
+
+
+def differences(plans: Sequence[Plan]) -> tuple[Difference, ...]:
+    """Everything that differs between the widths but the number of accumulation steps. [] for one width."""
+    if len(plans) < 2:
+        return ()
+    rules = (_other_flags, _master_weights, _warmup, _schedule, _last_step, _dropout, _sharding)
+    return tuple(found for rule in rules if (found := rule(plans)) is not None)
+
+
+def _other_flags(plans: Sequence[Plan]) -> Difference | None:
+    """Any flag besides accumulation and the output folder, and the clipping."""
+    carried = plans[0].config.trainer.launch
+    own = {carried.get("accumulation"), carried.get("output")}
+    names = {name for plan in plans for name in plan.flags} - own
+    missing = object()
+    differing = sorted(
+        name
+        for name in names
+        if len({str(plan.flags[name].value if name in plan.flags else missing) for plan in plans}) > 1
+    )
+    if not differing:
+        return None
+    return Difference("other_flags", f"the flags {', '.join(differing)} are not the same at every width", None)
+
+
+def _master_weights(plans: Sequence[Plan]) -> Difference | None:
+    """finetune.py:596 and dpo_tune_cache.py:338 load bf16 weights; DeepSpeed makes fp32 master weights of them."""
+    first = plans[0].config.trainer
+    if first.family != Family.open_instruct or first.launcher == Launcher.torchrun:
+        return None
+    with_zero = [str(plan.parallel.width) for plan in plans if plan.parallel.zero_stage]
+    without = [str(plan.parallel.width) for plan in plans if not plan.parallel.zero_stage]
+    if not with_zero or not without or plans[0].parallel.precision != Precision.bf16:
+        return None
+    what = (
+        f"{_words(without)} without DeepSpeed: AdamW updates bf16 weights; {_words(with_zero)} with fp32 master weights"
+    )
+    bound = (
+        "an update below 1/256 of a weight can be lost without them; the gate loss_parity has a tolerance of its own"
+    )
+    one = any(plan.batch.width == 1 and not plan.parallel.zero_stage for plan in plans)
+    cure = "parallel_at_one=zero2 (or zero3_offload, where memory is short) compares exactly" if one else None
+    return Difference("master_weights", what, bound, cure)
+
+
+def _warmup(plans: Sequence[Plan]) -> Difference | None:
+    """open-instruct rounds the warm-up down in units of a rank's step: int(steps x ranks x ratio) (finetune.py:355,
+    dpo_tune_cache.py:458); transformers rounds it up in optimizer steps at every width."""
+    recipe = plans[0].config.recipe
+    if not _steps_times_ranks(plans) or not recipe.warmup_ratio:
+        return None
+    if recipe.max_steps is None:
+        bound = "less than one optimizer step"
+        return Difference("warmup_rounding", "the end of the warm-up is rounded by the number of ranks", bound)
+    lengths = {
+        plan.batch.width: warmup_steps(recipe.max_steps, recipe.warmup_ratio, plan.batch.width) for plan in plans
+    }
+    if len(set(lengths.values())) == 1:
+        return None
+    told = ", ".join(f"{length:g} on {width}" for width, length in lengths.items())
+    most = max(lengths.values()) - min(lengths.values())
+    whole = max(1, math.ceil(min(lengths.values())))
+    cure = f"recipe.warmup_ratio={(whole + 1e-4) / recipe.max_steps:.6f} is {whole} at every width"
+    bound = f"{most:g} optimizer steps"
+    return Difference("warmup_rounding", f"the warm-up is rounded by the number of ranks: {told}", bound, cure)
+
+
+def warmup_steps(steps: int, ratio: float, ranks: int) -> float:
+    """The length of open-instruct's warm-up in optimizer steps: its scheduler is stepped once a rank and step
+    (accelerate/scheduler.py:67)."""
+    return int(steps * ranks * ratio) / ranks
+
+
+def _schedule(plans: Sequence[Plan]) -> Difference | None:
+    """Without max_steps open-instruct counts the steps of the schedule before it shards the data (finetune.py:684)."""
+    if not _steps_times_ranks(plans) or plans[0].config.recipe.max_steps is not None:
+        return None
+    what = "the length of the learning-rate schedule is counted before the data is shared among the ranks, and rounded"
+    epochs = plans[0].config.recipe.epochs
+    bound = "less than one optimizer step" + (f" for each of the {epochs} epochs" if epochs > 1 else "")
+    return Difference("schedule_rounding", what, bound, "recipe.max_steps=N says it exactly")
+
+
+def _last_step(plans: Sequence[Plan]) -> Difference | None:
+    """accelerate gives every rank as many micro batches: it repeats samples of the beginning (data_loader.py,
+    BatchSamplerShard, even_batches)."""
+    if plans[0].config.trainer.launcher == Launcher.torchrun:
+        return None
+    widest = max(plan.batch.width for plan in plans)
+    samples = (widest - 1) * plans[0].batch.per_device
+    what = "the last optimizer step of an epoch is filled up so that every rank has as many micro batches"
+    return Difference("end_of_epoch", what, f"at most {samples} samples of an epoch are seen twice on {widest} ranks")
+
+
+def _dropout(plans: Sequence[Plan]) -> Difference | None:
+    """Every rank draws its own masks."""
+    flags = plans[0].flags
+    rate = flags["lora_dropout"].value if "lora_dropout" in flags else None
+    adapters = any(name in flags and flags[name].value for name in ("use_lora", "use_peft"))
+    if not adapters or rate in (0, 0.0):
+        return None
+    what = "LoRA's dropout draws other masks on each rank"
+    return Difference("dropout", what, "noise of the same size at every width", "flags.lora_dropout=0.0 takes it away")
+
+
+def _sharding(plans: Sequence[Plan]) -> Difference | None:
+    if plans[0].config.trainer.launcher != Launcher.torchrun:
+        return None
+    what = f"{plans[0].trainer} shards its data and its model by OLMo-core: that its steps are the same is not proven"
+    return Difference("olmo_core_sharding", what, "the gates same_data and loss_parity compare the steps")
+
+
+def _steps_times_ranks(plans: Sequence[Plan]) -> bool:
+    trainer = plans[0].config.trainer
+    return trainer.family == Family.open_instruct and trainer.launcher == Launcher.accelerate
+
+
+def _words(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
