@@ -29,6 +29,5 @@ def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, subset: str
         chosen.append("trainer_steps")
         if subset:
             chosen.append(f"trl_subset={subset}")
-    if trainer in PATCHES["evidence"].trainers:
-        chosen.append("evidence")
+    chosen += [name for name in ("olmo_core_console", "evidence") if trainer in PATCHES[name].trainers]
     return tuple(chosen)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -129,6 +132,57 @@ def test_olmo_core_console_blocks(trainer: str) -> None:
     }
     assert math.isnan(float(str(steps[1]["loss"])))
     assert of_kind(events, "total_steps") == [{"steps": 12}]
+
+
+def test_what_the_patched_console_logger_prints_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """OLMo-core's own callback with the worker's patch, and dpo.py's metrics: loss, rewards, tokens, padding."""
+    console = pytest.importorskip("olmo_core.train.callbacks.console_logger", reason="the trainers are not installed")
+    from launch.worker.channel import Events
+    from launch.worker.patches import PATCHES, Context, install
+    from launch.worker.trainer import Trainer
+
+    original = console.ConsoleLoggerCallback.__init__
+    context = Context(Trainer(None, "none", ()), Events(None, 0))
+    try:
+        install(PATCHES["olmo_core_console"], context)
+        logger = console.ConsoleLoggerCallback()
+    finally:
+        console.ConsoleLoggerCallback.__init__ = original
+    progress = SimpleNamespace(time_remaining=None)
+    logger.trainer = SimpleNamespace(training_progress=progress, max_steps=20, epoch=1, global_step=3, hard_stop=None)
+    metrics = {
+        "train_loss": 0.693147,
+        "rewards/accuracy": 0.5,
+        "rewards/margin": -0.0123,
+        "logps/chosen": -1234.5,
+        "train/token_count": 12345.0,
+        "train/padding_fraction": 0.25,
+        "learning_rate": 5e-7,
+        "perf/seconds_per_step": 1.5,
+        "perf/mfu_step": 40.0,
+        "optim/total grad norm": 2.5,
+    }
+    handler = logging.StreamHandler(sys.stdout)
+    console.log.addHandler(handler)
+    console.log.setLevel(logging.INFO)
+    try:
+        logger.log_metrics(3, metrics)
+    finally:
+        console.log.removeHandler(handler)
+    [step] = of_kind(read("dpo", capsys.readouterr().out), "step")
+    assert step == {
+        "step": 3,
+        "epoch": 1,
+        "loss": pytest.approx(0.6931, abs=1e-4),
+        "rewards/accuracy": 0.5,
+        "rewards/margin": pytest.approx(-0.0123),
+        "logps/chosen": pytest.approx(-1234.5, abs=1),
+        "tokens": pytest.approx(12345, rel=1e-3),
+        "tokens_padded": pytest.approx(16460, rel=1e-3),
+        "lr": 5e-7,
+        "seconds": 1.5,
+        "grad_norm": 2.5,
+    }
 
 
 def test_an_olmo_core_marker_without_metrics_is_no_logged_step() -> None:

@@ -19,13 +19,16 @@ _NAMES = {
     "optim/total grad norm": "grad_norm",
     "throughput/total tokens": "total_tokens",
     "gpu_memory/GPU active mem (GiB)": "memory_gib",
+    "train/token_count": "tokens",
+    "perf/seconds_per_step": "seconds",
+    "learning_rate": "lr",
 }
 
 
 class OlmoCoreReader(StepReader):
     """`[step=5/100,epoch=1,eta=2m]` and indented `name=value` lines (olmo_core/train/callbacks/console_logger.py).
 
-    Of dpo.py the loss and rewards never reach the console: its step events have none, unless the worker sends them.
+    Of dpo.py the loss, rewards and tokens are there by the worker's patch olmo_core_console.
     """
 
     phase_lines: ClassVar[Mapping[str, str]] = {
@@ -67,6 +70,9 @@ class OlmoCoreReader(StepReader):
 
     def _finish(self) -> list[Event]:
         values, self._values = self._values, {}
+        wasted = values.pop("train/padding_fraction", None)
+        if wasted is not None and "tokens" in values and wasted < 1:
+            values["tokens_padded"] = round(values["tokens"] / (1 - wasted))
         if not values:  # a marker without metrics: not a logged step
             self._step = None
         return self._release(**values)

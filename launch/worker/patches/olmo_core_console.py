@@ -1,0 +1,47 @@
+"""OLMo-core's console logger prints a list of metrics; those of open_instruct/dpo.py are not among them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from .patch import Context, PatchInfo, Source
+
+_LOGGER = "olmo_core/train/callbacks/console_logger.py"
+# what olmo_core_train_modules.py:251-317 and olmo_core_callbacks.py:199-229 record, utilisation figures apart
+ALSO = (
+    "train_loss",
+    "learning_rate",
+    "logps/*",
+    "rewards/*",
+    "aux_loss",
+    "train/token_count",
+    "train/padding_fraction",
+    "perf/seconds_per_step",
+)
+
+
+def _print_more(_: Context) -> None:
+    from olmo_core.train.callbacks import ConsoleLoggerCallback
+
+    build = ConsoleLoggerCallback.__init__
+
+    @functools.wraps(build)
+    def build_with_more(self: Any, *arguments: Any, **options: Any) -> None:
+        build(self, *arguments, **options)
+        self.metrics = [*self.metrics, *(name for name in ALSO if name not in self.metrics)]
+
+    ConsoleLoggerCallback.__init__ = build_with_more
+
+
+PATCH = PatchInfo(
+    id="olmo_core_console",
+    reason="dpo.py's loss, rewards and tokens go to wandb only; OLMo-core's console logger prints them too",
+    trainers=("dpo", "olmo_core_finetune"),
+    condition="always",
+    sources=(
+        Source(_LOGGER, "metrics: List[str] = field(", 33, 33, "3.0.0"),
+        Source(_LOGGER, "if any(fnmatch(name, pat) for pat in self.metrics)", 77, 77, "3.0.0"),
+    ),
+    apply=_print_more,
+)
