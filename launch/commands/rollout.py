@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from functools import partial
 
 from launch.commands.machine import this_machine
@@ -16,6 +17,7 @@ from launch.errors import EXIT_DONE
 from launch.lifecycle.lock import held
 from launch.planning.plan import Plan, build_plan
 from launch.preflight.nvidia import Gpus, find_gpus
+from launch.preflight.rules import preflight
 from launch.redact import Redactor
 from launch.rollout.loop import Machine, Rules, run_widths
 from launch.rollout.record import Record, WidthRecord, refuse_another
@@ -27,6 +29,7 @@ from launch.runtime.folder import Outcome
 from launch.runtime.progress import Display, display_for
 
 _OF_HYDRA = ("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i")
+_PATIENCE = 20.0  # seconds
 
 
 def rollout(line: Line) -> int:
@@ -76,6 +79,8 @@ def _widths(record: Record, display: Display) -> int:
 
     def measure(width: PlannedWidth) -> Outcome:
         display.say(f"{width.label}: {record.steps} steps; {width.plan.batch}; {width.plan.folder}")
+        if width.ranks != record.widths[0].planned.ranks:
+            _until_free(width.plan)
         return run_steps(width.plan, width.composed, display, record.steps)
 
     told: set[str] = set()
@@ -129,6 +134,15 @@ def _gpus(planned: Planned) -> Gpus:
     plans: list[Plan] = [width.plan for width in planned.widths]
     on_gpus = any(plan.parallel.width.device == Device.cuda for plan in plans)
     return find_gpus(os.environ) if on_gpus else Gpus()
+
+
+def _until_free(plan: Plan) -> None:
+    """The driver takes a moment to give back the memory of the width before."""
+    if plan.parallel.width.device != Device.cuda:
+        return
+    until = time.monotonic() + _PATIENCE
+    while any(problem.id == "gpus_busy" for problem in preflight(plan)) and time.monotonic() < until:
+        time.sleep(1.0)
 
 
 def _card_gib(gpus: Gpus) -> float | None:

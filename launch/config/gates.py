@@ -31,7 +31,8 @@ class LossFallsGate:
     short: int = 8  # steps; of fewer no trend is told
     long: int = 50  # steps; from here on the loss must have fallen by `share`
     share: float = 0.01  # of the loss at the start
-    trend: float = 1.64  # Mann-Kendall z of a trend that is no accident: one-sided, 95 %
+    trend: float = 1.64  # Mann-Kendall's -z of a fall that is no accident: one-sided, 95 %
+    rise: float = 2.58  # z of a rise that is none: 99.5 %, for a red gate must not be an accident
 
 
 @dataclass

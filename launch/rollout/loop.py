@@ -40,7 +40,8 @@ class Rules:
 
 def run_widths(record: Record, machine: Machine, rules: Rules, changed: Callable[[WidthRecord], None]) -> int:
     """Take every width in its turn; `changed` is called whenever a width has. Returns the exit code: 0 when all have
-    passed, 3 when a gate is red or a width can't run here, 130 when the user ended it."""
+    passed, 3 when a gate is red or a width can't run here, 130 when the user ended it. Raises UserError when the first
+    width can't be started."""
     before: Measured | None = None
     for width in record.widths:
         width.why = _out_of_reach(width.planned, machine)
@@ -84,6 +85,9 @@ def _take(
         outcome = machine.run(width.planned)
     except UserError as error:
         width.state, width.why = State.stopped, "; ".join(str(problem) for problem in error.problems)
+        if width is record.widths[0]:
+            changed(width)
+            raise  # nothing was started
         return
     look()
     width.state = State.interrupted if outcome.exit_code == EXIT_INTERRUPTED else _verdict(width)
@@ -98,7 +102,8 @@ def _out_of_reach(planned: PlannedWidth, machine: Machine) -> str | None:
     if width.device != "cuda" or width.local <= machine.cards:
         return None
     has = {0: "no GPU", 1: "one GPU"}.get(machine.cards, f"{machine.cards} GPUs")
-    return f"{width.local} GPUs are needed and this machine has {has}"
+    needed = "one GPU is" if width.local == 1 else f"{width.local} GPUs are"
+    return f"{needed} needed and this machine has {has}"
 
 
 def _put_aside(planned: PlannedWidth) -> None:

@@ -127,7 +127,9 @@ def _last_step(plans: Sequence[Plan]) -> Difference | None:
     widest = max(plan.batch.width for plan in plans)
     samples = (widest - 1) * plans[0].batch.per_device
     what = "the last optimizer step of an epoch is filled up so that every rank has as many micro batches"
-    return Difference("end_of_epoch", what, f"at most {samples} samples of an epoch are seen twice on {widest} ranks")
+    return Difference(
+        "end_of_epoch", what, f"samples of an epoch that are seen twice on {widest} ranks: at most {samples}"
+    )
 
 
 def _dropout(plans: Sequence[Plan]) -> Difference | None:

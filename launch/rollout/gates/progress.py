@@ -50,7 +50,7 @@ def loss_falls(case: Case) -> Judgement | None:
     fallen = (start - end) / abs(start) if start else 0.0
     told = {"start": start, "end": end, "fallen": fallen, "trend": z, "slope": theil_sen(losses), "steps": len(losses)}
     said = f"from {start:.4g} to {end:.4g} ({-fallen:+.1%}) in {len(losses)} steps"
-    if z >= config.trend:
+    if z >= config.rise:
         return failed(f"the loss rises: {said}", **told)
     long = len(losses) >= config.long
     if z <= -config.trend and (not long or fallen >= config.share):

@@ -14,27 +14,21 @@ _TORCHRUN = ("dpo", "olmo_core_finetune")  # OLMo-core's trainers: nothing in th
 def evidence_complete(case: Case) -> Judgement | None:
     """Upstream falls back in silence: Liger, packing, ZeRO or a rank may be missing and the loss still falls."""
     asked = [item for item in case.now.evidence if item.get("requested") is not None]
-    if not asked:
-        if not case.now.finished:
-            return None
-        why = f"nothing looks at {case.now.setup.trainer}'s own objects"
-        return warned(why) if case.now.setup.trainer in _TORCHRUN else failed("the run proved nothing of its plan")
     refuted = [item for item in asked if item.get("verdict") == "refuted"]
-    open_ = [item for item in asked if item.get("verdict") not in ("refuted", "proven")]
-    told = {"asked": len(asked), "proven": len(asked) - len(refuted) - len(open_)}
+    told = {"asked": len(asked), "proven": sum(item.get("verdict") == "proven" for item in asked)}
     if refuted:
-        found = "; ".join(
-            f"{item['what']}={item['requested']} was asked for, {item.get('found')} is" for item in refuted
-        )
-        return failed(found, refuted=[item["what"] for item in refuted], **told)
-    if open_ and not case.now.finished:
+        said = (f"{item['what']}={item['requested']} was asked for, {item.get('found')} is" for item in refuted)
+        return failed("; ".join(said), refuted=[item["what"] for item in refuted], **told)
+    if asked and told["proven"] == len(asked):
+        named = {item["what"]: item.get("found") for item in case.now.evidence}
+        shown = [f"{name} {named[name]}" for name in ("liger", "packing", "attention", "dtype") if named.get(name)]
+        return passed(f"all {len(asked)} proven; {', '.join(shown)}", **told)
+    if not case.now.finished:
         return None  # it died before they were looked at: another gate says of what
-    if open_:
-        names = ", ".join(f"{item['what']}={item['requested']}" for item in open_)
-        return failed(f"nothing proves {names}", unproven=[item["what"] for item in open_], **told)
-    named = {item["what"]: item.get("found") for item in case.now.evidence}
-    shown = [f"{name} {named[name]}" for name in ("liger", "packing", "attention", "dtype") if named.get(name)]
-    return passed(f"all {len(asked)} proven; {', '.join(shown)}", **told)
+    names = ", ".join(f"{item['what']}={item['requested']}" for item in asked if item.get("verdict") != "proven")
+    if case.now.setup.trainer in _TORCHRUN:
+        return warned(f"nothing looks at {case.now.setup.trainer}'s own objects: not proven is {names or 'anything'}")
+    return failed(f"nothing proves {names}" if asked else "the run proved nothing of its plan", **told)
 
 
 @gate("all_ranks_step", "each rank tells of its model at its first step; gradients are reduced over all in every one")
