@@ -1,0 +1,149 @@
+"""What supervision costs: the same command bare and supervised, in pairs, on one machine.
+
+    python benchmarks/overhead.py [--pairs 5] [--steps 60] [--trainer trl_sft] [--processes 1] [--out FILE.json]
+
+Bare is the run folder's command.sh (`accelerate launch ...`) in a shell, its output in a file; supervised is
+`python -m launch run` of the same plan. The two take turns, and each pair begins with the other one. Three times are
+compared: the training loop by the trainer's own clock, the trainer's command as a whole, and everything that the user
+waits for (planning, preflight and record included). On a machine that does other work too, the pairs differ by more
+than supervision costs: the CPU time of the supervising processes, read from the system, does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parent.parent
+STAGES = {"trl_sft": "demo", "finetune": "demo", "trl_dpo": "demo_dpo", "dpo_tune_cache": "demo_dpo"}
+PACKAGES = ("torch", "transformers", "accelerate", "trl", "psutil")
+_RUNTIME = re.compile(r"'train_runtime': '?([\d.]+)")  # what transformers' Trainer prints at its end
+
+
+def supervised(home: Path, words: list[str], name: str) -> dict[str, float]:
+    """Run the plan under the supervisor; seconds of the loop, of the trainer's command and of everything."""
+    log = home / f"{name}.log"
+    began = time.perf_counter()
+    with log.open("wb") as out:
+        command = [sys.executable, "-m", "launch", "run", *words, f"name={name}"]
+        process = psutil.Popen(command, cwd=home, stdout=out, stderr=subprocess.STDOUT, env=_environment())
+        cpu = _cpu_until_end(process)
+    whole = time.perf_counter() - began
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {log.read_text()[-2000:]}")
+    folder = next((home / "runs").glob(f"*/{name}"))
+    done = json.loads((folder / "DONE").read_text(encoding="utf-8"))
+    times = {"whole": whole, "command": done["seconds"], "cpu_of_supervision": cpu}
+    return times | _loop(folder / "logs" / "rank-0.log")
+
+
+def _cpu_until_end(process: psutil.Popen) -> float:
+    """CPU seconds of the launcher and its nanny themselves, without the trainer; the last look before they ended."""
+    spent: dict[int, float] = {}
+    while process.poll() is None:
+        with contextlib.suppress(psutil.Error):
+            for one in [process, *process.children()]:
+                words = " ".join(one.cmdline())
+                if "nanny.py" in words or one.pid == process.pid:
+                    times = one.cpu_times()
+                    spent[one.pid] = times.user + times.system
+        time.sleep(0.1)
+    return sum(spent.values())
+
+
+def bare(home: Path, like: str, name: str) -> dict[str, float]:
+    """Run the command.sh of the run `like` in a shell, its output folder renamed to that of `name`."""
+    folder = next((home / "runs").glob(f"*/{like}"))
+    script = home / f"{name}.sh"
+    text = (folder / "command.sh").read_text(encoding="utf-8")
+    script.write_text(text.replace(str(folder), str(folder.with_name(name))), encoding="utf-8")
+    log = home / f"{name}.log"
+    began = time.perf_counter()
+    with log.open("wb") as out:
+        subprocess.run(["bash", str(script)], cwd=home, stdout=out, stderr=subprocess.STDOUT, check=True)
+    took = time.perf_counter() - began
+    return {"whole": took, "command": took} | _loop(log)
+
+
+def _loop(log: Path) -> dict[str, float]:
+    found = _RUNTIME.search(log.read_text(encoding="utf-8", errors="replace"))
+    return {"loop": float(found[1])} if found else {}
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+
+
+def measure(home: Path, words: list[str], pairs: int) -> list[dict[str, Any]]:
+    """The pairs, after one run that makes data and caches."""
+    supervised(home, words, "warm")
+    measured = []
+    for number in range(pairs):
+        pair: dict[str, Any] = {"load_before": os.getloadavg()[0]}
+        for how in ("supervised", "bare") if number % 2 else ("bare", "supervised"):
+            name = f"{how}-{number}"
+            pair[how] = bare(home, "warm", name) if how == "bare" else supervised(home, words, name)
+        measured.append(pair)
+        print(json.dumps(pair), flush=True)
+    return measured
+
+
+def summary(pairs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Median, least and greatest of supervised / bare - 1, by what was timed; the share of CPU time."""
+    found: dict[str, Any] = {}
+    for key in ("loop", "command", "whole"):
+        shares = [pair["supervised"][key] / pair["bare"][key] - 1 for pair in pairs if key in pair["bare"]]
+        if shares:
+            found[key] = {"median": statistics.median(shares), "min": min(shares), "max": max(shares)}
+    cpu = [pair["supervised"]["cpu_of_supervision"] / pair["supervised"]["whole"] for pair in pairs]
+    found["cpu_of_supervision_by_wall_time"] = {"median": statistics.median(cpu), "max": max(cpu)}
+    return found
+
+
+def main() -> int:
+    """Measure, print, and write JSON when asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--trainer", choices=STAGES, default="trl_sft")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    words = [f"stage={STAGES[asked.trainer]}", f"trainer={asked.trainer}", "device=cpu"]
+    words += [f"processes={asked.processes}", f"recipe.max_steps={asked.steps}"]
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = measure(Path(folder), words, asked.pairs)
+    result = summary(pairs)
+    for name, values in result.items():
+        print(f"{name}: " + ", ".join(f"{key} {value:+.2%}" for key, value in values.items()))
+    if asked.out:
+        record = {
+            "schema_version": 1,
+            "machine": {"platform": platform.platform(), "cores": os.cpu_count(), "python": platform.python_version()},
+            "versions": {name: metadata.version(name) for name in PACKAGES},
+            "command": f"python benchmarks/overhead.py --pairs {asked.pairs} --steps {asked.steps} "
+            f"--trainer {asked.trainer} --processes {asked.processes}",
+            "plan": words,
+            "pairs": pairs,
+            "supervised_by_bare_minus_1": result,
+        }
+        asked.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
