@@ -127,8 +127,10 @@ class RunFolder:
         }
         if outcome.cause:
             values |= {"cause": outcome.cause, "detail": list(outcome.detail)}
+        if outcome.cause_id:
+            values["cause_id"] = outcome.cause_id
         if outcome.cure:
-            values |= {"cause_id": outcome.cause_id, "cure": outcome.cure}
+            values["cure"] = outcome.cure
         if outcome.guard:
             values |= {"guard": outcome.guard, "checkpoint": outcome.checkpoint, "stacks": list(outcome.stacks)}
         self._write_json("FAILED" if outcome.exit_code else "DONE", values)

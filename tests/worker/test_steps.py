@@ -103,7 +103,7 @@ def test_finetune_logs_the_norm_that_it_clipped(norm: float | None, logged: dict
     logger = logging.Logger("__main__", logging.INFO)
     logger.addHandler(StepListener("finetune_grad_norm", Events(None, 0), lambda at: add_norm(at, clipped_at(norm))))
     metrics_to_log = {"loss": 1.0}
-    logger.info("  Step: 3, LR: 1e-05, Loss: 1.0, TPS: 10.0")
+    logger.info("[RANK 0]   Step: 3, LR: 1e-05, Loss: 1.0, TPS: 10.0")
     assert metrics_to_log == logged
 
 

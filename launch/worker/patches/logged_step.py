@@ -34,7 +34,7 @@ class StepListener(logging.Handler):
         try:
             message = record.getMessage()
             self.read(message)
-            if message.startswith(_STEP):
+            if _STEP in message:  # accelerate's loggers put the rank in front
                 self._step(logging_frame().f_locals)
         except Exception as error:
             self._events.warn(f"patch {self._patch} could not read a step: {type(error).__name__}: {error}")
