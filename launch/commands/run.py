@@ -181,12 +181,12 @@ def _cache_only(plan: Plan, composed: Composed, redactor: Redactor, display: Dis
 
 
 def _refuse_problems(plan: Plan, redactor: Redactor, display: Display) -> None:
-    """Raises UserError with what keeps this machine from running the plan; says what is odd, and what `allow` allows."""
+    """Raises UserError with what keeps this machine from running the plan; says what is odd, and what is allowed."""
     problems, said = preflight(plan)
-    for problem in said:
-        display.say(f"warning: {redactor.redact_text(str(problem))}")
     if problems:
         raise UserError(problems)
+    for problem in said:
+        display.say(f"warning: {redactor.redact_text(str(problem))}")
 
 
 def execution(plan: Plan) -> Execution:

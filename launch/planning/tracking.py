@@ -32,8 +32,7 @@ def track(
 ) -> dict[str, Flag]:
     """`flags` with those of `tracking` and `hub.push` in force; `run` is how the tracker names this run.
 
-    Raises UserError: `tracking_unsupported`, `no_tracking_entity`, `tracking_needs_key`, `push_unsupported`,
-    `bad_hub_name`, `owned_flag`.
+    Raises UserError: `tracking_unsupported`, `no_tracking_entity`, `push_unsupported`, `bad_hub_name`, `owned_flag`.
     """
     if config.cache_only:  # the pass trains nothing
         return dict(flags)
@@ -81,13 +80,11 @@ def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[P
         message = f"{trainer.name} has no wandb: its file maps none"
         return [Problem("tracking_unsupported", message, "tracking", "say tracking=tensorboard, or none")]
     if tracking == Tracking.wandb_offline and trainer.name in ("dpo", "olmo_core_finetune"):
-        if "WANDB_API_KEY" not in environ:
-            message = f"{trainer.name}: OLMo-core's callback wants WANDB_API_KEY even when wandb is offline"
-            return [Problem("tracking_needs_key", message, "tracking", "export it, or say tracking=tensorboard")]
-    elif tracking == Tracking.wandb and trainer.family == Family.open_instruct and not _entity(config, environ):
-        message = (
-            "without an entity open-instruct logs in to wandb on every rank and picks a team itself (utils.py:1338)"
-        )
+        # WandBCallback.check_if_canceled (olmo_core/train/callbacks/wandb.py:171)
+        message = f"{trainer.name} cannot be offline: OLMo-core asks wandb's server during the run if it was cancelled"
+        return [Problem("tracking_unsupported", message, "tracking", "say tracking=tensorboard, or wandb")]
+    if tracking == Tracking.wandb and trainer.family == Family.open_instruct and not _entity(config, environ):
+        message = "without an entity every rank of open-instruct logs in to wandb and picks a team (utils.py:1338)"
         cure = "say tracking_entity=NAME, your wandb user or team, or export WANDB_ENTITY"
         return [Problem("no_tracking_entity", message, "tracking", cure)]
     return []

@@ -20,6 +20,9 @@ def wandb_has_a_login(plan: Plan, machine: Machine) -> Finding:
     if plan.config.tracking != Tracking.wandb:
         return skipped(f"tracking={plan.config.tracking}")
     where = login(machine.environ)
+    if where != "WANDB_API_KEY" and plan.trainer in ("dpo", "olmo_core_finetune"):
+        facts = f"{plan.trainer} takes the key from WANDB_API_KEY only (olmo_core/train/callbacks/wandb.py:127)"
+        return failed(f"{facts} and it is not set", "export WANDB_API_KEY, or say tracking=tensorboard", "tracking")
     if where:
         return passed(f"a key in {where}")
     cure = "run `wandb login`, export WANDB_API_KEY, or say tracking=wandb_offline"

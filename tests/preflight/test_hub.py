@@ -98,4 +98,9 @@ def test_wandb_needs_a_login_only_online(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password x\n", encoding="utf-8")
     (tmp_path / ".netrc").chmod(0o600)
     assert wandb_has_a_login.inspect(online, without).verdict == Verdict.passed
+    words = ["stage=dpo", "trainer=dpo", "model=olmo2_1b", "tracking=wandb", "tracking_entity=me"]
+    olmo_core = build_plan(composed(*words), fixed_machine())
+    assert "WANDB_API_KEY only" in wandb_has_a_login.inspect(olmo_core, without).facts
+    key = Machine({"WANDB_API_KEY": "x"})
+    assert wandb_has_a_login.inspect(olmo_core, key).verdict == Verdict.passed
     assert login({"HOME": str(tmp_path), "WANDB_BASE_URL": "https://wandb.example.org"}) is None
