@@ -16,8 +16,9 @@ from launch.config.schema import Device
 from launch.errors import EXIT_DONE
 from launch.lifecycle.lock import held
 from launch.planning.plan import Plan, build_plan
+from launch.preflight.gpus import gpus_are_free
 from launch.preflight.nvidia import Gpus, find_gpus
-from launch.preflight.rules import preflight
+from launch.preflight.rules import inspect
 from launch.redact import Redactor
 from launch.rollout.loop import Machine, Rules, run_widths
 from launch.rollout.record import Record, WidthRecord, refuse_another
@@ -141,7 +142,7 @@ def _until_free(plan: Plan) -> None:
     if plan.parallel.width.device != Device.cuda:
         return
     until = time.monotonic() + _PATIENCE
-    while any(problem.id == "gpus_busy" for problem in preflight(plan)) and time.monotonic() < until:
+    while any(finding.stops for finding in inspect(plan, [gpus_are_free])) and time.monotonic() < until:
         time.sleep(1.0)
 
 

@@ -137,7 +137,7 @@ def _dropout(plans: Sequence[Plan]) -> Difference | None:
     flags = plans[0].flags
     rate = flags["lora_dropout"].value if "lora_dropout" in flags else None
     adapters = any(name in flags and flags[name].value for name in ("use_lora", "use_peft"))
-    if not adapters or rate in (0, 0.0):
+    if not adapters or rate == 0:
         return None
     what = "LoRA's dropout draws other masks on each rank"
     return Difference("dropout", what, "noise of the same size at every width", "flags.lora_dropout=0.0 takes it away")
@@ -147,7 +147,7 @@ def _sharding(plans: Sequence[Plan]) -> Difference | None:
     if plans[0].config.trainer.launcher != Launcher.torchrun:
         return None
     what = f"{plans[0].trainer} shards its data and its model by OLMo-core: that its steps are the same is not proven"
-    return Difference("olmo_core_sharding", what, "the gates same_data and loss_parity compare the steps")
+    return Difference("olmo_core_sharding", what, None, "the gates same_data and loss_parity compare the steps")
 
 
 def _steps_times_ranks(plans: Sequence[Plan]) -> bool:
