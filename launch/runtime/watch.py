@@ -25,6 +25,7 @@ from launch.runtime.stacks import Stacks, dump_stacks
 
 _TICK = 0.5  # seconds
 _DISK_EVERY = 5.0
+_CHECKPOINTS_EVERY = 60.0  # looking at every file of every checkpoint costs a network file system something
 _SHOWS_STACKS = ("stall", "dead_rank")
 
 
@@ -46,7 +47,8 @@ class Watch:
         self._processes: dict[int, psutil.Process] = {}
         self._gone: set[int] = set()
         self._measured = -_DISK_EVERY
-        self._checkpoint_size: tuple[Path, int] | None = None
+        self._checkpoint_size: int | None = None
+        self._sized = -_CHECKPOINTS_EVERY
         self._thread = threading.Thread(target=self._run, name="launch-guards", daemon=True)
 
     def start(self) -> None:
@@ -118,16 +120,12 @@ class Watch:
         output = self._oversight.output
         free = free_bytes(output) if output is not None else None
         if free is not None:
-            checkpoint = self._last_size() or self._oversight.checkpoint_bytes
+            if now - self._sized >= _CHECKPOINTS_EVERY:
+                self._sized = now
+                found = self._checkpoints()
+                self._checkpoint_size = saved(found[-1]).bytes if found else None
+            checkpoint = self._checkpoint_size or self._oversight.checkpoint_bytes
             self._judge(Disk(now, free, checkpoint, self._oversight.model_bytes))
-
-    def _last_size(self) -> int | None:
-        found = self._checkpoints()
-        if not found:
-            return None
-        if self._checkpoint_size is None or self._checkpoint_size[0] != found[-1].path:
-            self._checkpoint_size = (found[-1].path, saved(found[-1]).bytes)
-        return self._checkpoint_size[1]
 
     def _judge(self, fact: Fact) -> None:
         for verdict in self._panel.see(fact):
