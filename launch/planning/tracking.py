@@ -127,8 +127,9 @@ def _said_otherwise(flags: Mapping[str, Flag], trainer: TrainerConfig, added: Ma
 
     `flags.report_to=wandb` alone is the trap that this module is for. Names (a project, a revision) are the user's.
     """
-    owners = dict.fromkeys(("push_to_hub", "hf_repo_id", "hf_entity", "hub_model_id"), "hub.push=OWNER/NAME")
-    owners |= dict.fromkeys(("with_tracking", "report_to"), "tracking=wandb, wandb_offline, tensorboard or none")
+    owners = dict.fromkeys(("with_tracking", "report_to"), "tracking=wandb, wandb_offline, tensorboard or none")
+    pushing = ("hf_repo_id", "hf_entity", "hub_model_id") if "push_to_hub" in added else ()  # idle without a push
+    owners |= dict.fromkeys(("push_to_hub", *pushing), "hub.push=OWNER/NAME")
     problems = []
     for name, instead in owners.items():
         flag = flags.get(name)

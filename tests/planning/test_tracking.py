@@ -69,7 +69,7 @@ def test_every_trainer_takes_every_tracker_in_flags_that_it_has(trainer: str, tr
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_what_is_tracked_or_pushed_is_the_same_plan(trainer: str) -> None:
-    words = ["tracking=wandb_offline", "tracking_entity=lab"] + (
+    words = ["tracking=wandb", "tracking_entity=lab"] + (
         [] if trainer == "olmo_core_finetune" else ["hub.push=me/model"]
     )
     assert planned(trainer, *words).identity == planned(trainer).identity
@@ -104,7 +104,7 @@ def test_flags_that_the_key_owns_are_answered_with_the_key() -> None:
     assert refusal("finetune", "flags.with_tracking=true") == "owned_flag"
     assert refusal("finetune", "tracking=wandb_offline", "flags.report_to=[tensorboard]") == "owned_flag"
     assert refusal("finetune", "flags.push_to_hub=true") == "owned_flag"
-    assert refusal("finetune", "flags.hf_repo_id=a/b") == "owned_flag"
+    assert refusal("finetune", "hub.push=a/b", "flags.hf_repo_id=a/b") == "owned_flag"
     revision = planned("finetune", "hub.push=a/b", "flags.hf_repo_revision=v2")
     assert (revision.flags["hf_repo_revision"].value, revision.flags["hf_repo_revision"].said.origin) == (
         "v2",
