@@ -39,7 +39,7 @@ def test_a_run_from_its_start_to_its_end(tmp_path: Path) -> None:
     assert [values["step"] for values in metrics] == list(range(1, 21))
     assert metrics[3] == {
         "schema_version": 1, "step": 4, "loss": 1.25, "lr": 5e-06, "seconds": 1.0, "tokens": 100, "tokens_padded": 150,
-        "tokens_per_second": 100.0,
+        "tokens_per_second": 100.0, "tokens_per_second_total": 100.0, "padding_share": 0.333333,
     }  # fmt: skip
     assert [event["phase"] for event in finished.events() if event["kind"] == "phase"] == ["import", "training", "save"]
     lines = finished.shown.splitlines()
