@@ -1,0 +1,107 @@
+"""Runs that are not what was asked for end at their first step, and say why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_demo import launch, records
+from tests.integration.test_worker_training import HOLDS, LAUNCH, PATCHES, TRL_HOLDS, train, trainer_arguments
+from tests.integration.tiny_stage import TinyStage
+from tests.worker import ranks
+
+pytestmark = pytest.mark.slow
+
+SFT = "rms_norm,rope,swiglu,fused_linear_cross_entropy"
+
+
+def run_alone(
+    folder: Path, words: list[str | Path], trainer: str, environment: dict[str, str] | None = None
+) -> ranks.Finished:
+    """One CPU process of the worker with the trainer's usual patches."""
+    patches = [word for patch in PATCHES[trainer] for word in ("--patch", patch)]
+    return ranks.run(
+        [*patches, *words],
+        folder,
+        before_entry=(*LAUNCH, "--cpu", "--num_processes", "1"),
+        environment={"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **(environment or {})},
+    )
+
+
+def test_what_a_doctored_trainer_leaves_out_is_refuted(tmp_path: Path, tiny: TinyStage, open_instruct: Path) -> None:
+    """A finetune.py that takes --use_liger_kernel and --packing and does neither; its log looks as ever."""
+    text = (open_instruct / "open_instruct" / "finetune.py").read_text(encoding="utf-8")
+    doctored = text.replace("elif args.use_liger_kernel:", "elif args.use_liger_kernel and not logger:")
+    doctored = doctored.replace("    if args.packing:\n", "    if args.packing and not logger:\n")
+    assert doctored.count("and not logger:") == 2
+    script = tmp_path / "open_instruct" / "finetune.py"
+    script.parent.mkdir()
+    script.write_text(doctored, encoding="utf-8")
+    arguments = trainer_arguments("finetune", tiny, open_instruct)
+    arguments[1] = script
+    asked = {**HOLDS, "packing": "flatten", "liger": SFT}
+    expect = [word for key, value in asked.items() for word in ("--expect", f"{key}={value}")]
+    flags = ["--use_liger_kernel", "true", "--packing", "true"]
+    run = run_alone(tmp_path, [*expect, *arguments, *flags], "finetune", {"PYTHONPATH": str(open_instruct)})
+    assert run.code != 0
+    [error] = run.of_kind("error")
+    assert (error["type"], error["ids"]) == ("Unmet", ["refuted_liger", "refuted_packing"])
+    sentences = error["message"].split("; ")
+    assert sentences[0].startswith(f"asked for liger={SFT}, the trainer has none (rms_norm is in 0 of 5 places")
+    assert "asked for packing=flatten, the trainer has none (first micro batch: 4 rows of" in error["message"]
+    assert error["message"].endswith("allow=[refuted_liger,refuted_packing] runs it all the same")
+    assert "Step: 1" not in run.output[0]
+    assert f"launch: {error['message']}" in run.output[0].splitlines()
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_another_clipping_than_asked_stops_before_the_first_step(allow: bool, tmp_path: Path, tiny: TinyStage) -> None:
+    words = ["--expect", "clip=0.5", *(["--allow", "refuted_clip"] if allow else [])]
+    run = run_alone(tmp_path, [*words, *trainer_arguments("trl_sft", tiny, None)], "trl_sft")
+    [clip] = [event for event in run.of_kind("evidence") if event["what"] == "clip"]
+    assert (clip["requested"], clip["value"], clip["verdict"]) == ("0.5", "1.0", "refuted")
+    sentence = "asked for clip=0.5, the trainer has 1.0 (the trainer's own call before its first optimizer step)"
+    if allow:
+        assert run.code == 0, run.told()
+        assert [event["message"] for event in run.of_kind("warning")] == [f"{sentence} [refuted_clip], allowed"]
+        assert run.of_kind("step")
+    else:
+        assert run.code != 0
+        [error] = run.of_kind("error")
+        assert error["message"] == f"{sentence} [refuted_clip]; allow=[refuted_clip] runs it all the same"
+        assert run.of_kind("step") == []
+
+
+def test_trls_bins_under_zero3(tmp_path: Path, tiny: TinyStage) -> None:
+    flags = ("--packing", "true", "--packing_strategy", "bfd", "--max_length", "256")
+    run = train(tmp_path, "trl_sft", "zero3", tiny, None, flags=flags, asked={**TRL_HOLDS, "packing": "bins"})
+    for rank in (0, 1):
+        found = {event["what"]: event for event in run.finished.of_kind("evidence", rank)}
+        assert found["isolation"]["value"] == "documents are apart"
+        assert "documents" in found["packing"]["note"]
+        assert found["master_dtype"]["value"] == "fp32"
+
+
+def test_a_run_that_is_not_what_was_asked_exits_3(tmp_path: Path) -> None:
+    """A trainer file of the user's own, which believes TRL's word: TRL 1.16 takes `padding_free` for DPO and pads."""
+    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+    shipped = (Path(__file__).parents[2] / "configs" / "tulu" / "trainer" / "trl_dpo.yaml").read_text(encoding="utf-8")
+    own = shipped.replace("packing: { none: {} }", "packing: { none: {}, flatten: { padding_free: true } }")
+    assert own != shipped
+    folder = tmp_path / "own" / "trainer"
+    folder.mkdir(parents=True)
+    (folder / "trl_dpo.yaml").write_text(own, encoding="utf-8")
+    words = ["stage=demo_dpo", "trainer=trl_dpo", "recipe.packing=flatten", "recipe.max_steps=2", "name=unmet"]
+    ran = launch("run", *words, cwd=tmp_path, LAUNCH_CONFIG_DIR=str(tmp_path / "own"))
+    assert ran.returncode == 3, ran.stdout + ran.stderr
+    run = tmp_path / "runs" / "demo_dpo" / "unmet"
+    failed = json.loads((run / "FAILED").read_text(encoding="utf-8"))
+    assert (failed["exit_code"], failed["cause_id"], failed["steps"]) == (3, "refuted_packing", 0)
+    assert "stopped before its first logged step: rank 0: asked for packing=flatten, the trainer has none" in ran.stdout
+    items = {item["what"]: item for item in json.loads((run / "evidence.json").read_text(encoding="utf-8"))["items"]}
+    assert (items["packing"]["verdict"], items["packing"]["found"]) == ("refuted", "none")
+    assert (items["dtype"]["verdict"], items["clip"]["verdict"]) == ("proven", "unproven")
+    assert items["clip"]["how"] == "the run ended before it was looked at"
+    assert records(run / "metrics.jsonl") == []

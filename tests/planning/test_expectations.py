@@ -1,0 +1,67 @@
+"""What a plan asks the worker to prove."""
+
+from __future__ import annotations
+
+import pytest
+
+from launch.config.compose import Composed
+from launch.planning.expectations import allowed, expectations, requested
+from launch.planning.parallel import resolve_parallel
+from launch.planning.width import resolve_width
+from launch.worker.expectations import read
+from tests.conftest import composed
+
+
+def asked(stage: Composed) -> dict[str, str]:
+    parallel = resolve_parallel(stage.config, stage.config.trainer, resolve_width(stage.config, stage.origins))
+    return expectations(stage.config, parallel)
+
+
+@pytest.mark.parametrize(
+    ("words", "pairs"),
+    [
+        (
+            ["stage=sft", "gpus=8", "recipe.packing=flatten", "recipe.liger=true", "recipe.max_grad_norm=null"],
+            {
+                "distributed": "DEEPSPEED",
+                "zero_stage": "3",
+                "packing": "flatten",
+                "liger": "rms_norm,rope,swiglu,fused_linear_cross_entropy",
+                "clip": "none",
+                "chat_template": "tulu",
+                "dtype": "bf16",
+            },
+        ),
+        (
+            ["stage=dpo", "gpus=1", "recipe.liger=true", "recipe.attention=flash_2", "recipe.max_grad_norm=0.5"],
+            {"distributed": "NO", "liger": "rms_norm,rope,swiglu", "attention": "flash_2", "clip": "0.5"},
+        ),
+        (["stage=demo", "trainer=trl_sft", "recipe.packing=bins"], {"packing": "bins", "dtype": "fp32"}),
+    ],
+)
+def test_the_recipe_is_what_is_asked(words: list[str], pairs: dict[str, str]) -> None:
+    found = asked(composed(*words))
+    assert found.items() >= pairs.items()
+    read([f"{key}={value}" for key, value in found.items()])  # the worker understands all of it
+
+
+def test_what_the_recipe_leaves_open_is_not_asked() -> None:
+    assert {"liger", "attention"}.isdisjoint(asked(composed("stage=sft", "gpus=8")))
+
+
+def test_a_flag_of_the_users_own_wins_over_the_recipe() -> None:
+    found = asked(composed("stage=sft", "gpus=8", "flags.clip_grad_norm=0.3", "flags.packing=true"))
+    assert {"clip", "packing"}.isdisjoint(found)
+    assert "gradient_checkpointing" in found
+
+
+def test_a_trainer_that_nothing_looks_into_still_has_its_requests() -> None:
+    stage = composed("stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", "model=olmo2_1b", "gpus=8")
+    assert asked(stage) == {}
+    parallel = resolve_parallel(stage.config, stage.config.trainer, resolve_width(stage.config, stage.origins))
+    assert requested(stage.config, parallel)["packing"] == "bins"
+
+
+def test_only_ids_of_expectations_reach_the_worker() -> None:
+    stage = composed("stage=sft", "gpus=8", "allow=[refuted_liger,unproven_packing,upstream_mismatch]")
+    assert allowed(stage.config) == ("refuted_liger", "unproven_packing")
