@@ -97,10 +97,10 @@ def resumed_command(plan: Plan, start: Start) -> tuple[tuple[str, ...], tuple[st
     # the worker stops a run that does not go on where this checkpoint was made; of an epoch it can't know the step
     looked = chosen.unit == "step" and "evidence" in plan.patches
     expected = ("--expect", f"resumed_step={chosen.number}") if looked else ()
-    if plan.config.trainer.family == Family.trl:
-        return (*before, *expected, *behind, "--resume_from_checkpoint", str(chosen.path)), plan.patches
-    patch = f"exact_resume={chosen.path.name}"
-    return (*before, "--patch", patch, *expected, *behind), (*plan.patches, patch)
+    trl = plan.config.trainer.family == Family.trl
+    patch = "trl_exact_resume" if trl else f"exact_resume={chosen.path.name}"
+    told = ("--resume_from_checkpoint", str(chosen.path)) if trl else ()
+    return (*before, "--patch", patch, *expected, *behind, *told), (*plan.patches, patch)
 
 
 def last_step(metrics: Path) -> int:

@@ -89,7 +89,7 @@ def test_trl_is_told_the_checkpoint(tmp_path: Path) -> None:
     start = how_to_start(plan)
     command, patches = resumed_command(plan, start)
     assert command[-2:] == ("--resume_from_checkpoint", str(plan.model_dir / "checkpoint-20"))
-    assert patches == plan.patches
+    assert patches == (*plan.patches, "trl_exact_resume")
     clear_the_way(plan, start, print)
     assert not (plan.model_dir / "checkpoint-20" / "COMPLETED").exists()
 

@@ -59,6 +59,7 @@ def test_ids_are_stable() -> None:
         "olmo_core_console",
         "dpo_reference_cache",
         "exact_resume",
+        "trl_exact_resume",
         "deepspeed_on_cpu",
         "trainer_steps",
         "trl_subset",

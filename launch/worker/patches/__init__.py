@@ -18,6 +18,7 @@ from . import (
     olmo_core_console,
     reference_cache,
     resume,
+    resume_trl,
     trainer_steps,
     trl_subset,
 )
@@ -32,6 +33,7 @@ _ALL: tuple[PatchInfo, ...] = (
     dpo_steps.STEPS,
     reference_cache.CACHE,
     resume.RESUME,
+    resume_trl.RESUME,
     finetune_grad_norm.PATCH,
     evidence.PATCH,
     olmo_core_console.PATCH,

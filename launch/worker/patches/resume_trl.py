@@ -1,0 +1,44 @@
+"""Going on from a checkpoint of the last step with transformers' Trainer: it would train one step more.
+
+It looks for its end only after a step (trainer.py:1963). `launch` adds this patch to the command of a resumed TRL run
+alone; where a checkpoint is from in the middle, nothing is changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .patch import Context, PatchInfo, Source
+
+_TRAINER = "transformers/trainer.py"
+
+
+def _stop_at_the_end(context: Context) -> None:
+    from transformers import Trainer
+
+    run = Trainer._run_epoch
+
+    def run_epoch(self: Any, *arguments: Any, **options: Any) -> Any:
+        if self.state.global_step < self.state.max_steps:
+            return run(self, *arguments, **options)
+        print(f"launch: all {self.state.max_steps} steps are done; the model is saved", flush=True)
+        self.control.should_training_stop = True
+        return None
+
+    Trainer._run_epoch = run_epoch
+
+
+RESUME = PatchInfo(
+    id="trl_exact_resume",
+    reason="a run that is resumed from the checkpoint of its last step would train one step more",
+    trainers=("trl_sft", "trl_dpo"),
+    condition="the run is resumed",
+    sources=(
+        Source(_TRAINER, "self._run_epoch(", 1660, 1660, "5.23.0"),
+        Source(_TRAINER, "if self.control.should_training_stop:", 1673, 1673, "5.23.0"),
+        Source(
+            _TRAINER, "if self.control.should_epoch_stop or self.control.should_training_stop:", 1963, 1963, "5.23.0"
+        ),
+    ),
+    apply=_stop_at_the_end,
+)
