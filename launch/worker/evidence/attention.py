@@ -27,7 +27,7 @@ def look(subject: Subject, first: Fed | None, packing: str | None, requested: st
     if requested is not None:
         finding = finding.judged(requested, kinds == [_OWN_WORDS.get(requested, requested)] if kinds else None)
     packed = packing in (FLATTEN, BINS)
-    return [finding, _isolation(subject.model, first, kinds)] if packed else [finding]
+    return [finding, _isolation(subject, first, kinds)] if packed else [finding]
 
 
 def _implementations(model: Any) -> set[str]:
@@ -37,13 +37,13 @@ def _implementations(model: Any) -> set[str]:
     return {str(kind) for config in configs if (kind := getattr(config, "_attn_implementation", None))}
 
 
-def _isolation(model: Any, first: Fed | None, kinds: list[str]) -> Finding:
+def _isolation(subject: Subject, first: Fed | None, kinds: list[str]) -> Finding:
     how = "two documents through a one-layer copy of the model: the first one changed, the second one compared"
     note = _COST if not any(_FLASH in kind for kind in kinds) else None
     if first is None:
         return Finding("isolation", None, "the inputs of the first micro batch were not seen").judged("true", None)
     try:
-        leak = leaks(model, first.names)
+        leak = leaks(subject.model, first.names, subject.accelerator)
     except Exception as error:  # any model may refuse to be built or fed like this
         why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         return Finding("isolation", None, how, note=f"the trial did not run ({why})").judged("true", None)
@@ -51,23 +51,26 @@ def _isolation(model: Any, first: Fed | None, kinds: list[str]) -> Finding:
     return Finding("isolation", value, how, note=note).judged("true", not leak)
 
 
-def leaks(model: Any, names: frozenset[str]) -> bool:
+def leaks(model: Any, names: frozenset[str], accelerator: Any = None) -> bool:
     """Whether a document changes what comes out for the next one in its row.
 
     Tried on a new one-layer backbone of `model`'s class, with its attention, given the arguments `names` that the
     trainer gives the model. The real model's parameters may be partitioned over ranks: they are not touched, and
-    the random number generators are left as they were.
+    the random number generators are left as they were. `accelerator` says where and in what type the trainer
+    computes (offloaded parameters are elsewhere, and under autocast of another type); else the parameters do.
     """
     import torch
 
     backbone = getattr(model, model.base_model_prefix, model)
-    parameter = next(model.parameters())
-    with _generators_kept(parameter.device), torch.no_grad():
-        small = type(backbone)(_small(backbone.config)).to(parameter.device, parameter.dtype).eval()
+    parameter = next(parameter for parameter in model.parameters() if parameter.is_floating_point())
+    device = getattr(accelerator, "device", parameter.device)
+    dtype = torch.bfloat16 if getattr(accelerator, "mixed_precision", "no") == "bf16" else parameter.dtype
+    with _generators_kept(device), torch.no_grad():
+        small = type(backbone)(_small(backbone.config)).to(device, dtype).eval()
         for weight in small.parameters():
             # large enough that a leak shows above rounding
             weight.normal_(0.0, 0.5) if weight.dim() > 1 else weight.fill_(1.0)
-        ids = torch.arange(2 * _DOCUMENT, device=parameter.device)[None] % 16 + 1
+        ids = torch.arange(2 * _DOCUMENT, device=device)[None] % 16 + 1
         changed = ids.clone()
         changed[:, :_DOCUMENT] = 33 - ids[:, :_DOCUMENT]
         one, other = (small(**_arguments(row, names)).last_hidden_state[:, _DOCUMENT:] for row in (ids, changed))

@@ -21,23 +21,30 @@ def dtypes(subject: Subject, requested: str | None) -> list[Finding]:
     """ "dtype" (what the matrix products are computed in), "parameter_dtype", "master_dtype" (of the optimizer)."""
     if subject.model is None:
         return [Finding("dtype", None, "no model was prepared").judged(requested, None)] if requested else []
-    parameters = _most([parameter.dtype for parameter in subject.model.parameters()])
+    # of quantised weights the type that they are stored in says nothing; an adapter's own type is not the model's
+    parameters = [p for p in subject.model.parameters() if p.is_floating_point()]
+    types = _by_elements(parameters)
+    if not types:
+        return [Finding("dtype", None, "no parameters").judged(requested, None)] if requested else []
     mixed = str(getattr(subject.accelerator, "mixed_precision", "no"))
-    autocast = mixed == "bf16" and parameters == "fp32" and subject.engine is None
+    autocast = mixed == "bf16" and types[0] == "fp32" and subject.engine is None
     how = "autocast over fp32 parameters" if autocast else "the model's parameters"
-    found = [Finding("dtype", "bf16" if autocast else parameters, how)]
+    found = [Finding("dtype", "bf16" if autocast else types[0], how)]
     if requested is not None:
         found[0] = found[0].judged(requested, found[0].value == requested)
-    found.append(Finding("parameter_dtype", parameters, "the model's parameters"))
+    found.append(Finding("parameter_dtype", ",".join(types), "the model's parameters, by falling share"))
     master = _master(subject)
     if master is not None:
         found.append(Finding("master_dtype", master, "what the optimizer updates"))
     return found
 
 
-def _most(types: Iterable[Any]) -> str:
-    """The types by falling count, the usual case being one."""
-    return ",".join(short(dtype) for dtype, _ in Counter(types).most_common())
+def _by_elements(parameters: Iterable[Any]) -> list[str]:
+    """The types of `parameters` by falling number of elements; of a partitioned one all elements count."""
+    counts: Counter[str] = Counter()
+    for parameter in parameters:
+        counts[short(parameter.dtype)] += getattr(parameter, "ds_numel", None) or parameter.numel()
+    return [dtype for dtype, _ in counts.most_common()]
 
 
 def _master(subject: Subject) -> str | None:
@@ -48,8 +55,8 @@ def _master(subject: Subject) -> str | None:
     for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
         groups = getattr(optimizer, name, None)  # ZeRO-3; ZeRO-1 and ZeRO-2; the bf16 optimizer without ZeRO
         if groups:
-            return _most(group.dtype for group in groups)
-    return _most(p.dtype for group in optimizer.param_groups for p in group["params"]) or None
+            return ",".join(_by_elements(groups))
+    return ",".join(_by_elements(p for group in optimizer.param_groups for p in group["params"])) or None
 
 
 def checkpointing(subject: Subject, requested: str | None) -> list[Finding]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
@@ -34,6 +36,12 @@ def test_the_trial_works_in_the_types_of_training(dtype: torch.dtype) -> None:
     model = models.model().to(dtype)
     assert not attention.leaks(model, FLATTENED)
     assert attention.leaks(model, frozenset({"input_ids"}))
+
+
+def test_the_trial_computes_as_the_accelerator_does() -> None:
+    accelerator = SimpleNamespace(device=torch.device("cpu"), mixed_precision="bf16")
+    assert not attention.leaks(models.model(), FLATTENED, accelerator)
+    assert attention.leaks(models.model(), frozenset({"input_ids"}), accelerator)
 
 
 def test_the_trial_changes_nothing() -> None:

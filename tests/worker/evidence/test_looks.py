@@ -84,6 +84,18 @@ def test_types_of_the_products_the_parameters_and_the_optimizer(parameters: str,
     assert found["dtype"].verdict == ("proven" if computed == "bf16" else "refuted")
 
 
+def test_an_adapter_in_another_type_does_not_count_as_the_models() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(models.model().to(torch.bfloat16), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
+    this = models.subject(unwrap(adapted), optimizer=torch.optim.AdamW(trained))
+    found = {finding.what: finding for finding in numbers.dtypes(this, "bf16")}
+    assert (found["dtype"].value, found["dtype"].verdict) == ("bf16", "proven")
+    assert found["parameter_dtype"].value == "bf16,fp32"
+    assert found["master_dtype"].value == "fp32"
+
+
 @pytest.mark.parametrize("asked", ["true", "false"])
 @pytest.mark.parametrize("on", [True, False])
 def test_checkpointing_is_what_the_layers_do(on: bool, asked: str) -> None:
