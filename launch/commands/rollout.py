@@ -11,7 +11,7 @@ from launch.commands.machine import this_machine
 from launch.commands.run import run, run_steps
 from launch.config.compose import Composed, compose
 from launch.config.gates import Then
-from launch.config.line import Line
+from launch.config.line import Line, taken
 from launch.config.schema import Device
 from launch.errors import EXIT_DONE
 from launch.lifecycle.lock import held
@@ -22,7 +22,7 @@ from launch.preflight.rules import inspect
 from launch.redact import Redactor
 from launch.rollout.loop import Machine, Rules, run_widths
 from launch.rollout.record import Record, WidthRecord, refuse_another
-from launch.rollout.request import Request, read_request
+from launch.rollout.request import SHORT, WIDTHS, Request, read_request
 from launch.rollout.sameness import differences
 from launch.rollout.table import HEADS, markdown, row, text, verdict_line, width_lines
 from launch.rollout.widths import Planned, PlannedWidth, plan_widths
@@ -37,7 +37,7 @@ def rollout(line: Line) -> int:
     """Take the composed stage through its widths. Raises UserError when one of them cannot work; returns the exit
     code: 0 all passed, 3 a gate stopped it or a width was not run, and what the full run returned with then=run."""
     if any(word in _OF_HYDRA for word in line.words):
-        return compose(line, lambda composed: EXIT_DONE)
+        return compose(taken(line, (*WIDTHS, *SHORT))[1], lambda composed: EXIT_DONE)
     request = read_request(line)
     planned = plan_widths(request, partial(_composed, request), lambda one: build_plan(one, this_machine(one)))
     refuse_another(planned)

@@ -10,11 +10,11 @@ from itertools import pairwise
 from launch.config.line import Line, taken
 from launch.errors import Problem, UserError
 
+WIDTHS = ("gpus", "processes")
 # short for keys of the node `rollout`
 SHORT = ("steps", "then", "price_per_gpu_hour", "parallel_at_one")
 # said to each width's own run: it measures, and leaves neither a model nor a trace elsewhere
 PROBE = ("tracking=none", "hub.push=null", "recipe.checkpoint_steps=null")
-_WIDTH_KEYS = ("gpus", "processes")
 _NODES = re.compile(r"(\d+)x(\d+)")
 
 
@@ -42,9 +42,9 @@ class Request:
 def read_request(line: Line) -> Request:
     """Take the widths from the line. Raises UserError: `no_widths`, `bad_width`, `widths_not_ascending`,
     `widths_repeated`, `several_nodes`, `rollout_alone`."""
-    said, rest = taken(line, (*_WIDTH_KEYS, *SHORT))
+    said, rest = taken(line, (*WIDTHS, *SHORT))
     _refuse_others(line)
-    given = [key for key in _WIDTH_KEYS if key in said]
+    given = [key for key in WIDTHS if key in said]
     if len(given) != 1:
         told = "gpus= and processes= exclude each other" if given else "a rollout needs its widths"
         cure = "say gpus=1,2,8, or device=cpu processes=1,2,4"
