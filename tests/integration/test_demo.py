@@ -18,6 +18,11 @@ WIDTHS = {
     "two": (["processes=2"], {"distributed": "MULTI_CPU", "world_size": "2"}),
     "zero3": (["processes=2", "parallel=zero3"], {"distributed": "DEEPSPEED", "world_size": "2", "zero_stage": "3"}),
 }
+METRICS = {
+    *("loss", "lr", "grad_norm", "seconds", "tokens", "tokens_padded", "padding_share"),
+    *("tokens_per_second", "tokens_per_second_total"),
+}
+REWARDS = {"rewards/chosen", "rewards/rejected", "rewards/accuracy", "rewards/margin"}
 TOKEN = "hf_" + "PlantedTokenThatMustNeverBeWritten"
 
 pytestmark = pytest.mark.slow
@@ -67,11 +72,17 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
     steps = records(folder / "metrics.jsonl")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
     assert all(step["loss"] > 0 and step["schema_version"] == 1 for step in steps)
+    complete = METRICS | REWARDS if stage == "demo_dpo" else METRICS
+    assert all(complete <= step.keys() for step in steps)
     FIRST_LOSS.setdefault(trainer, {})[width] = steps[0]["loss"]
 
     events = records(folder / "events.jsonl")
     said = {event["what"]: event["value"] for event in events if event["kind"] == "evidence"}
     assert {key: str(said[key]) for key in expected} == expected
+
+    items = json.loads((folder / "evidence.json").read_text())["items"]
+    assert {item["verdict"] for item in items} == {"proven", None}
+    assert {"dtype", "packing", "clip", "gradient_checkpointing"} <= {i["what"] for i in items if i["verdict"]}
 
     plan = json.loads((folder / "plan.json").read_text())
     applied = {event["id"] for event in events if event["kind"] == "patch" and event["applied"]}
