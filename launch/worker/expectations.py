@@ -143,5 +143,17 @@ def watch(asked: Expected, events: Events) -> None:
             if value is not None:
                 had = getattr(got, what)
                 events.emit("evidence", what=what, value=had, requested=str(value), verdict="proven", how=_HOW)
+        backend = _backend()
+        if backend is not None:
+            events.emit("evidence", what="backend", value=backend, how="torch's process group")
 
     accelerator.when_built(compare)
+
+
+def _backend() -> str | None:
+    """What the ranks talk through, `cuda:nccl` or `cpu:gloo,...`; None for a rank that is alone."""
+    import torch
+
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    return str(torch.distributed.get_backend_config())
