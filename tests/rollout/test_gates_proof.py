@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from launch.config.schema import Device
 from launch.runtime.folder import Outcome
 from tests.rollout.cases import PROVEN, falling, measured, said, verdict
 
@@ -47,3 +48,15 @@ def test_every_rank_must_have_stepped() -> None:
     found = said("all_ranks_step", measured(ranks=4, looked=[0, 1, 3]))
     assert found is not None and found.stops and "rank 2" in found.said
     assert verdict("all_ranks_step", measured(ranks=2, looked=[], trainer="olmo_core_finetune")) == "warn"
+
+
+def test_several_gpus_talk_through_nccl() -> None:
+    def through(backend: str, device: Device = Device.cuda) -> str | None:
+        spoken = {"what": "backend", "requested": None, "found": backend, "verdict": None}
+        return verdict("all_ranks_step", measured(ranks=2, evidence=[PROVEN, spoken], device=device))
+
+    assert through("cuda:nccl") == "pass"
+    assert through("cpu:gloo,cuda:nccl") == "pass"
+    assert through("cpu:gloo,cuda:gloo") == "fail"
+    assert through("cpu:gloo,cuda:gloo", Device.cpu) == "pass"
+    assert "not seen" in str(said("all_ranks_step", measured(ranks=2)))

@@ -44,5 +44,8 @@ def all_ranks_step(case: Case) -> Judgement | None:
     if missing:
         names = ", ".join(str(rank) for rank in missing)
         return failed(f"no first step was seen of rank {names}", ranks=size, missing=missing)
-    through = "NCCL" if now.setup.device == Device.cuda else "gloo"
-    return passed(f"all {size} ranks made their first step and went on together, over {through}", ranks=size)
+    backend = next((str(item.get("found")) for item in now.evidence if item.get("what") == "backend"), None)
+    if now.setup.device == Device.cuda and backend is not None and "nccl" not in backend:
+        return failed(f"the ranks talk through {backend}, not NCCL", ranks=size, backend=backend)
+    through = f"through {backend}" if backend else "through a backend that was not seen"
+    return passed(f"all {size} ranks made their first step and went on together, {through}", ranks=size)
