@@ -17,6 +17,8 @@ STAGE_VERBS = {
     "plan": "launch.commands.plan",
     "check": "launch.commands.check",
     "rollout": "launch.commands.rollout",
+    "submit": "launch.commands.submit",
+    "node": "launch.commands.node",
 }
 OWN_VERBS = {
     "status": "launch.commands.status",

@@ -98,6 +98,7 @@ def compose(line: Line, task: Callable[[Composed], int]) -> int:
 def _register() -> None:
     schema = OmegaConf.structured(RootConfig)
     OmegaConf.set_struct(schema.flags, False)  # a trainer's own flag needs no `+`
+    OmegaConf.set_struct(schema.cluster.env, False)
     ConfigStore.instance().store(name="root", node=schema)
     Plugins.instance().register(_UserFolder)
 

@@ -1,0 +1,47 @@
+"""Where a node's task finds itself: which job, which of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from launch.errors import Problem, UserError
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """`hosts`: of the job's nodes, in Slurm's order. `restarts`: how often Slurm requeued the job."""
+
+    job_id: str
+    restarts: int
+    node_rank: int
+    hosts: tuple[str, ...]
+
+    @property
+    def host(self) -> str:
+        return self.hosts[self.node_rank]
+
+
+def this_allocation(environ: Mapping[str, str]) -> Allocation:
+    """Read from what srun sets, and LAUNCH_HOSTS, which the batch script asks of `scontrol show hostnames`: once a
+    job, and where there is a scontrol, which is not so in every container.
+
+    Raises UserError (`no_allocation`).
+    """
+    hosts = tuple(environ.get("LAUNCH_HOSTS", "").split())
+    try:
+        found = Allocation(
+            job_id=environ["SLURM_JOB_ID"],
+            restarts=int(environ.get("SLURM_RESTART_COUNT") or 0),
+            node_rank=int(environ["SLURM_NODEID"]),
+            hosts=hosts,
+        )
+    except (KeyError, ValueError) as error:
+        message = f"this is no task of a Slurm job's step ({error})"
+        cure = "`python -m launch submit` makes the batch script that runs it"
+        raise UserError(Problem("no_allocation", message, None, cure)) from error
+    if found.node_rank >= len(hosts):
+        message = f"LAUNCH_HOSTS names {len(hosts)} hosts and this is node {found.node_rank}"
+        cure = 'the batch script has to say LAUNCH_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST")'
+        raise UserError(Problem("no_allocation", message, None, cure))
+    return found

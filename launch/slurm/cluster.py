@@ -1,0 +1,84 @@
+"""The values of `cluster=` that Slurm would refuse, or would take for something else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from launch.config.cluster import ClusterConfig, Container
+from launch.config.origins import Origins
+from launch.errors import Problem
+from launch.redact import Redactor
+
+# sbatch(1), --time. A bare number is left out: YAML reads 4:00:00 without quotes as 14400, for Slurm ten days
+_TIME = re.compile(r"\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}|UNLIMITED", re.IGNORECASE)
+_MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_WORDS = ("partition", "account", "qos", "constraint", "exclude", "reservation", "gpu_type", "interface")
+_OWN_OPTIONS = ("--nodes", "-N", "--ntasks-per-node", "--job-name", "-J", "--output", "-o", "--array", "-a")
+
+
+def cluster_problems(cluster: ClusterConfig, origins: Origins, redactor: Redactor) -> list[Problem]:
+    """What is wrong with the values, one problem each."""
+    found = [*_forms(cluster), *_lists(cluster, redactor), *_container(cluster)]
+    return [Problem(each.id, each.message, origins.of(f"cluster.{each.where}").where, each.cure) for each in found]
+
+
+def _forms(cluster: ClusterConfig) -> Iterator[Problem]:
+    """Problems whose `where` is the key's name."""
+    for key in _WORDS:
+        value = getattr(cluster, key)
+        if value is not None and (not value or re.search(r"\s", value)):
+            yield Problem("bad_cluster_value", f"cluster.{key}={value!r} is no single word", key)
+    if cluster.time is not None and not _TIME.fullmatch(cluster.time):
+        cure = 'say HH:MM:SS, D-HH or D-HH:MM:SS, in YAML within quotes: time: "24:00:00"'
+        yield Problem("bad_time_limit", f"cluster.time={cluster.time} is no time limit", "time", cure)
+    if cluster.memory is not None and not _MEMORY.fullmatch(cluster.memory):
+        message = f"cluster.memory={cluster.memory} is no size"
+        yield Problem("bad_cluster_value", message, "memory", "say 500G, or 0 for a node's whole memory")
+    if cluster.cpus_per_rank is not None and cluster.cpus_per_rank < 1:
+        yield Problem("bad_cluster_value", f"cluster.cpus_per_rank={cluster.cpus_per_rank}", "cpus_per_rank", "say 8")
+    if 0 < cluster.heartbeat < 5 or cluster.heartbeat < 0:
+        cure = "say 5 seconds or more, or 0 for none"
+        yield Problem("bad_cluster_value", f"cluster.heartbeat={cluster.heartbeat} is too short", "heartbeat", cure)
+
+
+def _lists(cluster: ClusterConfig, redactor: Redactor) -> Iterator[Problem]:
+    for option in cluster.options:
+        name = option.split("=")[0]
+        if not option.startswith("-") or "\n" in option:
+            yield Problem("bad_cluster_value", f"{option!r} is no option of sbatch", "options", "say --NAME=VALUE")
+        elif name in _OWN_OPTIONS:
+            yield Problem("bad_cluster_value", f"{name} is launch's own to say", "options", "leave it out")
+    for name, value in cluster.env.items():
+        if not _NAME.fullmatch(name) or "\n" in value:
+            yield Problem("bad_cluster_value", f"{name!r} is no variable", "env")
+        elif redactor.redact_value(name, value) != value:
+            cure = "export it before you submit: the job has your environment"
+            yield Problem("secret_in_job", f"{name} looks like a secret, which no job folder may hold", "env", cure)
+    for line in (*cluster.setup, *cluster.modules):
+        if redactor.redact_text(line) != line:
+            cure = "export it before you submit: the job has your environment"
+            yield Problem("secret_in_job", "a line looks like a secret, which no job folder may hold", "setup", cure)
+
+
+def _container(cluster: ClusterConfig) -> Iterator[Problem]:
+    if cluster.container != Container.none and not cluster.image:
+        yield Problem("bad_cluster_value", f"cluster.container={cluster.container} needs cluster.image", "container")
+    if cluster.container == Container.none and (cluster.image or cluster.mounts):
+        cure = "say cluster.container=pyxis or apptainer"
+        yield Problem("bad_cluster_value", "cluster.image without a container", "image", cure)
+
+
+def unshared(cluster: ClusterConfig, folders: dict[str, Path]) -> list[Problem]:
+    """The folders, by the key that says them, that lie in none of the shared ones."""
+    if not cluster.shared:
+        return []
+    roots = [Path(root).expanduser().resolve() for root in cluster.shared]
+    cure = f"the nodes share {', '.join(cluster.shared)} (cluster.shared)"
+    return [
+        Problem("not_shared", f"{folder} is not shared by the nodes", key, cure)
+        for key, folder in folders.items()
+        if not any(folder.resolve().is_relative_to(root) for root in roots)
+    ]

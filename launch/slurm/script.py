@@ -1,0 +1,113 @@
+"""The batch script of a run: a few options for Slurm, the environment, and one srun of `python -m launch node`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jinja2
+
+from launch.config.cluster import ClusterConfig, Container, GpuSpelling
+from launch.config.schema import Device
+from launch.planning.width import Width
+
+_TEMPLATE = Path(__file__).with_name("job.sbatch.j2")
+_GPU_OPTIONS = {
+    GpuSpelling.gres: "--gres=gpu:",
+    GpuSpelling.gpus_per_node: "--gpus-per-node=",
+    GpuSpelling.gpus_per_task: "--gpus-per-task=",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a batch script says. `words`: of the stage, for `launch node`. `output`: the log's path, where Slurm fills
+    in %x and %j. `exports`: variables."""
+
+    name: str
+    title: str
+    width: Width
+    cluster: ClusterConfig
+    words: Sequence[str]
+    cwd: str
+    python: str
+    output: str
+    exports: Mapping[str, str] = field(default_factory=dict)
+
+
+def render(job: Job) -> str:
+    """The script's text, which ends in a newline."""
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    command = [*_in_container(job.cluster), job.python, "-m", "launch", "node"]
+    before = _before(job)
+    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+        literal=any(sign in text for text in (*before, *job.words, job.cwd, *command) for sign in "$`"),
+        title=job.title.replace("\n", " "),
+        options=_options(job),
+        before=before,
+        cwd=shlex.quote(job.cwd),
+        srun=[shlex.quote(word) for word in _srun(job)],
+        command=shlex.join(command),
+        words=[shlex.quote(word) for word in job.words],
+    )
+
+
+def _options(job: Job) -> list[str]:
+    cluster, width = job.cluster, job.width
+    found = [f"--job-name={job.name}", f"--nodes={width.nodes}", "--ntasks-per-node=1"]
+    if cluster.cpus_per_rank is not None:
+        found.append(f"--cpus-per-task={cluster.cpus_per_rank * width.local}")
+    if width.device == Device.cuda:
+        kind = f"{cluster.gpu_type}:" if cluster.gpu_type else ""
+        found.append(f"{_GPU_OPTIONS[cluster.gpus]}{kind}{width.local}")
+    if cluster.memory is not None:
+        found.append(f"--mem={cluster.memory}")
+    if cluster.exclusive:
+        found.append("--exclusive")
+    for name in ("partition", "account", "qos", "time", "constraint", "exclude", "reservation"):
+        value = getattr(cluster, name)
+        if value is not None:
+            found.append(f"--{name}={value}")
+    found += [f"--output={job.output}", "--open-mode=append", "--no-requeue", *cluster.options]
+    return [_option(each) for each in found]
+
+
+def _option(text: str) -> str:
+    """An option as sbatch reads it in a comment: words split at blanks, `#` begins a comment."""
+    name, equals, value = text.partition("=")
+    return f'{name}{equals}"{value}"' if any(one in value for one in " #'&|()") else text
+
+
+def _before(job: Job) -> list[str]:
+    lines = [f"module load {shlex.quote(name)}" for name in job.cluster.modules]
+    lines += job.cluster.setup
+    variables = dict(job.exports)
+    if job.cluster.interface:
+        variables |= {"NCCL_SOCKET_IFNAME": job.cluster.interface, "GLOO_SOCKET_IFNAME": job.cluster.interface}
+    variables |= job.cluster.env
+    return lines + [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+
+
+def _srun(job: Job) -> list[str]:
+    """`--mpi=none`: nothing here is MPI's, and a cluster's default plugin may not work. Since 22.05 srun does not take
+    --cpus-per-task from the job."""
+    words = ["--mpi=none", "--kill-on-bad-exit=1"]
+    if job.cluster.cpus_per_rank is not None:
+        words.append(f"--cpus-per-task={job.cluster.cpus_per_rank * job.width.local}")
+    if job.cluster.container == Container.pyxis:
+        words.append(f"--container-image={job.cluster.image}")
+        words += [f"--container-mounts={','.join(job.cluster.mounts)}"] if job.cluster.mounts else []
+    return words
+
+
+def _in_container(cluster: ClusterConfig) -> list[str]:
+    if cluster.container != Container.apptainer:
+        return []
+    binds = [word for mount in cluster.mounts for word in ("--bind", mount)]
+    return ["apptainer", "exec", "--nv", *binds, str(cluster.image)]

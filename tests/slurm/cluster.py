@@ -1,0 +1,159 @@
+"""A real Slurm of four nodes on this machine, for the tests, and a stand-in for what a node starts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+LAB = Path(__file__).parent / "lab"
+NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "unshare")
+_PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+
+# Does what the test says in place of `accelerate launch`, once a node; anything else is the real interpreter.
+STAND_IN = """#!/bin/bash
+rank=0
+words=" $* "
+case $words in *accelerate.commands.launch*) ;; *) exec {python} "$@" ;; esac
+case $words in *" --machine_rank 1 "*) rank=1 ;; esac
+{does}
+"""
+
+
+def why_not() -> str | None:
+    """What keeps Slurm from running here."""
+    if not sys.platform.startswith("linux") or os.geteuid() != 0:
+        return "a Slurm for the tests needs root on Linux"
+    lacking = [name for name in NEEDED if shutil.which(name, path=_PATH) is None]
+    if lacking:
+        return f"no Slurm: {', '.join(lacking)} not installed (apt-get install slurm-wlm munge)"
+    if subprocess.run(["unshare", "-mu", "true"], capture_output=True, check=False).returncode:
+        return "a Slurm for the tests needs namespaces of its own (unshare -mu)"
+    return None
+
+
+def environment() -> dict[str, str]:
+    """This process's, without what an enclosing Slurm says."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_", "LAUNCH_"))}
+    return {**kept, "PATH": _PATH, "PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    folder: Path
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**environment(), "SLURM_CONF": str(self.folder / "etc" / "slurm.conf")}
+
+    def ask(self, *words: str) -> str:
+        done = subprocess.run(words, env=self.environ, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def launch(self, *words: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+        return launch(*words, cwd=cwd, environ={**self.environ, **more})
+
+    def submit(self, *words: str, cwd: Path, **more: str) -> list[str]:
+        """The ids of the jobs."""
+        done = self.launch("submit", *words, "cluster.cpus_per_rank=1", "--json", cwd=cwd, **more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        import json
+
+        return [one["job_id"] for one in json.loads(done.stdout)]
+
+    def state(self, job_id: str) -> str:
+        fields = dict(word.partition("=")[::2] for word in self.ask("scontrol", "show", "job", job_id).split())
+        return fields["JobState"]
+
+    def wait(self, job_id: str, seconds: float) -> str:
+        """The job's last state, once it has one and has let its nodes go."""
+        states = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
+        until(lambda: self.state(job_id) not in states and not self.ask("squeue", "-h", "-j", job_id), seconds)
+        return self.state(job_id)
+
+    def kill_node(self, name: str) -> None:
+        """What a machine that loses power looks like: its slurmd and every process of it, at once."""
+        slurmd = psutil.Process(int((self.folder / "spool" / name / "slurmd.pid").read_text()))
+        namespace = Path(f"/proc/{slurmd.pid}/ns/uts").readlink()
+        for process in psutil.process_iter():
+            try:
+                if Path(f"/proc/{process.pid}/ns/uts").readlink() == namespace:
+                    process.send_signal(signal.SIGKILL)
+            except (OSError, psutil.Error):
+                continue
+
+    def start_node(self, name: str) -> None:
+        subprocess.run([str(LAB / "node.sh"), str(self.folder), name], env=environment(), check=True, timeout=60)
+        until(lambda: name in self.ask("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split(), 60)
+
+
+def launch(*words: str, cwd: Path, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "launch", *words],
+        cwd=cwd,
+        env=dict(environ),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def until(holds: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.2)
+
+
+def _free_ports() -> int:
+    """A port whose 400 neighbours above are probably free: those that the daemons listen on are."""
+    for first in range(26_800, 32_000, 400):
+        sockets = []
+        try:
+            for port in range(first, first + 10):
+                sockets.append(socket.socket())
+                sockets[-1].bind(("127.0.0.1", port))
+            return first
+        except OSError:
+            continue
+        finally:
+            for one in sockets:
+                one.close()
+    raise AssertionError("no free ports for a Slurm")
+
+
+@contextmanager
+def running() -> Iterator[Cluster]:
+    """The cluster, from start to stop; its sockets want a short path that everybody may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="lab-", dir="/tmp"))
+    try:
+        environ = {**environment(), "LAB_PORT": str(_free_ports())}
+        started = subprocess.run(
+            [str(LAB / "start.sh"), str(folder)], env=environ, capture_output=True, text=True, timeout=90, check=False
+        )
+        assert started.returncode == 0, started.stdout + started.stderr
+        yield Cluster(folder)
+    finally:
+        subprocess.run([str(LAB / "stop.sh"), str(folder)], env=environment(), check=False, timeout=90)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def stand_in(folder: Path, does: str) -> Path:
+    """A `python=` that does what the lines of bash say in place of `accelerate launch`; `$rank` is the node's."""
+    path = folder / "python"
+    path.write_text(STAND_IN.format(python=sys.executable, does=does))
+    path.chmod(0o755)
+    return path

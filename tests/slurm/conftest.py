@@ -1,0 +1,27 @@
+"""A real Slurm for a whole session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import Cluster, running, why_not
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[Cluster]:
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    with running() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all: the demo's model and data are made once. Its name has what scripts get wrong."""
+    folder = tmp_path_factory.mktemp("slurm") / "a folder, 100% odd"
+    folder.mkdir()
+    return folder

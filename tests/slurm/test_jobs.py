@@ -1,0 +1,148 @@
+"""Jobs on a real Slurm, with a stand-in for the trainer: what ends a job, and what is left of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launch.errors import UserError
+from launch.slurm.ask import ask
+from launch.slurm.jobs import JobFolder, living
+from launch.slurm.submission import submit_chain
+from tests.slurm.cluster import Cluster, environment, launch, stand_in, until
+
+pytestmark = pytest.mark.slow
+
+SLEEPS = "(setsid sleep 600 &)\nsleep 600"
+ON_TWO = ("nodes=2", "cluster.options=['--nodelist=n1,n2']")
+STAGE = ("stage=demo", "trainer=trl_sft", "recipe.max_steps=3")
+
+
+def asked(home: Path, name: str, does: str, *words: str) -> list[str]:
+    folder = home / name
+    folder.mkdir()
+    return [*STAGE, f"name={name}", f"python='{stand_in(folder, does)}'", *words]
+
+
+def sleepers(slurm: Cluster) -> list[int]:
+    """Processes that a stand-in left, in whatever session."""
+    found, conf = [], slurm.environ["SLURM_CONF"]
+    for process in psutil.process_iter(["cmdline"]):
+        try:
+            if process.info["cmdline"] == ["sleep", "600"] and process.environ()["SLURM_CONF"] == conf:
+                found.append(process.pid)
+        except (psutil.Error, KeyError):
+            continue
+    return found
+
+
+def log(home: Path, name: str) -> str:
+    return "\n".join(path.read_text() for path in (home / "runs" / ".jobs" / "demo" / name).glob("job-*.log"))
+
+
+def started(slurm: Cluster, home: Path, name: str, nodes: int = 2) -> None:
+    """Wait until every node's stand-in sleeps."""
+    until(lambda: len(list((home / "runs" / "demo" / name).rglob("launcher.log"))) == nodes, 60)
+    until(lambda: len(sleepers(slurm)) >= 2 * nodes, 60)
+
+
+def test_a_node_that_fails_ends_the_job_and_is_named(slurm: Cluster, home: Path) -> None:
+    does = 'if [ "$rank" = 1 ]; then sleep 1; echo "RuntimeError: no luck" >&2; exit 7; fi\nsleep 600'
+    [job] = slurm.submit(*asked(home, "fails", does, *ON_TWO), cwd=home)
+    assert slurm.wait(job, 90) == "FAILED", log(home, "fails")
+    failed = json.loads((home / "runs" / "demo" / "fails" / "FAILED").read_text())
+    assert "node n2" in failed["cause"] + " ".join(failed["detail"]), failed
+    assert (home / "runs" / "demo" / "fails" / "nodes" / "1" / "FAILED").is_file()
+    assert not sleepers(slurm)
+
+
+def test_two_jobs_of_a_node_and_scancel_leaves_nothing(slurm: Cluster, home: Path) -> None:
+    names = ["first", "second"]
+    jobs = [slurm.submit(*asked(home, name, SLEEPS, *ON_TWO), cwd=home)[0] for name in names]
+    until(lambda: len(sleepers(slurm)) == 8, 90)
+    folders = [JobFolder.of(home / "runs", "demo", name).path for name in names]
+    starts = [
+        json.loads((folder / f"{job}.0" / "start.json").read_text()) for folder, job in zip(folders, jobs, strict=True)
+    ]
+    assert starts[0]["host"] == starts[1]["host"] and starts[0]["port"] != starts[1]["port"]
+
+    again = slurm.launch("submit", *STAGE, "name=first", "cluster.cpus_per_rank=1", "nodes=2", cwd=home)
+    assert again.returncode == 2 and f"job {jobs[0]}, running" in again.stderr, again.stderr
+
+    slurm.ask("scancel", *jobs)
+    for job in jobs:
+        assert slurm.wait(job, 60) == "CANCELLED"
+    until(lambda: not sleepers(slurm), 30)
+    assert json.loads((home / "runs" / "demo" / "first" / "FAILED").read_text())["exit_code"] == 130
+
+
+def test_a_node_that_dies_takes_the_job_down(slurm: Cluster, home: Path) -> None:
+    words = asked(home, "dies", SLEEPS, *ON_TWO, "cluster.heartbeat=8")
+    [job] = slurm.submit(*words, cwd=home)
+    started(slurm, home, "dies")
+    slurm.kill_node("n2")
+    began = time.monotonic()
+    run = home / "runs" / "demo" / "dies"
+    until((run / "FAILED").is_file, 40)
+    until(lambda: not sleepers(slurm), 40 - (time.monotonic() - began))
+    failed = json.loads((run / "FAILED").read_text())
+    assert failed["cause"].startswith("node n2 was lost: no sign of life for"), failed
+    until(
+        lambda: slurm.state(job) in ("CANCELLED", "COMPLETING", "FAILED", "NODE_FAIL"), 30 - (time.monotonic() - began)
+    )
+    slurm.start_node("n2")
+    slurm.wait(job, 60)
+
+
+def test_a_chain_whose_first_job_fails_leaves_nothing_pending(slurm: Cluster, home: Path) -> None:
+    words = asked(home, "chain", "exit 3")[1:]
+    words[words.index("trainer=trl_sft")] = "demo:trainer=trl_sft"
+    first, second = slurm.submit("pipeline=demo,demo_dpo", *words, "demo_dpo:trainer=trl_dpo", cwd=home)
+    assert slurm.wait(first, 90) == "FAILED"
+    assert slurm.wait(second, 60) == "CANCELLED"
+    assert not (home / "runs" / "demo_dpo" / "chain").exists()
+
+
+def test_what_slurm_refuses_is_said_and_not_submitted(slurm: Cluster, home: Path) -> None:
+    before = slurm.ask("squeue", "-h", "-t", "all", "-o", "%A")
+    refused = slurm.launch("submit", *STAGE, "cluster.partition=nosuch", cwd=home)
+    assert refused.returncode == 2
+    assert "[sbatch_refused]" in refused.stderr and "nvalid partition" in refused.stderr, refused.stderr
+    many = slurm.launch("submit", *STAGE, "nodes=16", "recipe.per_device_batch_size=1", cwd=home)
+    assert many.returncode == 2 and "[sbatch_refused]" in many.stderr, many.stderr
+    assert slurm.ask("squeue", "-h", "-t", "all", "-o", "%A") == before
+
+
+def test_a_failure_half_way_cancels_what_was_submitted(
+    slurm: Cluster, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in slurm.environ.items():
+        monkeypatch.setenv(name, value)
+    folders = [JobFolder(home / "half" / name) for name in ("good", "bad")]
+    folders[0].write("job.sbatch", "#!/bin/bash\nsleep 600\n", mode=0o755)
+    folders[1].write("job.sbatch", "#!/bin/bash\n#SBATCH --partition=nosuch\nsleep 600\n", mode=0o755)
+    said: list[str] = []
+    with pytest.raises(UserError, match="sbatch_refused"):
+        submit_chain([(folder, home / "half" / "run") for folder in folders], said.append)
+    assert "cancelled" in said[-1]
+    until(lambda: not living(folders[0]), 30)
+
+
+def test_a_controller_that_is_away(slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = tmp_path / "slurm.conf"
+    text = Path(slurm.environ["SLURM_CONF"]).read_text()
+    conf.write_text("\n".join("SlurmctldPort=9" if "SlurmctldPort" in line else line for line in text.splitlines()))
+    for name, value in {**slurm.environ, "SLURM_CONF": str(conf)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("launch.slurm.ask._PAUSES", (0.1,))
+    with pytest.raises(UserError, match="slurm_silent"):
+        ask(["squeue", "--noheader"], timeout=1.0)
+
+
+def test_node_outside_of_a_job(home: Path) -> None:
+    alone = launch("node", "stage=demo", cwd=home, environ=environment())
+    assert alone.returncode == 2 and "[no_allocation]" in alone.stderr

@@ -1,0 +1,110 @@
+"""Signs of life between nodes: who counts as lost, who does not; the port; the place in the allocation."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from launch.errors import UserError
+from launch.slurm.allocation import this_allocation
+from launch.slurm.peers import Lost, Peers
+from launch.slurm.port import rendezvous_port
+from launch.slurm.signpost import Signpost, read_signpost
+
+
+class Nodes:
+    """Three nodes in one folder, and a clock."""
+
+    def __init__(self, folder: Path, limit: float = 20.0) -> None:
+        self.now = 0.0
+        self.lost: list[Lost] = []
+        self.each = [Peers(folder, rank, 3, limit, self.lost.append, clock=lambda: self.now) for rank in range(3)]
+
+    def pass_time(self, seconds: int, *living: int) -> dict[int, Lost | None]:
+        """Each second the living ones look; what each found last."""
+        found: dict[int, Lost | None] = {}
+        for _ in range(seconds):
+            self.now += 1
+            found = {rank: self.each[rank].look() for rank in living}
+        return found
+
+
+def test_all_live(tmp_path: Path) -> None:
+    assert Nodes(tmp_path).pass_time(600, 0, 1, 2) == {0: None, 1: None, 2: None}
+
+
+def test_node_0_finds_a_silent_node(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.pass_time(5, 0, 1, 2)
+    assert nodes.pass_time(20, 0, 1) == {0: None, 1: None}
+    found = nodes.pass_time(2, 0, 1)[0]
+    assert found == Lost(2, "no sign of life for 21 s", silent=True)
+
+
+def test_every_node_finds_a_silent_node_0(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.pass_time(5, 0, 1, 2)
+    found = nodes.pass_time(22, 1, 2)
+    assert [one.node_rank for one in found.values() if one] == [0, 0]
+
+
+def test_a_failure_is_found_at_once_in_its_own_words(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.pass_time(1, 0, 1, 2)
+    nodes.each[1]._stop.set()
+    nodes.each[1]._thread.start()
+    nodes.each[1].finish("out of memory")
+    assert nodes.pass_time(1, 0)[0] == Lost(1, "out of memory", silent=False)
+    assert nodes.each[0].failures() == {1: "out of memory"}
+
+
+def test_a_node_that_is_done_may_be_silent(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.pass_time(1, 0, 1, 2)
+    nodes.each[1]._thread.start()
+    nodes.each[1].finish(None)
+    assert nodes.pass_time(100, 0, 2) == {0: None, 2: None}
+
+
+def test_a_slow_start_is_no_silence(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    assert nodes.pass_time(290, 0, 1)[0] is None
+    found = nodes.pass_time(20, 0, 1)[0]
+    assert found is not None and found.node_rank == 2
+
+
+def test_silence_can_be_let_pass(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, limit=0)
+    nodes.pass_time(1, 0, 1, 2)
+    assert nodes.pass_time(1000, 0, 1) == {0: None, 1: None}
+
+
+def test_two_jobs_have_two_ports_and_none_that_is_taken() -> None:
+    ports = {rendezvous_port(str(job)) for job in range(700, 720)}
+    assert len(ports) == 20
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen(1)
+        port = rendezvous_port("4711")
+        with socket.socket() as first:
+            first.bind(("", port))
+            first.listen(1)
+            assert rendezvous_port("4711") != port
+
+
+def test_the_place_in_an_allocation() -> None:
+    environ = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "1", "LAUNCH_HOSTS": "n1\nn2", "SLURM_RESTART_COUNT": "2"}
+    here = this_allocation(environ)
+    assert (here.job_id, here.restarts, here.node_rank, here.host) == ("7", 2, 1, "n2")
+    for missing in ("SLURM_JOB_ID", "SLURM_NODEID", "LAUNCH_HOSTS"):
+        with pytest.raises(UserError, match="no_allocation"):
+            this_allocation({name: value for name, value in environ.items() if name != missing})
+
+
+def test_the_signpost_says_what_was_written(tmp_path: Path) -> None:
+    assert read_signpost(tmp_path) is None
+    written = Signpost("12345678", ("python", "$LAUNCH_NODE_RANK", "é"), "n1", 10007)
+    written.put_up(tmp_path)
+    assert read_signpost(tmp_path) == written

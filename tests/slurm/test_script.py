@@ -1,0 +1,193 @@
+"""The batch script: what four clusters want to hear, and that every one of them is clean bash."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launch import project
+from launch.commands.submit import job_of
+from launch.errors import UserError
+from launch.planning.plan import build_plan
+from launch.redact import Redactor
+from launch.slurm.cluster import cluster_problems, unshared
+from launch.slurm.script import render
+from tests.conftest import composed, fixed_machine
+from tests.slurm.cluster import environment, launch
+
+SFT = ("stage=sft_25pct", "nodes=2", "gpus=8")
+DIALECTS = {
+    # a plain cluster, with nothing said
+    "sbatch-plain": SFT,
+    # types of GPUs by gres, modules, a partition and an account to pay
+    "sbatch-gres": (
+        *SFT,
+        *("cluster.gpus=gres", "cluster.gpu_type=h100", "cluster.partition=gpu", "cluster.account=proj-7"),
+        *('cluster.time="1-12"', "cluster.cpus_per_rank=12", "cluster.memory=0", "cluster.constraint='h100&nvlink'"),
+        *("cluster.modules=[gcc/13.2,cuda/12.8]", "cluster.setup=['ulimit -l unlimited']", "cluster.interface=ib0"),
+        "cluster.env={NCCL_IB_HCA: 'mlx5_0,mlx5_1', NCCL_DEBUG: WARN}",
+    ),
+    # GPUs a task, whole nodes, a reservation, a container by pyxis
+    "sbatch-pyxis": (
+        *SFT,
+        *("cluster.gpus=gpus_per_task", "cluster.cpus_per_rank=null", "cluster.exclusive=true", "cluster.qos=high"),
+        *("cluster.reservation=tulu", "cluster.exclude='n[3-5],n9'", "cluster.options=['--segment=2']"),
+        *(
+            "cluster.container=pyxis",
+            "cluster.image=/images/train.sqsh",
+            "cluster.mounts=['/data:/data','/home']",
+        ),
+    ),
+    # CPUs only, in an apptainer image with an interpreter of its own
+    "sbatch-apptainer": (
+        *("stage=demo", "trainer=trl_sft", "nodes=4", "processes=2", "recipe.per_device_batch_size=2"),
+        *("cluster.cpus_per_rank=2", "cluster.memory=16G", "cluster.time='02:30:00'", "cluster.python=/opt/bin/python"),
+        *("cluster.container=apptainer", "cluster.image=train.sif", "cluster.mounts=['/scratch']"),
+    ),
+}
+
+
+def script(*words: str) -> str:
+    stage = composed(*words)
+    plan = build_plan(stage, fixed_machine())
+    python = plan.config.cluster.python or "/venv/bin/python"
+    return render(job_of(plan, stage, "job-%j.log", exports={"LAUNCH_PLAN": "12345678"}, cwd="/my work", python=python))
+
+
+def shellcheck(text: str) -> None:
+    found = shutil.which("shellcheck") or shutil.which("shellcheck", path=Path(sys.executable).parent)
+    if found is None:
+        pytest.skip("shellcheck is not installed")
+    done = subprocess.run([found, "-"], input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_dialect(dialect: str, golden: Callable[[str, Sequence[str]], None]) -> None:
+    text = script(*DIALECTS[dialect])
+    golden(dialect, text.splitlines())
+    shellcheck(text)
+
+
+@pytest.mark.parametrize("odd", ["it's", "a b", 'a"b', "$HOME", "`id`", "é"])
+def test_whatever_a_word_holds_bash_gives_it_back(odd: str) -> None:
+    stage = composed("stage=demo", "trainer=trl_sft")
+    plan = build_plan(stage, fixed_machine())
+    job = job_of(plan, stage, "log", exports={"LAUNCH_X": odd}, cwd="/", python="/bin/python")
+    text = render(job).replace("srun ", "printf '%s\\n' \"$LAUNCH_X\" ").replace("scontrol show hostnames", "echo")
+    done = subprocess.run(["bash", "-c", text], env={"SLURM_JOB_NODELIST": "n1"}, capture_output=True, check=True)
+    assert done.stdout.decode().splitlines()[0] == odd
+    shellcheck(render(job))
+
+
+def test_many_nodes_are_rendered_at_once() -> None:
+    stage = composed("stage=sft", "nodes=512", "gpus=8", "recipe.global_batch_size=4096")
+    began = time.process_time()
+    plan = build_plan(stage, fixed_machine())
+    text = render(job_of(plan, stage, "log", exports={}, cwd="/", python="/bin/python"))
+    assert time.process_time() - began < 1.0
+    assert "#SBATCH --nodes=512" in text and plan.parallel.width.world_size == 4096
+
+
+@pytest.mark.parametrize(
+    ("word", "id"),
+    [
+        ("cluster.time=14400", "bad_time_limit"),  # what YAML makes of 4:00:00
+        ("cluster.time=4h", "bad_time_limit"),
+        ("cluster.time='1-2-3'", "bad_time_limit"),
+        ("cluster.memory=lots", "bad_cluster_value"),
+        ("cluster.partition='a b'", "bad_cluster_value"),
+        ("cluster.options=[licenses]", "bad_cluster_value"),
+        ("cluster.options=['--nodes=3']", "bad_cluster_value"),
+        ("cluster.container=pyxis", "bad_cluster_value"),
+        ("cluster.image=x.sif", "bad_cluster_value"),
+        ("cluster.cpus_per_rank=0", "bad_cluster_value"),
+        ("cluster.heartbeat=1", "bad_cluster_value"),
+        ("cluster.env={HF_TOKEN: hf_abcdefghijklmnopqrstuvwxyzabcdefgh}", "secret_in_job"),
+        ("cluster.env={1X: a}", "bad_cluster_value"),
+    ],
+)
+def test_a_value_that_cannot_be(word: str, id: str) -> None:
+    stage = composed("stage=demo", word)
+    [problem] = cluster_problems(stage.config.cluster, stage.origins, Redactor({}))
+    assert problem.id == id
+    assert problem.where is not None and problem.where.startswith("override cluster.")
+
+
+@pytest.mark.parametrize("time", ["00:30:00", "30:00", "1-12", "1-12:30", "2-00:00:00", "UNLIMITED"])
+def test_time_limits(time: str) -> None:
+    stage = composed("stage=demo", f"cluster.time='{time}'")
+    assert cluster_problems(stage.config.cluster, stage.origins, Redactor({})) == []
+
+
+def test_keys_of_a_cluster_are_checked() -> None:
+    with pytest.raises(UserError, match=r"did you mean 'cluster.partition'"):
+        composed("stage=demo", "cluster.partitio=gpu")
+    with pytest.raises(UserError, match=r"there is no cluster 'nosuch'; there are slurm"):
+        composed("stage=demo", "cluster=nosuch")
+
+
+def test_the_example_in_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (project.ROOT / "docs" / "clusters.md").read_text()
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
+    stage = composed(*SFT, "cluster=mine")
+    assert cluster_problems(stage.config.cluster, stage.origins, Redactor({})) == []
+    written = yaml.safe_load((tmp_path / "cluster" / "mine.yaml").read_text())
+    assert set(stage.plain["cluster"]) == set(written)  # every key is explained
+    shellcheck(script(*SFT, "cluster=mine"))
+    (tmp_path / "cluster" / "mine.yaml").write_text("time: 24:00:00\n")
+    stage = composed(*SFT, "cluster=mine")
+    [problem] = cluster_problems(stage.config.cluster, stage.origins, Redactor({}))
+    assert (problem.id, problem.where) == ("bad_time_limit", f"{tmp_path}/cluster/mine.yaml:1")
+
+
+def test_folders_that_the_nodes_do_not_share(tmp_path: Path) -> None:
+    cluster = composed("stage=demo", f"cluster.shared=[{tmp_path}/shared]").config.cluster
+    assert unshared(cluster, {"runs": tmp_path / "shared" / "runs"}) == []
+    [problem] = unshared(cluster, {"runs": tmp_path / "runs"})
+    assert (problem.id, problem.where) == ("not_shared", "runs")
+
+
+def without_slurm(tmp_path: Path) -> dict[str, str]:
+    return {**environment(), "PATH": str(tmp_path)}
+
+
+def test_without_slurm_submit_says_so_and_dry_run_writes(tmp_path: Path) -> None:
+    words = ("submit", "stage=demo", "trainer=trl_sft", "nodes=2", "name=x")
+    refused = launch(*words, cwd=tmp_path, environ=without_slurm(tmp_path))
+    assert refused.returncode == 2
+    assert "there is no sbatch on this machine" in refused.stderr and "[no_slurm]" in refused.stderr
+
+    written = launch(*words, "dry_run=true", cwd=tmp_path, environ=without_slurm(tmp_path))
+    folder = tmp_path / "runs" / ".jobs" / "demo" / "x"
+    assert written.returncode == 0 and str(folder / "job.sbatch") in written.stdout, written.stderr
+    assert {path.name for path in folder.iterdir()} == {"job.sbatch", "plan.json", "config.yaml", "command.sh"}
+    shellcheck((folder / "job.sbatch").read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "id"),
+    [
+        (["stage=demo", "dry_run=maybe"], "bad_value"),
+        (["stage=demo", "detach=true"], "submit_conflict"),
+        (["pipeline=demo,demo_dpo", "model.path=x"], "submit_conflict"),
+        (
+            ["pipeline=sft,dpo", "sft:trainer=olmo_core_finetune", "sft:model=olmo2_1b", "sft:recipe.packing=bins"],
+            "pipeline_model",
+        ),
+        (["stage=demo", "trainer=trl_sft", "flags.hub_token=hf_abcdefghijklmnopqrstuvwxyzabcdefgh"], "secret_in_job"),
+    ],
+)
+def test_what_submit_refuses(words: list[str], id: str, tmp_path: Path) -> None:
+    refused = launch("submit", "dry_run=true", *words, cwd=tmp_path, environ=without_slurm(tmp_path))
+    assert (refused.returncode, f"[{id}]" in refused.stderr) == (2, True), refused.stderr
+    assert not (tmp_path / "runs" / ".jobs").exists()

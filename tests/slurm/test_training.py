@@ -1,0 +1,76 @@
+"""SFT over two nodes of a real Slurm and then DPO on one, really trained."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import Cluster
+
+pytestmark = pytest.mark.slow
+
+TOKEN = "hf_" + "PlantedTokenThatMustNeverBeWritten"
+# an interpreter whose accelerate starts one rank on one machine on the first node, whatever is asked for
+ALONE = """#!/bin/bash
+case " $* " in *" --machine_rank 1 "*) exec {python} "$@" ;; esac
+words=()
+for word in "$@"; do
+    case "${{words[-1]:-}}" in --num_processes | --num_machines) word=1 ;; esac
+    words+=("$word")
+done
+exec {python} "${{words[@]}}"
+"""
+
+
+@pytest.fixture(autouse=True)
+def trainer() -> None:
+    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+
+
+def evidence(run: Path) -> dict[str, str]:
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return {event["what"]: str(event["value"]) for event in events if event["kind"] == "evidence"}
+
+
+def test_sft_over_two_nodes_then_dpo(slurm: Cluster, home: Path) -> None:
+    words = ["pipeline=demo,demo_dpo", "demo:trainer=trl_sft", "demo_dpo:trainer=trl_dpo", "name=two"]
+    words += ["demo:nodes=2", "recipe.max_steps=2"]
+    first, second = slurm.submit(*words, cwd=home, HF_TOKEN=TOKEN)
+    logs = home / "runs" / ".jobs"
+    assert slurm.wait(first, 240) == "COMPLETED", (logs / "demo" / "two" / f"job-{first}.log").read_text()
+    assert slurm.wait(second, 240) == "COMPLETED", (logs / "demo_dpo" / "two" / f"job-{second}.log").read_text()
+
+    sft, dpo = (home / "runs" / stage / "two" for stage in ("demo", "demo_dpo"))
+    for run in (sft, dpo):
+        assert json.loads((run / "DONE").read_text())["steps"] == 2
+    assert {"distributed": "MULTI_CPU", "world_size": "2"}.items() <= evidence(sft).items()
+    assert (sft / "logs" / "rank-0.log").stat().st_size
+    assert (sft / "nodes" / "1" / "logs" / "rank-1.log").stat().st_size
+    assert (sft / "nodes" / "1" / "DONE").is_file()
+    plan = json.loads((dpo / "plan.json").read_text())
+    assert plan["flags"]["model_name_or_path"]["value"] == str(sft / "model")
+
+    for path in (home / "runs").rglob("*"):
+        if path.is_file() and path.suffix != ".safetensors":
+            assert TOKEN.encode() not in path.read_bytes(), path
+
+    done = slurm.launch("submit", *words, "cluster.cpus_per_rank=1", cwd=home)
+    assert done.returncode == 0 and done.stderr.count("already done") == 2, done.stderr
+    assert "job" not in done.stdout
+
+
+def test_ranks_that_train_alone_fail(slurm: Cluster, home: Path) -> None:
+    """The first node's rank does not wait for the other's: alone it would train to a good end."""
+    lone = home / "lone-python"
+    lone.write_text(ALONE.format(python=sys.executable))
+    lone.chmod(0o755)
+    words = ["stage=demo", "trainer=trl_sft", "nodes=2", "recipe.max_steps=2", "name=lone", f"python='{lone}'"]
+    [job] = slurm.submit(*words, cwd=home)
+    assert slurm.wait(job, 240) == "FAILED"
+    failed = json.loads((home / "runs" / "demo" / "lone" / "FAILED").read_text())
+    assert "asked for MULTI_CPU on 2 ranks" in failed["cause"], failed
+    assert "each would train alone" in failed["cause"], failed
+    assert not (home / "runs" / "demo" / "lone" / "metrics.jsonl").read_text()
