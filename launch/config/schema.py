@@ -13,8 +13,6 @@ from typing import Any
 from omegaconf import MISSING
 
 from launch.config.cluster import ClusterConfig
-
-from launch.config.cluster import ClusterConfig
 from launch.config.gates import GatesConfig, RolloutConfig
 
 
@@ -158,10 +156,11 @@ class DataConfig:
 
 @dataclass
 class RefusedValue:
-    """Numbers that a stage may not say for a flag: those `below` one; and why."""
+    """What a stage may not say for a flag: numbers `below` one, texts `containing` another; and why."""
 
-    below: float = MISSING
     why: str = MISSING
+    below: float | None = None
+    containing: str | None = None
 
 
 @dataclass

@@ -131,7 +131,8 @@ def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Probl
         if flag is None or "refused_value" in composed.config.allow:
             continue
         is_number = isinstance(flag.value, (int, float)) and not isinstance(flag.value, bool)
-        if is_number and flag.value < refused.below:
+        too_low = is_number and refused.below is not None and flag.value < refused.below
+        if too_low or (refused.containing is not None and refused.containing in str(flag.value)):
             problems.append(Problem("refused_value", f"--{name} {flag.value}: {refused.why}", flag.said.where))
     return problems
 

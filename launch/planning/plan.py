@@ -133,7 +133,7 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
     tokenized = cache / "tokenized" / tokenized_key
     checkout = machine.upstream.checkout
     env = build_environment(
-        config.trainer, parallel, checkout, cache / "reference_logprobs" / content_key(content), machine.environ
+        config.trainer, parallel, checkout, cache / "reference_logprobs" / _reference_key(content, parallel), machine.environ
     )
 
     def flags_for(name: str) -> Flags:
@@ -209,3 +209,12 @@ def _refuse_contradictions(config: RootConfig, parallel: Parallel) -> None:
     if config.recipe.liger and parallel.width.device == Device.cpu:
         message = "Liger's kernels are Triton's, and Triton has no CPU: the trainer would die at load"
         raise UserError(Problem("liger_needs_gpu", message, "recipe.liger", "say recipe.liger=false, or gpus=N"))
+
+
+def _reference_key(content: Mapping[Path, str], parallel: Parallel) -> str:
+    """A folder for reference log-probs, which upstream keys by names alone (dpo_utils.py:369-383).
+
+    DeepSpeed's numerics are their own: on two H200s the policy's first log-probs under ZeRO-3 were 0.4% off a reference
+    that one GPU without it had computed, so that the first loss was not ln 2.
+    """
+    return f"{content_key(content)}-{'deepspeed' if parallel.zero_stage else 'plain'}"

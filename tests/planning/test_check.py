@@ -104,5 +104,5 @@ def test_values_that_upstream_takes_and_misuses_are_refused(words: list[str]) ->
 def test_a_repository_is_said_once_with_its_namespace(stage: str) -> None:
     """Upstream puts the entity in front of hf_repo_id whatever it holds (finetune.py:437)."""
     ((kind, text),) = refusal(f"stage={stage}", "flags.hf_repo_id=org/name")
-    assert kind == "owned_flag"
+    assert kind == "refused_value"
     assert "hub.push=OWNER/NAME" in text
