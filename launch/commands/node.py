@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -65,7 +66,8 @@ def _node(composed: Composed) -> int:
     finally:
         peers.finish(cause)
         if peers.lost and peers.lost.silent:  # srun would wait for that node's task for as long as Slurm does
-            ask_once(["scancel", here.job_id])
+            with contextlib.suppress(UserError):  # a container without Slurm's commands
+                ask_once(["scancel", here.job_id])
     return code
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 INTERVAL = 1.0  # seconds between two signs of life
 _FIRST = 300.0  # seconds until a node's first sign: on many nodes Python itself takes a while to be read
+_END = 40.0  # seconds in which the other nodes may end after this one; a tear-down takes 15 at most
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,31 @@ class Peers:
 
     def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._write("alive", "")
+        self.sign("alive")
         self._thread.start()
 
     def finish(self, cause: str | None) -> None:
-        """The last sign: that this node is through, or why it failed."""
+        """The last sign: that this node is through, or why it failed. Returns when the watched nodes have ended too:
+        srun kills every task as soon as one has failed, and node 0 has a record to write."""
         self._stop.set()
         self._thread.join()
-        self._write("done" if cause is None else "failed", cause or "")
+        self.sign("done" if cause is None else "failed", cause or "")
+        patience = None if cause is None and self._rank else _END
+        ended = self._clock()
+        seen: dict[int, tuple[Any, float]] = {}
+        waiting = {
+            rank for rank in self._watched if not (self.lost and self.lost.silent and self.lost.node_rank == rank)
+        }
+        while waiting and (patience is None or self._clock() - ended < patience):
+            for rank in list(waiting):
+                told = self._read(rank)
+                if seen.get(rank, (None, 0.0))[0] != told or rank not in seen:
+                    seen[rank] = (told, self._clock())
+                silent = self._clock() - seen[rank][1] > max(self._limit, _END)
+                if silent or (told is not None and told["state"] != "alive"):
+                    waiting.remove(rank)
+            if waiting:
+                time.sleep(0.1)
 
     def failures(self) -> dict[int, str]:
         """What the watched nodes said of their own failures, by node."""
@@ -71,7 +89,7 @@ class Peers:
     def look(self) -> Lost | None:
         """One round: say that this node lives and see who does not. None: all do."""
         began = self._clock()
-        self._write("alive", "")
+        self.sign("alive")
         found = None
         for rank in self._watched:
             told = self._read(rank)
@@ -107,12 +125,13 @@ class Peers:
         """The tear-down takes seconds, in which the others must not blame this node."""
         while not self._stop.wait(INTERVAL):
             with contextlib.suppress(OSError):
-                self._write("alive", "")
+                self.sign("alive")
 
     def _path(self, rank: int) -> Path:
         return self._folder / f"node-{rank}.json"
 
-    def _write(self, state: str, cause: str) -> None:
+    def sign(self, state: str, cause: str = "") -> None:
+        """Write this node's sign: it is `alive`, `done` or `failed`."""
         self._count += 1
         told = {"schema_version": 1, "state": state, "count": self._count, "cause": cause, "pid": os.getpid()}
         temporary = self._path(self._rank).with_suffix(".new")

@@ -96,8 +96,8 @@ def _before(job: Job) -> list[str]:
 
 def _srun(job: Job) -> list[str]:
     """`--mpi=none`: nothing here is MPI's, and a cluster's default plugin may not work. Since 22.05 srun does not take
-    --cpus-per-task from the job."""
-    words = ["--mpi=none", "--kill-on-bad-exit=1"]
+    --cpus-per-task from the job. The nodes end together, so that one that lags far behind hangs."""
+    words = ["--mpi=none", "--kill-on-bad-exit=1", "--wait=120"]
     if job.cluster.cpus_per_rank is not None:
         words.append(f"--cpus-per-task={job.cluster.cpus_per_rank * job.width.local}")
     if job.cluster.container == Container.pyxis:

@@ -77,7 +77,6 @@ def test_two_jobs_of_a_node_and_scancel_leaves_nothing(slurm: Cluster, home: Pat
     for job in jobs:
         assert slurm.wait(job, 60) == "CANCELLED"
     until(lambda: not sleepers(slurm), 30)
-    assert json.loads((home / "runs" / "demo" / "first" / "FAILED").read_text())["exit_code"] == 130
 
 
 def test_a_node_that_dies_takes_the_job_down(slurm: Cluster, home: Path) -> None:
@@ -123,7 +122,7 @@ def test_a_failure_half_way_cancels_what_was_submitted(
     for name, value in slurm.environ.items():
         monkeypatch.setenv(name, value)
     folders = [JobFolder(home / "half" / name) for name in ("good", "bad")]
-    folders[0].write("job.sbatch", "#!/bin/bash\nsleep 600\n", mode=0o755)
+    folders[0].write("job.sbatch", "#!/bin/bash\n#SBATCH --output=/dev/null\nsleep 600\n", mode=0o755)
     folders[1].write("job.sbatch", "#!/bin/bash\n#SBATCH --partition=nosuch\nsleep 600\n", mode=0o755)
     said: list[str] = []
     with pytest.raises(UserError, match="sbatch_refused"):

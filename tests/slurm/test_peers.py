@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,7 @@ def test_every_node_finds_a_silent_node_0(tmp_path: Path) -> None:
 def test_a_failure_is_found_at_once_in_its_own_words(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path)
     nodes.pass_time(1, 0, 1, 2)
-    nodes.each[1]._stop.set()
-    nodes.each[1]._thread.start()
-    nodes.each[1].finish("out of memory")
+    nodes.each[1].sign("failed", "out of memory")
     assert nodes.pass_time(1, 0)[0] == Lost(1, "out of memory", silent=False)
     assert nodes.each[0].failures() == {1: "out of memory"}
 
@@ -63,9 +62,24 @@ def test_a_failure_is_found_at_once_in_its_own_words(tmp_path: Path) -> None:
 def test_a_node_that_is_done_may_be_silent(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path)
     nodes.pass_time(1, 0, 1, 2)
-    nodes.each[1]._thread.start()
-    nodes.each[1].finish(None)
+    nodes.each[1].sign("done")
     assert nodes.pass_time(100, 0, 2) == {0: None, 2: None}
+
+
+def test_a_node_that_failed_waits_for_the_end_of_the_others(tmp_path: Path) -> None:
+    """srun kills the tasks of every node as soon as one of them has failed."""
+    lost = threading.Event()
+    first, second = (Peers(tmp_path, rank, 2, 20.0, lambda _: lost.set()) for rank in range(2))
+    first.start()
+    second.start()
+    ending = threading.Thread(target=second.finish, args=("out of memory",))
+    ending.start()
+    assert lost.wait(30)
+    ending.join(0.5)
+    assert ending.is_alive()
+    first.finish("node n2 failed")
+    ending.join(30)
+    assert not ending.is_alive()
 
 
 def test_a_slow_start_is_no_silence(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ def script(*words: str) -> str:
     stage = composed(*words)
     plan = build_plan(stage, fixed_machine())
     python = plan.config.cluster.python or "/venv/bin/python"
-    return render(job_of(plan, stage, "job-%j.log", exports={"LAUNCH_PLAN": "12345678"}, cwd="/my work", python=python))
+    text = render(job_of(plan, stage, "job-%j.log", exports={"LAUNCH_PLAN": "ID"}, cwd="/my work", python=python))
+    return text.replace(plan.identity, "ID")
 
 
 def shellcheck(text: str) -> None:
