@@ -133,7 +133,11 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
     tokenized = cache / "tokenized" / tokenized_key
     checkout = machine.upstream.checkout
     env = build_environment(
-        config.trainer, parallel, checkout, cache / "reference_logprobs" / _reference_key(content, parallel), machine.environ
+        config.trainer,
+        parallel,
+        checkout,
+        cache / "reference_logprobs" / _reference_key(content, parallel),
+        machine.environ,
     )
 
     def flags_for(name: str) -> Flags:
