@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from launch.planning.upstream import UpstreamState, entry_of
 from launch.planning.width import resolve_width
 
 SCHEMA_VERSION = 1
+_NAME = re.compile(r"\w[\w.+-]*")  # one folder below runs/<stage>, and no hidden one
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,9 @@ def _warnings(config: RootConfig) -> tuple[Problem, ...]:
 
 
 def _refuse_contradictions(config: RootConfig, parallel: Parallel) -> None:
+    if config.name is not None and not _NAME.fullmatch(config.name):
+        cure = "say letters, digits, and . _ + - between them"
+        raise UserError(Problem("bad_name", f"name={config.name} is no name of a folder", "name", cure))
     clip = config.recipe.max_grad_norm
     if clip is not None and clip < 0:
         message = f"recipe.max_grad_norm={clip} is no gradient norm"
