@@ -61,8 +61,11 @@ class Watch:
         """The process of a rank said hello."""
         try:
             self._processes[rank] = psutil.Process(pid)
+        except psutil.NoSuchProcess:  # it said hello and left: no look around would ever miss it
+            self._gone.add(rank)
+            self._facts.put(RankGone(time.monotonic(), rank))
         except psutil.Error:
-            return  # it is gone already: the launcher tells why
+            return
 
     def close(self) -> None:
         """Judge what is left; no process of the run lives any more."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from launch.config.schema import Family, GuardsConfig
+from launch.config.schema import DeadRankGuard, Family, GuardsConfig
 from launch.guards.facts import Fact, Output, Step
+from launch.guards.verdict import Setup
 from launch.lifecycle.checkpoints import Layout
 from launch.redact import Redactor
 from launch.runtime.observe import Observer
@@ -106,3 +110,22 @@ def test_a_line_that_repeats_itself_is_no_sign_of_life(tmp_path: Path) -> None:
         observer.lines(0, [f"tokenizing {percent}%"], 1.0)
     assert len(facts.seen) == 51
     observer.close(1.0)
+
+
+def test_a_rank_that_left_before_it_was_looked_at_is_gone(tmp_path: Path) -> None:
+    """Its hello waits in a FIFO: the process behind it may have ended by the time it is read."""
+    left = subprocess.Popen([sys.executable, "-c", ""])
+    left.wait()
+    ended = threading.Event()
+    setup = Setup(ranks=(0, 1))
+    oversight = Oversight(guards=GuardsConfig(dead_rank=DeadRankGuard(silent=0.1)), setup=setup)
+    watch = Watch(oversight, tmp_path, lambda: ended.set() or True)
+    watch.start()
+    watch.started(0, os.getpid())
+    watch.started(1, left.pid)
+    try:
+        assert ended.wait(10.0)
+    finally:
+        watch.close()
+    assert watch.verdict is not None and watch.verdict.guard == "dead_rank"
+    assert "the process of rank 1 ended" in watch.verdict.message
