@@ -27,7 +27,7 @@ from launch.planning.upstream import UpstreamState, entry_of
 from launch.planning.width import resolve_width
 
 SCHEMA_VERSION = 1
-_NAME = re.compile(r"\w[\w.+-]*")  # one folder below runs/<stage>, and no hidden one
+_NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")  # folders below runs/<stage>, and no hidden one
 
 
 @dataclass(frozen=True)
