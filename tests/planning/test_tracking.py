@@ -104,7 +104,7 @@ def test_flags_that_the_key_owns_are_answered_with_the_key() -> None:
     assert refusal("finetune", "flags.with_tracking=true") == "owned_flag"
     assert refusal("finetune", "tracking=wandb_offline", "flags.report_to=[tensorboard]") == "owned_flag"
     assert refusal("finetune", "flags.push_to_hub=true") == "owned_flag"
-    assert refusal("finetune", "hub.push=a/b", "flags.hf_repo_id=b") == "owned_flag"
+    assert refusal("finetune", "hub.push=a/b", "flags.hf_repo_id=c") == "owned_flag"
     assert refusal("finetune", "hub.push=a/b", "flags.hf_repo_id=a/b") == "refused_value"
     revision = planned("finetune", "hub.push=a/b", "flags.hf_repo_revision=v2")
     assert (revision.flags["hf_repo_revision"].value, revision.flags["hf_repo_revision"].said.origin) == (
