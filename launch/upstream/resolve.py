@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.upstream.lock import locked_schema
-from launch.upstream.reader import read_schema
 from launch.upstream.schema import Schema
 from launch.upstream.source import Checkout
 from launch.upstream.trainers import ENTRIES, TRL
@@ -31,6 +30,8 @@ def resolve_schema(trainer: str, checkout: Checkout | None, packages: Sequence[P
 
     Raises UserError when the live source can't be read.
     """
+    from launch.upstream.reader import read_schema  # only parsing needs it, and a plan by the lock does not parse
+
     locked = locked_schema(trainer)
     if trainer in TRL:
         folders = [folder for folder in packages if (folder / "trl" / "scripts").is_dir()]
