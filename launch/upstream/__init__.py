@@ -24,19 +24,15 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from launch.upstream.argv import ArgvProblem, ArgvReport, check_argv
-    from launch.upstream.contradictions import Contradiction, contradictions
-    from launch.upstream.conversion import UNKNOWN
-    from launch.upstream.options import Option, options
-    from launch.upstream.reader import Reader, read_schema
-    from launch.upstream.schema import Field, ParserClass, Schema, Unknown, schema_from_json, schema_to_json
-    from launch.upstream.tree import FolderTree, GitTree, PackageTree, Tree, blob_id
-    from launch.upstream.values import ValueProblem, check_values, render
-    from launch.upstream.words import Token
+from launch.upstream.argv import ArgvProblem, ArgvReport, check_argv
+from launch.upstream.contradictions import Contradiction, contradictions
+from launch.upstream.conversion import UNKNOWN
+from launch.upstream.options import Option, options
+from launch.upstream.reader import Reader, read_schema
+from launch.upstream.schema import Field, ParserClass, Schema, Unknown, schema_from_json, schema_to_json
+from launch.upstream.tree import FolderTree, GitTree, PackageTree, Tree, blob_id
+from launch.upstream.values import ValueProblem, check_values, render
+from launch.upstream.words import Token
 
 __all__ = [
     "UNKNOWN",
@@ -65,38 +61,3 @@ __all__ = [
     "schema_from_json",
     "schema_to_json",
 ]
-
-# A plan needs a schema and the checks of values, not the reader: each name is imported when it is asked for.
-_HOME = {
-    "ArgvProblem": "launch.upstream.argv",
-    "ArgvReport": "launch.upstream.argv",
-    "Contradiction": "launch.upstream.contradictions",
-    "Field": "launch.upstream.schema",
-    "FolderTree": "launch.upstream.tree",
-    "GitTree": "launch.upstream.tree",
-    "Option": "launch.upstream.options",
-    "PackageTree": "launch.upstream.tree",
-    "ParserClass": "launch.upstream.schema",
-    "Reader": "launch.upstream.reader",
-    "Schema": "launch.upstream.schema",
-    "Token": "launch.upstream.words",
-    "Tree": "launch.upstream.tree",
-    "UNKNOWN": "launch.upstream.conversion",
-    "Unknown": "launch.upstream.schema",
-    "ValueProblem": "launch.upstream.values",
-    "blob_id": "launch.upstream.tree",
-    "check_argv": "launch.upstream.argv",
-    "check_values": "launch.upstream.values",
-    "contradictions": "launch.upstream.contradictions",
-    "options": "launch.upstream.options",
-    "read_schema": "launch.upstream.reader",
-    "render": "launch.upstream.values",
-    "schema_from_json": "launch.upstream.schema",
-    "schema_to_json": "launch.upstream.schema",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
