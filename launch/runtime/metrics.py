@@ -3,7 +3,8 @@
 Keys, where the trainer has them: `step`; `loss`; `lr`; `tokens` and `tokens_padded` (over all ranks since the previous
 logged step, without and with padding), `padding_share` (of tokens_padded); `seconds` (since the previous logged step);
 `tokens_per_second` (without padding, in those seconds) and `tokens_per_second_total` (since this process began to
-train); `memory_gib` (peak, of rank 0); `grad_norm` (before clipping); and whatever else the trainer logs, by its names.
+train); `memory_gib` and `memory_reserved_gib` (peaks of rank 0: what tensors took, and what torch held for them);
+`grad_norm` (before clipping); and whatever else the trainer logs, by its names.
 The file is strict JSON: of a loss that is NaN or infinite there is `"loss": null` and `"loss_text": "nan"`.
 """
 
@@ -23,6 +24,7 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "tokens_per_second": ("tokens_per_second", "perf/tokens_per_second_step"),
     "grad_norm": ("grad_norm", "optim/total grad norm"),
     "memory_gib": ("memory_gib", "allocated_mem_GiB"),
+    "memory_reserved_gib": ("memory_reserved_gib", "reserved_mem_GiB"),
     "seconds": ("seconds",),
 }
 # sums since the start of the process, of which a step's own part is the difference

@@ -15,6 +15,8 @@ def test_room_on_the_card() -> None:
     assert room(94.9) == "pass"
     assert room(95.1) == "warn"
     assert room(50.0, card=None) == "warn"
+    held = {"memory_gib": [1.0] * 10, "memory_reserved_gib": [96.0] * 10}  # the card has to have what torch holds
+    assert verdict("memory_room", measured(columns=held, card_gib=100.0)) == "warn"
     assert verdict("memory_room", measured()) == "warn"
     assert verdict("memory_room", measured(device=Device.cpu)) == "pass"
 

@@ -58,11 +58,20 @@ def test_finetune_memory_on_a_gpu_and_a_cache_hit() -> None:
     events = read(
         "finetune",
         "✅ Found cached dataset at /c/abc\n  Step: 10, LR: 5e-06, Loss: 0.75, Aux Loss: 0.1, TPS: 10.0\n"
-        "metrics_to_log={'total_tokens': 100, 'allocated_mem_GiB': 41.5}\n",
+        "metrics_to_log={'total_tokens': 100, 'reserved_mem_GiB': 43.0, 'allocated_mem_GiB': 41.5}\n",
     )
     assert of_kind(events, "evidence")[0]["value"] == "hit"
     assert of_kind(events, "step") == [
-        {"step": 10, "loss": 0.75, "lr": 5e-06, "aux_loss": 0.1, "total_tokens": 100, "memory_gib": 41.5, "seconds": 10}
+        {
+            "step": 10,
+            "loss": 0.75,
+            "lr": 5e-06,
+            "aux_loss": 0.1,
+            "total_tokens": 100,
+            "memory_gib": 41.5,
+            "memory_reserved_gib": 43.0,
+            "seconds": 10,
+        }
     ]
 
 

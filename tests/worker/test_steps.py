@@ -81,7 +81,7 @@ def test_a_logged_dpo_step_becomes_an_event(heard: tuple[logging.Logger, Any]) -
     for fixed in ("time", "schema_version", "rank"):
         del step[fixed]
     memory = step.pop("memory_gib", 1.0)
-    assert memory > 0
+    assert 0 < memory <= step.pop("memory_reserved_gib", memory)
     assert step == {
         "kind": "step",
         "step": 7,

@@ -20,7 +20,7 @@ def memory_room(case: Case) -> Judgement | None:
         return passed("no GPU: host memory is not judged") if now.finished else None
     if not now.steps:
         return None
-    peaks = now.values("memory_gib")
+    peaks = now.values("memory_reserved_gib") or now.values("memory_gib")
     if not peaks:
         return warned("the trainer logs no memory")
     peak = max(peaks)

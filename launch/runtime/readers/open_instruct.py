@@ -66,9 +66,10 @@ def _metrics(line: str) -> dict[str, float]:
     values = dict(_PAIR.findall(line.partition("metrics_to_log=")[2]))
     sums = ("total_tokens", "total_tokens_including_padding")
     found: dict[str, float] = {name: int(float(values[name])) for name in sums if name in values}
-    memory = float(values.get("allocated_mem_GiB", 0))
-    if memory > 0:  # 0 on a CPU
-        found["memory_gib"] = memory
+    for name, spelling in (("memory_gib", "allocated_mem_GiB"), ("memory_reserved_gib", "reserved_mem_GiB")):
+        memory = float(values.get(spelling, 0))
+        if memory > 0:  # 0 on a CPU
+            found[name] = memory
     if "grad_norm" in values:  # the worker's patch finetune_grad_norm added it
         found["grad_norm"] = float(values["grad_norm"])
     return found

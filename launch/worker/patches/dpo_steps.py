@@ -41,9 +41,7 @@ class DPOStepListener(StepListener):
         if norm is not None:
             fields["grad_norm"] = norm
             local["metrics_to_log"]["grad_norm"] = norm  # sent to the trackers after this line of the log
-        memory = machine.peak_memory_gib()
-        if memory is not None:
-            fields["memory_gib"] = memory
+        fields |= machine.peak_memory()
         self._events.emit("step", **fields)
 
 

@@ -22,10 +22,14 @@ def not_with_cuda(_: Context) -> str | None:
     return None if has_cuda() else "CUDA is not available"
 
 
-def peak_memory_gib() -> float | None:
-    """GiB that torch has reserved on this rank's GPU at its peak; None without CUDA."""
+def peak_memory() -> dict[str, float]:
+    """This rank's GPU memory at its peak, GiB: what tensors took, and what torch's allocator held for them, which is
+    what the card has to have. Empty without CUDA."""
     if not has_cuda():
-        return None
+        return {}
     import torch
 
-    return float(torch.cuda.max_memory_reserved()) / 2**30
+    return {
+        "memory_gib": float(torch.cuda.max_memory_allocated()) / 2**30,
+        "memory_reserved_gib": float(torch.cuda.max_memory_reserved()) / 2**30,
+    }

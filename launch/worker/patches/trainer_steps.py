@@ -103,9 +103,7 @@ def _callback_class(events: Events, padded: PaddedTokens) -> type:
             fields = self._clock.fields(state.global_step, logs, time.perf_counter())
             if "tokens" in fields and tokens_padded > 0:
                 fields["tokens_padded"] = tokens_padded
-            memory = machine.peak_memory_gib()
-            if memory is not None:
-                fields["memory_gib"] = memory
+            fields |= machine.peak_memory()
             events.emit("step", **fields)
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
