@@ -1,59 +1,156 @@
-"""`logs RUN`: what a run's display shows, or a rank's whole log, from any terminal."""
+"""`logs RUN`: what a run's display shows, a rank's whole log or its job's, from any terminal."""
 
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from launch.commands.arguments import run_words
+from launch.commands.arguments import RunWords, run_words
+from launch.commands.status import asked_queue
 from launch.errors import EXIT_DONE, Problem, UserError
-from launch.runtime.folder import last_outcome
+from launch.runtime.folder import last_outcome, status
 from launch.runtime.progress import duration
 from launch.runtime.replay import Replay, Tail, follow
 from launch.runtime.runs import is_running, resolve_run, run_name
+from launch.slurm.jobs import JobFolder
+from launch.slurm.queue import QueuedJob
+from launch.slurm.standing import job_folder_of, job_folders, jobs_of, known_ids
 
-USAGE = "launch logs RUN [--follow] [--rank N] [runs=DIR]"
-_OPTIONS = {"--follow": False, "-f": False, "--rank": True}
+USAGE = "launch logs RUN [--follow] [--rank N | --job] [runs=DIR]"
+_OPTIONS = {"--follow": False, "-f": False, "--rank": True, "--job": False}
+_ASK_EVERY = 15.0  # seconds between two questions to Slurm, which has other users
+_LOOK_EVERY = 1.0
 
 
 def logs(words: list[str]) -> int:
-    """Print the display's lines of a run, or the log of one rank; `--follow` goes on until the run ends.
+    """Print the display's lines of a run, the log of one rank or that of its Slurm job.
 
-    Ctrl-C ends the following, not the run. Raises UserError (`unknown_run`, `ambiguous_run`, `no_such_rank`, `usage`).
+    `--follow` waits for a job that is pending, and goes on until the run ends, over requeues too. Ctrl-C ends the
+    following, not the run. Raises UserError (`unknown_run`, `ambiguous_run`, `no_such_rank`, `no_job_log`, `usage`).
     """
     said = run_words("logs", words, _OPTIONS, USAGE)
     if len(said.names) != 1:
         raise UserError(Problem("usage", "'logs' takes one run", "command line", USAGE))
-    folder = resolve_run(said.names[0], said.runs)
-    rank = said.options.get("--rank")
-    shown = Replay(folder, sys.stdout) if rank is None else Tail(_rank_log(folder, rank), sys.stdout.buffer)
+    folder = resolve_run(said.names[0], said.runs, list(job_folders(said.runs)))
     following = bool(said.options.keys() & {"--follow", "-f"})
+    jobs = _Jobs(folder, said.runs)
     try:
-        follow(shown, (lambda: is_running(folder)) if following else (lambda: False))
+        if "--job" in said.options:
+            follow(Tail(jobs.log(), sys.stdout.buffer), jobs.go_on if following else _not_any_more)
+            return EXIT_DONE
+        if not _has_begun(folder) and not _begins(jobs, following):
+            return EXIT_DONE
+        _show(folder, said, (lambda: is_running(folder) or jobs.go_on()) if following else _not_any_more)
     except KeyboardInterrupt:
         print(f"\n{run_name(folder)} goes on", file=sys.stderr)
         return EXIT_DONE
-    if rank is None:
-        print(_end(folder))
+    if "--rank" not in said.options:
+        print(_end(folder, jobs))
     return EXIT_DONE
 
 
+class _Jobs:
+    """The jobs of one run, asked of Slurm now and then."""
+
+    def __init__(self, run: Path, runs: Path) -> None:
+        self.run, self._runs = run, runs
+        self.folder: JobFolder | None = job_folder_of(run, runs)
+        self._found: list[QueuedJob] = []
+        self._asked = 0.0
+
+    def last(self) -> QueuedJob | None:
+        """The living job, else the last one that Slurm knows."""
+        if self.folder is not None and (not self._asked or time.monotonic() - self._asked > _ASK_EVERY):
+            self._found = jobs_of(self.folder, asked_queue(self._runs) or ())
+            self._asked = time.monotonic()
+        return self._found[-1] if self._found else None
+
+    def go_on(self) -> bool:
+        job = self.last()
+        return job is not None and job.lives
+
+    def log(self) -> Path:
+        """The log of the last job. Raises UserError (`no_job_log`)."""
+        ids = known_ids(self.folder) if self.folder else []
+        job = self.last()
+        job_id = job.job_id if job else ids[-1] if ids else None
+        if self.folder is None or job_id is None or not self.folder.log(job_id).is_file():
+            cure = "it has not begun" if job_id else "it was not started by `submit`"
+            raise UserError(Problem("no_job_log", f"{run_name(self.run)} has no log of a job", "--job", cure))
+        return self.folder.log(job_id)
+
+
+def _not_any_more() -> bool:
+    return False
+
+
+def _has_begun(folder: Path) -> bool:
+    return is_running(folder) or status(folder) != "absent"
+
+
+def _begins(jobs: _Jobs, following: bool) -> bool:
+    """Wait for a submitted run to begin, and say what keeps it; False when it does not, or is not waited for."""
+    told = ""
+    while not _has_begun(jobs.run):
+        job = jobs.last()
+        if job is None or not job.lives:
+            time.sleep(_LOOK_EVERY if following else 0)  # its last words may be on their way
+            if not _has_begun(jobs.run):
+                print(_never_began(jobs, job))
+                return False
+            break
+        if str(job) != told:
+            told = str(job)
+            print(f"{run_name(jobs.run)} has not begun: {told}", flush=True)
+        if not following:
+            print(f"python -m launch logs {run_name(jobs.run)} --follow waits for it")
+            return False
+        time.sleep(_LOOK_EVERY)
+    return True
+
+
+def _never_began(jobs: _Jobs, job: QueuedJob | None) -> str:
+    """The job's own log, and that there is nothing else."""
+    ids = known_ids(jobs.folder) if jobs.folder else []
+    job_id = job.job_id if job else ids[-1] if ids else None
+    if job_id is None or jobs.folder is None:
+        return f"{run_name(jobs.run)} has not begun, and was not submitted"
+    ended = f"{run_name(jobs.run)} has not begun: job {job_id} {'is ' + job.state.lower() if job else 'is gone'}"
+    try:
+        return f"{jobs.folder.log(job_id).read_text(encoding='utf-8', errors='replace').rstrip()}\n{ended}".lstrip()
+    except OSError:
+        return f"{ended}, without a log"
+
+
+def _show(folder: Path, said: RunWords, goes_on: Callable[[], bool]) -> None:
+    rank = said.options.get("--rank")
+    follow(Replay(folder, sys.stdout) if rank is None else Tail(_rank_log(folder, rank), sys.stdout.buffer), goes_on)
+
+
 def _rank_log(folder: Path, rank: str) -> Path:
-    file = folder / "logs" / f"rank-{rank}.log"
-    if not file.is_file():
-        there = sorted(path.stem.removeprefix("rank-") for path in (folder / "logs").glob("rank-*.log"))
+    """The log of a rank, on whichever of the run's nodes."""
+    logs = {path.stem.removeprefix("rank-"): path for path in folder.glob("nodes/*/logs/rank-*.log")}
+    logs |= {path.stem.removeprefix("rank-"): path for path in (folder / "logs").glob("rank-*.log")}
+    if rank not in logs:
+        there = sorted(logs, key=lambda name: (len(name), name))
         cure = f"there are {', '.join(there)}" if there else "no rank has printed anything yet"
         raise UserError(Problem("no_such_rank", f"{run_name(folder)} has no rank {rank}", "--rank", cure))
-    return file
+    return logs[rank]
 
 
-def _end(folder: Path) -> str:
+def _end(folder: Path, jobs: _Jobs) -> str:
     """How the run ended, in a line or a few."""
     if is_running(folder):
         return f"running; python -m launch logs {run_name(folder)} --follow goes on"
+    job = jobs.last()
+    if job is not None and job.lives and not (folder / "DONE").exists():
+        return f"it is to go on: {job}"
     outcome = last_outcome(folder)
     if outcome is None:
-        return "unfinished: its launcher ended without saying how"
+        ended = f"; {job} is what Slurm says" if job else ""
+        return f"unfinished: its launcher ended without saying how{ended}"
     if outcome.exit_code == EXIT_DONE:
         loss = f", last loss {outcome.last_loss:.4g}" if outcome.last_loss is not None else ""
         return f"done: {outcome.steps} steps in {duration(outcome.seconds)}{loss}"

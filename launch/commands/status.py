@@ -1,15 +1,20 @@
-"""`status`: the runs that there are, and how each one stands."""
+"""`status`: the runs that there are and their jobs, and how each one stands."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from launch.commands.arguments import run_words
-from launch.errors import EXIT_DONE
+from launch.errors import EXIT_DONE, UserError
 from launch.runtime.progress import duration
-from launch.runtime.runs import Standing, find_runs, resolve_run, standing
+from launch.runtime.runs import resolve_run
+from launch.slurm.queue import QueuedJob, user_jobs
+from launch.slurm.standing import JobStanding, all_standings, job_folders, run_standing
 
 USAGE = "launch status [RUN ...] [runs=DIR] [--json]"
 
@@ -17,11 +22,17 @@ USAGE = "launch status [RUN ...] [runs=DIR] [--json]"
 def status(words: list[str]) -> int:
     """Print how the runs stand, all of them or those named; one JSON object a run with `--json`.
 
+    Slurm is asked once, where something was submitted from; that it does not answer is said and is no error.
     Raises UserError (`unknown_run`, `ambiguous_run`).
     """
     said = run_words("status", words, {"--json": False}, USAGE)
-    folders = [resolve_run(name, said.runs) for name in said.names] or find_runs(said.runs)
-    standings = [standing(folder) for folder in folders]
+    submitted = list(job_folders(said.runs))
+    named = [resolve_run(name, said.runs, submitted) for name in said.names]
+    queue = asked_queue(said.runs)
+    if named:
+        standings = [run_standing(folder, said.runs, queue) for folder in named]
+    else:
+        standings = all_standings(said.runs, queue)
     if "--json" in said.options:
         print(json.dumps([one.as_json() for one in standings], indent=2, ensure_ascii=False))
     elif not standings:
@@ -31,33 +42,61 @@ def status(words: list[str]) -> int:
     return EXIT_DONE
 
 
-def table(standings: Sequence[Standing], now: float) -> list[str]:
-    """A header and a line for each run; a failed one's cause below it."""
+def asked_queue(runs: Path) -> list[QueuedJob] | None:
+    """The user's jobs; None where nothing was ever submitted, there is no Slurm, or it is silent, which is said."""
+    if not (runs / ".jobs").is_dir() or shutil.which("squeue") is None:
+        return None
+    try:
+        return user_jobs()
+    except UserError as error:
+        print(f"launch: {error.problems[0]}; what follows is without the jobs", file=sys.stderr)
+        return None
+
+
+def table(standings: Sequence[JobStanding], now: float) -> list[str]:
+    """A header and a line for each run; a failed one's cause below it. Columns of jobs where there are any."""
     rows: list[tuple[str, ...]] = [("run", "state", "step", "loss", "tokens/s", "left", "since")]
     rows += [_row(one, now) for one in standings]
-    widths = [max(len(row[column]) for row in rows) for column in range(7)]
+    if any(one.job_id for one in standings):
+        jobs = [("job", "nodes", "job left"), *(_job(one) for one in standings)]
+        rows = [row + job for row, job in zip(rows, jobs, strict=True)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     told = [lines[0]]
     for one, line in zip(standings, lines[1:], strict=True):
         told.append(line)
-        if one.outcome and one.outcome.cause:
-            told.append(f"  {one.outcome.cause}")
+        cause = one.cause or (one.run.outcome.cause if one.run.outcome and one.state == one.run.state else None)
+        if cause:
+            told.append(f"  {cause}")
     return told
 
 
-def _row(one: Standing, now: float) -> tuple[str, ...]:
-    step = "" if one.step is None else f"{one.step}" + (f"/{one.total}" if one.total else "")
+def _row(one: JobStanding, now: float) -> tuple[str, ...]:
+    run = one.run
+    step = "" if run.step is None else f"{run.step}" + (f"/{run.total}" if run.total else "")
     state = one.state
-    if one.holder:
-        state += f", process {one.holder.pid} on {one.holder.host}, heartbeat {one.heartbeat:.0f} s ago"
-    elif one.outcome and one.outcome.exit_code:
-        state += f" ({one.outcome.exit_code})"
+    if run.holder:
+        state += f", process {run.holder.pid} on {run.holder.host}, heartbeat {run.heartbeat:.0f} s ago"
+    elif run.outcome and run.outcome.exit_code and state == run.state:
+        state += f" ({run.outcome.exit_code})"
+    elif one.job and one.job.waits:
+        state += one.job.because
+    elif one.job and state in ("ended", "unfinished"):
+        state += f" ({one.job.state.lower()})"
     return (
-        one.name,
+        run.name,
         state,
-        step or (one.phase or ""),
-        "" if one.loss is None else f"{one.loss:.4f}",
-        "" if one.rate is None else f"{one.rate:,.0f}",
-        "" if one.left is None else duration(one.left),
-        duration(now - one.since) if one.holder else time.strftime("%m-%d %H:%M", time.localtime(one.since)),
+        step or (run.phase or ""),
+        "" if run.loss is None else f"{run.loss:.4f}",
+        "" if run.rate is None else f"{run.rate:,.0f}",
+        "" if run.left is None else duration(run.left),
+        duration(now - one.since) if run.holder else time.strftime("%m-%d %H:%M", time.localtime(one.since)),
     )
+
+
+def _job(one: JobStanding) -> tuple[str, str, str]:
+    """Its id, the nodes it has or waits for, and how long it may still run."""
+    job = one.job
+    if job is None or not job.lives:
+        return one.job_id or "", "", ""
+    return job.job_id, job.hosts or str(job.nodes), "" if job.left is None else duration(job.left)

@@ -1,42 +1,87 @@
-"""`stop RUN`: ends a run from another terminal, as Ctrl-C does in its own."""
+"""`stop RUN`: ends a run from another terminal, as Ctrl-C does in its own; a Slurm job is cancelled."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from launch.commands.arguments import run_words
 from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
-from launch.lifecycle.lock import holder_of, lock_path, this_process
+from launch.lifecycle.lock import Holder, holder_of, lock_path, this_process
 from launch.runtime.runs import resolve_run, run_name
+from launch.slurm.ask import ask
+from launch.slurm.queue import QueuedJob, user_jobs
+from launch.slurm.standing import job_folder_of, job_folders, jobs_of
 
 USAGE = "launch stop RUN [runs=DIR]"
 _PATIENCE = 30.0  # seconds; a tear-down takes 15 at most
+_SLURM_PATIENCE = 90.0  # seconds; Slurm gives a job KillWait, often 30, before it kills
 
 
 def stop(words: list[str]) -> int:
-    """Ask a run's launcher to end every process of it, and wait until it has.
+    """Cancel a run's Slurm job, or ask its launcher to end every process of it, and wait until that has happened.
 
-    Raises UserError (`not_running`, `runs_elsewhere`, `unknown_run`, `ambiguous_run`, `usage`).
+    Raises UserError (`not_running`, `runs_elsewhere`, `unknown_run`, `ambiguous_run`, `slurm_silent`, `usage`).
     """
     said = run_words("stop", words, {}, USAGE)
     if len(said.names) != 1:
         raise UserError(Problem("usage", "'stop' takes one run", "command line", USAGE))
-    folder = resolve_run(said.names[0], said.runs)
+    folder = resolve_run(said.names[0], said.runs, list(job_folders(said.runs)))
     held = holder_of(lock_path(folder))
+    try:
+        jobs = _living_jobs(folder, said.runs)
+    except UserError:
+        if held is None or held[0].machine != this_process().machine:
+            raise
+        jobs = []  # Slurm is silent, and the launcher is on this machine
+    if jobs:
+        return _cancel(folder, said.runs, jobs)
     if held is None:
         raise UserError(Problem("not_running", f"{run_name(folder)} is not running"))
-    holder, here = held[0], this_process()
-    if holder.machine != here.machine:
+    return _end(folder, held[0])
+
+
+def _living_jobs(folder: Path, runs: Path) -> list[QueuedJob]:
+    job_folder = job_folder_of(folder, runs)
+    if job_folder is None or shutil.which("squeue") is None:
+        return []
+    return [job for job in jobs_of(job_folder, user_jobs()) if job.lives]
+
+
+def _cancel(folder: Path, runs: Path, jobs: list[QueuedJob]) -> int:
+    ids = [job.job_id for job in jobs]
+    answer = ask(["scancel", *ids])
+    if answer.status:
+        raise UserError(Problem("scancel_refused", f"Slurm does not cancel {', '.join(ids)}: {answer.words}"))
+    for job in jobs:
+        print(f"cancelled {job}", flush=True)
+    if _waited(lambda: not _living_jobs(folder, runs), _SLURM_PATIENCE, every=1.0):
+        print(f"{run_name(folder)} is stopped")
+        return EXIT_DONE
+    print(f"Slurm has not let go of {', '.join(ids)} after {_SLURM_PATIENCE:.0f} s: squeue --me")
+    return EXIT_FAILED
+
+
+def _end(folder: Path, holder: Holder) -> int:
+    if holder.machine != this_process().machine:
         message = f"{run_name(folder)} runs on {holder.host} as process {holder.pid}"
         raise UserError(Problem("runs_elsewhere", message, None, f"there: kill {holder.pid}"))
     os.kill(holder.pid, signal.SIGTERM)
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        if holder_of(lock_path(folder)) is None:
-            print(f"{run_name(folder)} is stopped")
-            return EXIT_DONE
-        time.sleep(0.1)
+    if _waited(lambda: holder_of(lock_path(folder)) is None, _PATIENCE, every=0.1):
+        print(f"{run_name(folder)} is stopped")
+        return EXIT_DONE
     print(f"process {holder.pid} has not ended after {_PATIENCE:.0f} s")
     return EXIT_FAILED
+
+
+def _waited(holds: Callable[[], bool], patience: float, every: float) -> bool:
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        if holds():
+            return True
+        time.sleep(every)
+    return holds()

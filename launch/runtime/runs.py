@@ -15,12 +15,13 @@ from launch.runtime.folder import Outcome, last_outcome, status
 from launch.runtime.history import JsonLines
 
 SCHEMA_VERSION = 1
+_ROLLOUT = "rollout-"  # what the names of folders begin with that hold the runs of a rollout
 _RECENT = 20  # steps whose mean tells the time that is left
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How a run stands. `state`: running, done, failed or unfinished (it ended and did not say how).
+    """How a run stands. `state`: running, done, failed, unfinished (it ended and did not say how) or absent.
 
     `heartbeat`: seconds since the holder's. `left`, `seconds`: of the rest, of the run so far. `since`: unix seconds,
     when it began (running) or ended.
@@ -64,24 +65,27 @@ class Standing:
 
 
 def find_runs(runs: Path) -> list[Path]:
-    """The run folders `<runs>/<stage>/<name>`, by name."""
-    return sorted(path.parent for path in runs.glob("[!.]*/[!.]*/plan.json"))
+    """The run folders `<runs>/<stage>/<name>`, and those of a rollout's widths below it, by name."""
+    found = [*runs.glob("[!.]*/[!.]*/plan.json"), *runs.glob(f"[!.]*/{_ROLLOUT}*/[!.]*/plan.json")]
+    return sorted(path.parent for path in found)
 
 
 def run_name(folder: Path) -> str:
     """`stage/name`, as the command line takes it."""
-    return f"{folder.parent.name}/{folder.name}"
+    above = folder.parent
+    return f"{above.parent.name + '/' if above.name.startswith(_ROLLOUT) else ''}{above.name}/{folder.name}"
 
 
-def resolve_run(word: str, runs: Path) -> Path:
+def resolve_run(word: str, runs: Path, submitted: Sequence[Path] = ()) -> Path:
     """The run folder that `word` means: a folder, `stage/name`, or the start of either that only one run has.
 
-    Raises UserError (`unknown_run`, `ambiguous_run`).
+    `submitted`: the folders of runs that may not have begun. Raises UserError (`unknown_run`, `ambiguous_run`).
     """
+    waiting = {folder.absolute() for folder in submitted}
     for folder in (Path(word).expanduser(), runs / word):
-        if (folder / "plan.json").is_file() or (folder / "logs").is_dir():
+        if (folder / "plan.json").is_file() or (folder / "logs").is_dir() or folder.absolute() in waiting:
             return folder.resolve()
-    found = find_runs(runs)
+    found = sorted({*find_runs(runs), *submitted})
     exact = [folder for folder in found if folder.name == word]
     starts = exact or [path for path in found if run_name(path).startswith(word) or path.name.startswith(word)]
     if len(starts) == 1:

@@ -19,7 +19,7 @@ from launch.errors import UserError
 from launch.lifecycle.lock import held
 from launch.redact import Redactor
 from launch.runtime.folder import Outcome, RunFolder
-from launch.runtime.runs import resolve_run
+from launch.runtime.runs import find_runs, resolve_run, run_name
 from tests.runtime.records import write_run
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def test_which_run_a_word_means(runs: Path) -> None:
         assert resolve_run(word, runs) == runs / "sft" / "gpu8-abc"
     assert refusal(["demo/"]) == ("ambiguous_run", "there are demo/bad, demo/good")
     assert refusal(["god"]) == ("unknown_run", "did you mean 'good'?")
-    assert refusal([]) == ("usage", "launch logs RUN [--follow] [--rank N] [runs=DIR]")
+    assert refusal([]) == ("usage", "launch logs RUN [--follow] [--rank N | --job] [runs=DIR]")
     assert refusal(["good", "--folow"]) == ("unknown_option", "did you mean '--follow'?")
     assert refusal(["good"], "stop")[0] == "not_running"
 
@@ -112,7 +112,19 @@ def test_logs_print_what_the_display_showed_and_how_it_ended(runs: Path, capsys:
 def test_the_log_of_a_rank(runs: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert logs(["gpu8", "--rank", "0"]) == 0
     assert capfdbinary.readouterr().out == b"hello from rank 0\n"
-    assert refusal(["gpu8", "--rank=3"]) == ("no_such_rank", "there are 0")
+    second = runs / "sft/gpu8-abc/nodes/1/logs"
+    second.mkdir(parents=True)
+    (second / "rank-10.log").write_text("hello from the second node\n", encoding="utf-8")
+    assert logs(["gpu8", "--rank", "10"]) == 0
+    assert capfdbinary.readouterr().out == b"hello from the second node\n"
+    assert refusal(["gpu8", "--rank=3"]) == ("no_such_rank", "there are 0, 10")
+
+
+def test_the_runs_of_a_rollout_are_listed_below_it(runs: Path) -> None:
+    width = write_run(runs / "sft/rollout-1/gpu1-abc", steps=1)
+    assert width in find_runs(runs)
+    assert run_name(width) == "sft/rollout-1/gpu1-abc"
+    assert resolve_run("sft/rollout-1/gpu1-abc", runs) == resolve_run("gpu1", runs) == width
 
 
 def test_ctrl_c_ends_the_following_and_stop_ends_the_run(runs: Path) -> None:

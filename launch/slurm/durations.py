@@ -1,0 +1,23 @@
+"""Time as Slurm writes it: MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS, UNLIMITED."""
+
+from __future__ import annotations
+
+import math
+import re
+
+_DAYS = re.compile(r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?")
+_CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d+)")
+
+
+def seconds_of(text: str) -> float | None:
+    """Seconds; infinity for no limit; None for what is no time (N/A, NOT_SET, INVALID)."""
+    text = text.strip()
+    if text.upper() in ("UNLIMITED", "INFINITE"):
+        return math.inf
+    if found := _DAYS.fullmatch(text):
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if found := _CLOCK.fullmatch(text):
+        hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return (hours * 60 + minutes) * 60 + seconds
+    return None

@@ -1,0 +1,185 @@
+"""How a run stands when Slurm has a say: without a Slurm, from what squeue would tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.commands.logs import logs
+from launch.commands.status import status, table
+from launch.commands.stop import stop
+from launch.errors import UserError
+from launch.lifecycle.lock import held
+from launch.redact import Redactor
+from launch.runtime.folder import Outcome, RunFolder
+from launch.slurm.durations import seconds_of
+from launch.slurm.jobs import JobFolder
+from launch.slurm.queue import QueuedJob
+from launch.slurm.standing import all_standings, job_folder_of, known_ids, run_standing
+from tests.runtime.records import write_run
+
+PENDING = QueuedJob("12", "PENDING", "Resources", 3600.0, 0.0, 0, 2, "", "elsewhere")
+RUNNING = replace(PENDING, state="RUNNING", reason="None", used=100.0, left=3500.0, hosts="n[1-2]")
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run that was submitted as job 12 and has not begun, and a job folder that was only rendered."""
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs"
+    for name in ("waits", "rendered"):
+        JobFolder.of(runs, "sft", name).write("job.sbatch", "#!/bin/bash\n", mode=0o755)
+    JobFolder.of(runs, "sft", "waits").remember("12")
+    return runs
+
+
+def state(runs: Path, *queue: QueuedJob) -> str:
+    return run_standing(runs / "sft" / "waits", runs, queue).state
+
+
+def finished(runs: Path, code: int, seconds_ago: float) -> None:
+    folder = write_run(runs / "sft" / "waits", steps=2)
+    RunFolder(folder, Redactor({})).finish(Outcome(code, 1.0, 2, 1.0, cause="no luck" if code else None))
+    when = time.time() - seconds_ago
+    os.utime(folder / ("FAILED" if code else "DONE"), (when, when))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("29:58", 1798), ("1:00:00", 3600), ("1-12", 129600), ("2-00:00:01", 172801), ("1-2:30", 95400), ("0:00", 0)],
+)
+def test_times(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+def test_what_is_no_time() -> None:
+    assert seconds_of("UNLIMITED") == seconds_of("infinite") == float("inf")
+    assert [seconds_of(text) for text in ("N/A", "NOT_SET", "INVALID", "")] == [None] * 4
+
+
+def test_a_run_that_has_not_begun(runs: Path) -> None:
+    assert state(runs, PENDING) == "pending"
+    assert state(runs, replace(PENDING, restarts=1)) == "requeued"
+    assert state(runs, RUNNING) == "starting"
+    assert state(runs, replace(RUNNING, state="FAILED")) == state(runs) == "ended"
+    assert run_standing(runs / "sft" / "waits", runs, None).state == "submitted"
+    # of another run
+    assert state(runs, replace(PENDING, job_id="13")) == "ended"
+
+
+def test_a_job_that_was_submitted_by_hand_is_known_by_its_script(runs: Path) -> None:
+    assert [one.run.name for one in all_standings(runs, [])] == ["sft/waits"]
+    folder = JobFolder.of(runs, "sft", "rendered")
+    by_hand = replace(PENDING, job_id="20_3", command=str(folder.script))
+    assert [one.job_id for one in all_standings(runs, [by_hand])] == ["20_3", "12"]
+    # and of a script that is elsewhere, once it has begun
+    (folder.path / "21.0").mkdir()
+    (folder.path / "21_2.1").mkdir()
+    assert known_ids(folder) == ["21", "21_2"]
+
+
+def test_a_run_that_has_begun(runs: Path) -> None:
+    folder = write_run(runs / "sft" / "waits", steps=2, total=4)
+    assert state(runs) == "unfinished"
+    assert state(runs, replace(PENDING, restarts=1)) == "requeued"
+    with held(folder, pytest.fail):
+        assert state(runs, RUNNING) == "running"
+    finished(runs, 1, seconds_ago=1000)
+    assert state(runs) == "failed"
+    assert state(runs, RUNNING) == "starting"  # it failed before this job began
+    finished(runs, 1, seconds_ago=50)
+    assert state(runs, RUNNING) == "failed"
+    assert state(runs, replace(RUNNING, state="COMPLETING")) == "failed"
+
+
+def test_the_living_job_counts(runs: Path) -> None:
+    JobFolder.of(runs, "sft", "waits").remember("9")
+    found = run_standing(runs / "sft" / "waits", runs, [PENDING, replace(PENDING, job_id="9", state="CANCELLED")])
+    assert (found.job_id, found.state) == ("12", "pending")
+
+
+def test_the_table_has_jobs_where_there_are_any(runs: Path) -> None:
+    write_run(runs / "sft" / "alone", steps=2)
+    log = JobFolder.of(runs, "sft", "waits").log("12")
+    rows = [" ".join(line.split()) for line in table(all_standings(runs, [PENDING]), time.time())]
+    assert rows[0] == "run state step loss tokens/s left since job nodes job left"
+    assert rows[2].startswith("sft/waits pending (Resources)") and rows[2].endswith("12 2 1:00:00")
+    log.write_text("launch: no such thing [no_such]\n\n", encoding="utf-8")
+    ended = replace(RUNNING, state="FAILED")
+    rows = [" ".join(line.split()) for line in table(all_standings(runs, [ended]), time.time())]
+    assert rows[2].startswith("sft/waits ended (failed)") and rows[3] == "launch: no such thing [no_such]"
+
+
+def test_a_folder_elsewhere_has_no_job(runs: Path, tmp_path: Path) -> None:
+    assert job_folder_of(write_run(tmp_path / "other" / "sft" / "waits", steps=1), runs) is None
+
+
+def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> Path:
+    """A squeue that does what the line says, and writes down that it was asked."""
+    asked = folder / "asked"
+    binary = folder / "bin" / "squeue"
+    binary.parent.mkdir()
+    binary.write_text(f'#!/bin/sh\necho "$@" >>{asked}\n{does}\n', encoding="utf-8")
+    binary.chmod(binary.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(binary.parent), prepend=os.pathsep)
+    return asked
+
+
+def test_slurm_is_asked_once_for_all(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    JobFolder.of(runs, "sft", "rendered").remember("13_1")
+    lines = "12|PENDING|Priority|1:00:00|0:00|0|2||a | b|\\n13_1|RUNNING|None|UNLIMITED|0:10|2|1|n1|x|"
+    asked = squeue(tmp_path, monkeypatch, f"printf '{lines}'")
+    assert status(["--json"]) == 0
+    second, first = json.loads(capsys.readouterr().out)
+    assert len(asked.read_text().splitlines()) == 1
+    assert (first["run"], first["state"], first["schema_version"], first["job_id"]) == ("sft/waits", "pending", 1, "12")
+    assert first["job"] == {
+        "id": "12",
+        "state": "PENDING",
+        "reason": "Priority",
+        "seconds_left": 3600.0,
+        "restarts": 0,
+        "nodes": 2,
+        "hosts": None,
+    }
+    assert (second["state"], second["job"]["hosts"], second["job"]["seconds_left"]) == ("starting", "n1", None)
+
+
+def test_a_silent_slurm_is_said_and_not_fatal(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    squeue(tmp_path, monkeypatch, "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    assert status([]) == 0
+    shown = capsys.readouterr()
+    assert "Unable to contact slurm controller" in shown.err and "[slurm_silent]" in shown.err
+    assert " ".join(shown.out.splitlines()[1].split()).startswith("sft/waits submitted")
+    with pytest.raises(UserError, match="slurm_silent"):
+        stop(["waits"])
+
+
+def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    squeue(tmp_path, monkeypatch, 'read line <"$QUEUE"; echo "$line"')
+    queue = tmp_path / "queue"
+    monkeypatch.setenv("QUEUE", str(queue))
+    queue.write_text("12|PENDING|Priority|1:00:00|0:00|0|2|||\n", encoding="utf-8")
+    assert logs(["waits"]) == 0
+    assert capfd.readouterr().out.startswith("sft/waits has not begun: job 12, pending (Priority)\n")
+    queue.write_text("\n", encoding="utf-8")
+    JobFolder.of(runs, "sft", "waits").log("12").write_text("no module named launch\n", encoding="utf-8")
+    assert logs(["waits", "--follow"]) == 0
+    assert capfd.readouterr().out == "no module named launch\nsft/waits has not begun: job 12 is gone\n"
+    assert logs(["waits", "--job"]) == 0
+    assert capfd.readouterr().out == "no module named launch\n"
+    write_run(runs / "sft" / "alone", steps=1)
+    with pytest.raises(UserError, match="no_job_log"):
+        logs(["alone", "--job"])
