@@ -1,0 +1,78 @@
+"""`status`, `logs` and `stop` of jobs on a real Slurm, with a stand-in for the trainer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.slurm.cluster import Cluster, stand_in, until
+
+pytestmark = pytest.mark.slow
+
+STAGE = ("stage=demo", "trainer=trl_sft", "recipe.max_steps=3")
+
+
+def asked(home: Path, name: str) -> list[str]:
+    folder = home / name
+    folder.mkdir()
+    return [*STAGE, f"name={name}", f"python='{stand_in(folder, 'echo hello from the trainer; sleep 600')}'"]
+
+
+def states(slurm: Cluster, home: Path) -> dict[str, dict[str, Any]]:
+    done = slurm.launch("status", "--json", cwd=home)
+    assert done.returncode == 0, done.stderr
+    return {one["run"]: one for one in json.loads(done.stdout)}
+
+
+def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
+    options = "cluster.options=['--begin=now+1hour','--time=30']"
+    [job] = slurm.submit(*asked(home, "waits"), "nodes=2", options, cwd=home)
+    [never] = slurm.submit(*asked(home, "never"), options, cwd=home)
+    told = states(slurm, home)
+    assert (told["demo/waits"]["state"], told["demo/waits"]["job"]["reason"]) == ("pending", "BeginTime")
+    assert told["demo/waits"]["job"]["nodes"] == 2 and told["demo/never"]["job_id"] == never
+
+    stopped = slurm.launch("stop", "never", cwd=home)
+    assert stopped.stdout == f"cancelled job {never}, pending (BeginTime)\ndemo/never is stopped\n", stopped.stderr
+    assert states(slurm, home)["demo/never"]["state"] == "ended"
+    logs = slurm.launch("logs", "never", cwd=home)
+    assert logs.stdout == f"demo/never has not begun: job {never} is cancelled, without a log\n", logs.stderr
+
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "launch", "logs", "waits", "--follow"],
+        cwd=home,
+        env=slurm.environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == f"demo/waits has not begun: job {job}, pending (BeginTime)\n"
+        slurm.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+        until(lambda: states(slurm, home)["demo/waits"]["state"] == "running", 90)
+        running = states(slurm, home)["demo/waits"]
+        assert running["pid"] and running["job"]["hosts"].startswith("n[")
+        assert 0 < running["job"]["seconds_left"] <= 1800
+        rank = home / "runs" / "demo" / "waits" / "nodes" / "1" / "logs" / "launcher.log"
+        until(lambda: rank.is_file() and "hello" in rank.read_text(), 60)
+
+        stopped = slurm.launch("stop", "waits", cwd=home)
+        assert stopped.stdout.endswith("demo/waits is stopped\n"), stopped.stdout + stopped.stderr
+        rest, _ = follower.communicate(timeout=60)
+        assert follower.returncode == 0 and "CANCELLED" not in rest
+    finally:
+        follower.kill()
+    assert states(slurm, home)["demo/waits"]["state"] in ("failed", "unfinished")
+    assert slurm.ask("squeue", "-h", "-j", job) == ""
+
+
+def test_what_does_not_run_is_not_stopped(slurm: Cluster, home: Path) -> None:
+    slurm.launch("submit", *STAGE, "name=rendered", "dry_run=true", cwd=home)
+    refused = slurm.launch("stop", "rendered", cwd=home)
+    assert refused.returncode == 2 and "[not_running]" in refused.stderr
+    assert "demo/rendered" not in states(slurm, home)
