@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from launch.config.gates import GatesConfig
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
+from launch.measure.measured import Measured, read_measured
 from launch.rollout.gates import judge
 from launch.rollout.gates.gate import Case
-from launch.rollout.measured import Measured, read_measured
 from launch.rollout.projection import efficiency, project
 from launch.rollout.record import Record, State, WidthRecord
 from launch.rollout.widths import PlannedWidth

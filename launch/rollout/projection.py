@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.config.schema import Device
-from launch.rollout.measured import Measured
-from launch.rollout.speed import speed_of
+from launch.measure.measured import Measured
+from launch.measure.speed import speed_of
 
 SCHEMA_VERSION = 1
 _BEFORE = ("import", "tokenize", "load", "reference_logprobs")  # phases that a run goes through once

@@ -11,12 +11,12 @@ from enum import StrEnum
 from typing import Any
 
 from launch.errors import Problem, UserError
+from launch.measure.measured import Measured
+from launch.measure.speed import padding_share, speed_of
 from launch.redact import Redactor
 from launch.rollout.gates.gate import Judgement
-from launch.rollout.measured import Measured
 from launch.rollout.projection import Projection
 from launch.rollout.sameness import Difference
-from launch.rollout.speed import padding_share, speed_of
 from launch.rollout.widths import Planned, PlannedWidth
 from launch.runtime.events import strict
 

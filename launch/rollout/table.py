@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from launch.measure.measured import Measured
+from launch.measure.speed import speed_of
 from launch.rollout.gates.gate import Judgement, Verdict
-from launch.rollout.measured import Measured
 from launch.rollout.projection import Projection
 from launch.rollout.record import Record, State, WidthRecord
-from launch.rollout.speed import speed_of
 
 HEADS = ("width", "parallel", "steps", "loss", "per second", "s/step", "memory", "a rank", "whole run", "verdict")
 _LEAST = (6, 13, 7, 16, 14, 7, 9, 6, 22, 8)  # characters

@@ -8,9 +8,9 @@ from typing import Any
 
 from launch.config.gates import GatesConfig
 from launch.config.schema import Device, Family, Kind, Precision
+from launch.measure.measured import Measured, Setup
 from launch.rollout.gates import GATES
 from launch.rollout.gates.gate import Case, Judgement, judged
-from launch.rollout.measured import Measured, Setup
 from launch.runtime.folder import Outcome
 
 SETUP = Setup(

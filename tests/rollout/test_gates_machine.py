@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from launch.config.schema import Device
-from launch.rollout.speed import halves, padding_share, speed_of
+from launch.measure.speed import halves, padding_share, speed_of
 from launch.runtime.folder import Outcome
 from tests.rollout.cases import falling, measured, said, verdict
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from launch.config.schema import Kind
-from launch.rollout.measured import Measured
+from launch.measure.measured import Measured
 from tests.rollout.cases import falling, measured, said, verdict
 
 CACHE = {"what": "reference_logprobs_cache", "requested": None, "found": "built", "verdict": None}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 
 from launch.config.schema import Device, Precision
+from launch.measure.measured import Measured
+from launch.measure.speed import speed_of
 from launch.rollout.gates.gate import Case, Judgement, failed, gate, passed, warned
-from launch.rollout.measured import Measured
-from launch.rollout.speed import speed_of
 
 
 @gate("same_data", "the tokens of every optimizer step, counted by the trainer itself over all ranks")

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.config.gates import GatesConfig
 from launch.config.schema import Kind
-from launch.rollout.measured import Measured
+from launch.measure.measured import Measured
 
 SCHEMA_VERSION = 1
 BOTH = (Kind.sft, Kind.dpo, Kind.rm)

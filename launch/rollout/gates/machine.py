@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from launch.config.schema import Device
+from launch.measure.speed import halves, padding_share, speed_of
 from launch.rollout.gates.gate import Case, Judgement, failed, gate, passed, warned
-from launch.rollout.speed import halves, padding_share, speed_of
 
 OUT_OF_MEMORY = ("out_of_memory", "host_memory")
 

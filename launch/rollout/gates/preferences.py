@@ -6,8 +6,8 @@ import math
 import statistics
 
 from launch.config.schema import Kind
+from launch.measure.measured import finite
 from launch.rollout.gates.gate import Case, Judgement, failed, gate, passed, warned
-from launch.rollout.measured import finite
 
 _DPO = (Kind.dpo,)
 _SIGMOID = (None, "dpo", "dpo_norm")  # the recipe's words for -log sigmoid(beta x difference); None: the default

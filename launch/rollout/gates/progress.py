@@ -6,8 +6,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from launch.measure.measured import Measured
 from launch.rollout.gates.gate import Case, Judgement, failed, gate, passed, warned
-from launch.rollout.measured import Measured
 
 
 @gate("finished_steps", "the exit of the trainer and the steps that it logged", early=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from launch.rollout.measured import Measured, number
+from launch.measure.measured import Measured, number
 
 
 @dataclass(frozen=True)

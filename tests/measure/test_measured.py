@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.rollout.measured import objects, read_measured
+from launch.measure.measured import objects, read_measured
 from launch.rollout.projection import efficiency, project
 from launch.runtime.folder import Outcome
 from tests.rollout.cases import falling, measured
