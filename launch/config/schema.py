@@ -127,6 +127,8 @@ class ShapeConfig:
     heads: int | None = None
     kv_heads: int | None = None
     vocabulary: int | None = None
+    tied_embeddings: bool = False  # the output matrix is the embedding
+    model_type: str = "llama"  # transformers' name of the architecture
 
 
 @dataclass

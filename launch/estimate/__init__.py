@@ -1,0 +1,1 @@
+"""What a training step costs, computed before it runs: memory a GPU. Standard library only."""

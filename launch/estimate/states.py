@@ -1,0 +1,98 @@
+"""What stays on a card between the steps: weights, gradients, the optimizer's states; and what a step adds to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from launch.config.schema import Mode, Precision
+from launch.estimate.setting import MemorySetting
+from launch.estimate.shape import ModelShape
+
+ZERO_BUCKET = 500_000_000  # elements: reduce_bucket_size of accelerate_configs/deepspeed/zero1.json and zero2.json
+SUB_GROUP = 1_000_000_000  # elements: sub_group_size of zero3.json
+REUSE_DISTANCE = 1_000_000_000  # elements: stage3_max_reuse_distance of zero3.json
+
+
+@dataclass(frozen=True)
+class State:
+    """Bytes of a training state for each parameter: `weights`, `gradients` and `optimizer` on each rank's device,
+    `host` in the memory of the whole machine."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    host: float = 0.0
+
+    @property
+    def rank(self) -> float:
+        return self.weights + self.gradients + self.optimizer
+
+
+def state_of(mode: Mode, ranks: int, precision: Precision) -> State:
+    """Bytes for each parameter, by the mode that the ranks share the model in.
+
+    DeepSpeed keeps bf16 weights and gradients (its gradients accumulate in the weights' type unless told otherwise,
+    deepspeed engine.py:1799-1810) and fp32 master weights and moments: 2 + 2 + 12 bytes, of which stage 1 shards the
+    12, stage 2 the gradients too, stage 3 all; offloading puts the 12, and gradients and weights, into the host's
+    memory. FSDP as OLMo-core has it: fp32 weights, gradients and moments, sharded. Without either everything has the
+    weights' type: AdamW's moments are made like the parameter (torch/optim/adamw.py, zeros_like).
+    """
+    width = 2 if precision == Precision.bf16 else 4
+    by_mode = {
+        Mode.zero1: State(width, width, 12 / ranks),
+        Mode.zero2: State(width, width / ranks, 12 / ranks),
+        Mode.zero3: State(width / ranks, width / ranks, 12 / ranks),
+        Mode.zero3_offload: State(0.0, 0.0, 0.0, 12 + 2 * width),
+        Mode.fsdp: State(4 / ranks, 4 / ranks, 8 / ranks),
+    }
+    return by_mode.get(mode, State(width, width, 2 * width))
+
+
+def buffers(setting: MemorySetting) -> float:
+    """Bytes of communication buffers and gathered weights during forward and backward.
+
+    DDP: buckets of the size of all gradients (gradient_as_bucket_view is off). ZeRO 1 and 2: two buckets, as
+    overlap_comm is on (deepspeed stage_1_and_2.py:3256-3283). ZeRO 3: the weights gathered at the turn from forward to
+    backward, which keeps what is used again within half of the reuse distance either way
+    (partitioned_param_coordinator.py:634-664), at least the output matrix; and one bucket of hidden x hidden
+    (accelerate accelerator.py:2323).
+    """
+    shape, element = setting.shape, setting.element
+    if setting.mode == Mode.ddp:
+        return element * shape.parameters
+    if setting.mode in (Mode.zero1, Mode.zero2):
+        return 2.0 * ZERO_BUCKET * element
+    if setting.mode in (Mode.zero3, Mode.zero3_offload):
+        gathered = min(shape.parameters, max(shape.embedding, REUSE_DISTANCE / 2))
+        return element * (gathered + shape.hidden**2)
+    return 0.0
+
+
+def reduced_gradient(setting: MemorySetting) -> float:
+    """Bytes of the largest gradient on its way to its owner: under ZeRO-3 it is copied once to be scattered
+    (deepspeed coalesced_collectives.py reduce_scatter_coalesced)."""
+    copies = 2 if setting.mode in (Mode.zero3, Mode.zero3_offload) else 1
+    return float(copies * setting.element * setting.shape.embedding)
+
+
+def step_temporaries(setting: MemorySetting) -> float:
+    """Bytes that the optimizer's step adds.
+
+    ZeRO makes a flat copy of the rank's gradients and turns it into fp32 (deepspeed stage_1_and_2.py:3114-3118,
+    stage3.py:2683-2690), all at once at stages 1 and 2 and one sub-group at a time at stage 3. The fused AdamW needs
+    nothing besides; the foreach one holds a copy of the parameters' size (torch/optim/adamw.py).
+    """
+    shape, ranks = setting.shape, setting.ranks
+    share = shape.parameters / ranks
+    if setting.mode in (Mode.zero1, Mode.zero2):
+        return (setting.element + 4) * share
+    if setting.mode == Mode.zero3:
+        return (setting.element + 4) * min(share, SUB_GROUP)
+    if setting.mode == Mode.zero3_offload:
+        return setting.element * min(share, SUB_GROUP)
+    return 0.0 if setting.fused_optimizer else setting.element * shape.parameters
+
+
+def largest_matrix(shape: ModelShape) -> int:
+    """Elements of the largest matrix inside of a layer."""
+    return shape.hidden * max(shape.intermediate, shape.query_width)
