@@ -28,6 +28,7 @@ from launch.redact import Redactor
 from launch.runtime.script import command_script
 from launch.slurm.cluster import cluster_problems, unshared
 from launch.slurm.jobs import JobFolder
+from launch.slurm.limits import mismatches
 from launch.slurm.script import Job, render
 from launch.slurm.submission import check_script, submit_chain
 
@@ -71,6 +72,7 @@ def submit(line: Line) -> int:
         if link.finished:
             print(f"already done: {link.plan.folder}", file=sys.stderr)
     problems = [problem for link in waiting for problem in _preflight(link)]
+    problems += mismatches([link.plan for link in waiting])
     if problems:
         raise UserError(problems)
     for link in waiting:

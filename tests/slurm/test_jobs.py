@@ -108,11 +108,11 @@ def test_a_chain_whose_first_job_fails_leaves_nothing_pending(slurm: Cluster, ho
 
 def test_what_slurm_refuses_is_said_and_not_submitted(slurm: Cluster, home: Path) -> None:
     before = slurm.ask("squeue", "-h", "-t", "all", "-o", "%A")
-    refused = slurm.launch("submit", *STAGE, "cluster.partition=nosuch", cwd=home)
+    refused = slurm.launch("submit", *STAGE, "cluster.constraint=nosuch", cwd=home)
     assert refused.returncode == 2
-    assert "[sbatch_refused]" in refused.stderr and "nvalid partition" in refused.stderr, refused.stderr
+    assert "[sbatch_refused]" in refused.stderr and "nvalid feature" in refused.stderr, refused.stderr
     many = slurm.launch("submit", *STAGE, "nodes=16", "recipe.per_device_batch_size=1", cwd=home)
-    assert many.returncode == 2 and "[sbatch_refused]" in many.stderr, many.stderr
+    assert many.returncode == 2 and "[too_many_nodes]" in many.stderr, many.stderr
     assert slurm.ask("squeue", "-h", "-t", "all", "-o", "%A") == before
 
 

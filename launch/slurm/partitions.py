@@ -1,0 +1,77 @@
+"""The partitions of a cluster, as sinfo tells them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launch.errors import UserError
+from launch.slurm.ask import ask_once
+from launch.slurm.durations import seconds_of
+
+TIMEOUT = 10.0  # seconds; of a Slurm that is slower nothing more is asked here, sbatch has more patience
+_GPU = re.compile(r"gpu(?::([^:(),]+))?:(\d+)")
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes of a partition that are alike. `gpus`: of one node, by type; "" is a type without a name."""
+
+    count: int
+    cpus: int
+    gpus: tuple[tuple[str, int], ...]
+
+    def gpus_of(self, kind: str | None) -> int:
+        return sum(number for name, number in self.gpus if kind is None or name == kind)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """`limit`: seconds a job may run. `state`: up, down, drain or inact."""
+
+    name: str
+    default: bool
+    state: str
+    limit: float
+    nodes: tuple[Nodes, ...]
+
+
+def partitions() -> list[Partition] | None:
+    """The cluster's partitions that this user sees; None where sinfo is not there or does not answer."""
+    output = told(["sinfo", "--all", "--noheader", "--exact", "--format=%P|%a|%l|%D|%c|%G"])
+    return None if output is None else read_partitions(output)
+
+
+def read_partitions(output: str) -> list[Partition]:
+    """The partitions in what sinfo printed: name with a star for the default, state, limit, nodes, CPUs and gres."""
+    found: dict[str, Partition] = {}
+    for line in output.splitlines():
+        parts = line.split("|")
+        if len(parts) != 6:
+            continue
+        starred, state, limit, count, cpus, gres = (part.strip() for part in parts)
+        name = starred.removesuffix("*")
+        gpus = tuple((kind, int(number)) for kind, number in _GPU.findall(gres))
+        alike = Nodes(_number(count), _number(cpus), gpus)
+        seconds = seconds_of(limit)
+        before = found[name].nodes if name in found else ()
+        found[name] = Partition(
+            name, starred.endswith("*"), state, math.inf if seconds is None else seconds, (*before, alike)
+        )
+    return list(found.values())
+
+
+def told(argv: Sequence[str]) -> str | None:
+    """What one of Slurm's commands prints; None when it is not there, fails or takes too long."""
+    try:
+        answer = ask_once(argv, TIMEOUT)
+    except UserError:
+        return None
+    return answer.output if answer.status == 0 else None
+
+
+def _number(text: str) -> int:
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else 0

@@ -1,0 +1,121 @@
+"""What a cluster has not: the rules over what sinfo prints, and a real sinfo."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from launch.errors import Problem
+from launch.planning.plan import Plan, build_plan
+from launch.slurm.limits import ask_partitions, mismatches
+from launch.slurm.partitions import partitions, read_partitions
+from tests.conftest import composed, fixed_machine
+from tests.slurm.cluster import Cluster
+
+SINFO = """gpu*|up|1-00:00:00|4|96|gpu:h100:8(S:0-1)
+gpu*|up|1-00:00:00|2|128|gpu:a100:4,gpu:v100:2(S:1)
+cpu|up|infinite|100|64|(null)
+old|down|30:00|1|32|gpu:8,shard:8
+"""
+
+
+def plan(*words: str) -> Plan:
+    return build_plan(composed("stage=sft", *words), fixed_machine())
+
+
+def found(*words: str) -> list[Problem]:
+    return list(ask_partitions(plan(*words), read_partitions(SINFO)))
+
+
+def test_what_sinfo_prints_is_read() -> None:
+    gpu, cpu, old = read_partitions(SINFO)
+    assert (gpu.name, gpu.default, gpu.limit, [alike.count for alike in gpu.nodes]) == ("gpu", True, 86400, [4, 2])
+    assert gpu.nodes[1].gpus == (("a100", 4), ("v100", 2))
+    assert [gpu.nodes[1].gpus_of(kind) for kind in (None, "v100", "h100")] == [6, 2, 0]
+    assert (cpu.limit, cpu.nodes[0].gpus, cpu.default) == (math.inf, (), False)
+    assert (old.state, old.limit, old.nodes[0].gpus) == ("down", 1800, (("", 8),))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("gpus=8", "nodes=4"),
+        ("gpus=8", "cluster.partition=gpu", "cluster.time='24:00:00'", "cluster.gpu_type=h100"),
+        ("gpus=2", "nodes=2", "cluster.gpu_type=v100"),
+        ("gpus=0", "cluster.partition=cpu", "cluster.time=UNLIMITED", "recipe.global_batch_size=100", "nodes=100"),
+        ("gpus=8", "cluster.partition='old,gpu'", "cluster.time='2:00:00'"),  # one of two is enough
+        ("gpus=8", "nodes=16", "cluster.options=['--partition=elsewhere']"),
+    ],
+)
+def test_what_the_cluster_has(words: tuple[str, ...]) -> None:
+    assert found(*words) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "id", "says"),
+    [
+        (("cluster.partition=gpus",), "unknown_partition", "did you mean 'gpu'? there are cpu, gpu, old"),
+        (("gpus=8", "cluster.time=1-1"), "time_beyond_partition", "more than partition gpu allows, 1-00:00:00"),
+        (("gpus=16",), "too_many_gpus", "no node of partition gpu has 16 GPUs, at most 8; say gpus=8"),
+        (("gpus=4", "cluster.partition=cpu"), "too_many_gpus", "at most 0; say another partition"),
+        (("gpus=4", "cluster.gpu_type=h10"), "unknown_gpu_type", "did you mean 'h100'? it has a100, h100, v100"),
+        (("gpus=8", "nodes=8"), "too_many_nodes", "partition gpu has 4 nodes with 8 GPUs, and 8 are asked for"),
+        (("gpus=8", "cluster.cpus_per_rank=16"), "too_many_cpus", "at most 96; say cluster.cpus_per_rank=12"),
+        (("gpus=1", "cluster.partition=old"), "partition_down", "partition old is down"),
+    ],
+)
+def test_what_the_cluster_has_not(words: tuple[str, ...], id: str, says: str) -> None:
+    [problem] = found(*words)
+    assert problem.id == id and says in str(problem), str(problem)
+
+
+def test_no_default_partition() -> None:
+    there = read_partitions(SINFO.replace("gpu*", "gpu"))
+    [problem] = ask_partitions(plan("gpus=8"), there)
+    assert str(problem).startswith("cluster.partition: this cluster has no default partition; say cluster.partition=")
+
+
+def stand_ins(folder: Path, monkeypatch: pytest.MonkeyPatch, **prints: str) -> None:
+    """Slurm's commands that print the texts; `sacctmgr` as --parsable2 does."""
+    for name, text in prints.items():
+        (folder / name).write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}/bin{os.pathsep}/usr/bin")
+
+
+def test_account_and_qos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_ins(tmp_path, monkeypatch, sinfo=SINFO, sacctmgr="proj-7|normal,high\nproj-8|normal\n")
+    assert mismatches([plan("gpus=8", "cluster.account=proj-7", "cluster.qos=high")]) == []
+    [account] = mismatches([plan("gpus=8", "cluster.account=proj7")])
+    assert account.id == "unknown_account" and "did you mean 'proj-7'" in str(account)
+    [qos] = mismatches([plan("gpus=8", "cluster.account=proj-8", "cluster.qos=high")])
+    assert qos.id == "unknown_qos" and "there are normal" in str(qos)
+    assert mismatches([plan("gpus=8", "cluster.account=proj7", "allow=[unknown_account]")]) == []
+
+
+def test_one_problem_for_a_whole_chain_and_none_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_ins(tmp_path, monkeypatch, sinfo=SINFO, sacctmgr="")
+    two = [
+        plan("gpus=8", "cluster.partition=nosuch", "cluster.account=any"),
+        plan("gpus=4", "cluster.partition=nosuch"),
+    ]
+    assert [problem.id for problem in mismatches(two)] == ["unknown_partition"]
+    (tmp_path / "sinfo").write_text("#!/bin/sh\nexit 1\n")
+    assert partitions() is None and mismatches(two) == []
+
+
+@pytest.mark.slow
+def test_a_real_sinfo(slurm: Cluster, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in slurm.environ.items():
+        monkeypatch.setenv(name, value)
+    [main] = partitions() or []
+    assert (main.name, main.default, main.state, main.limit) == ("main", True, "up", math.inf)
+    assert [(alike.count, alike.cpus, alike.gpus) for alike in main.nodes] == [(4, 64, (("", 8),))]
+    # accounting is off there: nothing is known of accounts
+    assert mismatches([plan("gpus=8", "nodes=4", "cluster.account=any")]) == []
+    refused = slurm.launch("submit", "stage=demo", "cluster.partition=mian", "trainer=trl_sft", cwd=home)
+    assert refused.returncode == 2
+    assert "did you mean 'main'? there are main [unknown_partition]" in refused.stderr, refused.stderr
