@@ -19,9 +19,21 @@ _RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?")
 _TRACEBACK = "Traceback (most recent call last)"
 _CHAIN = ("During handling of the above", "The above exception was the direct cause")
 _OWN_KINDS = ("Unmet", "PatchError", "SystemExit")  # the worker's own sentences
-_ROOT = "Root Cause (first observed failure)"  # torch/distributed/elastic/multiprocessing/errors
-_ROOT_RANK = re.compile(r"^\s+rank\s*: (\d+)")
-_ROOT_EXIT = re.compile(r"^\s+exitcode\s*: (-?\d+)")
+_FAILURES, _ROOT = (
+    "Failures:",
+    "Root Cause (first observed failure)",
+)  # torch/distributed/elastic/multiprocessing/errors
+_FAILED_RANK = re.compile(r"^\s+rank\s*: (\d+)")
+_FAILED_EXIT = re.compile(r"^\s+exitcode\s*: (-?\d+)")
+# what a rank says whose peer is gone: the others' connections break before anybody sees how that one ended
+_PEER_IS_GONE = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|[Rr]emote process exited|"
+    r"Read error \[|Write error \[|recvValue failed|NCCL communicator was aborted"
+)
+# not SIGTERM, by which elastic ends the others, nor SIGABRT, by which NCCL's watchdog ends its own rank
+_OF_THE_SYSTEM = tuple(
+    -getattr(signal, name) for name in ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL") if hasattr(signal, name)
+)
 _WATCHDOG = "Watchdog caught collective operation timeout"  # torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp
 _WORK = re.compile(r"WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<kind>\w+)")
 _GLOO = re.compile(r"Timed out waiting (?P<milliseconds>\d+)ms for \w+ operation")
@@ -76,9 +88,10 @@ class CauseFinder:
         self._launcher = _Tail()
         self._errors: list[Event] = []
         self._waited: dict[int, str] = {}  # rank -> the NCCL collective whose time-out it reports
-        self._in_root = False
+        self._table: int | None = None  # the rank that elastic's table of failures is at
+        self._in_table = self._in_root = False
+        self._exits: dict[int, int] = {}  # rank -> exit code, of that table
         self._root_rank: int | None = None
-        self._root_exit: int | None = None
 
     def lines(self, rank: int, lines: Sequence[str], now: float) -> None:
         tail = self._tails[rank]
@@ -90,12 +103,14 @@ class CauseFinder:
     def launcher_lines(self, lines: Sequence[str], now: float) -> None:
         for line in lines:
             self._launcher.add(line, now)
-            if _ROOT in line:
-                self._in_root = True
-            elif self._in_root and (match := _ROOT_RANK.match(line)):
-                self._root_rank = int(match[1])
-            elif self._in_root and (match := _ROOT_EXIT.match(line)):
-                self._root_exit, self._in_root = int(match[1]), False
+            if line.startswith(_FAILURES) or _ROOT in line:
+                self._in_table, self._in_root = True, _ROOT in line
+            elif self._in_table and (match := _FAILED_RANK.match(line)):
+                self._table = int(match[1])
+                if self._in_root:
+                    self._root_rank = self._table
+            elif self._table is not None and (match := _FAILED_EXIT.match(line)):
+                self._exits[self._table], self._table = int(match[1]), None
 
     def error(self, event: Event) -> None:
         if len(self._errors) < 1000:
@@ -121,15 +136,19 @@ class CauseFinder:
     def _cause(self, status: int | None) -> Cause:
         if self._errors:
             first = min(self._errors, key=lambda event: event.time)
+            if _PEER_IS_GONE.search(str(first.data["message"])) and (killed := self._killed()):
+                return killed
             return self._collective(first) or self._of_error(first)
         if self._waited:
             return self._nccl()
         rank = self._failing_rank()
         if rank is not None:
             tail = self._tails[rank]
-            killed = _killed_by(self._root_exit) if rank == self._root_rank else None
-            if killed:
-                return _cause(f"rank {rank} {killed}", rank, list(tail.kept))
+            if _PEER_IS_GONE.search(tail.final) and (killed := self._killed()):
+                return killed
+            how = _killed_by(self._exits.get(rank)) if rank == self._root_rank else None
+            if how:
+                return _cause(f"rank {rank} {how}", rank, list(tail.kept))
             if tail.block:
                 return _cause(tail.final or tail.block[-1], rank, self._block(rank))
             return _cause(_last(tail) or _ended(status), rank, list(tail.kept))
@@ -140,6 +159,13 @@ class CauseFinder:
         kind, message = event.data.get("type"), str(event.data["message"])
         line = f"{kind}: {message}" if kind and kind not in _OWN_KINDS else message
         return _cause(line, event.rank, self._block(event.rank) or message.splitlines()[1:])
+
+    def _killed(self) -> Cause | None:
+        """The rank that the system ended, of those that elastic lists."""
+        for rank, code in sorted(self._exits.items()):
+            if code in _OF_THE_SYSTEM and rank in self._tails:
+                return _cause(f"rank {rank} {_killed_by(code)}", rank, list(self._tails[rank].kept))
+        return None
 
     def _nccl(self) -> Cause:
         """Ranks that report a time-out had arrived in the collective; the others had not."""

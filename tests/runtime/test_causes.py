@@ -57,6 +57,21 @@ def test_torch_elastic_knows_better() -> None:
     assert cause.line == "rank 1 was killed by SIGKILL (the system does that when memory runs out)"
 
 
+def test_the_rank_that_the_system_ended_comes_before_those_that_lost_it() -> None:
+    """Rank 0 sees its connection break, and elastic sees rank 0's end first."""
+    table = elastic(rank=0, code=1)
+    others = ["Failures:", "[1]:", "  rank      : 1 (local_rank: 1)", "  exitcode  : -9 (pid: 124) <NA>", "-----"]
+    for message, cause in (
+        ("[../gloo/pair.cc:525] Connection closed by peer [127.0.0.1]:5", "rank 1 was killed by SIGKILL"),
+        ("shapes do not match", "DistBackendError: shapes do not match"),
+    ):
+        finder = CauseFinder([0, 1])
+        finder.lines(1, ["step 5"], 1.0)
+        finder.error(Event("error", 2.0, 0, {"message": message, "type": "DistBackendError"}))
+        finder.launcher_lines([*table[:3], *others, *table[3:]], 3.0)
+        assert finder.cause(1).line.startswith(cause)
+
+
 def test_an_error_event_comes_first_and_the_earliest_one() -> None:
     finder = CauseFinder([0, 1])
     finder.lines(1, FIRST, 5.0)
