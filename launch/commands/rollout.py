@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from functools import partial
 
 from launch.commands.machine import this_machine
-from launch.commands.run import run, run_steps
-from launch.config.compose import Composed, compose
+from launch.commands.measure import card_gib, composed_probe, gpus_for, run_setting
+from launch.commands.run import run
+from launch.config.compose import compose
 from launch.config.gates import Then
 from launch.config.line import Line, taken
-from launch.config.schema import Device
 from launch.errors import EXIT_DONE
 from launch.lifecycle.lock import held
-from launch.planning.plan import Plan, build_plan
-from launch.preflight.gpus import gpus_are_free
-from launch.preflight.nvidia import Gpus, find_gpus
-from launch.preflight.rules import inspect
+from launch.planning.plan import build_plan
 from launch.redact import Redactor
 from launch.rollout.loop import Machine, Rules, run_widths
 from launch.rollout.record import Record, WidthRecord, refuse_another
 from launch.rollout.request import SHORT, WIDTHS, Request, read_request
 from launch.rollout.sameness import differences
 from launch.rollout.table import HEADS, markdown, row, text, verdict_line, width_lines
-from launch.rollout.widths import Planned, PlannedWidth, plan_widths
+from launch.rollout.widths import PlannedWidth, plan_widths
 from launch.runtime.folder import Outcome
 from launch.runtime.progress import Display, display_for
 
@@ -39,7 +34,11 @@ def rollout(line: Line) -> int:
     if any(word in _OF_HYDRA for word in line.words):
         return compose(taken(line, (*WIDTHS, *SHORT))[1], lambda composed: EXIT_DONE)
     request = read_request(line)
-    planned = plan_widths(request, partial(_composed, request), lambda one: build_plan(one, this_machine(one)))
+    planned = plan_widths(
+        request,
+        lambda ranks, mode: composed_probe(request.whole(ranks, mode)),
+        lambda one: build_plan(one, this_machine(one)),
+    )
     refuse_another(planned)
     display = display_for(sys.stderr if line.json else sys.stdout)
     config = planned.widths[0].composed.config
@@ -62,17 +61,6 @@ def rollout(line: Line) -> int:
     return code
 
 
-def _composed(request: Request, ranks: int, parallel: str | None) -> Composed:
-    found: list[Composed] = []
-
-    def keep(composed: Composed) -> int:
-        found.append(composed)
-        return EXIT_DONE
-
-    compose(request.probe(ranks, parallel), keep)
-    return found[0]
-
-
 def _widths(record: Record, display: Display) -> int:
     redactor = Redactor(os.environ)
     config = record.planned.widths[0].composed.config
@@ -80,9 +68,8 @@ def _widths(record: Record, display: Display) -> int:
 
     def measure(width: PlannedWidth) -> Outcome:
         display.say(f"{width.label}: {record.steps} steps; {width.plan.batch}; {width.plan.folder}")
-        if width.ranks != record.widths[0].planned.ranks:
-            _until_free(width.plan)
-        return run_steps(width.plan, width.composed, display, record.steps)
+        first = width.ranks == record.widths[0].planned.ranks
+        return run_setting(width.setting, record.steps, display, after_another=not first)
 
     told: set[str] = set()
 
@@ -96,8 +83,8 @@ def _widths(record: Record, display: Display) -> int:
         for line in width_lines(width, record.skip):
             display.say(redactor.redact_text(line))
 
-    gpus = _gpus(record.planned)
-    machine = Machine(measure, len(gpus.seen), _card_gib(gpus))
+    gpus = gpus_for(record.planned.widths[0].plan)
+    machine = Machine(measure, len(gpus.seen), card_gib(gpus))
     rules = Rules(config.gates, tuple(config.allow), config.restart)
     code = run_widths(record, machine, rules, changed)
     display.say(f"{verdict_line(record)}; {record.planned.folder}")
@@ -129,23 +116,3 @@ def _whole(request: Request, parallel_at_one: str | None, display: Display) -> i
 
 def _write(record: Record) -> None:
     record.write(Redactor(os.environ), {"rollout.txt": text(record), "rollout.md": markdown(record)})
-
-
-def _gpus(planned: Planned) -> Gpus:
-    plans: list[Plan] = [width.plan for width in planned.widths]
-    on_gpus = any(plan.parallel.width.device == Device.cuda for plan in plans)
-    return find_gpus(os.environ) if on_gpus else Gpus()
-
-
-def _until_free(plan: Plan) -> None:
-    """The driver takes a moment to give back the memory of the width before."""
-    if plan.parallel.width.device != Device.cuda:
-        return
-    until = time.monotonic() + _PATIENCE
-    while any(finding.stops for finding in inspect(plan, [gpus_are_free])) and time.monotonic() < until:
-        time.sleep(1.0)
-
-
-def _card_gib(gpus: Gpus) -> float | None:
-    totals = [gpu.total for gpu in gpus.seen if gpu.total]
-    return min(totals) / 1024 if totals else None

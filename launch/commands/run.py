@@ -140,12 +140,14 @@ def _say_evidence(plan: Plan, folder: RunFolder, began: float, display: Display)
         display.say(line)
 
 
-def run_steps(plan: Plan, composed: Composed, display: Display, steps: int) -> Outcome:
+def run_steps(plan: Plan, composed: Composed, display: Display, steps: int, *, inspected: bool = False) -> Outcome:
     """Run the plan in its folder, which is new, until `steps` optimizer steps are logged; then it has measured enough,
-    and leaves no model. A plan of fewer steps runs to its end. Raises UserError when it cannot be started."""
+    and leaves no model. A plan of fewer steps runs to its end. `inspected`: preflight has just passed it. Raises
+    UserError when it cannot be started."""
     redactor, began = Redactor(os.environ), time.time()
     with held(plan.folder, display.say):
-        _refuse_problems(plan, redactor, display)
+        if not inspected:
+            _refuse_problems(plan, redactor, display)
         prepare(plan, display.say)
         folder = RunFolder(plan.folder, redactor)
         with in_use(plan, display.say):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from launch.rollout.gates.gate import Case
 from launch.rollout.projection import efficiency, project
 from launch.rollout.record import Record, State, WidthRecord
 from launch.rollout.widths import PlannedWidth
-from launch.runtime.folder import Outcome, status
+from launch.runtime.folder import Outcome
 
 _EXITS = {State.passed: EXIT_DONE, State.interrupted: EXIT_INTERRUPTED}
 
@@ -80,7 +79,7 @@ def _take(
             return
     width.state, width.measured, width.judgements = State.running, None, ()
     changed(width)
-    _put_aside(width.planned)
+    width.planned.setting.put_aside()
     try:
         outcome = machine.run(width.planned)
     except UserError as error:
@@ -104,13 +103,6 @@ def _out_of_reach(planned: PlannedWidth, machine: Machine) -> str | None:
     has = {0: "no GPU", 1: "one GPU"}.get(machine.cards, f"{machine.cards} GPUs")
     needed = "one GPU is" if width.local == 1 else f"{width.local} GPUs are"
     return f"{needed} needed and this machine has {has}"
-
-
-def _put_aside(planned: PlannedWidth) -> None:
-    """An earlier try of the same plan is kept beside."""
-    folder = planned.plan.folder
-    if status(folder) != "absent":
-        folder.rename(folder.with_name(f"{folder.name}.{time.strftime('%Y%m%d-%H%M%S')}"))
 
 
 def _project(record: Record) -> None:

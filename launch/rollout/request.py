@@ -13,8 +13,6 @@ from launch.errors import Problem, UserError
 WIDTHS = ("gpus", "processes")
 # short for keys of the node `rollout`
 SHORT = ("steps", "then", "price_per_gpu_hour", "parallel_at_one")
-# said to each width's own run: it measures, and leaves neither a model nor a trace elsewhere
-PROBE = ("tracking=none", "hub.push=null", "recipe.checkpoint_steps=null")
 _NODES = re.compile(r"(\d+)x(\d+)")
 
 
@@ -31,12 +29,6 @@ class Request:
         line = taken(self.line, ("parallel",))[1] if parallel else self.line
         mode = (f"parallel={parallel}",) if parallel else ()
         return replace(line, words=(*line.words, f"{self.key}={width}", *mode))
-
-    def probe(self, width: int, parallel: str | None = None) -> Line:
-        """The line of the run that measures one width."""
-        keys = [word.partition("=")[0] for word in PROBE]
-        line = taken(self.whole(width, parallel), keys)[1]
-        return replace(line, words=(*line.words, *PROBE))
 
 
 def read_request(line: Line) -> Request:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from launch import project
 from launch.config.compose import Composed
 from launch.errors import Problem, UserError
+from launch.measure.setting import Setting, setting_in
 from launch.planning.identity import identity
 from launch.planning.plan import Plan
 from launch.rollout.request import Request
@@ -16,11 +17,18 @@ from launch.rollout.request import Request
 
 @dataclass(frozen=True)
 class PlannedWidth:
-    """One width: `ranks`, its plan in the rollout's folder, and the configuration that the plan was made of."""
+    """One width: `ranks`, and what is run to measure it, in the rollout's folder."""
 
     ranks: int
-    plan: Plan
-    composed: Composed
+    setting: Setting
+
+    @property
+    def plan(self) -> Plan:
+        return self.setting.plan
+
+    @property
+    def composed(self) -> Composed:
+        return self.setting.composed
 
     @property
     def label(self) -> str:
@@ -60,17 +68,10 @@ def plan_widths(
     id_ = composed[0].config.name or rollout_id(plans[0])
     name = f"rollout-{id_}"
     widths = tuple(
-        _named(ranks, one, f"{name}/{plan.parallel.width}-{plan.identity}", build)
+        PlannedWidth(ranks, setting_in(f"{name}/{plan.parallel.width}-{plan.identity}", one, build))
         for ranks, one, plan in zip(request.widths, composed, plans, strict=True)
     )
     return Planned(id_, plans[0].runs / plans[0].stage / name, widths)
-
-
-def _named(ranks: int, composed: Composed, name: str, build: Callable[[Composed], Plan]) -> PlannedWidth:
-    """The same plan with a folder below the rollout's; its identity does not depend on its name."""
-    config = replace(composed.config, name=name)
-    named = replace(composed, config=config, plain={**composed.plain, "name": name})
-    return PlannedWidth(ranks, build(named), named)
 
 
 def _check(composed: Composed) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.line import parse_line
+from launch.measure.setting import probe_line
 from launch.planning.plan import build_plan
 from launch.redact import Redactor
 from launch.rollout.record import Record, WidthRecord
@@ -28,7 +29,7 @@ def planned(home: Path, *words: str) -> Planned:
     machine = fixed_machine(cwd=home)
     return plan_widths(
         request,
-        lambda ranks, mode: _composed(*request.probe(ranks, mode).words),
+        lambda ranks, mode: _composed(*probe_line(request.whole(ranks, mode)).words),
         lambda one: build_plan(one, machine),
     )
 

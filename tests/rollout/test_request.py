@@ -4,7 +4,8 @@ import pytest
 
 from launch.config.line import Line, parse_line, taken
 from launch.errors import UserError
-from launch.rollout.request import PROBE, read_request, read_widths
+from launch.measure.setting import PROBE, probe_line
+from launch.rollout.request import read_request, read_widths
 
 
 def line(*words: str) -> Line:
@@ -34,7 +35,7 @@ def test_short_words_are_keys_of_the_rollout() -> None:
 def test_a_width_that_is_measured_leaves_nothing_elsewhere() -> None:
     words = ("stage=sft", "gpus=1,2", "tracking=wandb", "hub.push=me/it", "recipe.checkpoint_steps=10", "restart=true")
     request = read_request(line(*words))
-    assert request.probe(2).words == ("stage=sft", "restart=true", "gpus=2", *PROBE)
+    assert probe_line(request.whole(2)).words == ("stage=sft", "restart=true", "gpus=2", *PROBE)
     assert request.whole(2).words == (*[word for word in words if not word.startswith("gpus")], "gpus=2")
 
 
