@@ -7,6 +7,8 @@ steps. FOLDER holds `1b` and `8b`, Llama checkpoints of those shapes (random wei
 spot: every sample is longer than the setting's limit, so that each row has just that many tokens and the prediction is
 compared with a known shape. The file is written after each setting; one that failed is in it with its cause. Settings
 are taken in order, so that a run that --minutes cuts short has the first ones; called again, it goes on with the rest.
+With --share N up to N settings of the `1b` shape run on a card at a time: torch's peaks are those of each process, and
+their step times are left out.
 """
 
 from __future__ import annotations
@@ -56,25 +58,26 @@ SETTINGS = (
     Setting("1b", 1, "single", 4, 2048),
     Setting("1b", 1, "single", 8, 1024, checkpointing=True),
     Setting("1b", 1, "single", 4, 2048, liger=True),
-    Setting("8b", 1, "single", 1, 4096, liger=True, checkpointing=True),
-    Setting("8b", 1, "single", 4, 1024, liger=True),
-    Setting("8b", 1, "single", 2, 2048, checkpointing=True),
-    Setting("8b", 1, "single", 4, 1024, "flatten", liger=True),
-    Setting("1b", 1, "single", 16, 1024, liger=True, checkpointing=True),
     Setting("1b", 1, "single", 8, 1024, "flatten"),
     Setting("1b", 1, "single", 8, 2048, "flatten", liger=True),
     Setting("1b", 1, "zero2", 4, 2048),
     Setting("1b", 1, "zero3", 4, 2048, liger=True),
-    Setting("1b", 1, "zero3_offload", 4, 2048, liger=True),
     Setting("1b", 1, "single", 2, 1024, trainer="dpo_tune_cache"),
     Setting("1b", 1, "single", 4, 1024, checkpointing=True, trainer="dpo_tune_cache"),
+    Setting("1b", 1, "single", 16, 1024, liger=True, checkpointing=True),
+    Setting("1b", 1, "zero3_offload", 4, 2048, liger=True),
     # two GPUs
-    Setting("8b", 2, "zero3", 1, 4096, checkpointing=True),
-    Setting("8b", 2, "zero3", 4, 1024, "flatten", liger=True),
     Setting("1b", 2, "zero2", 8, 1024),
     Setting("1b", 2, "zero3", 8, 1024, liger=True),
     Setting("1b", 2, "ddp", 4, 2048, liger=True),
     Setting("1b", 2, "zero3", 2, 1024, trainer="dpo_tune_cache"),
+    # the larger shape
+    Setting("8b", 1, "single", 4, 1024, liger=True),
+    Setting("8b", 1, "single", 2, 2048, checkpointing=True),
+    Setting("8b", 2, "zero3", 1, 4096, checkpointing=True),
+    Setting("8b", 2, "zero3", 4, 1024, "flatten", liger=True),
+    Setting("8b", 1, "single", 1, 4096, liger=True, checkpointing=True),
+    Setting("8b", 1, "single", 4, 1024, "flatten", liger=True),
     Setting("8b", 2, "zero2", 2, 2048, "flatten", liger=True, checkpointing=True),
     # four GPUs
     Setting("8b", 4, "zero3", 4, 2048, "flatten", liger=True),
@@ -118,7 +121,7 @@ def words_of(setting: Setting, model: Path, data: Path, runs: Path, steps: int) 
         "recipe.chat_template=tulu",
         "recipe.max_steps=40",
         "recipe.warmup_ratio=0",
-        "allow=[loss_falls,first_dpo_loss,reward_accuracy]",
+        "allow=[gpus_busy,loss_falls,first_dpo_loss,reward_accuracy]",
     ]
 
 
@@ -163,6 +166,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--share", type=int, default=1)
     parser.add_argument("--cards", type=int, default=None, help="GPUs to use; all by default")
     arguments = parser.parse_args()
     import torch
@@ -172,8 +176,11 @@ def main() -> None:
     data = make_data(home, 300)
     end = time.monotonic() + 60 * arguments.minutes
     found: list[dict[str, Any]] = json.loads(arguments.out.read_text())["settings"] if arguments.out.exists() else []
-    done = {Setting(**{key: one[key] for key in Setting.__dataclass_fields__}) for one in found}
-    free = set(range(count))
+    done = {
+        Setting(**{key: one[key] for key in Setting.__dataclass_fields__}) for one in found if one["exit_code"] != 124
+    }
+    found = [one for one in found if one["exit_code"] != 124]
+    room = dict.fromkeys(range(count), arguments.share)  # of each card: settings that it has room for
     changed = threading.Condition()
     facts = {
         "schema_version": 1,
@@ -185,31 +192,37 @@ def main() -> None:
         "note": "memory: peaks of rank 0, GiB; step_seconds: median from the third step; accumulation 2",
     }
 
-    def one(setting: Setting, cards: list[int]) -> None:
+    def one(setting: Setting, cards: list[int], takes: int) -> None:
         runs = home / setting.name / "runs"
         runs.mkdir(parents=True)
-        words = words_of(setting, arguments.models / setting.model, data[setting.trainer], runs, arguments.steps)
-        result = measure(setting, words, cards, runs, max(end - time.monotonic(), 1.0))
+        data_path, left = data[setting.trainer], max(end - time.monotonic(), 1.0)
+        words = words_of(setting, arguments.models / setting.model, data_path, runs, arguments.steps)
+        result = measure(setting, words, cards, runs, left)
+        if takes < arguments.share:
+            result.pop("step_seconds", None)
         with changed:
             found.append(result)
             arguments.out.write_text(json.dumps({**facts, "settings": found}, indent=1) + "\n")
             told = {key: result.get(key) for key in ("memory_gib", "memory_reserved_gib", "step_seconds", "cause")}
             print(f"{setting.name}: rc={result['exit_code']} {result['wall_seconds']} s {told}", flush=True)
-            free.update(cards)
+            for card in cards:
+                room[card] += takes
             changed.notify_all()
 
     threads = []
     for setting in SETTINGS:
         if setting.gpus > count or setting in done:
             continue
+        takes = 1 if setting.model == "1b" else arguments.share
         with changed:
-            while len(free) < setting.gpus:
+            while sum(left >= takes for left in room.values()) < setting.gpus:
                 changed.wait()
             if time.monotonic() > end - 40:
                 break
-            cards = sorted(free)[: setting.gpus]
-            free.difference_update(cards)
-        threads.append(threading.Thread(target=one, args=(setting, cards)))
+            cards = sorted(room, key=lambda card: (-room[card], card))[: setting.gpus]
+            for card in cards:
+                room[card] -= takes
+        threads.append(threading.Thread(target=one, args=(setting, cards, takes)))
         threads[-1].start()
     for thread in threads:
         thread.join()
