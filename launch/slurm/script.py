@@ -24,7 +24,7 @@ _GPU_OPTIONS = {
 @dataclass(frozen=True)
 class Job:
     """What a batch script says. `words`: of the stage, for `launch node`. `output`: the log's path, where Slurm fills
-    in %x and %j. `exports`: variables."""
+    in %x and %j. `cwd`: empty for the folder that it is submitted from. `exports`: variables."""
 
     name: str
     title: str
@@ -35,6 +35,7 @@ class Job:
     python: str
     output: str
     exports: Mapping[str, str] = field(default_factory=dict)
+    written_by: str = "python -m launch submit"
 
 
 def render(job: Job) -> str:
@@ -51,7 +52,8 @@ def render(job: Job) -> str:
         title=job.title.replace("\n", " "),
         options=_options(job),
         before=before,
-        cwd=shlex.quote(job.cwd),
+        written_by=job.written_by,
+        cwd=shlex.quote(job.cwd) if job.cwd else "",
         srun=[shlex.quote(word) for word in _srun(job)],
         command=shlex.join(command),
         words=[shlex.quote(word) for word in job.words],
