@@ -27,7 +27,7 @@ def enough_gpus(plan: Plan, machine: Machine) -> Finding:
     why = f": {gpus.why}" if gpus.why else hidden
     cure = "say gpus=0 for one CPU process (the demo stages), or use a machine with GPUs"
     return failed(
-        f"the plan has {width.local} GPU ranks and this machine has {has}{why}",
+        f"the plan has {width.local} GPU {"rank" if width.local == 1 else "ranks"} and this machine has {has}{why}",
         f"say gpus={seen}" if seen else cure,
     )
 

@@ -169,6 +169,15 @@ def _driver(match: re.Match[str], situation: Situation) -> str:
     return "torch was built for a newer CUDA than the driver has: update the driver, or install torch for this one"
 
 
+def _no_gpu(match: re.Match[str], situation: Situation) -> str:
+    if situation.device == Device.cpu:
+        return "the trainer wants a GPU for what a flag asks of it: recipe.precision=fp32 needs none"
+    return (
+        "torch sees no GPU that it can use: `launch check` says what this machine has (driver, CUDA_VISIBLE_DEVICES, "
+        "a torch without CUDA); device=cpu needs none"
+    )
+
+
 def _device_assert(match: re.Match[str], situation: Situation) -> str:
     return (
         "an index was out of range on the GPU, mostly a token beyond the model's vocabulary or a sequence beyond its "
@@ -188,6 +197,8 @@ KNOWN: tuple[KnownCause, ...] = (
     _known("killed", r"was killed by SIGKILL", _killed),
     _known("nccl_timeout", r"Watchdog caught collective operation timeout|had not arrived|NCCL timeout", _nccl),
     _known("missing_package", r"No module named '(?P<name>[\w.]+)'", _missing_package),
+    _known("no_gpu", r"setup doesn't support bf16|No CUDA GPUs are available|Found no NVIDIA driver|"
+           r"not compiled with CUDA enabled", _no_gpu),
     _known("disk_full", r"No space left on device|Errno 28|os error 28|Disk quota exceeded|PytorchStreamWriter failed|"
            r"inline_container\.cc.*unexpected pos", _disk_full),
     _known("port_in_use", r"EADDRINUSE|[Aa]ddress already in use", _port),

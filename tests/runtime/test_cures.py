@@ -30,6 +30,8 @@ SAID = [
     ("ModuleNotFoundError: No module named 'olmo_core'", "missing_package", "[open-instruct]"),
     ("ModuleNotFoundError: No module named 'flash_attn'", "missing_package", "[flash]"),
     ("ModuleNotFoundError: No module named 'vllm'", "missing_package", "none of this project's extras"),
+    ("ValueError: Your setup doesn't support bf16/gpu. You need to assign use_cpu", "no_gpu", "launch check"),
+    ("RuntimeError: No CUDA GPUs are available", "no_gpu", "device=cpu"),
     ("OSError: [Errno 28] No space left on device: '/x/model.bin'", "disk_full", "/data/runs"),
     ("RuntimeError: [enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0", "disk_full", "room"),
     ("safetensors_rust.SafetensorError: Error while serializing: I/O error: No space left on device (os error 28)",
