@@ -24,10 +24,11 @@ def enough_gpus(plan: Plan, machine: Machine) -> Finding:
         return passed(f"{width.local} of {seen}: {', '.join(names)}, driver {gpus.seen[0].driver}")
     has = {0: "no GPU", 1: "one GPU"}.get(seen, f"{seen} GPUs")
     hidden = f" (CUDA_VISIBLE_DEVICES hides {len(gpus.present) - seen})" if len(gpus.present) > seen else ""
+    wanted = "one GPU rank" if width.local == 1 else f"{width.local} GPU ranks"
     why = f": {gpus.why}" if gpus.why else hidden
     cure = "say gpus=0 for one CPU process (the demo stages), or use a machine with GPUs"
     return failed(
-        f"the plan has {width.local} GPU {"rank" if width.local == 1 else "ranks"} and this machine has {has}{why}",
+        f"the plan has {wanted} and this machine has {has}{why}",
         f"say gpus={seen}" if seen else cure,
     )
 

@@ -143,17 +143,20 @@ class CauseFinder:
             return self._nccl()
         rank = self._failing_rank()
         if rank is not None:
-            tail = self._tails[rank]
-            if _PEER_IS_GONE.search(tail.final) and (killed := self._killed()):
-                return killed
-            how = _killed_by(self._exits.get(rank)) if rank == self._root_rank else None
-            if how:
-                return _cause(f"rank {rank} {how}", rank, list(tail.kept))
-            if tail.block:
-                return _cause(tail.final or tail.block[-1], rank, self._block(rank))
-            return _cause(_last(tail) or _ended(status), rank, list(tail.kept))
+            return self._of_rank(rank, status)
         tail = self._launcher
         return _cause(tail.final or _last(tail) or _ended(status), None, list(tail.block or tail.kept))
+
+    def _of_rank(self, rank: int, status: int | None) -> Cause:
+        tail = self._tails[rank]
+        if _PEER_IS_GONE.search(tail.final) and (killed := self._killed()):
+            return killed
+        how = _killed_by(self._exits.get(rank)) if rank == self._root_rank else None
+        if how:
+            return _cause(f"rank {rank} {how}", rank, list(tail.kept))
+        if tail.block:
+            return _cause(tail.final or tail.block[-1], rank, self._block(rank))
+        return _cause(_last(tail) or _ended(status), rank, list(tail.kept))
 
     def _of_error(self, event: Event) -> Cause:
         kind, message = event.data.get("type"), str(event.data["message"])
