@@ -1,0 +1,74 @@
+"""The batch scripts in scripts/, run as they are on a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import project
+from tests.slurm.cluster import Cluster, until
+
+pytestmark = pytest.mark.slow
+
+
+def called(slurm: Cluster, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, cwd=cwd, env=slurm.environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def clone(home: Path) -> Path:
+    """A folder with the scripts and a virtual environment, as a clone has them."""
+    folder = home / "clone"
+    if not folder.exists():
+        shutil.copytree(project.ROOT / "scripts", folder / "scripts")
+        (folder / ".venv" / "bin").mkdir(parents=True)
+        python = folder / ".venv" / "bin" / "python"
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+    return folder
+
+
+def test_runs_as_it_is(slurm: Cluster, clone: Path) -> None:
+    """Until the trainer has started on both nodes; `status` and `stop` know a job that was not made by `submit`."""
+    job = called(slurm, "sbatch", "--parsable", "scripts/demo_2nodes.sbatch", cwd=clone).stdout.strip()
+    run = clone / "runs" / "demo" / "2nodes"
+    logs = [run / part / "logs" / "launcher.log" for part in (".", "nodes/1")]
+    until(lambda: all(path.is_file() for path in logs), 120)
+    told = json.loads(slurm.launch("status", "2nodes", "--json", cwd=clone).stdout)[0]
+    assert (told["state"], told["job_id"], told["job"]["nodes"]) == ("running", job, 2)
+    stopped = slurm.launch("stop", "2nodes", cwd=clone)
+    assert stopped.stdout.startswith(f"cancelled job {job}, running on n["), stopped.stderr
+    assert slurm.state(job) == "CANCELLED"
+    assert "made the demo's data" in (clone / f"demo-2nodes-{job}.log").read_text()
+
+
+def test_from_elsewhere_it_says_so(slurm: Cluster, home: Path) -> None:
+    away = home / "away"
+    away.mkdir()
+    script = project.ROOT / "scripts" / "demo_2nodes.sbatch"
+    job = called(slurm, "sbatch", "--parsable", str(script), cwd=away).stdout.strip()
+    assert slurm.wait(job, 60) == "FAILED"
+    assert "sbatch this from the clone" in (away / f"demo-2nodes-{job}.log").read_text()
+
+
+def test_sft_then_dpo(slurm: Cluster, clone: Path) -> None:
+    """No GPU is here, so the SFT refuses to start, and its DPO leaves the queue."""
+    both = str(clone / "scripts" / "sft_then_dpo")
+    done = called(slurm, both, "--time=10", cwd=clone)
+    found = re.match(r"SFT: job (\d+)\nDPO: job (\d+), after job (\d+)\n", done.stdout)
+    assert found is not None and found[1] == found[3], done.stdout + done.stderr
+    assert slurm.wait(found[1], 120) == "FAILED"
+    assert slurm.wait(found[2], 60) == "CANCELLED"
+
+    # sbatch takes the first one and refuses the second
+    (clone / "scripts" / "dpo_after_sft.sbatch").write_text("#!/bin/bash\n#SBATCH --partition=nosuch\ntrue\n")
+    refused = called(slurm, both, "--begin=now+1hour", cwd=clone)
+    assert refused.returncode == 1 and "the DPO was refused" in refused.stderr, refused.stderr
+    [first] = re.findall(r"SFT: job (\d+)", refused.stdout)
+    assert slurm.state(first) == "CANCELLED"
