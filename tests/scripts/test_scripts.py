@@ -18,7 +18,9 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = [ROOT / name for name in ("scripts/setup", "scripts/quickstart", "scripts/test", "scripts/sft_then_dpo", ".ci/run")]
+SCRIPTS = [
+    ROOT / name for name in ("scripts/setup", "scripts/quickstart", "scripts/test", "scripts/sft_then_dpo", ".ci/run")
+]
 BASH = shutil.which("bash")
 
 pytestmark = pytest.mark.skipif(BASH is None, reason="no bash on this machine")
