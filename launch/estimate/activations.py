@@ -9,6 +9,8 @@ from __future__ import annotations
 from launch.config.schema import Precision
 from launch.estimate.setting import Attention, MemorySetting
 
+_ROOT = 4  # bytes: the inverse root of a row's mean square, in fp32
+
 
 def norm_bytes(width: int, setting: MemorySetting) -> int:
     """Bytes a token of an RMSNorm over `width`, its output included, which the next matrices save.
@@ -18,10 +20,10 @@ def norm_bytes(width: int, setting: MemorySetting) -> int:
     """
     element = setting.element
     if setting.liger:
-        return 2 * element * width
+        return 2 * element * width + _ROOT
     if setting.precision == Precision.fp32:
-        return 3 * element * width
-    return (4 + 2 * element) * width
+        return 3 * element * width + _ROOT
+    return (4 + 2 * element) * width + _ROOT
 
 
 def mlp_bytes(setting: MemorySetting) -> int:
@@ -65,26 +67,33 @@ def layer_bytes(setting: MemorySetting) -> float:
 
 
 def shared_bytes(setting: MemorySetting) -> float:
-    """Bytes that all layers share: the boolean mask, and the rotation's cosines and sines."""
+    """Bytes that all layers share: the rotation's cosines and sines, and the boolean mask, which only checkpointed
+    layers keep until backward."""
     shape = setting.shape
     head = shape.query_width // shape.heads
-    mask = setting.tokens**2 / setting.rows if setting.masked else 0.0
+    mask = setting.tokens**2 / setting.rows if setting.masked and setting.checkpointing else 0.0
     return mask + 2 * setting.element * head * setting.tokens
 
 
-def saved_bytes(setting: MemorySetting) -> float:
-    """Bytes saved by all layers and the last norm when forward has ended. Checkpointed, a layer saves its input
-    alone."""
-    shape = setting.shape
-    layer = setting.element * shape.hidden * setting.tokens if setting.checkpointing else layer_bytes(setting)
-    return shape.layers * layer + norm_bytes(shape.hidden, setting) * setting.tokens + shared_bytes(setting)
+def layers_bytes(setting: MemorySetting) -> float:
+    """Bytes saved by all layers when forward has ended. Checkpointed, a layer saves its input alone."""
+    layer = residual_bytes(setting) if setting.checkpointing else layer_bytes(setting)
+    return setting.shape.layers * layer + shared_bytes(setting)
 
 
-def backward_bytes(setting: MemorySetting) -> float:
-    """Bytes that backward through one layer adds: a checkpointed layer's own tensors, computed again, and the gradients
-    at the MLP's widest point. There three are alive and the product is freed already; Liger writes two of the three
-    over what it saved (ops/swiglu.py:60-64)."""
-    shape = setting.shape
-    wide = (1 if setting.liger else 2) * setting.element * shape.intermediate * setting.tokens
-    residual = 2 * setting.element * shape.hidden * setting.tokens
-    return wide + residual + (layer_bytes(setting) if setting.checkpointing else 0.0)
+def last_norm_bytes(setting: MemorySetting) -> float:
+    return norm_bytes(setting.shape.hidden, setting) * setting.tokens
+
+
+def residual_bytes(setting: MemorySetting) -> float:
+    """Bytes of the hidden states between two layers, or of their gradient."""
+    return float(setting.element * setting.shape.hidden * setting.tokens)
+
+
+def wide_bytes(setting: MemorySetting) -> float:
+    """Bytes that backward adds to a layer's own at its worst point, the gated MLP: three gradients of its width are
+    alive and the product is freed already; Liger writes two of the three over what it saved (ops/swiglu.py:60-64). And
+    the gradient of the hidden states."""
+    gradients = 1 if setting.liger else 2
+    wide = gradients * setting.element * setting.shape.intermediate * setting.tokens
+    return wide + residual_bytes(setting)

@@ -24,6 +24,14 @@ def loss_bytes(setting: MemorySetting) -> float:
     return element * (float(chunk) * shape.vocabulary + shape.embedding + tokens * shape.hidden)
 
 
+def head_bytes(setting: MemorySetting) -> float:
+    """Bytes when the output matrix' gradient is made: itself, and the gradient of the logits in the weights' type,
+    which the fused loss never holds."""
+    shape, element = setting.shape, setting.element
+    logits = 0 if setting.fused_loss else setting.tokens * shape.vocabulary
+    return float(element * (logits + shape.embedding + setting.tokens * shape.hidden))
+
+
 def chunk_tokens(tokens: int, vocabulary: int, hidden: int) -> int:
     """Tokens of one chunk: as many logits as there are hidden states, up to the next power of two
     (liger ops/fused_linear_cross_entropy.py, inc_factor and chunk_size)."""

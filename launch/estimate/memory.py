@@ -11,10 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.config.schema import Device, Mode
-from launch.estimate.activations import backward_bytes, saved_bytes
-from launch.estimate.logits import loss_bytes
+from launch.estimate.activations import (
+    last_norm_bytes,
+    layer_bytes,
+    layers_bytes,
+    residual_bytes,
+    shared_bytes,
+    wide_bytes,
+)
+from launch.estimate.logits import head_bytes, loss_bytes
 from launch.estimate.setting import MemorySetting
-from launch.estimate.states import buffers, largest_matrix, reduced_gradient, state_of, step_temporaries
+from launch.estimate.states import buffers, scattered, state_of, step_temporaries
 
 GIB = 1 << 30
 SCHEMA_VERSION = 1
@@ -26,8 +33,9 @@ COMMUNICATION = 1.2 * GIB  # of NCCL's own buffers, with several ranks
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """GiB on each card at the peak. `moment`: when that is (`loss`, `last layer`, `first layer`, `step`); `moments`:
-    what is allocated at each. `context`: the CUDA context and NCCL, which torch does not count."""
+    """GiB on each card at the peak. `moment`: when that is (`loss`, `output matrix`, `last layer`, `first layer`,
+    `embedding`, `step`); `moments`: what is allocated at each. `context`: the CUDA context and NCCL, which torch does
+    not count."""
 
     parameters: float
     gradients: float
@@ -114,21 +122,27 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
     """The moments that can be the peak.
 
     Without DeepSpeed and without accumulation there are no gradients when backward starts (zero_grad sets them to
-    None), and all of them when it ends; with accumulation, and in ZeRO's own buffers, they are always there.
+    None), and all of them when it ends: each is made by the layer that has just been left. With accumulation, and in
+    ZeRO's own buffers, they are always there, and a new one is added to them and freed.
     """
     shape, element = setting.shape, setting.element
-    plain = setting.mode in (Mode.single, Mode.ddp)
-    held = gradients if setting.accumulation > 1 or not plain else 0.0
-    saved, moving = saved_bytes(setting), buffers(setting)
-    head = reduced_gradient(setting)
-    one_layer = backward_bytes(setting)
-    late = held + head if plain or setting.mode == Mode.zero1 else held
-    scattered = 0.0 if plain else head
-    matrix = element * largest_matrix(shape)
+    fresh = setting.mode in (Mode.single, Mode.ddp, Mode.zero1) and setting.accumulation == 1
+    held = 0.0 if fresh else gradients
+    saved, moving = layers_bytes(setting), buffers(setting)
+    norm, wide = last_norm_bytes(setting), wide_bytes(setting)
+    head = float(element * shape.embedding)
+    down = float(element * shape.hidden * shape.intermediate)
+    last = (head + down) if fresh else held
+    again = layer_bytes(setting) if setting.checkpointing else 0.0
+    first = gradients - element * (shape.layer + (0 if shape.tied else shape.embedding)) + down if fresh else held
+    one = layer_bytes(setting) + (residual_bytes(setting) if setting.checkpointing else 0.0) + shared_bytes(setting)
+    left = 0.0 if fresh and not shape.tied else head  # a second gradient of the same matrix
     return (
-        _Moment("loss", held, saved, loss_bytes(setting), moving),
-        _Moment("last layer", max(late, held) + matrix, saved + one_layer, 0.0, moving + scattered),
-        _Moment("first layer", gradients + matrix, saved / shape.layers + one_layer, 0.0, moving + head),
+        _Moment("loss", held, saved + norm, loss_bytes(setting), moving),
+        _Moment("output matrix", held, saved + norm, head_bytes(setting), moving + scattered(setting, head)),
+        _Moment("last layer", last, saved + again + wide, 0.0, moving + scattered(setting, down)),
+        _Moment("first layer", first, one + wide, 0.0, moving + scattered(setting, down)),
+        _Moment("embedding", gradients, residual_bytes(setting), 0.0, moving + left + scattered(setting, head)),
         _Moment("step", gradients, 0.0, 0.0, step_temporaries(setting)),
     )
 

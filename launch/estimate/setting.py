@@ -18,7 +18,8 @@ class Attention(StrEnum):
 @dataclass(frozen=True)
 class MemorySetting:
     """`micro_batch`: samples (pairs for DPO) of one forward pass of a rank. `tokens`: those of that pass's tensors over
-    all rows, padding and both halves of the pairs included. `liger`: RMSNorm, RoPE and SwiGLU; `fused_loss`: the fused
+    all rows, padding and both halves of the pairs included. `padding`: whether some row is shorter than the others,
+    which is as good as certain unless all reach the limit. `liger`: RMSNorm, RoPE and SwiGLU; `fused_loss`: the fused
     linear cross-entropy, which never holds the logits of all tokens. `fused_optimizer`: AdamW in one kernel, without
     the temporaries of the foreach one."""
 
@@ -30,6 +31,7 @@ class MemorySetting:
     tokens: int
     accumulation: int = 1
     packing: bool = False
+    padding: bool = True
     liger: bool = False
     fused_loss: bool = False
     checkpointing: bool = False
@@ -57,7 +59,7 @@ class MemorySetting:
             return False
         if self.packing:
             return self.micro_batch > 1 and self.kind != Kind.dpo
-        return self.rows > 1
+        return self.padding and self.rows > 1
 
     @property
     def element(self) -> int:

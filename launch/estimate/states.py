@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from launch.config.schema import Mode, Precision
 from launch.estimate.setting import MemorySetting
-from launch.estimate.shape import ModelShape
 
 ZERO_BUCKET = 500_000_000  # elements: reduce_bucket_size of accelerate_configs/deepspeed/zero1.json and zero2.json
 SUB_GROUP = 1_000_000_000  # elements: sub_group_size of zero3.json
@@ -68,11 +67,17 @@ def buffers(setting: MemorySetting) -> float:
     return 0.0
 
 
-def reduced_gradient(setting: MemorySetting) -> float:
-    """Bytes of the largest gradient on its way to its owner: under ZeRO-3 it is copied once to be scattered
-    (deepspeed coalesced_collectives.py reduce_scatter_coalesced)."""
-    copies = 2 if setting.mode in (Mode.zero3, Mode.zero3_offload) else 1
-    return float(copies * setting.element * setting.shape.embedding)
+def scattered(setting: MemorySetting, gradient: float) -> float:
+    """Bytes besides a new gradient of `gradient` bytes on its way to its owners.
+
+    ZeRO keeps one that is larger than the bucket until the next arrives (deepspeed stage_1_and_2.py:1443, stage3.py:
+    1583), and stage 3 copies it to scatter it (coalesced_collectives.py, reduce_scatter_coalesced).
+    """
+    if setting.mode in (Mode.zero3, Mode.zero3_offload):
+        return 2 * gradient
+    if setting.mode in (Mode.zero1, Mode.zero2):
+        return gradient if gradient > ZERO_BUCKET * setting.element else 0.0
+    return 0.0
 
 
 def step_temporaries(setting: MemorySetting) -> float:
@@ -91,8 +96,3 @@ def step_temporaries(setting: MemorySetting) -> float:
     if setting.mode == Mode.zero3_offload:
         return setting.element * min(share, SUB_GROUP)
     return 0.0 if setting.fused_optimizer else setting.element * shape.parameters
-
-
-def largest_matrix(shape: ModelShape) -> int:
-    """Elements of the largest matrix inside of a layer."""
-    return shape.hidden * max(shape.intermediate, shape.query_width)
