@@ -19,11 +19,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from launch import project
-from launch.config.line import Line, check_overrides
+from launch.config.line import Line, check_overrides, override_key
 from launch.config.origins import GROUPS, Origins
 from launch.config.schema import RootConfig
 from launch.errors import Problem, UserError, did_you_mean
@@ -84,15 +84,32 @@ def compose(line: Line, task: Callable[[Composed], int]) -> int:
             raised.append(error)
 
     _register()
-    app = hydra.main(version_base="1.3", config_path=str(project.CONFIGS), config_name="config")(one)
-    with _as_program(line):
+    with _as_program(line) as words:
         try:
-            app()
+            if _is_plain(line):
+                one(_once(words))
+            else:
+                hydra.main(version_base="1.3", config_path=str(project.CONFIGS), config_name="config")(one)()
             if raised:
                 raise raised[0]
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(_explain(error, line)) from error
     return next((code for code in codes if code), 0)
+
+
+def _is_plain(line: Line) -> bool:
+    """Whether the line asks Hydra for one configuration and nothing else."""
+    return not any(word.startswith("-") or override_key(word).partition(".")[0] == "hydra" for word in line.words)
+
+
+def _once(words: list[str]) -> DictConfig:
+    """One configuration. Hydra's own application composes each twice, to look for a mode of running first."""
+    with hydra.initialize_config_dir(str(project.CONFIGS), job_name="launch", version_base="1.3"):
+        config = hydra.compose("config", words, return_hydra_config=True)
+    HydraConfig.instance().set_config(config)
+    with open_dict(config):
+        del config["hydra"]
+    return config
 
 
 def _register() -> None:
@@ -104,8 +121,8 @@ def _register() -> None:
 
 
 @contextmanager
-def _as_program(line: Line) -> Iterator[None]:
-    """Give Hydra the line's words as the program's arguments, and have it raise instead of exiting."""
+def _as_program(line: Line) -> Iterator[list[str]]:
+    """Give Hydra the line's words as the program's arguments, and have it raise instead of exiting. The words."""
     words = [_GUARD_OFF.sub(r"\1=null", word) for word in line.words]
     asks_help = any(word in _HELP for word in words)
     if asks_help and not any(word.startswith("stage=") for word in words):
@@ -114,7 +131,7 @@ def _as_program(line: Line) -> Iterator[None]:
     sys.argv = ["launch", *words]
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        yield
+        yield words
     finally:
         sys.argv = saved_argv
         if saved_full_error is None:
