@@ -17,6 +17,7 @@ STAGE_VERBS = {
     "plan": "launch.commands.plan",
     "check": "launch.commands.check",
     "rollout": "launch.commands.rollout",
+    "bench": "launch.commands.bench",
     "submit": "launch.commands.submit",
     "node": "launch.commands.node",
 }

@@ -12,6 +12,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from launch.config.bench import BenchConfig
 from launch.config.cluster import ClusterConfig
 from launch.config.gates import GatesConfig, RolloutConfig
 
@@ -305,6 +306,7 @@ class RootConfig:
     guards: GuardsConfig | None = field(default_factory=GuardsConfig)  # null: none
     gates: GatesConfig = field(default_factory=GatesConfig)  # of `rollout`, as the next
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    bench: BenchConfig = field(default_factory=BenchConfig)
     nodes: int = 1  # machines; above 1 for `submit` alone
     gpus: int | None = None  # GPUs of a machine; 0: one CPU process; null: 1, or what `device` says
     device: Device | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from launch.errors import Problem, UserError
+from launch.measure.files import write_whole
 from launch.measure.measured import Measured
 from launch.measure.speed import padding_share, speed_of
 from launch.redact import Redactor
@@ -145,12 +145,7 @@ class Record:
         clean = strict(redactor.redact_object(self.as_json()))
         files = {FILE: json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False) + "\n"}
         files |= {name: redactor.redact_text(text) for name, text in texts.items()}
-        self.planned.folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            path = self.planned.folder / name
-            temporary = path.with_name(f".{name}.{os.getpid()}")
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
+        write_whole(self.planned.folder, files)
 
 
 def refuse_another(planned: Planned) -> None:

@@ -1,0 +1,252 @@
+"""What a bench writes down: bench.json, after every change, and the tables beside it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from launch.bench.figures import Figures, document_length, evaluates_reference, figures_of, frozen, middle, shape_in
+from launch.bench.settings import Planned, Side
+from launch.bench.statistics import CONFIDENCE
+from launch.bench.verdict import Verdict, apart, judge
+from launch.errors import Problem, UserError
+from launch.measure.files import write_whole
+from launch.measure.measured import Measured
+from launch.measure.rate import Rate, rate_of_json
+from launch.measure.setting import Setting
+from launch.redact import Redactor
+from launch.runtime.events import strict
+
+SCHEMA_VERSION = 1
+FILE = "bench.json"
+
+
+class State(StrEnum):
+    """Of a run, and of a bench as a whole. `not_run`: there was no time left for it; of a bench: some were not."""
+
+    planned = "planned"
+    running = "running"
+    done = "done"
+    failed = "failed"
+    not_run = "not_run"
+    interrupted = "interrupted"
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+@dataclass
+class RunRecord:
+    """One run: of which repeat (from 1) and side (0 or 1). `reused`: an earlier call had measured it."""
+
+    repeat: int
+    side: int
+    setting: Setting
+    state: State = State.planned
+    why: str | None = None
+    reused: bool = False
+    measured: Measured | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{'AB'[self.side]}{self.repeat}"
+
+
+@dataclass
+class Record:
+    """A bench: `rates` of A's and of B's card and precision, each run in its turn, `why` it ended before its end."""
+
+    planned: Planned
+    runs: list[RunRecord]
+    rates: tuple[Rate | None, Rate | None] = (None, None)
+    why: str | None = None
+    began: str = field(default_factory=now)
+
+    @property
+    def steps(self) -> int:
+        return self.planned.config.steps
+
+    @property
+    def state(self) -> State:
+        states = [run.state for run in self.runs]
+        order = (State.interrupted, State.failed, State.running, State.not_run, State.planned)
+        return next((state for state in order if state in states), State.done)
+
+    def figures(self, run: RunRecord) -> Figures | None:
+        if run.measured is None or run.state != State.done:
+            return None
+        return figures_of(run.measured, run.setting.plan, self.planned.config.warmup, self.rates[run.side])
+
+    def of_side(self, side: int) -> list[Figures]:
+        """The figures of each finished run of A (0) or B (1)."""
+        return [found for run in self.runs if run.side == side and (found := self.figures(run)) is not None]
+
+    @property
+    def pairs(self) -> list[tuple[int, Figures, Figures]]:
+        """(repeat, A's, B's) of each repeat whose two runs have finished."""
+        by: dict[tuple[int, int], Figures] = {}
+        for run in self.runs:
+            found = self.figures(run)
+            if found is not None:
+                by[run.repeat, run.side] = found
+        repeats = sorted({repeat for repeat, _ in by})
+        return [(one, by[one, 0], by[one, 1]) for one in repeats if (one, 0) in by and (one, 1) in by]
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return judge([(a, b) for _, a, b in self.pairs], self.planned.config.loss_tolerance, self.planned.alike)
+
+    def as_json(self) -> dict[str, Any]:
+        planned, bench = self.planned, self.planned.config
+        plan = planned.sides[0].plan
+        verdict = self.verdict
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "id": planned.id,
+            "stage": plan.stage,
+            "kind": plan.config.stage.kind.value,
+            "state": self.state.value,
+            "why": self.why,
+            "steps": bench.steps,
+            "warmup": bench.warmup,
+            "repeats": bench.repeats,
+            "order": bench.order.value,
+            "max_minutes": bench.max_minutes,
+            "loss_tolerance": bench.loss_tolerance,
+            "global_batch": plan.batch.global_,
+            "alike": planned.alike,
+            "began": self.began,
+            "updated": now(),
+            "a": self._side(0),
+            "b": self._side(1),
+            "differs": [{"what": what, "a": a, "b": b} for what, a, b in planned.differs],
+            "notes": [note.as_json() for note in planned.notes],
+            "runs": [self._run(run) for run in self.runs],
+            "pairs": [_pair(*pair) for pair in self.pairs],
+            "verdict": None if verdict is None else _verdict(verdict),
+        }
+
+    def _side(self, side: int) -> dict[str, Any]:
+        one, rate = self.planned.sides[side], self.rates[side]
+        plan, figures = one.plan, self.of_side(side)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "words": list(one.words),
+            "trainer": plan.trainer,
+            "upstream": plan.upstream.description,
+            "identity": plan.identity,
+            "width": str(plan.parallel.width),
+            "ranks": plan.batch.width,
+            "parallel": plan.parallel.mode.value,
+            "precision": plan.parallel.precision.value,
+            "batch": plan.batch.as_json(),
+            "rate": None if rate is None else rate.as_json(),
+            "flops": _flops(one, figures),
+            "median": {name: middle(figures, name) for name in _MEDIANS} if figures else None,
+        }
+
+    def _run(self, run: RunRecord) -> dict[str, Any]:
+        figures, measured = self.figures(run), run.measured
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "run": run.label,
+            "repeat": run.repeat,
+            "side": "ab"[run.side],
+            "state": run.state.value,
+            "why": run.why,
+            "reused": run.reused,
+            "folder": str(run.setting.plan.folder),
+            "seconds": None if measured is None else round(measured.outcome.seconds, 3),
+            "figures": None if figures is None else _rounded(asdict(figures)),
+        }
+
+    def write(self, redactor: Redactor, texts: Mapping[str, str]) -> None:
+        """bench.json, and `texts` by file name, whole or not at all."""
+        clean = strict(redactor.redact_object(self.as_json()))
+        files = {FILE: json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False) + "\n"}
+        files |= {name: redactor.redact_text(text) for name, text in texts.items()}
+        write_whole(self.planned.folder, files)
+
+
+_MEDIANS = (
+    "per_second",
+    "padded_per_second",
+    "step_seconds",
+    "padding",
+    "mfu_measured",
+    "mfu_datasheet",
+    "memory_gib",
+    "reserved_gib",
+    "loss",
+    "before",
+)
+
+
+def _flops(side: Side, figures: Sequence[Figures]) -> dict[str, Any]:
+    """What the utilisation counts, and what is left out."""
+    plan, shape = side.plan, shape_in(side.plan)
+    length = document_length(plan, figures[0].tokens) if figures else None
+    left_out = [] if shape else ["the model's shape is not known, so its operations are not"]
+    if figures and length is None:
+        left_out.append("attention: the length of the documents is not known")
+    if frozen(plan):
+        left_out.append("the adapters, and the gradients of the frozen weights, which nobody computes")
+    return {
+        "known": shape is not None,
+        "document_tokens": None if length is None else round(length, 1),
+        "reference_in_step": evaluates_reference(plan),
+        "left_out": left_out,
+    }
+
+
+def _pair(repeat: int, a: Figures, b: Figures) -> dict[str, Any]:
+    known = a.loss is not None and b.loss is not None
+    return {
+        "repeat": repeat,
+        "speed_ratio": b.per_second / a.per_second if a.unit == b.unit else None,
+        "step_ratio": b.step_seconds / a.step_seconds,
+        "loss_apart": apart(a.loss, b.loss) if known and a.loss is not None and b.loss is not None else None,
+        "memory_ratio": b.memory_gib / a.memory_gib if a.memory_gib and b.memory_gib else None,
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    told = asdict(verdict)
+    ratio = told.pop("ratio")
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **told,
+        "speed_ratio": {**ratio, "confidence": CONFIDENCE},
+    }
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in values.items()}
+
+
+def earlier_rates(planned: Planned) -> list[Rate]:
+    """The rates that an earlier call of the bench measured; [] when there was none.
+
+    Raises UserError (`other_bench`) when the folder holds a bench of another stage, or what can't be read.
+    """
+    path = planned.folder / FILE
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        stage = str(told["stage"])
+        rates = [rate_of_json(told[side]["rate"]) for side in ("a", "b") if told[side]["rate"]]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = f"{path} can't be read: {type(error).__name__}"
+        raise UserError(Problem("other_bench", message, "name", "say another name=, or move the folder")) from None
+    plan = planned.sides[0].plan
+    if stage != plan.stage:
+        message = f"{planned.folder} is a bench of {stage}, not of {plan.stage}"
+        raise UserError(Problem("other_bench", message, "name", "say another name=, or leave it out"))
+    return rates

@@ -1,0 +1,52 @@
+"""Paired ratios: their median, their range, and an interval that says whether 1 is among them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CONFIDENCE = 0.95
+# Student's t: the 97.5% quantile of 1, 2, ... degrees of freedom; the last one serves for more, which is too careful
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """B over A, pair by pair. `low` and `high`: the 95% interval of the mean ratio, None for one pair."""
+
+    values: tuple[float, ...]
+    median: float
+    least: float
+    most: float
+    low: float | None
+    high: float | None
+
+    @property
+    def above(self) -> bool:
+        """The interval is above 1."""
+        return self.low is not None and self.low > 1
+
+    @property
+    def below(self) -> bool:
+        return self.high is not None and self.high < 1
+
+
+def paired(values: Sequence[float]) -> Ratio | None:
+    """The ratios of the pairs, each above 0, taken together; None without any.
+
+    The interval is Student's t over the logarithms of the ratios: what each pair has in common, a machine that is
+    slower for a while, is not in them. Two pairs have one degree of freedom, so that their interval is 13 times as wide
+    as they are apart; a large difference is still outside of it, and a small one is not taken for one.
+    """
+    if not values or min(values) <= 0 or not all(math.isfinite(value) for value in values):
+        return None
+    low = high = None
+    if len(values) > 1:
+        logs = [math.log(value) for value in values]
+        t = _T[min(len(values) - 1, len(_T)) - 1]
+        half = t * statistics.stdev(logs) / math.sqrt(len(logs))
+        centre = statistics.fmean(logs)
+        low, high = math.exp(centre - half), math.exp(centre + half)
+    return Ratio(tuple(values), statistics.median(values), min(values), max(values), low, high)

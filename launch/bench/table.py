@@ -1,0 +1,174 @@
+"""What a person reads of a bench: a row a run while it goes on, then A beside B, the verdict, Markdown."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+
+from launch.bench.figures import Figures, middle
+from launch.bench.record import Record, RunRecord, State
+from launch.bench.verdict import times
+from launch.config.schema import Device
+from launch.measure.rate import Rate
+
+HEADS = ("run", "setting", "per second", "s/step", "padding", "MFU", "memory", "loss", "")
+_LEAST = (4, 18, 15, 7, 7, 5, 9, 8, 0)  # characters
+_LINE = 110
+_BOTH = ("", "A", "B", "B / A")
+
+
+def row(values: Sequence[str]) -> str:
+    """A row whose columns are as wide for every run, so that the table can grow."""
+    return "  ".join(value.ljust(least) for value, least in zip(values, _LEAST, strict=True)).rstrip()
+
+
+def cells(run: RunRecord, figures: Figures | None) -> tuple[str, ...]:
+    """One run as the cells of its row, `-` where there is nothing."""
+    plan = run.setting.plan
+    shape = f"{plan.parallel.width} {plan.parallel.mode.value} {plan.batch.per_device}x{plan.batch.accumulation}"
+    note = "kept" if run.reused else "" if run.state == State.done else run.state.value
+    if figures is None:
+        return (run.label, shape, *["-"] * 6, note)
+    return (
+        run.label,
+        shape,
+        f"{figures.per_second:,.0f} {figures.unit}",
+        f"{figures.step_seconds:.3g}",
+        _percent(figures.padding),
+        _percent(figures.mfu_measured),
+        _gib(figures.memory_gib),
+        "-" if figures.loss is None else f"{figures.loss:.4f}",
+        note,
+    )
+
+
+def run_lines(record: Record, run: RunRecord) -> list[str]:
+    """A run's row, and why it did not end well."""
+    return [row(cells(run, record.figures(run))), *([f"  {run.why}"] if run.why else [])]
+
+
+def compared(record: Record) -> list[tuple[str, str, str, str]]:
+    """A beside B: the medians of their finished runs, and the ratio."""
+    a, b = record.of_side(0), record.of_side(1)
+    unit = a[0].unit if a else b[0].unit if b else "tokens"
+    rows: list[tuple[str, str, Callable[[float | None], str]]] = [
+        (f"{unit}/s", "per_second", _number),
+        ("tokens/s with padding", "padded_per_second", _number),
+        ("s/step", "step_seconds", lambda value: "-" if value is None else f"{value:.3g}"),
+        ("padding", "padding", _percent),
+        ("MFU of the measured rate", "mfu_measured", _percent),
+        ("MFU of the data sheet", "mfu_datasheet", _percent),
+        ("peak memory, allocated", "memory_gib", _gib),
+        ("peak memory, reserved", "reserved_gib", _gib),
+        (f"loss after {record.steps} steps", "loss", lambda value: "-" if value is None else f"{value:.4f}"),
+        ("seconds before the first step", "before", lambda value: "-" if value is None else f"{value:.1f}"),
+    ]
+    found = []
+    for title, name, show in rows:
+        ours, theirs = middle(a, name), middle(b, name)
+        ratio = times(theirs / ours) if ours and theirs is not None else "-"
+        found.append((title, show(ours), show(theirs), ratio))
+    return found
+
+
+def rate_line(rate: Rate) -> str:
+    """What one card gives at best, by whom it is said."""
+    what = f"{rate.name}, {rate.precision.value}"
+    if rate.measured is None:
+        measured = f"not measured ({rate.why})"
+    else:
+        whole = " of the whole machine" if rate.device == Device.cpu else ""
+        measured = f"{_tera(rate.measured)} TFLOP/s{whole} measured ({rate.size} x {rate.size} x {rate.size})"
+    card = rate.card
+    if rate.datasheet is not None and card is not None:
+        return f"{what}: {measured}; {_tera(rate.datasheet)} by the data sheet ({card.name}, {card.source})"
+    return f"{what}: {measured}; no data sheet known"
+
+
+def rate_lines(record: Record) -> list[str]:
+    return list(dict.fromkeys(rate_line(rate) for rate in record.rates if rate is not None))
+
+
+def verdict_lines(record: Record) -> list[str]:
+    """What the bench has come to so far, one sentence a line; why there is nothing, when there is nothing."""
+    verdict = record.verdict
+    lines = [] if verdict is None else [*verdict.said]
+    ended = [run for run in record.runs if run.state in (State.failed, State.interrupted)]
+    lines += [f"{run.label} {run.state.value}" + (f": {run.why}" if run.why else "") for run in ended]
+    if record.why:
+        left = sum(run.state == State.not_run for run in record.runs)
+        lines.append(f"{record.why}: {left} of {len(record.runs)} runs were not begun")
+    if verdict is None and not lines:
+        lines.append("no pair of runs is whole yet")
+    return lines
+
+
+def text(record: Record) -> str:
+    """The whole report."""
+    sides = record.planned.sides
+    lines = [_title(record), "", *(f"{side.title}: {' '.join(side.words) or 'nothing of its own'}" for side in sides)]
+    lines += ["", *_differences(record), *rate_lines(record), "", row(HEADS)]
+    lines += [row(cells(run, record.figures(run))) for run in record.runs]
+    lines += ["", *_aligned([_BOTH, *compared(record)]), ""]
+    for line in verdict_lines(record):
+        lines += textwrap.wrap(line, _LINE, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*lines, ""])
+
+
+def markdown(record: Record) -> str:
+    """The same, for an issue or a page."""
+    lines = [f"### {_title(record)}", ""]
+    lines += [
+        f"- {side.title}: `{' '.join(side.words)}`" if side.words else f"- {side.title}: nothing of its own"
+        for side in record.planned.sides
+    ]
+    lines += ["", *(f"- {line}" for line in verdict_lines(record)), "", _cells(_BOTH), _cells(["---"] * len(_BOTH))]
+    lines += [_cells(one) for one in compared(record)]
+    lines += ["", "Medians of the runs:", "", _cells(HEADS), _cells(["---"] * len(HEADS))]
+    lines += [_cells(cells(run, record.figures(run))) for run in record.runs]
+    notes = [*rate_lines(record), *(str(note) for note in record.planned.notes)]
+    lines += ["", *(f"- {line}" for line in notes)]
+    if record.planned.differs:
+        lines += ["", "What the two plans say differently:", "", _cells(("", "A", "B")), _cells(["---"] * 3)]
+        lines += [_cells((f"`{what}`", a, b)) for what, a, b in record.planned.differs]
+    return "\n".join([*lines, ""])
+
+
+def _differences(record: Record) -> list[str]:
+    if not record.planned.differs:
+        return ["A and B are the same setting", ""]
+    return [*(f"differs: {what}: {a} in A, {b} in B" for what, a, b in record.planned.differs), ""]
+
+
+def _title(record: Record) -> str:
+    bench, plan = record.planned.config, record.planned.sides[0].plan
+    runs = "1 run" if bench.repeats == 1 else f"{bench.repeats} runs"
+    return (
+        f"bench of {plan.stage}, global batch {plan.batch.global_}: {runs} of {bench.steps} steps each, "
+        f"the first {bench.warmup} not counted"
+    )
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(one[column]) for one in rows) for column in range(len(rows[0]))]
+    return ["  ".join(value.ljust(width) for value, width in zip(one, widths, strict=True)).rstrip() for one in rows]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _gib(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} GiB"
+
+
+def _tera(flops: float) -> str:
+    return f"{flops / 1e12:.3g}"
+
+
+def _cells(values: Sequence[str]) -> str:
+    return "| " + " | ".join(value.replace("|", "\\|").replace("\n", " ") for value in values) + " |"

@@ -1,0 +1,116 @@
+"""`bench`: two settings in turn on this machine, and which is faster."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from launch.bench.loop import Machine, run_bench, turns
+from launch.bench.record import Record, RunRecord, State, earlier_rates
+from launch.bench.request import SHORT, read_request
+from launch.bench.settings import plan_bench
+from launch.bench.table import HEADS, compared, markdown, rate_lines, row, run_lines, text, verdict_lines
+from launch.commands.machine import this_machine
+from launch.commands.measure import composed_probe, gpus_for, measure
+from launch.config.compose import compose
+from launch.config.line import Line, taken
+from launch.errors import EXIT_DONE
+from launch.lifecycle.lock import held
+from launch.measure.measured import Measured
+from launch.measure.rate import Rate, card_name, measure_rate
+from launch.planning.plan import build_plan
+from launch.redact import Redactor
+from launch.runtime.progress import Display, display_for
+
+_OF_HYDRA = ("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i")
+
+
+def bench(line: Line) -> int:
+    """Run both settings in turn and compare them. Raises UserError when they can't be compared or can't work; returns
+    the exit code: 0 there is a verdict, 3 a run failed or no pair is whole, 130 interrupted."""
+    common = line.words[: line.words.index("--")] if "--" in line.words else line.words
+    if any(word in _OF_HYDRA for word in common):
+        return compose(taken(Line(line.verb, line.json, common), SHORT)[1], lambda composed: EXIT_DONE)
+    request = read_request(line)
+    planned = plan_bench(request, composed_probe, lambda one: build_plan(one, this_machine(one)))
+    known = earlier_rates(planned)
+    runs = [
+        RunRecord(repeat, side, planned.setting(side, repeat))
+        for repeat, side in turns(planned.config.repeats, planned.config.order)
+    ]
+    record = Record(planned, runs)
+    display = display_for(sys.stderr if line.json else sys.stdout)
+    with held(planned.folder, display.say):
+        code = _run(record, known, display)
+    if line.json:
+        print((planned.folder / "bench.json").read_text(encoding="utf-8"), end="")
+    return code
+
+
+def _run(record: Record, known: list[Rate], display: Display) -> int:
+    redactor = Redactor(os.environ)
+    planned = record.planned
+    _say_plan(record, display, redactor)
+    same_card = _rate_cards(record, known)
+    for line in rate_lines(record):
+        display.say(line)
+    display.say(row(HEADS))
+
+    def one(run: RunRecord, inspected: bool) -> Measured:
+        plan = run.setting.plan
+        display.say(f"{run.label}: {record.steps} steps; {plan.batch}; {plan.folder}")
+        after_another = any(other.state != State.planned for other in record.runs if other is not run)
+        return measure(run.setting, record.steps, display, after_another=after_another, inspected=inspected)
+
+    def changed(run: RunRecord | None) -> None:
+        record.write(redactor, {"bench.txt": text(record), "bench.md": markdown(record)})
+        if run is None or run.state == State.running:
+            return
+        for line in run_lines(record, run):
+            display.say(redactor.redact_text(line))
+
+    restart = planned.sides[0].composed.config.restart
+    code = run_bench(record, Machine(one), same_card and not restart, changed)
+    changed(None)
+    for line in [*_columns(record), *verdict_lines(record), str(planned.folder)]:
+        display.say(redactor.redact_text(line))
+    return code
+
+
+def _columns(record: Record) -> list[str]:
+    report = text(record).splitlines()
+    start = next(index for index, line in enumerate(report) if line.split() == ["A", "B", "B", "/", "A"])
+    return report[start : start + 1 + len(compared(record))]
+
+
+def _say_plan(record: Record, display: Display, redactor: Redactor) -> None:
+    planned = record.planned
+    a, b = planned.sides
+    display.say(f"bench of {a.plan.stage} with {a.plan.trainer}, {a.plan.upstream.description}")
+    for side in planned.sides:
+        mode = f"{side.plan.parallel.width} {side.plan.parallel.mode.value}"
+        display.say(f"  {side.title}: {' '.join(side.words) or 'nothing of its own'} ({mode}; {side.plan.batch})")
+    if planned.alike:
+        display.say("  A and B are the same setting: this shows what the measurements differ by on their own")
+    for what, ours, theirs in planned.differs:
+        display.say(redactor.redact_text(f"  differs: {what}: {ours} in A, {theirs} in B"))
+    said = [*planned.notes, *a.plan.warnings, *b.plan.warnings]
+    for warning in dict.fromkeys(str(one) for one in said):
+        display.say(f"warning: {redactor.redact_text(warning)}")
+
+
+def _rate_cards(record: Record, known: list[Rate]) -> bool:
+    """Measure what the cards give at best, each precision once. Returns whether what an earlier call measured was on
+    such cards too, so that its runs may be kept."""
+    found: list[Rate] = []
+    for side in record.planned.sides:
+        width = side.plan.parallel
+        name = card_name(side.plan, gpus_for(side.plan))
+        key = (name, width.width.device, width.precision)
+        rate = next((one for one in [*found, *known] if (one.name, one.device, one.precision) == key), None)
+        if rate is None or (rate.measured is None and rate not in found):
+            rate = measure_rate(side.plan, name, os.environ)
+        found.append(rate)
+    record.rates = (found[0], found[1])
+    names = {one.name for one in known}
+    return not names or {one.name for one in found} <= names
