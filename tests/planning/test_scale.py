@@ -1,0 +1,154 @@
+"""docs/scale.md: its tables are what `plan` and the estimates say now. `--update-golden` writes them."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch import project
+from launch.config.compose import Composed
+from launch.config.schema import Family
+from launch.errors import UserError
+from launch.estimate.states import state_of
+from launch.lifecycle.checkpoints import Layout, find_checkpoints
+from launch.planning.plan import Plan, build_plan
+from launch.slurm.peers import INTERVAL
+from tests.conftest import composed, fixed_machine
+
+PAGE = project.ROOT / "docs" / "scale.md"
+NODES = (1, 8, 64, 512)
+GIB = 1 << 30
+
+
+@functools.cache
+def stage(*words: str) -> Composed:
+    return composed("stage=sft", "gpus=8", *words)
+
+
+def planned(nodes: int, *words: str, **recipe: int) -> Plan:
+    """The plan that `nodes=N recipe.WORD=NUMBER` gives, composed once for all widths."""
+    one = stage(*words)
+    config = replace(one.config, nodes=nodes, recipe=replace(one.config.recipe, **recipe))
+    return build_plan(replace(one, config=config), fixed_machine())
+
+
+def holding(nodes: int, *words: str) -> Plan:
+    """The plan at the stage's global batch, or at the smallest that this width holds."""
+    try:
+        return planned(nodes, *words)
+    except UserError:
+        return planned(nodes, *words, global_batch_size=nodes * 8)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(str(cell) for cell in line) + " |" for line in lines]
+
+
+def batch() -> list[str]:
+    rows = []
+    for nodes in NODES:
+        try:
+            said = str(planned(nodes).batch)
+        except UserError as error:
+            [problem] = error.problems
+            assert problem.id == "batch_not_divisible"
+            said = f"refused; holds {holding(nodes).batch}"
+        rows.append((nodes, f"{nodes * 8:,}", said))
+    return table(("nodes of 8 GPUs", "ranks", "global batch 128"), rows)
+
+
+def held() -> list[str]:
+    rows = []
+    for per_device in (1, 2, 4, 8, 16, 32):
+        fit = []
+        for nodes in (1, 2, 4, 8, 16, 32):
+            try:
+                fit.append((nodes, planned(nodes, per_device_batch_size=per_device).batch.accumulation))
+            except UserError:
+                continue
+        rows.append((per_device, ", ".join(f"{nodes} ({steps})" for nodes, steps in fit) or "none"))
+    return table(("per device", "nodes of 8 GPUs, and accumulation, that 128 splits over"), rows)
+
+
+def state() -> list[str]:
+    rows = []
+    for model, mode in [(model, mode) for model in ("llama3_1_8b", "llama3_1_70b") for mode in ("zero2", "zero3")]:
+        cells = []
+        for nodes in NODES:
+            plan = holding(nodes, f"model={model}", f"parallel={mode}")
+            parameters = plan.config.model.shape.parameters
+            assert parameters is not None and plan.parallel.mode == mode
+            one = state_of(plan.parallel.mode, plan.parallel.width.world_size, plan.parallel.precision)
+            cells.append(f"{one.rank * parameters / GIB:.3g} ({one.optimizer * parameters / GIB:.3g})")
+        rows.append((model, mode, *cells))
+    return table(("model", "parallel", *(f"{nodes * 8} ranks" for nodes in NODES)), rows)
+
+
+def checkpoint(folder: Path) -> list[str]:
+    """The number of files is what a checkpoint is checked for: an empty one is told what it lacks."""
+    rows = []
+    for nodes in NODES:
+        plan = holding(nodes)
+        parameters = plan.config.model.shape.parameters
+        assert parameters is not None and plan.parallel.zero_stage is not None
+        ranks = plan.parallel.width.world_size
+        empty = folder / f"{nodes}" / "step_1"
+        empty.mkdir(parents=True)
+        [found] = find_checkpoints(empty.parent, Layout(Family.open_instruct, ranks, plan.parallel.zero_stage))
+        counted = [re.search(r"and (\d+) are needed", fault) for fault in found.faults]
+        files = sum(int(count[1]) if count else 1 for count in counted)
+        each = (2 + 12) * parameters / GIB  # bf16 weights; fp32 master weights and two moments
+        rows.append((nodes, f"{ranks:,}", f"{files:,}", f"{each:.0f}", f"{each / ranks * 1024:,.0f}"))
+    return table(("nodes", "ranks", "files", "GiB in all", "MiB a rank"), rows)
+
+
+def traffic() -> list[str]:
+    """A rank takes part in gathering the weights twice and scattering the gradients once a micro batch (ZeRO-3), or
+    scatters gradients each micro batch and gathers weights once a step (ZeRO-2); two bytes an element."""
+    rows = []
+    for nodes in NODES:
+        plan = holding(nodes)
+        parameters = plan.config.model.shape.parameters
+        assert parameters is not None
+        share = (plan.batch.width - 1) / plan.batch.width
+        elements = 2 * parameters * share / GIB
+        steps = plan.batch.accumulation
+        rows.append((nodes, str(plan.batch), f"{3 * steps * elements:,.0f}", f"{(steps + 1) * elements:,.0f}"))
+    return table(("nodes", "batch", "ZeRO-3, GiB a rank and step", "ZeRO-2"), rows)
+
+
+def files() -> list[str]:
+    rows = []
+    for nodes in NODES:
+        ranks = planned(nodes, global_batch_size=nodes * 8).parallel.width.world_size
+        rows.append((nodes, f"{ranks:,}", f"{nodes / INTERVAL:,.0f}", f"{2 * (nodes - 1) / INTERVAL:,.0f}"))
+    return table(("nodes", "logs of ranks", "signs of life written a second", "read a second"), rows)
+
+
+@pytest.mark.parametrize("name", ["batch", "held", "state", "checkpoint", "traffic", "files"])
+def test_table(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    tables: dict[str, Callable[[], list[str]]] = {
+        "batch": batch,
+        "held": held,
+        "state": state,
+        "checkpoint": lambda: checkpoint(tmp_path),
+        "traffic": traffic,
+        "files": files,
+    }
+    text = PAGE.read_text(encoding="utf-8")
+    begin, end = f"<!-- {name}: written by tests/planning/test_scale.py -->\n", "<!-- end -->"
+    before, rest = text.split(begin)
+    recorded, after = rest.split(end, 1)
+    now = "".join(f"{line}\n" for line in tables[name]())
+    if request.config.getoption("--update-golden"):
+        PAGE.write_text(before + begin + now + end + after, encoding="utf-8")
+    elif now != recorded:
+        diff = difflib.unified_diff(recorded.splitlines(), now.splitlines(), "docs/scale.md", "now", lineterm="")
+        pytest.fail("\n".join([*diff, "", "if the change is meant: scripts/test --update-golden"]), pytrace=False)
