@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from launch import project
+from launch.commands.forecast import forecast_here
 from launch.commands.machine import this_machine
 from launch.config.compose import Composed, compose
 from launch.config.line import Line
 from launch.errors import EXIT_DONE
+from launch.estimate.forecast import Forecast
+from launch.estimate.forecast import describe as describe_forecast
 from launch.planning.plan import Plan, build_plan
 from launch.planning.rendezvous import quoted
 from launch.redact import Redactor
@@ -24,11 +27,13 @@ def plan(line: Line) -> int:
 
     def show(composed: Composed) -> int:
         planned = build_plan(composed, this_machine(composed))
+        memory = forecast_here(planned, os.environ)
         redactor = Redactor(os.environ)
         if line.json:
-            print(json.dumps(redactor.redact_object(planned.as_json()), indent=2, ensure_ascii=False))
+            told = {**planned.as_json(), "memory": memory.as_json() if memory else None}
+            print(json.dumps(redactor.redact_object(told), indent=2, ensure_ascii=False))
         else:
-            print("\n".join(describe(planned, redactor, os.environ)))
+            print("\n".join(describe(planned, redactor, os.environ, memory)))
             for warning in planned.warnings:
                 print(f"launch: warning: {warning}", file=sys.stderr)
         return EXIT_DONE
@@ -36,7 +41,7 @@ def plan(line: Line) -> int:
     return compose(line, show)
 
 
-def describe(plan: Plan, redactor: Redactor, environ: Mapping[str, str]) -> list[str]:
+def describe(plan: Plan, redactor: Redactor, environ: Mapping[str, str], memory: Forecast | None = None) -> list[str]:
     """The plan as lines for a terminal: facts, flags with their origin, and the command, ready to paste."""
     description = plan.config.stage.description
     facts = [
@@ -48,6 +53,7 @@ def describe(plan: Plan, redactor: Redactor, environ: Mapping[str, str]) -> list
         ("", f"keys checked against {', '.join(plan.files_checked)}" if plan.files_checked else ""),
         ("patches", ", ".join(plan.patches) or "none"),
         ("run folder", _short(plan.folder)),
+        *_memory(memory),
     ]
     lines = [f"{name:<11} {text}" for name, text in facts if text]
     lines += ["", "environment"]
@@ -73,6 +79,11 @@ def paste(plan: Plan, redactor: Redactor, unset: Sequence[str]) -> list[str]:
         else:
             lines[-1] += f" {text}"
     return ["  " + " \\\n    ".join(lines)]
+
+
+def _memory(memory: Forecast | None) -> list[tuple[str, str]]:
+    lines = describe_forecast(memory) if memory else []
+    return [("memory" if number == 0 else "", text) for number, text in enumerate(lines)]
 
 
 def _ranks(plan: Plan) -> str:

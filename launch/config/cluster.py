@@ -36,6 +36,7 @@ class ClusterConfig:
     exclusive: bool = False  # whole nodes
     gpus: GpuSpelling = GpuSpelling.gpus_per_node
     gpu_type: str | None = None  # h100: the type in front of the number
+    gpu_memory: float | None = None  # GiB of one GPU, for `plan`; null: what nvidia-smi says, or gpu_type's data sheet
     options: list[str] = field(default_factory=list)  # further options of sbatch: --licenses=scratch
     modules: list[str] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)  # lines of bash to run first on the first node

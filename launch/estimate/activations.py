@@ -81,8 +81,9 @@ def layers_bytes(setting: MemorySetting) -> float:
     return setting.shape.layers * layer + shared_bytes(setting)
 
 
-def last_norm_bytes(setting: MemorySetting) -> float:
-    return norm_bytes(setting.shape.hidden, setting) * setting.tokens
+def saved_bytes(setting: MemorySetting) -> float:
+    """Bytes that forward has saved when it ends: those of the layers and of the last norm."""
+    return layers_bytes(setting) + norm_bytes(setting.shape.hidden, setting) * setting.tokens
 
 
 def residual_bytes(setting: MemorySetting) -> float:

@@ -12,10 +12,10 @@ from typing import Any
 
 from launch.config.schema import Device, Mode
 from launch.estimate.activations import (
-    last_norm_bytes,
     layer_bytes,
     layers_bytes,
     residual_bytes,
+    saved_bytes,
     shared_bytes,
     wide_bytes,
 )
@@ -128,8 +128,7 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
     shape, element = setting.shape, setting.element
     fresh = setting.mode in (Mode.single, Mode.ddp, Mode.zero1) and setting.accumulation == 1
     held = 0.0 if fresh else gradients
-    saved, moving = layers_bytes(setting), buffers(setting)
-    norm, wide = last_norm_bytes(setting), wide_bytes(setting)
+    saved, moving, wide = saved_bytes(setting), buffers(setting), wide_bytes(setting)
     head = float(element * shape.embedding)
     down = float(element * shape.hidden * shape.intermediate)
     last = (head + down) if fresh else held
@@ -138,9 +137,9 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
     one = layer_bytes(setting) + (residual_bytes(setting) if setting.checkpointing else 0.0) + shared_bytes(setting)
     left = 0.0 if fresh and not shape.tied else head  # a second gradient of the same matrix
     return (
-        _Moment("loss", held, saved + norm, loss_bytes(setting), moving),
-        _Moment("output matrix", held, saved + norm, head_bytes(setting), moving + scattered(setting, head)),
-        _Moment("last layer", last, saved + again + wide, 0.0, moving + scattered(setting, down)),
+        _Moment("loss", held, saved, loss_bytes(setting), moving),
+        _Moment("output matrix", held, saved, head_bytes(setting), moving + scattered(setting, head)),
+        _Moment("last layer", last, layers_bytes(setting) + again + wide, 0.0, moving + scattered(setting, down)),
         _Moment("first layer", first, one + wide, 0.0, moving + scattered(setting, down)),
         _Moment("embedding", gradients, residual_bytes(setting), 0.0, moving + left + scattered(setting, head)),
         _Moment("step", gradients, 0.0, 0.0, step_temporaries(setting)),

@@ -40,11 +40,14 @@ class MemorySetting:
     fused_optimizer: bool = True
 
     @property
-    def rows(self) -> int:
-        """Rows of the batch's tensors. DPO concatenates chosen and rejected (upstream dpo_utils.py:848-860)."""
-        if self.packing:
-            return 1
+    def sequences(self) -> int:
+        """Single sequences of a forward pass. DPO concatenates chosen and rejected (upstream dpo_utils.py:848-860)."""
         return self.micro_batch * (2 if self.kind == Kind.dpo else 1)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch's tensors."""
+        return 1 if self.packing else self.sequences
 
     @property
     def masked(self) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 
 from launch.config.schema import Family, Precision
+from launch.estimate.weights import weights_of
 from launch.planning.plan import Plan
 from launch.preflight.finding import Finding, Machine, failed, passed, rule, skipped, warned
 from launch.preflight.folders import existing
-from launch.preflight.weights import weights_of
 
 _GIB = 1 << 30
 _KEPT = 3  # open-instruct's keep_last_n_checkpoints (finetune.py:263, olmo_core_utils.py:238)

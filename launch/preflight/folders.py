@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from launch.estimate.weights import hub_cache
 from launch.planning.plan import Plan
 from launch.preflight.finding import Finding, Machine, failed, passed, rule
-from launch.preflight.weights import hub_cache
 
 
 @rule("not_writable")

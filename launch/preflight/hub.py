@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from launch.estimate.weights import hf_home, hub_snapshot
 from launch.planning.plan import Plan
 from launch.preflight.finding import Finding, Machine, failed, passed, rule, skipped, warned
-from launch.preflight.weights import hf_home, hub_snapshot
 
 # owners whose models ask for a licence to be accepted; others may too
 _GATED = ("meta-llama/", "google/gemma", "mistralai/", "CohereLabs/", "CohereForAI/", "bigcode/starcoder")

@@ -1,8 +1,4 @@
-"""Whether a model's state can fit the cards at all: a first estimate, from below.
-
-Counted: weights, gradients, AdamW's two moments, and fp32 master weights, which exist under ZeRO and FSDP only.
-Not counted: activations, buckets, fragments. So what is too big here is too big, and what fits here may still not.
-"""
+"""Whether a model fits the cards: its state must, or it can't start; its predicted peak should."""
 
 from __future__ import annotations
 
@@ -10,44 +6,40 @@ from dataclasses import dataclass
 
 import psutil
 
-from launch.config.schema import Device, Mode, Precision
+from launch.config.schema import Device, Family, Mode, Precision
+from launch.estimate.forecast import CardMemory, Fit, describe, forecast
+from launch.estimate.states import state_of
+from launch.estimate.weights import weights_of
 from launch.planning.plan import Plan
-from launch.preflight.finding import Finding, Machine, failed, passed, rule, skipped
+from launch.preflight.finding import Finding, Machine, failed, passed, rule, skipped, warned
 from launch.preflight.nvidia import Gpus
-from launch.preflight.weights import weights_of
 
 _GIB = 1 << 30
 _ADAPTERS = ("use_lora", "use_qlora", "use_peft")
 
 
 @dataclass(frozen=True)
-class State:
+class StateBytes:
     """Bytes of a training state: `rank` on each rank's device, `host` in the memory of the whole machine."""
 
     rank: float
     host: float = 0.0
 
 
-def training_state(plan: Plan, parameters: float) -> State:
-    """The bytes that `parameters` take in training, by the mode that the ranks share them in.
+def training_state(plan: Plan, parameters: float) -> StateBytes:
+    """The bytes that `parameters` take in training, at least: activations, buckets and fragments are not counted.
 
-    DeepSpeed keeps bf16 weights and gradients and fp32 master weights and moments: 2 + 2 + 12 bytes, of which stage 1
-    shards the 12, stage 2 the gradients too, stage 3 all; offloading puts the 12 into the host's memory. FSDP as
-    OLMo-core has it: fp32 weights, gradients and moments, sharded. Without either everything has the weights' type.
+    TRL's scripts load fp32 weights unless told otherwise (trl/trainer/model_config.py:89), which DeepSpeed turns into
+    bf16; and TRL loads the reference model besides, where open-instruct's log-probs come from the same one.
     """
-    mode, ranks = plan.parallel.mode, plan.parallel.width.world_size
-    width = 2 if plan.parallel.precision == Precision.bf16 else 4
-    by_mode = {
-        Mode.zero1: State(2 * width + 12 / ranks),
-        Mode.zero2: State(width + (width + 12) / ranks),
-        Mode.zero3: State((2 * width + 12) / ranks),
-        Mode.zero3_offload: State(width / ranks, 12 + width),
-        Mode.fsdp: State(16 / ranks),
-    }
-    state = by_mode.get(mode, State(4 * width))
-    # TRL loads the reference model besides; open-instruct's reference log-probs come from the same one
-    reference = width / (ranks if plan.parallel.zero_stage == 3 else 1) if plan.trainer == "trl_dpo" else 0
-    return State((state.rank + reference) * parameters, state.host * parameters)
+    mode, ranks, precision = plan.parallel.mode, plan.parallel.width.world_size, plan.parallel.precision
+    if plan.config.trainer.family == Family.trl and not plan.parallel.zero_stage and "dtype" not in plan.flags:
+        precision = Precision.fp32
+    state = state_of(mode, ranks, precision)
+    reference = 0.0
+    if plan.trainer == "trl_dpo":
+        reference = (2 if precision == Precision.bf16 else 4) / (ranks if plan.parallel.zero_stage == 3 else 1)
+    return StateBytes((state.rank + reference) * parameters, state.host * parameters)
 
 
 @rule("model_too_big")
@@ -60,27 +52,38 @@ def model_fits(plan: Plan, machine: Machine) -> Finding:
         return skipped(f"the size of {plan.inputs.model.reference} is not known here")
     state = training_state(plan, weights.parameters)
     width = plan.parallel.width
-    gpus = (machine.gpus or Gpus()).seen[: width.world_size]
-    host = psutil.virtual_memory().total
+    gpus = (machine.gpus or Gpus()).seen[: width.local]
+    host = float(psutil.virtual_memory().total)
     size = f"{weights.parameters / 1e9:.3g}e9 parameters by {weights.source}"
     if width.device == Device.cpu:
-        needed, place = state.rank * width.local + state.host, "of memory for all ranks"
-        available = float(host)
+        needed, place, available = state.rank * width.local + state.host, "of memory for all ranks", host
     else:
         needed, place = state.rank, "on each GPU"
         available = min((gpu.total or 0.0 for gpu in gpus), default=0.0) * (1 << 20)
         if available and state.host > host:
             return failed(
-                f"first estimate: {_gib(state.host)} of the host's memory for the offloaded state ({size}), and there "
-                f"is {_gib(host)}",
+                f"the offloaded state takes {_gib(state.host)} of the host's memory ({size}), and there is "
+                f"{_gib(host)}",
                 "use more GPUs with parallel=zero3, or a smaller model",
             )
-    facts = f"first estimate, without activations: {_gib(needed)} {place} ({size})"
-    if not available:
-        return skipped(f"{facts}; no GPU here tells its memory")
-    if needed > available:
+    facts = f"weights, gradients and optimizer take {_gib(needed)} {place} ({size})"
+    if available and needed > available:
         return failed(f"{facts}, and there is {_gib(available)}", _cure(plan))
-    return passed(f"{facts} of {_gib(available)}")
+    if width.device == Device.cpu:
+        return passed(f"{facts} of {_gib(available)}")
+    return _predicted(plan, machine, facts, CardMemory(available / _GIB, gpus[0].name) if available else None)
+
+
+def _predicted(plan: Plan, machine: Machine, facts: str, card: CardMemory | None) -> Finding:
+    """The peak of the longest micro batch that the limit allows. No reason to stop: the data may be shorter."""
+    told = forecast(plan, machine.environ, card=card, lengths=None, flash=False)
+    text = f"{facts}; predicted peak {describe(told)[0]}" if told.worst else f"{facts}; {told.why}"
+    if card is None:
+        return skipped(f"{text}; no GPU here tells its memory")
+    if told.fit == Fit.wont:
+        cure = f"say {told.remedy}" if told.remedy else _cure(plan)
+        return warned(text, f"unless the data is shorter, it will run out of memory: {cure}")
+    return passed(text if told.worst else f"{text}, of {card.gib:.3g} GiB")
 
 
 def _cure(plan: Plan) -> str:

@@ -94,7 +94,7 @@ def test_memory_taken_by_nobody_visible_fails_and_mere_work_warns(tmp_path: Path
         (["gpus=8", "parallel=zero1"], 8.03 * (4 + 12 / 8)),
         (["gpus=8", "parallel=zero2"], 8.03 * (2 + 14 / 8)),
         (["gpus=8"], 8.03 * 16 / 8),
-        (["gpus=8", "parallel=zero3_offload"], 8.03 * 2 / 8),
+        (["gpus=8", "parallel=zero3_offload"], 0),
     ],
 )
 def test_the_state_of_8b_by_how_it_is_shared(words: list[str], gib: float) -> None:
@@ -105,10 +105,12 @@ def test_a_model_that_cannot_fit_fails_and_one_that_may_passes(tmp_path: Path) -
     here = machine(driver(tmp_path, [0] * 8) | {"HOME": str(tmp_path)})
     found = model_fits.inspect(planned("stage=sft", "gpus=8", "model=llama3_1_70b"), here)
     assert found.verdict == Verdict.fail
-    assert "first estimate" in found.facts and "132 GiB on each GPU" in found.facts
+    assert "take 132 GiB on each GPU" in found.facts
     assert found.cure and "zero3_offload" in found.cure
     fits = model_fits.inspect(planned("stage=sft", "gpus=8"), here)
-    assert fits.verdict == Verdict.passed and "first estimate, without activations: 15 GiB" in fits.facts
+    assert fits.verdict == Verdict.passed and "take 15 GiB" in fits.facts and "a GPU: fits" in fits.facts
+    large = model_fits.inspect(planned("stage=sft", "gpus=8", "recipe.per_device_batch_size=16"), here)
+    assert large.verdict == Verdict.warn and large.cure and "recipe.liger=true" in large.cure
     adapter = model_fits.inspect(planned("stage=sft", "model=llama3_1_70b", "flags.use_lora=true"), here)
     assert adapter.verdict == Verdict.skipped
     other = model_fits.inspect(planned("stage=sft", "model.path=somebody/else"), here)

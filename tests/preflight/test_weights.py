@@ -11,7 +11,7 @@ import pytest
 from launch.planning.plan import Plan, build_plan
 from launch.preflight.disk import checkpoint_count, disk_has_room
 from launch.preflight.finding import Machine, Verdict
-from launch.preflight.weights import count_parameters, hub_snapshot, weights_of
+from launch.estimate.weights import count_parameters, hub_snapshot, weights_of
 from tests.conftest import composed, fixed_machine
 
 
