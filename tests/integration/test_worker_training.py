@@ -168,13 +168,13 @@ def assert_steps_told(run: Run) -> None:
         assert run.finished.of_kind("step", rank) == []
 
 
-@pytest.mark.parametrize("parallel", ["single", "ddp", "zero2", "zero3"])
+@pytest.mark.parametrize("parallel", ["single", "zero2"])
 def test_finetune(parallel: str, tmp_path: Path, tiny: TinyStage, open_instruct: Path) -> None:
-    """Packed on one process, padded on two."""
+    """Packed on one process, padded on two; test_demo.py has the other modes."""
     packed = parallel == "single"
     flags = ("--packing", "true", "--clip_grad_norm", "0.5") if packed else ()
     # accelerate makes 1.0 of a DeepSpeed file without a word on clipping, whatever the trainer says
-    clip = {"single": "0.5", "ddp": "none"}.get(parallel, "1.0")
+    clip = "0.5" if packed else "1.0"
     asked = {**holds(parallel), "packing": "flatten" if packed else "none", "clip": clip}
     run = train(tmp_path, "finetune", parallel, tiny, open_instruct, flags=flags, asked=asked)
     found = {event["what"]: event for event in run.finished.of_kind("evidence")}
@@ -183,21 +183,19 @@ def test_finetune(parallel: str, tmp_path: Path, tiny: TinyStage, open_instruct:
     if packed:
         assert found["isolation"]["verdict"] == "proven"
         assert "1 row of" in found["packing"]["note"] and "with 4 documents" in found["packing"]["note"]
-    if parallel == "zero3":
-        assert found["zero_stage"]["how"] == "the DeepSpeed engine; 21 of 21 parameters are partitioned"
     printed = [line for line in run.finished.output[0].splitlines() if line.startswith("metrics_to_log=")]
     metrics = [ast.literal_eval(line.partition("=")[2]) for line in printed]
     assert len(metrics) == STEPS
     assert metrics[-1]["train_loss"] < metrics[0]["train_loss"] - 0.1
     assert metrics[0]["total_tokens_this_log_period"] > 0
     assert metrics[0]["reserved_mem_GiB"] == 0  # no CUDA, and nothing pretends there is
-    assert [metric.get("grad_norm", 0) > 0 for metric in metrics] == [parallel != "ddp"] * STEPS
+    assert all(metric["grad_norm"] > 0 for metric in metrics)
 
 
 def test_dpo_tune_cache(tmp_path_factory: pytest.TempPathFactory, tiny: TinyStage, open_instruct: Path) -> None:
-    """Alone, on two, and on two under ZeRO-3; the first makes the reference cache that the others load."""
+    """Alone and on two; the first makes the reference cache that the other loads."""
     above = tmp_path_factory.mktemp("dpo")
-    for parallel in ("single", "ddp", "zero3"):
+    for parallel in ("single", "ddp"):
         folder = above / parallel
         folder.mkdir()
         flags, asked = ("--max_grad_norm", "1.0"), {**holds(parallel), "clip": "1.0"}
@@ -217,12 +215,6 @@ def test_trl_sft_on_half_the_rows(tmp_path: Path, tiny: TinyStage) -> None:
     assert "64 -> 32 rows (patch trl_subset=0.5)" in run.finished.output[0]
     assert run.steps()[-1]["epoch"] == 1.0  # 4 steps of 8 rows are all of the 32
     assert [event["phase"] for event in run.finished.of_kind("phase")] == ["import", "training", "checkpoint", "save"]
-
-
-def test_trl_dpo_under_zero3(tmp_path: Path, tiny: TinyStage) -> None:
-    run = train(tmp_path, "trl_dpo", "zero3", tiny, None)
-    assert_steps_told(run)
-    assert {"rewards/accuracy", "rewards/margin"} <= run.steps()[0].keys()
 
 
 def test_ranks_that_would_train_alone_are_stopped(tmp_path: Path, tiny: TinyStage) -> None:
