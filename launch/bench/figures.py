@@ -5,17 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from launch.config.schema import Device, Kind, Packing
-from launch.estimate.flops import token_flops
-from launch.estimate.shape import ModelShape, read_shape, shape_of
+from launch.bench.operations import operations_of
+from launch.config.schema import Device
 from launch.measure.measured import Measured, number
 from launch.measure.rate import Rate
 from launch.measure.speed import padding_share, speed_of
 from launch.planning.plan import Plan
-
-_ADAPTERS = ("use_lora", "use_qlora", "use_peft")
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,8 @@ def figures_of(measured: Measured, plan: Plan, warmup: int, rate: Rate | None) -
     seconds = [number(step, "seconds") for step in later]
     known = sum(padded_ for padded_ in padded if padded_ is not None)
     whole = known / sum(taken or 0.0 for taken in seconds) if known and None not in padded else None
-    flops = _flops(plan, speed.per_second, tokens) if speed.unit == "tokens" else None
+    per_token = operations_of(plan, tokens).per_token if speed.unit == "tokens" else None
+    flops = None if per_token is None else speed.per_second * per_token
     cards = plan.batch.width if plan.parallel.width.device == Device.cuda else 1  # ranks on CPU share the machine
     memory, reserved = measured.values("memory_gib"), measured.values("memory_reserved_gib")
     return Figures(
@@ -75,44 +72,6 @@ def figures_of(measured: Measured, plan: Plan, warmup: int, rate: Rate | None) -
         tokens=tokens,
         before=sum(seconds_ for phase, seconds_ in measured.phases.items() if phase != "training"),
     )
-
-
-def document_length(plan: Plan, tokens: Sequence[float]) -> float | None:
-    """The mean tokens of a document, of which a step has a known number; None where packing fills a token budget."""
-    recipe = plan.config.recipe
-    if not tokens or recipe.packing == Packing.bins:
-        return None
-    documents = plan.batch.global_ * (2 if plan.config.stage.kind in (Kind.dpo, Kind.rm) else 1)
-    return statistics.fmean(tokens) / documents
-
-
-def shape_in(plan: Plan) -> ModelShape | None:
-    """The shape of the plan's model: of its folder's config.json, else what the model's YAML says."""
-    local = plan.inputs.model.local
-    found = read_shape(Path(local)) if local else None
-    said = None if plan.config.model.path else plan.config.model.shape
-    return found or (shape_of(said) if said is not None else None)
-
-
-def frozen(plan: Plan) -> bool:
-    """Only adapters are trained."""
-    return any(name in plan.flags and plan.flags[name].value is True for name in _ADAPTERS)
-
-
-def evaluates_reference(plan: Plan) -> bool:
-    """Each step evaluates the reference model too; open-instruct's trainers cache its log-probs before training."""
-    if plan.trainer != "trl_dpo":
-        return False
-    cached = plan.flags.get("precompute_ref_log_probs")
-    return not (cached and cached.value is True)
-
-
-def _flops(plan: Plan, per_second: float, tokens: Sequence[float]) -> float | None:
-    shape = shape_in(plan)
-    if shape is None:
-        return None
-    document = document_length(plan, tokens)
-    return per_second * token_flops(shape, document, frozen=frozen(plan), reference=evaluates_reference(plan))
 
 
 def _share(flops: float | None, rate: float | None, cards: int) -> float | None:

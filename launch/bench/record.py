@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from launch.bench.figures import Figures, document_length, evaluates_reference, figures_of, frozen, middle, shape_in
-from launch.bench.settings import Planned, Side
+from launch.bench.figures import Figures, figures_of, middle
+from launch.bench.operations import Operations, operations_of
+from launch.bench.settings import Planned
 from launch.bench.statistics import CONFIDENCE
 from launch.bench.verdict import Verdict, apart, judge
 from launch.errors import Problem, UserError
-from launch.measure.files import write_whole
+from launch.measure.files import now, write_whole
 from launch.measure.measured import Measured
 from launch.measure.rate import Rate, rate_of_json
 from launch.measure.setting import Setting
 from launch.redact import Redactor
 from launch.runtime.events import strict
+from launch.runtime.evidence import REFUTED, UNPROVEN
 
 SCHEMA_VERSION = 1
 FILE = "bench.json"
@@ -34,11 +35,6 @@ class State(StrEnum):
     failed = "failed"
     not_run = "not_run"
     interrupted = "interrupted"
-
-
-def now() -> str:
-    """The time in UTC, to the second."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 @dataclass
@@ -86,6 +82,17 @@ class Record:
     def of_side(self, side: int) -> list[Figures]:
         """The figures of each finished run of A (0) or B (1)."""
         return [found for run in self.runs if run.side == side and (found := self.figures(run)) is not None]
+
+    def operations(self, side: int) -> Operations:
+        """What the utilisation of A (0) or B (1) counts."""
+        figures = self.of_side(side)
+        return operations_of(self.planned.sides[side].plan, figures[0].tokens if figures else ())
+
+    def not_proven(self, side: int) -> list[str]:
+        """What A (0) or B (1) was asked for and a run of it did not show to be so."""
+        items = [item for run in self.runs if run.side == side and run.measured for item in run.measured.evidence]
+        bad = [item for item in items if item.get("verdict") in (REFUTED, UNPROVEN)]
+        return list(dict.fromkeys(f"{item.get('what')} is {item.get('verdict')}" for item in bad))
 
     @property
     def pairs(self) -> list[tuple[int, Figures, Figures]]:
@@ -147,7 +154,8 @@ class Record:
             "precision": plan.parallel.precision.value,
             "batch": plan.batch.as_json(),
             "rate": None if rate is None else rate.as_json(),
-            "flops": _flops(one, figures),
+            "flops": self.operations(side).as_json(),
+            "not_proven": self.not_proven(side),
             "median": {name: middle(figures, name) for name in _MEDIANS} if figures else None,
         }
 
@@ -186,23 +194,6 @@ _MEDIANS = (
     "loss",
     "before",
 )
-
-
-def _flops(side: Side, figures: Sequence[Figures]) -> dict[str, Any]:
-    """What the utilisation counts, and what is left out."""
-    plan, shape = side.plan, shape_in(side.plan)
-    length = document_length(plan, figures[0].tokens) if figures else None
-    left_out = [] if shape else ["the model's shape is not known, so its operations are not"]
-    if figures and length is None:
-        left_out.append("attention: the length of the documents is not known")
-    if frozen(plan):
-        left_out.append("the adapters, and the gradients of the frozen weights, which nobody computes")
-    return {
-        "known": shape is not None,
-        "document_tokens": None if length is None else round(length, 1),
-        "reference_in_step": evaluates_reference(plan),
-        "left_out": left_out,
-    }
 
 
 def _pair(repeat: int, a: Figures, b: Figures) -> dict[str, Any]:

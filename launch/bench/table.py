@@ -89,10 +89,28 @@ def rate_lines(record: Record) -> list[str]:
     return list(dict.fromkeys(rate_line(rate) for rate in record.rates if rate is not None))
 
 
+def operation_lines(record: Record) -> list[str]:
+    """What the utilisation counts; once, where A and B have the same."""
+    said = [str(record.operations(side)) for side in (0, 1)]
+    return said[:1] if said[0] == said[1] else [f"{title}: {one}" for title, one in zip("AB", said, strict=True)]
+
+
+def report(record: Record) -> list[str]:
+    """Every run, A beside B, and the verdict: what is to be read at the end."""
+    lines = [row(HEADS), *(row(cells(run, record.figures(run))) for run in record.runs)]
+    lines += ["", *_aligned([_BOTH, *compared(record)]), "", *rate_lines(record), *operation_lines(record), ""]
+    for line in verdict_lines(record):
+        lines += textwrap.wrap(line, _LINE, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return lines
+
+
 def verdict_lines(record: Record) -> list[str]:
     """What the bench has come to so far, one sentence a line; why there is nothing, when there is nothing."""
     verdict = record.verdict
     lines = [] if verdict is None else [*verdict.said]
+    for index, side in enumerate(record.planned.sides):
+        if missing := record.not_proven(index):
+            lines.append(f"{side.title} is not all that it was asked to be: {', '.join(missing)} (evidence.json)")
     ended = [run for run in record.runs if run.state in (State.failed, State.interrupted)]
     lines += [f"{run.label} {run.state.value}" + (f": {run.why}" if run.why else "") for run in ended]
     if record.why:
@@ -107,12 +125,7 @@ def text(record: Record) -> str:
     """The whole report."""
     sides = record.planned.sides
     lines = [_title(record), "", *(f"{side.title}: {' '.join(side.words) or 'nothing of its own'}" for side in sides)]
-    lines += ["", *_differences(record), *rate_lines(record), "", row(HEADS)]
-    lines += [row(cells(run, record.figures(run))) for run in record.runs]
-    lines += ["", *_aligned([_BOTH, *compared(record)]), ""]
-    for line in verdict_lines(record):
-        lines += textwrap.wrap(line, _LINE, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", *_differences(record), *report(record), ""])
 
 
 def markdown(record: Record) -> str:
@@ -122,11 +135,11 @@ def markdown(record: Record) -> str:
         f"- {side.title}: `{' '.join(side.words)}`" if side.words else f"- {side.title}: nothing of its own"
         for side in record.planned.sides
     ]
-    lines += ["", *(f"- {line}" for line in verdict_lines(record)), "", _cells(_BOTH), _cells(["---"] * len(_BOTH))]
-    lines += [_cells(one) for one in compared(record)]
-    lines += ["", "Medians of the runs:", "", _cells(HEADS), _cells(["---"] * len(HEADS))]
+    lines += ["", *(f"- {line}" for line in verdict_lines(record)), "", "Medians of the runs:", ""]
+    lines += [_cells(_BOTH), _cells(["---"] * len(_BOTH)), *(_cells(one) for one in compared(record))]
+    lines += ["", "The runs, in turn:", "", _cells(HEADS), _cells(["---"] * len(HEADS))]
     lines += [_cells(cells(run, record.figures(run))) for run in record.runs]
-    notes = [*rate_lines(record), *(str(note) for note in record.planned.notes)]
+    notes = [*rate_lines(record), *operation_lines(record), *(str(note) for note in record.planned.notes)]
     lines += ["", *(f"- {line}" for line in notes)]
     if record.planned.differs:
         lines += ["", "What the two plans say differently:", "", _cells(("", "A", "B")), _cells(["---"] * 3)]

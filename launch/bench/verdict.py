@@ -12,7 +12,11 @@ from launch.bench.statistics import CONFIDENCE, Ratio, paired
 
 _MEMORY = 0.01  # of the peak: below it is the same
 _DATA = 1e-6  # relative: tokens are counted exactly
-_OTHER_DATA = "A and B had other numbers of tokens in the same steps: their work, and the data of their losses, differ"
+_DATA_SAID = {
+    "same": (),
+    "differs": ("A and B had other numbers of tokens in the same steps: they trained on other data",),
+    "unknown": ("tokens are not counted: that A and B had the same data follows from their plans alone",),
+}
 _SAME = "A and B are the same setting: "
 _NOISE = "that is noise"
 _UNEVEN = "this machine is not steady, and no difference of that size means anything"
@@ -52,7 +56,7 @@ def judge(pairs: Sequence[tuple[Figures, Figures]], tolerance: float, alike: boo
     said = [
         _speed_said(speed, ratio, alike),
         *_loss_said(speed, loss, apart, tolerance=tolerance, moved=moved, steps=steps),
-        *([_OTHER_DATA] if data == "differs" else []),
+        *_DATA_SAID[data],
         _memory_said(memory, memory_ratio, pairs),
     ]
     return Verdict(speed, loss, data, memory, ratio, apart, most, moved, memory_ratio, tuple(said))

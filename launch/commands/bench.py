@@ -9,7 +9,7 @@ from launch.bench.loop import Machine, run_bench, turns
 from launch.bench.record import Record, RunRecord, State, earlier_rates
 from launch.bench.request import SHORT, read_request
 from launch.bench.settings import plan_bench
-from launch.bench.table import HEADS, compared, markdown, rate_lines, row, run_lines, text, verdict_lines
+from launch.bench.table import HEADS, markdown, rate_lines, report, row, run_lines, text
 from launch.commands.machine import this_machine
 from launch.commands.measure import composed_probe, gpus_for, measure
 from launch.config.compose import compose
@@ -72,15 +72,9 @@ def _run(record: Record, known: list[Rate], display: Display) -> int:
     restart = planned.sides[0].composed.config.restart
     code = run_bench(record, Machine(one), same_card and not restart, changed)
     changed(None)
-    for line in [*_columns(record), *verdict_lines(record), str(planned.folder)]:
+    for line in ["", *report(record), str(planned.folder)]:
         display.say(redactor.redact_text(line))
     return code
-
-
-def _columns(record: Record) -> list[str]:
-    report = text(record).splitlines()
-    start = next(index for index, line in enumerate(report) if line.split() == ["A", "B", "B", "/", "A"])
-    return report[start : start + 1 + len(compared(record))]
 
 
 def _say_plan(record: Record, display: Display, redactor: Redactor) -> None:

@@ -65,7 +65,7 @@ def _start(composed: Composed, show: Callable[[Path], Display]) -> int:
     for warning in plan.warnings:
         display.say(f"warning: {redactor.redact_text(str(warning))}")
     if plan.config.cache_only:
-        return _cache_only(cache_pass(plan), composed, redactor, display)
+        return build_cache(plan, composed, redactor, display)
     if is_finished(plan):
         say_finished(plan, display)
         return EXIT_DONE
@@ -131,19 +131,20 @@ def carry_out(
     return outcome.exit_code
 
 
-def _say_evidence(plan: Plan, folder: RunFolder, began: float, display: Display) -> None:
+def _say_evidence(plan: Plan, folder: RunFolder, began: float, display: Display | None) -> None:
     """What the run proved of what the plan asked for: into its folder, and on the terminal."""
     asked = requested(plan.config, plan.parallel)
     found = read_evidence(folder.events, asked, began, looked="evidence" in plan.patches)
     folder.write_evidence(as_json(found))
-    for line in table(found):
-        display.say(line)
+    if display is not None:
+        for line in table(found):
+            display.say(line)
 
 
 def run_steps(plan: Plan, composed: Composed, display: Display, steps: int, *, inspected: bool = False) -> Outcome:
     """Run the plan in its folder, which is new, until `steps` optimizer steps are logged; then it has measured enough,
-    and leaves no model. A plan of fewer steps runs to its end. `inspected`: preflight has just passed it. Raises
-    UserError when it cannot be started."""
+    and leaves no model. A plan of fewer steps runs to its end. `inspected`: the same plan has just run here, so
+    that preflight is not asked and its evidence is not told again. Raises UserError when it cannot be started."""
     redactor, began = Redactor(os.environ), time.time()
     with held(plan.folder, display.say):
         if not inspected:
@@ -154,15 +155,16 @@ def run_steps(plan: Plan, composed: Composed, display: Display, steps: int, *, i
             _record(plan, plan.as_json(), composed, folder)
             outcome = supervise(replace(execution(plan), stop_after=steps), folder, display, redactor)
             settle(folder.metrics)
-            _say_evidence(plan, folder, began, display)
+            _say_evidence(plan, folder, began, None if inspected else display)
             if outcome.steps < steps:
                 outcome = checked(outcome, plan)
             folder.finish(outcome)
     return outcome
 
 
-def _cache_only(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -> int:
+def build_cache(planned: Plan, composed: Composed, redactor: Redactor, display: Display) -> int:
     """Build the tokenised data of a run and say where it is. The pass is no run: it leaves no DONE."""
+    plan = cache_pass(planned)
     with held(plan.folder, display.say):
         _refuse_problems(plan, redactor, display)
         prepare(plan, display.say)

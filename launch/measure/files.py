@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,3 +16,8 @@ def write_whole(folder: Path, files: Mapping[str, str]) -> None:
         temporary = path.with_name(f".{name}.{os.getpid()}")
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from launch.errors import Problem, UserError
-from launch.measure.files import write_whole
+from launch.measure.files import now, write_whole
 from launch.measure.measured import Measured
 from launch.measure.speed import padding_share, speed_of
 from launch.redact import Redactor
@@ -33,11 +32,6 @@ class State(StrEnum):
     stopped = "stopped"  # by a gate
     not_run = "not_run"
     interrupted = "interrupted"
-
-
-def now() -> str:
-    """The time in UTC, to the second."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 @dataclass
