@@ -12,7 +12,7 @@ from launch.config.schema import Device
 from launch.errors import Problem, did_you_mean
 from launch.planning.plan import Plan
 from launch.slurm.durations import seconds_of
-from launch.slurm.partitions import Partition, partitions, told
+from launch.slurm.partitions import Partition, associations, partitions
 
 
 def mismatches(plans: Sequence[Plan]) -> list[Problem]:
@@ -40,10 +40,7 @@ def ask_partitions(plan: Plan, there: Sequence[Partition]) -> Iterator[Problem]:
         asked = cluster.partition.split(",")
         for name in asked:
             if name not in by_name:
-                near = did_you_mean(name, by_name)
-                cure = f"{near + ' ' if near else ''}there are {_names(there)}"
-                message = f"this cluster has no partition '{name}'"
-                yield Problem("unknown_partition", message, "cluster.partition", cure)
+                yield unknown_partition(name, there, "cluster.partition")
         chosen = [by_name[name] for name in asked if name in by_name]
     if chosen:  # of several partitions one is enough
         problems = [list(_ask_partition(plan, one)) for one in chosen]
@@ -101,10 +98,8 @@ def _ask_accounts(plan: Plan) -> Iterator[Problem]:
     cluster = plan.config.cluster
     if cluster.account is None and cluster.qos is None:
         return
-    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", "where", f"user={_user()}", "format=Account,QOS"]
-    output = told(asked)
-    rows = [line.split("|") for line in (output or "").splitlines() if line.count("|") == 1]
-    if not rows:  # accounting is off, or this user may not ask
+    rows = associations()
+    if not rows:
         return
     accounts = sorted({account for account, _ in rows})
     if cluster.account is not None and cluster.account not in accounts:
@@ -113,17 +108,17 @@ def _ask_accounts(plan: Plan) -> Iterator[Problem]:
         message = f"you have no account '{cluster.account}' on this cluster"
         yield Problem("unknown_account", message, "cluster.account", cure)
         return
-    mine = {qos for account, several in rows if cluster.account in (None, account) for qos in several.split(",") if qos}
+    mine = {qos for account, several in rows if cluster.account in (None, account) for qos in several}
     if cluster.qos is not None and mine and cluster.qos not in mine:
         near = did_you_mean(cluster.qos, sorted(mine))
         cure = f"{near + ' ' if near else ''}there are {', '.join(sorted(mine))}"
         yield Problem("unknown_qos", f"your account has no QOS '{cluster.qos}'", "cluster.qos", cure)
 
 
-def _user() -> str:
-    import getpass
-
-    return getpass.getuser()
+def unknown_partition(name: str, there: Sequence[Partition], where: str) -> Problem:
+    near = did_you_mean(name, [one.name for one in there])
+    cure = f"{near + ' ' if near else ''}there are {_names(there)}"
+    return Problem("unknown_partition", f"this cluster has no partition '{name}'", where, cure)
 
 
 def _names(there: Sequence[Partition]) -> str:

@@ -1,4 +1,4 @@
-"""The partitions of a cluster, as sinfo tells them."""
+"""What there is on a cluster: its partitions, as sinfo tells them, and the accounts of this user."""
 
 from __future__ import annotations
 
@@ -61,6 +61,16 @@ def read_partitions(output: str) -> list[Partition]:
             name, starred.endswith("*"), state, math.inf if seconds is None else seconds, (*before, alike)
         )
     return list(found.values())
+
+
+def associations() -> list[tuple[str, list[str]]]:
+    """The accounts of this user, with the QOS of each; empty where accounting is off or this user may not ask."""
+    import getpass
+
+    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", "where", f"user={getpass.getuser()}"]
+    output = told([*asked, "format=Account,QOS"])
+    rows = [line.partition("|") for line in (output or "").splitlines() if "|" in line]
+    return [(account, [qos for qos in several.split(",") if qos]) for account, _, several in rows]
 
 
 def told(argv: Sequence[str]) -> str | None:

@@ -34,6 +34,17 @@ DIALECTS = {
         *("cluster.modules=[gcc/13.2,cuda/12.8]", "cluster.setup=['ulimit -l unlimited']", "cluster.interface=ib0"),
         "cluster.env={NCCL_IB_HCA: 'mlx5_0,mlx5_1', NCCL_DEBUG: WARN}",
     ),
+    # types of GPUs by --gpus-per-node, one node, options of this cluster alone
+    "sbatch-typed": (
+        *(
+            "stage=dpo",
+            "gpus=4",
+            "cluster.gpus=gpus_per_node",
+            "cluster.gpu_type=a100",
+            "cluster.partition='a100,h100'",
+        ),
+        *("cluster.time='2-00:00:00'", "cluster.options=['--licenses=scratch','--mail-type=END']"),
+    ),
     # GPUs a task, whole nodes, a reservation, a container by pyxis
     "sbatch-pyxis": (
         *SFT,

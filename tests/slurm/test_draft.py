@@ -1,0 +1,94 @@
+"""The draft of a cluster's description: what it says, and that `submit` takes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launch.commands.cluster import cluster
+from launch.errors import UserError
+from launch.redact import Redactor
+from launch.slurm.cluster import cluster_problems
+from launch.slurm.draft import Facts, choose, draft
+from launch.slurm.partitions import read_partitions
+from tests.conftest import composed
+from tests.slurm.cluster import Cluster
+
+THERE = read_partitions(
+    "debug*|up|30:00|2|96|gpu:h100:8\ngpu|up|1-12:00:00|40|96|gpu:h100:8(S:0-1)\ncpu|up|infinite|400|64|(null)\n"
+    "old|up|30-00:00:00|4|64|gpu:a100:4,gpu:v100:4\n"
+)
+FACTS = Facts(
+    {"SelectType": "select/cons_res", "DefMemPerCPU": "2048", "DefMemPerNode": "UNLIMITED"},
+    accounts=["proj-7", "proj-8"],
+    shared=["/home", "/scratch"],
+    containers=["pyxis"],
+    interfaces=["ib0", "ib1"],
+)
+
+
+def test_a_draft() -> None:
+    text = draft(THERE[1], THERE, FACTS)
+    assert yaml.safe_load(text) == {
+        "partition": "gpu",
+        "account": "proj-7",
+        "time": "1-12:00:00",
+        "cpus_per_rank": 12,
+        "gpus": "gres",
+        "shared": ["/home", "/scratch"],
+    }
+    for hint in ("there are also cpu, debug, old", "you also have proj-8", "# interface: ib0", "# container: pyxis"):
+        assert hint in text
+    assert '# memory: "0" # all of a node; else DefMemPerCPU=2048 MiB holds' in text
+
+
+@pytest.mark.parametrize("name", ["debug", "gpu", "cpu", "old"])
+@pytest.mark.parametrize("facts", [FACTS, Facts({})])
+def test_whatever_is_drafted_is_a_cluster(
+    name: str, facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cluster").mkdir()
+    [partition] = [one for one in THERE if one.name == name]
+    (tmp_path / "cluster" / "mine.yaml").write_text(draft(partition, THERE, facts))
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
+    stage = composed("stage=demo", "cluster=mine")
+    assert cluster_problems(stage.config.cluster, stage.origins, Redactor({})) == []
+    assert stage.config.cluster.partition == name
+    assert stage.config.cluster.gpu_type == ("a100" if name == "old" else None)
+
+
+def test_the_partition_for_training() -> None:
+    assert choose(THERE).name == "debug"  # the default one, of those with GPUs
+    assert choose(THERE[1:]).name == "gpu"
+    assert choose(THERE[2:3]).name == "cpu"
+
+
+@pytest.mark.slow
+def test_a_draft_of_a_real_slurm(slurm: Cluster, home: Path, tmp_path: Path) -> None:
+    own = {"LAUNCH_CONFIG_DIR": str(tmp_path)}
+    written = slurm.launch("cluster", "lab", cwd=home, **own)
+    path = tmp_path / "cluster" / "lab.yaml"
+    assert written.returncode == 0 and str(path) in written.stdout, written.stderr
+    assert yaml.safe_load(path.read_text()).items() >= {"partition": "main", "gpus": "gpus_per_node"}.items()
+    words = ("stage=demo", "trainer=trl_sft", "name=drafted", "cluster=lab", "cluster.options=['--begin=now+1hour']")
+    [job] = slurm.submit(*words, cwd=home, **own)
+    slurm.ask("scancel", job)
+
+    again = slurm.launch("cluster", "lab", cwd=home, **own)
+    assert again.returncode == 2 and "[cluster_exists]" in again.stderr
+    printed = slurm.launch("cluster", "lab", "--print", cwd=home)
+    assert printed.stdout == path.read_text()
+    unknown = slurm.launch("cluster", "lab", "--print", "--partition=mian", cwd=home)
+    assert unknown.returncode == 2 and "did you mean 'main'?" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "id"), [([], "usage"), (["a/b"], "usage"), (["x"], "no_config_dir"), (["x", "--print"], "no_slurm")]
+)
+def test_what_cannot_be_drafted(words: list[str], id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("LAUNCH_CONFIG_DIR", raising=False)
+    with pytest.raises(UserError, match=id):
+        cluster(words)
