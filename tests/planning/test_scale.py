@@ -15,6 +15,8 @@ from launch import project
 from launch.config.compose import Composed
 from launch.config.schema import Family
 from launch.errors import UserError
+from launch.estimate.memory import estimate_memory
+from launch.estimate.planned import planned_setting
 from launch.estimate.states import state_of
 from launch.lifecycle.checkpoints import Layout, find_checkpoints
 from launch.planning.plan import Plan, build_plan
@@ -86,7 +88,8 @@ def state() -> list[str]:
             parameters = plan.config.model.shape.parameters
             assert parameters is not None and plan.parallel.mode == mode
             one = state_of(plan.parallel.mode, plan.parallel.width.world_size, plan.parallel.precision)
-            cells.append(f"{one.rank * parameters / GIB:.3g} ({one.optimizer * parameters / GIB:.3g})")
+            peak = estimate_memory(planned_setting(plan, {}, flash=True)).total
+            cells.append(f"{one.rank * parameters / GIB:.3g}, {peak:.0f}")
         rows.append((model, mode, *cells))
     return table(("model", "parallel", *(f"{nodes * 8} ranks" for nodes in NODES)), rows)
 
