@@ -25,6 +25,7 @@ OWN_VERBS = {
     "status": "launch.commands.status",
     "logs": "launch.commands.logs",
     "stop": "launch.commands.stop",
+    "cluster": "launch.commands.cluster",
     "lint": "launch.commands.lint",
     "flags": "launch.commands.flags",
     "upstream": "launch.commands.upstream",
