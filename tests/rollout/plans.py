@@ -11,7 +11,7 @@ from typing import Any
 
 from launch.config.line import parse_line
 from launch.measure.setting import probe_line
-from launch.planning.plan import build_plan
+from launch.planning.plan import Plan, build_plan
 from launch.redact import Redactor
 from launch.rollout.record import Record, WidthRecord
 from launch.rollout.request import read_request
@@ -60,10 +60,15 @@ def steps(losses: Sequence[float], seconds: float = 1.0) -> list[dict[str, Any]]
 def leave(
     width: PlannedWidth, outcome: Outcome, metrics: Sequence[Mapping[str, Any]], total_steps: int = 1000
 ) -> Outcome:
-    """What a run leaves in its folder."""
-    folder = RunFolder(width.plan.folder, Redactor({}))
+    """What the run of a width leaves in its folder."""
+    return leave_run(width.plan, outcome, metrics, total_steps)
+
+
+def leave_run(plan: Plan, outcome: Outcome, metrics: Sequence[Mapping[str, Any]], total_steps: int = 1000) -> Outcome:
+    """What a run of `plan` leaves in its folder."""
+    folder = RunFolder(plan.folder, Redactor({}))
     folder.create()
-    folder.write_plan(width.plan.as_json())
+    folder.write_plan(plan.as_json())
     lines = [json.dumps(step) for step in metrics]
     folder.metrics.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     events: list[dict[str, Any]] = [
@@ -72,7 +77,8 @@ def leave(
         {"kind": "phase", "time": 6.0, "rank": 0, "phase": "training"},
     ]
     events += [
-        {"kind": "evidence", "time": 7.0, "rank": rank, "what": "dtype", "value": "bf16"} for rank in range(width.ranks)
+        {"kind": "evidence", "time": 7.0, "rank": rank, "what": "dtype", "value": "bf16"}
+        for rank in range(plan.batch.width)
     ]
     folder.events.write_text("".join(f"{json.dumps(event)}\n" for event in events), encoding="utf-8")
     item = {"what": "dtype", "requested": "bf16", "found": "bf16", "verdict": "proven"}
