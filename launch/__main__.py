@@ -18,6 +18,7 @@ STAGE_VERBS = {
     "check": "launch.commands.check",
     "rollout": "launch.commands.rollout",
     "bench": "launch.commands.bench",
+    "tune": "launch.commands.tune",
     "submit": "launch.commands.submit",
     "node": "launch.commands.node",
 }

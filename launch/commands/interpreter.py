@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 _TIMEOUT = 30.0  # seconds
@@ -36,6 +38,16 @@ def package_folders(python: str) -> list[Path]:
         return _installed(json.loads(asked.stdout))
     except (OSError, subprocess.SubprocessError, ValueError):
         return []
+
+
+def installed_versions(folders: Sequence[Path], names: Sequence[str]) -> dict[str, str]:
+    """The versions of those packages that are installed in the folders."""
+    path = [str(folder) for folder in folders]
+    found: dict[str, str] = {}
+    for name in names:
+        for package in metadata.distributions(name=name, path=path):
+            found.setdefault(name, package.version)
+    return found
 
 
 def _installed(search_path: list[str]) -> list[Path]:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from launch import project
-from launch.commands.interpreter import package_folders, trainer_python
+from launch.commands.interpreter import installed_versions, package_folders, trainer_python
 from launch.config.compose import Composed
 from launch.config.schema import Family
 from launch.errors import UserError
@@ -19,7 +19,9 @@ from launch.planning.digests import DigestCache
 from launch.planning.flags import Flag
 from launch.planning.parallel import Parallel
 from launch.planning.plan import Machine
+from launch.planning.tuned import PACKAGES, Here
 from launch.planning.upstream import SourceKind, UpstreamState
+from launch.preflight.nvidia import find_gpus
 from launch.upstream.lock import load_lock
 from launch.upstream.resolve import resolve_schema
 from launch.upstream.source import Checkout, find_checkout
@@ -47,7 +49,13 @@ def this_machine(composed: Composed) -> Machine:
         return checked_words(resolved.schema, config.trainer, composed.origins, flags)
 
     upstream = _upstream(config.trainer.family, checkout, resolved.live)
-    return Machine(cwd, os.environ, python, upstream, digest, render, partial(_check_files, folders))
+    check_files, here = partial(_check_files, folders), partial(_here, folders)
+    return Machine(cwd, os.environ, python, upstream, digest, render, check_files, here)
+
+
+def _here(folders: Sequence[Path]) -> Here:
+    gpus = find_gpus(os.environ)
+    return Here(gpus.seen[0].name if gpus.seen else None, installed_versions(folders, PACKAGES))
 
 
 def _check_files(folders: Sequence[Path], parallel: Parallel) -> tuple[str, ...]:

@@ -56,11 +56,19 @@ class _UserFolder(SearchPathPlugin):
             search_path.prepend(provider=USER_DIR_VARIABLE, path=f"file://{folder}")
 
 
+def default_user_folder(environ: Mapping[str, str]) -> Path:
+    """Where `tune` puts its overlays, and they are found again, when LAUNCH_CONFIG_DIR names no folder."""
+    configs = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '~')}/.config"
+    return Path(configs).expanduser().absolute() / "launch"
+
+
 def user_folder(environ: Mapping[str, str]) -> Path | None:
-    """The folder of the user's own stages, clusters and overlays. Raises UserError when it does not exist."""
+    """The folder of the user's own stages, clusters and overlays: LAUNCH_CONFIG_DIR, else ~/.config/launch if it is
+    there. Raises UserError when the variable names one that does not exist."""
     named = environ.get(USER_DIR_VARIABLE)
     if not named:
-        return None
+        folder = default_user_folder(environ)
+        return folder if folder.is_dir() else None
     folder = Path(named).expanduser().absolute()
     if not folder.is_dir():
         raise UserError(Problem("no_config_dir", f"{folder} is no folder", USER_DIR_VARIABLE, "make it, or unset it"))

@@ -12,7 +12,7 @@ import yaml
 
 from launch.config.line import override_key
 
-GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster")
+GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster", "tuned")
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -25,6 +25,7 @@ class Origin(StrEnum):
     model = "model"
     data = "data"
     trainer = "trainer"
+    tuned = "tuned"
     launcher = "launcher"
 
 
@@ -61,6 +62,9 @@ class Origins:
         said = self.overridden(key)
         if said:
             return Said(Origin.override, f"override {said}")
+        overlay = self._file("tuned", self.choices["tuned"]) if "tuned" in self.choices else None
+        if overlay and (line := _line_of(overlay, tuple(key.split(".")))):
+            return Said(Origin.tuned, f"{self._name(overlay)}:{line}")
         for stage_file in self._stage_files():
             line = _line_of(stage_file, tuple(key.split(".")))
             if line:

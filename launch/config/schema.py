@@ -15,6 +15,7 @@ from omegaconf import MISSING
 from launch.config.bench import BenchConfig
 from launch.config.cluster import ClusterConfig
 from launch.config.gates import GatesConfig, RolloutConfig
+from launch.config.tune import TuneConfig, TunedConfig
 
 
 class Kind(StrEnum):
@@ -308,6 +309,8 @@ class RootConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
     nodes: int = 1  # machines; above 1 for `submit` alone
+    tune: TuneConfig = field(default_factory=TuneConfig)
+    tuned: TunedConfig | None = None  # what an overlay of `tune` (+tuned=NAME) was measured with
     gpus: int | None = None  # GPUs of a machine; 0: one CPU process; null: 1, or what `device` says
     device: Device | None = None
     processes: int | None = None  # ranks of a machine with device=cpu

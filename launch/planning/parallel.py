@@ -64,6 +64,13 @@ def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -
     return Parallel(mode, width, _precision(config.recipe.precision, trainer, width))
 
 
+def usual_mode(width: Width) -> Mode:
+    """What `auto` is at a width, for the trainers that do not shard by themselves."""
+    if width.world_size == 1:
+        return Mode.single
+    return Mode.ddp if width.device == Device.cpu else Mode.zero3
+
+
 def _mode(asked: Mode, trainer: TrainerConfig, width: Width) -> Mode:
     if trainer.launcher == Launcher.torchrun:
         if asked in (Mode.auto, Mode.fsdp):
@@ -75,9 +82,7 @@ def _mode(asked: Mode, trainer: TrainerConfig, width: Width) -> Mode:
         raise UserError(Problem("parallel_trainer", message, "parallel", "say ddp, zero1, zero2 or zero3"))
     several = width.world_size > 1
     if asked == Mode.auto:
-        if not several:
-            return Mode.single
-        return Mode.ddp if width.device == Device.cpu else Mode.zero3
+        return usual_mode(width)
     if asked == Mode.single and several:
         cure = "say parallel=ddp, zero1, zero2 or zero3"
         raise UserError(Problem("parallel_width", f"parallel=single is one rank, not {width.world_size}", None, cure))

@@ -23,8 +23,9 @@ from launch.planning.inputs import Inputs, resolve_inputs
 from launch.planning.parallel import Parallel, resolve_parallel
 from launch.planning.patches import choose_patches
 from launch.planning.tracking import track, tracking_environment, tracking_warnings
+from launch.planning.tuned import Here, Used, tuned_warnings
 from launch.planning.upstream import UpstreamState, entry_of
-from launch.planning.width import resolve_width
+from launch.planning.width import Width, resolve_width
 
 SCHEMA_VERSION = 1
 _NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")  # folders below runs/<stage>, and no hidden one
@@ -46,6 +47,7 @@ class Machine:
     digest: Callable[[Path], str | None]
     render: Callable[[Mapping[str, Flag]], list[str]]
     check_files: Callable[[Parallel], tuple[str, ...]]
+    here: Callable[[], Here] = Here  # asked only where an overlay of `tune` is used
 
 
 @dataclass(frozen=True)
@@ -196,8 +198,18 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
         runs=runs,
         cache=cache,
         files_checked=machine.check_files(parallel),
-        warnings=flags.warnings + _warnings(config) + tracking_warnings(config),
+        warnings=flags.warnings
+        + _warnings(config)
+        + tracking_warnings(config)
+        + _tuned(config, width, inputs, batch, machine),
     )
+
+
+def _tuned(config: RootConfig, width: Width, inputs: Inputs, batch: Batch, machine: Machine) -> tuple[Problem, ...]:
+    if config.tuned is None:
+        return ()
+    now = Used(str(width), config.trainer.name, inputs.model.reference, batch.global_)
+    return tuned_warnings(config.tuned, now, machine.here())
 
 
 def _warnings(config: RootConfig) -> tuple[Problem, ...]:

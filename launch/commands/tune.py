@@ -1,0 +1,225 @@
+"""`tune`: the fastest setting that fits and keeps the recipe's mathematics, predicted, then probed."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from launch.commands.forecast import card_memory
+from launch.commands.interpreter import installed_versions, package_folders
+from launch.commands.machine import this_machine
+from launch.commands.measure import composed_probe, gpus_for, measure
+from launch.commands.run import build_cache
+from launch.config.compose import Composed, compose
+from launch.config.line import Line, taken
+from launch.config.schema import Device, Family
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem, UserError
+from launch.estimate.planned import UnknownMemoryError, planned_setting, planned_shape
+from launch.estimate.rates import rates_of
+from launch.estimate.setting import Attention, MemorySetting
+from launch.lifecycle.caches import tokenized_folder
+from launch.lifecycle.lock import held
+from launch.measure.files import write_whole
+from launch.measure.measured import read_measured
+from launch.measure.setting import setting_in
+from launch.planning.lengths import Histogram, Lengths, read_lengths
+from launch.planning.plan import Plan, build_plan
+from launch.planning.tuned import PACKAGES
+from launch.prepare import prepare
+from launch.redact import Redactor
+from launch.runtime.progress import Display, display_for
+from launch.tune.loop import Extra, search
+from launch.tune.overlay import overlay_path, overlay_text
+from launch.tune.predict import Prediction, Subject, predict
+from launch.tune.probe import Probe, Verdict, probe_of
+from launch.tune.record import Record, State, refuse_another
+from launch.tune.request import SHORT, check_numbers, probe_words, read_request
+from launch.tune.search import Limits
+from launch.tune.space import space_of
+from launch.tune.table import (
+    HEADS,
+    fact_lines,
+    loss_line,
+    markdown,
+    prediction_lines,
+    probe_lines,
+    row,
+    text,
+    verdict_line,
+)
+
+_OF_HYDRA = ("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i")
+_FUSES = ("finetune", "trl_sft")  # Liger takes the loss into the output matrix there
+_EXITS = {State.failed: EXIT_FAILED, State.interrupted: EXIT_INTERRUPTED}
+_START = {Device.cuda: 60.0, Device.cpu: 20.0}  # seconds that a run takes before its first step, until one was seen
+
+
+def tune(line: Line) -> int:
+    """Search, and write the overlay. Raises UserError when nothing can be searched; returns the exit code: 0 there is a
+    result (with dry_run, predictions), 1 no probe measured anything, 130 interrupted."""
+    if any(word in _OF_HYDRA for word in line.words):
+        return compose(taken(line, SHORT)[1], lambda composed: EXIT_DONE)
+    request = read_request(line)
+    composed = composed_probe(request)
+    check_numbers(composed.config.tune)
+    plan = build_plan(composed, this_machine(composed))
+    display = display_for(sys.stderr if line.json else sys.stdout)
+    name = composed.config.name or f"{plan.stage}-{plan.parallel.width}-{plan.identity}"
+    if "/" in name:
+        raise UserError(Problem("bad_name", f"name={name} is no name of a folder", "name", "leave the slash out"))
+    folder = plan.runs / plan.stage / f"tune-{name}"
+    refuse_another(folder, plan.identity)
+    with held(folder, display.say):
+        record = _begin(name, composed, plan, display)
+        code = _search(record, request, display)
+    if line.json:
+        print((record.folder / "tune.json").read_text(encoding="utf-8"), end="")
+    return code
+
+
+def _begin(name: str, composed: Composed, plan: Plan, display: Display) -> Record:
+    """The record before any probe: the space, the data's lengths, and a prediction for every setting."""
+    prepare(plan, display.say)
+    asked = composed.config.tune
+    versions = installed_versions(package_folders(plan.command[0]), PACKAGES)
+    gpus = gpus_for(plan)
+    on_gpus = plan.parallel.width.device == Device.cuda
+    card = (gpus.seen[0].name if gpus.seen else plan.config.cluster.gpu_type or "an unknown GPU") if on_gpus else None
+    flash = "flash-attn" in versions
+    lengths = _lengths(plan, composed, display)
+    limit = plan.config.recipe.max_seq_length
+    if lengths is not None and lengths.samples < plan.batch.global_:
+        message = f"the data has {lengths.samples:,} samples and one step takes {plan.batch.global_:,}"
+        cure = "there is nothing to gain on data of less than a step; say more data, or a smaller global batch"
+        raise UserError(Problem("too_few_samples", message, "data", cure))
+    base, memory_gib = _base(plan, flash)
+    subject = Subject(
+        base=base,
+        global_batch=plan.batch.global_,
+        lengths=lengths or Lengths(plan.config.stage.kind, Histogram.of([limit]), None),
+        measured_lengths=lengths is not None,
+        known=rates_of(card),
+        fuses=plan.trainer in _FUSES,
+        flash=flash and plan.config.trainer.family == Family.open_instruct,
+        card_gib=memory_gib,
+    )
+    space = space_of(composed, plan, versions)
+    limits = Limits(asked.probes, asked.minutes * 60, asked.steps, _START[plan.parallel.width.device], asked.room)
+    return Record(
+        name=name,
+        folder=plan.runs / plan.stage / f"tune-{name}",
+        plan=plan,
+        space=space,
+        subject=subject,
+        predictions=[predict(candidate, subject) for candidate in space.candidates],
+        limits=limits,
+        card=card,
+        versions=versions,
+        dry_run=asked.dry_run,
+    )
+
+
+def _base(plan: Plan, flash: bool) -> tuple[MemorySetting, float | None]:
+    """The recipe's own setting, and the memory of a card where the memory model covers it."""
+    try:
+        setting = planned_setting(plan, os.environ, flash=flash)
+    except UnknownMemoryError:
+        shape = planned_shape(plan, os.environ)
+        if shape is None:
+            message = f"the shape of {plan.inputs.model.reference} is not known here, so nothing can be predicted"
+            cure = "fetch the model to this machine, or say model.shape.layers= and the others"
+            raise UserError(Problem("unknown_shape", message, "model", cure)) from None
+        attention = Attention.flash if flash else Attention.sdpa
+        size, ranks, kind = plan.batch.per_device, plan.batch.width, plan.config.stage.kind
+        return MemorySetting(shape, kind, plan.parallel.mode, ranks, size, 1, attention=attention), None
+    card = card_memory(plan, os.environ)
+    return setting, card.gib if card else None
+
+
+def _lengths(plan: Plan, composed: Composed, display: Display) -> Lengths | None:
+    """The data's lengths, tokenised first where that has not been done; None where tokenising tells of none."""
+    file = getattr(plan, "lengths_file", None)
+    if file is None or (found := read_lengths(file)) is not None:
+        return found if file is not None else None
+    tokenises = tokenized_folder(plan) is not None and plan.config.trainer.family == Family.open_instruct
+    if not tokenises or composed.config.tune.dry_run:
+        return None
+    display.say("tokenising first: the predictions need the data's lengths")
+    if build_cache(plan, composed, Redactor(os.environ), display) != EXIT_DONE:
+        message = "the data could not be tokenised"
+        raise UserError(Problem("no_tokenised_data", message, "data", "cache_only=true with the same words shows why"))
+    return read_lengths(file)
+
+
+def _search(record: Record, request: Line, display: Display) -> int:
+    redactor = Redactor(os.environ)
+    restart = record.plan.config.restart
+    skip = record.plan.config.tune.skip
+
+    def one(prediction: Prediction) -> Probe:
+        number = sum(not probe.reused for probe in record.probes) + 1
+        display.say(f"probe {number} of at most {record.limits.probes}: {prediction.label}")
+        composed = composed_probe(probe_words(request, prediction.candidate))
+        try:
+            plan = build_plan(composed, this_machine(composed))
+            name = f"tune-{record.name}/{prediction.label}-{plan.identity}"
+            setting = setting_in(name, composed, lambda named: build_plan(named, this_machine(named)))
+            folder = str(setting.plan.folder)
+            if not restart and (kept := read_measured(setting.plan, record.limits.steps)) is not None:
+                probe = probe_of(prediction, kept, folder, skip, reused=True)
+                if kept.finished or probe.verdict == Verdict.out_of_memory:
+                    return probe
+            ran = [probe for probe in record.probes if not probe.reused]
+            measured = measure(
+                setting,
+                record.limits.steps,
+                display,
+                after_another=bool(ran),
+                inspected=any(probe.verdict == Verdict.measured for probe in ran),
+            )
+        except UserError as error:
+            why = "; ".join(str(problem) for problem in error.problems)
+            return Probe(prediction, Verdict.refused, "", why=why)
+        return probe_of(prediction, measured, folder, skip)
+
+    def changed(probe: Probe | None) -> None:
+        record.write(redactor, {"tune.txt": text(record), "tune.md": markdown(record)})
+        for said in [row(HEADS), *probe_lines(probe)] if probe is not None else ():
+            display.say(redactor.redact_text(said))
+
+    display.say(f"tune of {record.plan.stage} with {record.plan.trainer}, {record.plan.upstream.description}")
+    for said in [*fact_lines(record), *prediction_lines(record)]:
+        display.say(redactor.redact_text(said))
+    if record.dry_run:
+        changed(None)
+    else:
+        search(record, one, _extras(record.plan), changed)
+    _refuse_unstarted(record)
+    if record.best is not None:
+        _write_overlay(record, redactor, display)
+        changed(None)
+    for said in [verdict_line(record), loss_line(record), str(record.folder)]:
+        display.say(redactor.redact_text(said))
+    return _EXITS.get(record.state, EXIT_DONE)
+
+
+def _extras(plan: Plan) -> list[Extra]:
+    """What nothing here predicts, tried on the best setting: workers of the data loader, where the trainer has them."""
+    workers = "dataloader_num_workers"
+    if plan.config.trainer.family != Family.trl or workers in plan.config.flags:
+        return []
+    return [(f"flags.{workers}", 4)]
+
+
+def _refuse_unstarted(record: Record) -> None:
+    """Raises UserError with what kept the first probe from starting, when none could be started."""
+    if record.probes and all(one.verdict == Verdict.refused for one in record.probes):
+        message = f"no probe could be started: {record.probes[0].why}"
+        raise UserError(Problem("no_probe_started", message, None, "mend that, and call it again"))
+
+
+def _write_overlay(record: Record, redactor: Redactor, display: Display) -> None:
+    path = overlay_path(record.name, os.environ)
+    write_whole(path.parent, {path.name: redactor.redact_text(overlay_text(record))})
+    record.overlay = path
+    display.say(f"wrote {path}: say +tuned={record.name} with the same stage and width")

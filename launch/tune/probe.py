@@ -1,0 +1,96 @@
+"""One short run of a setting: what it measured, or why it did not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED
+from launch.measure.measured import Measured
+from launch.measure.speed import padding_share, speed_of
+from launch.tune.predict import Prediction
+
+OUT_OF_MEMORY = ("out_of_memory", "host_memory")  # ids of launch.runtime.cures
+
+
+class Verdict(StrEnum):
+    measured = "measured"
+    out_of_memory = "out_of_memory"
+    failed = "failed"
+    refused = "refused"  # it could not be started
+    interrupted = "interrupted"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """`seconds` and `per_second` (`unit`s, tokens or samples) of a step; `memory_gib`: what torch reserved at most;
+    `losses` step by step; `wall`: seconds of the whole run; `reused`: it had run in an earlier call."""
+
+    prediction: Prediction
+    verdict: Verdict
+    folder: str
+    steps: int = 0
+    seconds: float | None = None
+    per_second: float | None = None
+    unit: str = "tokens"
+    memory_gib: float | None = None
+    padding: float | None = None
+    losses: tuple[float, ...] = ()
+    wall: float = 0.0
+    reused: bool = False
+    why: str | None = None
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Seconds of a step with as many tokens as were predicted for one: measured steps differ in theirs."""
+        if self.seconds is None or self.per_second is None:
+            return None
+        if self.unit != "tokens":
+            return self.seconds
+        return self.prediction.step.dealt.real / self.per_second
+
+    @property
+    def time_error(self) -> float | None:
+        """The logarithm of measured over predicted seconds."""
+        measured = self.step_seconds
+        return None if not measured else math.log(measured / self.prediction.seconds)
+
+    @property
+    def memory_error(self) -> float | None:
+        """The same of memory; None when it was not measured, or not predicted."""
+        if self.memory_gib is None or not self.prediction.probe_gib:
+            return None
+        return math.log(self.memory_gib / self.prediction.probe_gib)
+
+
+def probe_of(prediction: Prediction, measured: Measured, folder: str, skip: int, *, reused: bool = False) -> Probe:
+    """What a run tells; the first `skip` steps do not count for its speed."""
+    outcome, speed = measured.outcome, speed_of(measured, skip)
+    memory = measured.values("memory_reserved_gib") or measured.values("memory_gib")
+    verdict = _verdict(measured)
+    measures = verdict == Verdict.measured and speed is not None
+    return Probe(
+        prediction=prediction,
+        verdict=verdict if measures or verdict != Verdict.measured else Verdict.failed,
+        folder=folder,
+        steps=int(measured.steps[-1]["step"]) if measured.steps else 0,
+        seconds=speed.step_seconds if speed and measures else None,
+        per_second=speed.per_second if speed and measures else None,
+        unit=speed.unit if speed else "tokens",
+        memory_gib=max(memory) if memory else None,
+        padding=padding_share(measured),
+        losses=tuple(measured.values("loss")),
+        wall=outcome.seconds,
+        reused=reused,
+        why=outcome.cause or (None if measures else "it logged no step with a clock"),
+    )
+
+
+def _verdict(measured: Measured) -> Verdict:
+    outcome = measured.outcome
+    if outcome.exit_code == EXIT_INTERRUPTED:
+        return Verdict.interrupted
+    if outcome.exit_code == EXIT_DONE:
+        return Verdict.measured
+    return Verdict.out_of_memory if outcome.cause_id in OUT_OF_MEMORY else Verdict.failed

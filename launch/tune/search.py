@@ -1,0 +1,170 @@
+"""Which setting to probe next, and when to stop: from the predictions and what the probes have measured so far."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from launch.tune.belief import Belief, Seen
+from launch.tune.candidate import Candidate
+from launch.tune.predict import Prediction, Subject
+from launch.tune.probe import Probe, Verdict
+
+MEMORY_BIAS, MEMORY_SPREAD = 0.08, 0.08  # of the logarithm of measured over predicted memory
+MARGIN = 0.02  # by which a prediction has to beat the best measured to be worth a probe
+_SAME_FAILURES = 2  # probes that fail alike before any measured: the next ones would, too
+
+
+class Fit(StrEnum):
+    """Whether a setting's whole run fits its card. `ruled_out`: one that needs no more ran out of memory."""
+
+    fits = "fits"
+    too_big = "too_big"
+    ruled_out = "ruled_out"
+    unknown = "unknown"
+
+
+class Stop(StrEnum):
+    """Why no other setting is probed."""
+
+    best_beats_the_rest = "best_beats_the_rest"
+    all_tried = "all_tried"
+    probes_used = "probes_used"
+    time_used = "time_used"
+    nothing_fits = "nothing_fits"
+    all_failed = "all_failed"
+    interrupted = "interrupted"
+    one_setting = "one_setting"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`probes` that are run and the `seconds` they may take in all; `steps` of each; `start`: seconds that a run is
+    thought to take before its first counted step; `room`: the share of a card that is left free."""
+
+    probes: int = 8
+    seconds: float = 600.0
+    steps: int = 8
+    start: float = 60.0
+    room: float = 0.05
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A prediction corrected by the probes: `seconds` of a step, with one standard deviation either way, and the
+    memory of a whole run."""
+
+    prediction: Prediction
+    seconds: float
+    low: float
+    high: float
+    memory_gib: float | None
+    fit: Fit
+
+    @property
+    def open(self) -> bool:
+        """Whether it may be probed and chosen."""
+        return self.fit in (Fit.fits, Fit.unknown)
+
+    @property
+    def per_second(self) -> float:
+        return self.prediction.step.dealt.real / self.seconds
+
+
+def estimates(
+    predictions: Sequence[Prediction], probes: Sequence[Probe], subject: Subject, limits: Limits
+) -> list[Estimate]:
+    """Every prediction as the probes correct it, the fastest first."""
+    rates = subject.known.rates
+    times = [Seen(one.prediction.candidate, error) for one in probes if (error := one.time_error) is not None]
+    time = Belief(rates.bias, rates.spread, tuple(times))
+    memory = Belief(MEMORY_BIAS, MEMORY_SPREAD, tuple(_memory_seen(probes, subject)))
+    failed = [one for one in probes if one.verdict == Verdict.out_of_memory]
+    found = []
+    for one in predictions:
+        expected = time.at(one.candidate)
+        low, high = expected.between(one.seconds)
+        needed = None if one.memory_gib is None else one.memory_gib * math.exp(memory.at(one.candidate).mean)
+        fit = _fit(one, needed, failed, subject, limits)
+        found.append(Estimate(one, one.seconds * math.exp(expected.mean), low, high, needed, fit))
+    return sorted(found, key=lambda estimate: (estimate.seconds, -estimate.prediction.candidate.per_device))
+
+
+def next_probe(found: Sequence[Estimate], probes: Sequence[Probe], limits: Limits, used: float) -> Estimate | Stop:
+    """The setting to probe, or why none. `used`: seconds that the probes have taken; those of an earlier call took
+    none. The most hopeful goes first: the one that is fastest if its error is a standard deviation in its favour."""
+    tried = {one.prediction.candidate for one in probes}
+    waiting = [one for one in found if one.open and one.prediction.candidate not in tried]
+    if failures := _alike(probes):
+        return failures
+    best = fastest(found, probes)
+    if not waiting:
+        return Stop.all_tried if probes else Stop.nothing_fits
+    hopeful = min(waiting, key=lambda one: one.low)
+    if best is not None and best.step_seconds is not None and hopeful.low > best.step_seconds * (1 - MARGIN):
+        return Stop.best_beats_the_rest
+    return spent(hopeful.seconds, probes, limits, used) or hopeful
+
+
+def spent(seconds: float, probes: Sequence[Probe], limits: Limits, used: float) -> Stop | None:
+    """Why a probe with steps of so many seconds can't be afforded; the first one always can."""
+    if not probes:
+        return None
+    if sum(not one.reused for one in probes) >= limits.probes:
+        return Stop.probes_used
+    return Stop.time_used if used + _wall(seconds, probes, limits) > limits.seconds else None
+
+
+def fastest(found: Sequence[Estimate], probes: Sequence[Probe]) -> Probe | None:
+    """The fastest probe whose whole run fits."""
+    fits = {one.prediction.candidate: one.open for one in found}
+    measured = [one for one in probes if one.step_seconds is not None and fits.get(one.prediction.candidate, True)]
+    return min(measured, key=lambda one: one.step_seconds or math.inf, default=None)
+
+
+def needs_more(one: Candidate, other: Candidate) -> bool:
+    """Whether `one` needs at least the memory of `other`, whatever the numbers: the same but for what only adds."""
+    same = one.mode == other.mode and one.packing == other.packing and one.attention == other.attention
+    saving = (not one.checkpointing or other.checkpointing) and (not one.liger or other.liger)
+    return same and saving and one.per_device >= other.per_device
+
+
+def _wall(seconds: float, probes: Sequence[Probe], limits: Limits) -> float:
+    """Seconds that a probe will take, from its start to its end."""
+    starts = [one.wall - one.steps * one.seconds for one in probes if one.seconds is not None]
+    start = statistics.median(starts) if starts else limits.start
+    return max(start, 0.0) + limits.steps * seconds
+
+
+def _fit(one: Prediction, needed: float | None, failed: Sequence[Probe], subject: Subject, limits: Limits) -> Fit:
+    for probe in failed:
+        more = one.probe_gib is not None and one.probe_gib >= (probe.prediction.probe_gib or math.inf)
+        if more or needs_more(one.candidate, probe.prediction.candidate):
+            return Fit.ruled_out
+    if needed is None or subject.card_gib is None:
+        return Fit.unknown
+    return Fit.fits if needed <= subject.card_gib * (1 - limits.room) else Fit.too_big
+
+
+def _memory_seen(probes: Sequence[Probe], subject: Subject) -> list[Seen]:
+    """The errors of the memory model. One that ran out needed at least the card."""
+    found = []
+    for one in probes:
+        error = one.memory_error
+        if one.verdict == Verdict.out_of_memory and subject.card_gib and one.prediction.probe_gib:
+            error = max(math.log(subject.card_gib / one.prediction.probe_gib), 0.0)
+        if error is not None:
+            found.append(Seen(one.prediction.candidate, error))
+    return found
+
+
+def _alike(probes: Sequence[Probe]) -> Stop | None:
+    """Probes that fail alike, with nothing measured: something else than the setting is wrong."""
+    if any(one.verdict in (Verdict.measured, Verdict.out_of_memory) for one in probes):
+        return None
+    failures = [one for one in probes if one.verdict in (Verdict.failed, Verdict.refused)]
+    causes = {one.why for one in failures}
+    return Stop.all_failed if len(failures) >= _SAME_FAILURES and len(causes) == 1 else None

@@ -1,0 +1,165 @@
+"""Which settings are the same training: the global batch and the master weights are held, and what the user said."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from launch.config.compose import Composed
+from launch.config.line import override_key
+from launch.config.schema import Device, Family, Kind, Mode, Packing, Precision, TrainerConfig
+from launch.planning.batch import divisors
+from launch.planning.parallel import Parallel
+from launch.planning.plan import Plan
+from launch.tune.candidate import Candidate, has_word
+
+TOKENS = "tokens"  # of recipe.loss_averaging: every token of the global batch weighs alike
+_ON_GPUS = (Mode.ddp, Mode.zero1, Mode.zero2, Mode.zero3, Mode.zero3_offload)
+
+
+@dataclass(frozen=True)
+class Space:
+    """`base`: the recipe as it stands; `candidates`: it and the others. `held`: keys of the command line, which are
+    not searched; `left_out`: what is not tried, and why, a sentence each."""
+
+    base: Candidate
+    candidates: tuple[Candidate, ...]
+    held: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def space_of(composed: Composed, plan: Plan, installed: Collection[str]) -> Space:
+    """The settings of a plan's stage at its width. `installed`: packages that the trainer's interpreter has."""
+    trainer = plan.config.trainer
+    base = base_of(plan)
+    said = {override_key(word) for word in composed.origins.words}
+    held: list[str] = []
+    left_out: list[str] = []
+
+    def choices(key: str, own: Any, found: Iterable[Any], *aliases: str) -> tuple[Any, ...]:
+        if said & {key, *aliases} or _flag_said(trainer, key.partition(".")[2], plan.config.flags):
+            held.append(key)
+            return (own,)
+        return tuple(dict.fromkeys([own, *found]))
+
+    share = plan.batch.global_ // plan.batch.width
+    sizes = choices("recipe.per_device_batch_size", base.per_device, divisors(share))
+    modes = choices("parallel", base.mode, _modes(plan, installed, left_out), "parallel.mode")
+    packings = choices("recipe.packing", base.packing, _packings(base, trainer, left_out))
+    on_gpus = plan.parallel.width.device == Device.cuda
+    fuses = on_gpus and "liger-kernel" in installed
+    ligers = choices("recipe.liger", base.liger, _values(trainer, "liger", (False, True)) if fuses else ())
+    checkpointings = choices(
+        "recipe.gradient_checkpointing", base.checkpointing, _values(trainer, "gradient_checkpointing", (False, True))
+    )
+    flashes = ("flash_2",) if on_gpus and "flash-attn" in installed and trainer.family == Family.trl else ()
+    attentions = choices("recipe.attention", base.attention, _values(trainer, "attention", flashes))
+    balances: tuple[Any, ...] = (False,)
+    if has_word("balanced"):
+        balances = choices("recipe.balanced", base.balanced, (False, True))
+    every = itertools.product(sizes, modes, packings, checkpointings, ligers, attentions, balances)
+    candidates = [Candidate(*values, averaging=base.averaging) for values in every]
+    others = [one for one in candidates if one != base and _is_sensible(one, plan.batch.width)]
+    return Space(base, (base, *others), tuple(held), tuple(left_out))
+
+
+def base_of(plan: Plan) -> Candidate:
+    """The plan's own setting."""
+    recipe = plan.config.recipe
+    return Candidate(
+        per_device=plan.batch.per_device,
+        mode=plan.parallel.mode,
+        packing=recipe.packing,
+        checkpointing=recipe.gradient_checkpointing,
+        liger=recipe.liger,
+        attention=recipe.attention,
+        balanced=bool(getattr(recipe, "balanced", False)),
+        averaging=_averaging(plan),
+    )
+
+
+def holds_loss(candidate: Candidate, base: Candidate, plan: Plan) -> bool:
+    """Whether every sample's tokens weigh in the loss as in the recipe's own setting.
+
+    open-instruct's SFT takes the mean over the tokens of a micro batch and the mean of those (finetune.py:820), so
+    that another micro batch weighs tokens otherwise, unless every token weighs alike. TRL divides by the tokens of
+    the whole step (transformers trainer.py, num_items_in_batch), and DPO's means are over pairs.
+    """
+    if plan.config.stage.kind != Kind.sft or plan.config.trainer.family == Family.trl:
+        return True
+    if candidate.averaging != base.averaging:
+        return False
+    alike = candidate.averaging == TOKENS
+    return alike or (candidate.per_device == base.per_device and candidate.balanced == base.balanced)
+
+
+def _averaging(plan: Plan) -> str | None:
+    value = getattr(plan.config.recipe, "loss_averaging", None)
+    return None if value is None else str(value)
+
+
+def _is_sensible(candidate: Candidate, width: int) -> bool:
+    """Leaves out what is another setting under a second name: one sample is packed and balanced as it is."""
+    if candidate.per_device == 1 and candidate.packing == Packing.flatten:
+        return False
+    return not (candidate.balanced and width == 1 and candidate.per_device == 1)
+
+
+def _modes(plan: Plan, installed: Collection[str], left_out: list[str]) -> tuple[Mode, ...]:
+    """The ways to share the model that keep the same master weights."""
+    own, width = plan.parallel.mode, plan.parallel.width
+    if width.device == Device.cpu or own == Mode.fsdp:
+        return (own,)
+    found: tuple[Mode, ...] = (Mode.single, Mode.zero3_offload) if width.world_size == 1 else _ON_GPUS
+    if "deepspeed" not in installed:
+        left_out.append("ZeRO: the trainer's interpreter has no deepspeed")
+        found = tuple(mode for mode in found if mode in (Mode.single, Mode.ddp))
+    masters = has_masters(plan.parallel, plan.config.trainer)
+    kept = [mode for mode in found if has_masters(_with_mode(plan.parallel, mode), plan.config.trainer) == masters]
+    dropped = ", ".join(mode.value for mode in found if mode not in kept)
+    if dropped:
+        what = "keeps none" if masters else "keeps fp32 master weights"
+        left_out.append(f"{dropped}: it {what}, and {own.value} {'does' if masters else 'has none'}")
+    return tuple(kept)
+
+
+def has_masters(parallel: Parallel, trainer: TrainerConfig) -> bool:
+    """Whether fp32 weights are what the optimizer updates; see launch.measure.measured.Setup."""
+    return trainer.family == Family.trl or bool(parallel.zero_stage) or parallel.precision == Precision.fp32
+
+
+def _with_mode(parallel: Parallel, mode: Mode) -> Parallel:
+    return Parallel(mode, parallel.width, parallel.precision)
+
+
+def _packings(base: Candidate, trainer: TrainerConfig, left_out: list[str]) -> tuple[Packing, ...]:
+    if base.packing == Packing.bins:
+        left_out.append("packing none and flatten: the recipe packs into bins, another number of samples a step")
+        return ()
+    known = trainer.recipe.get("packing", {})
+    if isinstance(known, Mapping) and Packing.bins.value in known:
+        left_out.append("packing bins: it does not hold the global batch")
+    return tuple(Packing(value) for value in _values(trainer, "packing", (Packing.none, Packing.flatten)))
+
+
+def _values(trainer: TrainerConfig, word: str, wanted: Iterable[Any]) -> tuple[Any, ...]:
+    """Those of the wanted values that the trainer has a meaning for."""
+    meaning = trainer.recipe.get(word)
+    if meaning is None:
+        return ()
+    if isinstance(meaning, str):
+        return tuple(wanted)
+    return tuple(value for value in wanted if _as_key(value) in meaning or "*" in meaning)
+
+
+def _as_key(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _flag_said(trainer: TrainerConfig, word: str, flags: Mapping[str, Any]) -> bool:
+    """Whether the user set a flag himself that the recipe's word stands for: it wins over the recipe."""
+    meaning = trainer.recipe.get(word)
+    carried = {meaning} if isinstance(meaning, str) else {name for one in (meaning or {}).values() for name in one}
+    return bool(carried & set(flags))
