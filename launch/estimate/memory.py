@@ -123,7 +123,8 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
 
     Without DeepSpeed and without accumulation there are no gradients when backward starts (zero_grad sets them to
     None), and all of them when it ends: each is made by the layer that has just been left. With accumulation, and in
-    ZeRO's own buffers, they are always there, and a new one is added to them and freed.
+    ZeRO's own buffers, they are always there, and a new one is added to them and freed. The gradient of a tied output
+    matrix waits through all of backward for the embedding's, and their sum is a third.
     """
     shape, element = setting.shape, setting.element
     fresh = setting.mode in (Mode.single, Mode.ddp, Mode.zero1) and setting.accumulation == 1
@@ -131,11 +132,14 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
     saved, moving, wide = saved_bytes(setting), buffers(setting), wide_bytes(setting)
     head = float(element * shape.embedding)
     down = float(element * shape.hidden * shape.intermediate)
-    last = (head + down) if fresh else held
+    waiting = head if shape.tied else 0.0
+    last = (head + down) if fresh else held + waiting
     again = layer_bytes(setting) if setting.checkpointing else 0.0
-    first = gradients - element * (shape.layer + (0 if shape.tied else shape.embedding)) + down if fresh else held
+    first = (
+        gradients - element * (shape.layer + (0 if shape.tied else shape.embedding)) + down if fresh else held + waiting
+    )
     one = layer_bytes(setting) + (residual_bytes(setting) if setting.checkpointing else 0.0) + shared_bytes(setting)
-    left = 0.0 if fresh and not shape.tied else head  # a second gradient of the same matrix
+    left = head * ((0 if fresh else 1) + (2 if shape.tied else 0))
     return (
         _Moment("loss", held, saved, loss_bytes(setting), moving),
         _Moment("output matrix", held, saved, head_bytes(setting), moving + scattered(setting, head)),
