@@ -13,7 +13,7 @@ from launch.errors import EXIT_DONE, Problem, UserError
 from launch.runtime.folder import last_outcome, status
 from launch.runtime.progress import duration
 from launch.runtime.replay import Replay, Tail, follow
-from launch.runtime.runs import is_running, resolve_run, run_name
+from launch.runtime.runs import command_for, is_running, resolve_run, run_name
 from launch.slurm.jobs import JobFolder
 from launch.slurm.queue import QueuedJob
 from launch.slurm.standing import job_folder_of, job_folders, jobs_of, known_ids
@@ -105,7 +105,7 @@ def _begins(jobs: _Jobs, following: bool) -> bool:
             told = str(job)
             print(f"{run_name(jobs.run)} has not begun: {told}", flush=True)
         if not following:
-            print(f"python -m launch logs {run_name(jobs.run)} --follow waits for it")
+            print(f"{command_for('logs', jobs.run, '--follow')} waits for it")
             return False
         time.sleep(_LOOK_EVERY)
     return True
@@ -143,7 +143,7 @@ def _rank_log(folder: Path, rank: str) -> Path:
 def _end(folder: Path, jobs: _Jobs) -> str:
     """How the run ended, in a line or a few."""
     if is_running(folder):
-        return f"running; python -m launch logs {run_name(folder)} --follow goes on"
+        return f"running; {command_for('logs', folder, '--follow')} goes on"
     job = jobs.last()
     if job is not None and job.lives and not (folder / "DONE").exists():
         return f"it is to go on: {job}"

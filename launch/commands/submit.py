@@ -25,6 +25,7 @@ from launch.preflight.rules import inspect
 from launch.preflight.upstream import checkout_is_here, checkout_is_the_pin, inputs_are_here
 from launch.preflight.wandb import wandb_has_a_login
 from launch.redact import Redactor
+from launch.runtime.runs import command_for
 from launch.runtime.script import command_script
 from launch.slurm.cluster import cluster_problems, unshared
 from launch.slurm.jobs import JobFolder
@@ -240,11 +241,11 @@ def _tell(line: Line, links: Sequence[Link], ids: Sequence[str]) -> None:
     if line.json:
         print(json.dumps(told, indent=2))
         return
-    for one in told:
+    for one, link in zip(told, links, strict=True):
         if one["job_id"] is None:
             print(f"{one['run']}: sbatch {one['script']}")
             continue
         after = f", after job {one['after']}" if one["after"] else ""
         print(f"{one['run']}: job {one['job_id']}{after}")
-        print(f"  follow it: tail -F {one['log']}")
-        print(f"  when it runs: python -m launch logs {one['run']} --follow; to end it: scancel {one['job_id']}")
+        print(f"  follow it: {command_for('logs', link.plan.folder, '--follow')}")
+        print(f"  end it:    {command_for('stop', link.plan.folder)}")

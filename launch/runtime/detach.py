@@ -7,7 +7,6 @@ exit code. When the run has started, its output goes to logs/launch.log and the 
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import TextIO
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
 from launch.runtime.progress import PlainDisplay
+from launch.runtime.runs import command_for
 
 _STARTED = b"started "
 
@@ -106,10 +106,8 @@ def _wait(child: int, reading: int, told: Callable[[Path, int], str]) -> int:
 
 def how_to_follow(folder: Path, pid: int) -> str:
     """What a user is told about a run that has been detached."""
-    name, runs = f"{folder.parent.name}/{folder.name}", folder.parent.parent
-    elsewhere = "" if runs == Path.cwd() / "runs" else f" runs={shlex.quote(str(runs))}"
     return (
         f"started as process {pid}: {folder}\n"
-        f"  follow it: python -m launch logs {shlex.quote(name)} --follow{elsewhere}\n"
-        f"  end it:    python -m launch stop {shlex.quote(name)}{elsewhere}"
+        f"  follow it: {command_for('logs', folder, '--follow')}\n"
+        f"  end it:    {command_for('stop', folder)}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -74,6 +75,14 @@ def run_name(folder: Path) -> str:
     """`stage/name`, as the command line takes it."""
     above = folder.parent
     return f"{above.parent.name + '/' if above.name.startswith(_ROLLOUT) else ''}{above.name}/{folder.name}"
+
+
+def command_for(verb: str, folder: Path, *options: str) -> str:
+    """The command line that does `verb` to a run from the current folder: `python -m launch logs sft/gpu8 --follow`."""
+    name = run_name(folder)
+    runs = folder.absolute().parents[name.count("/")]
+    elsewhere = [] if runs == Path.cwd() / "runs" else [f"runs={runs}"]
+    return shlex.join(["python", "-m", "launch", verb, name, *options, *elsewhere])
 
 
 def resolve_run(word: str, runs: Path, submitted: Sequence[Path] = ()) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from launch.errors import UserError
 from launch.lifecycle.lock import held
 from launch.redact import Redactor
 from launch.runtime.folder import Outcome, RunFolder
-from launch.runtime.runs import find_runs, resolve_run, run_name
+from launch.runtime.runs import command_for, find_runs, resolve_run, run_name
 from tests.runtime.records import write_run
 
 ROOT = Path(__file__).parents[2]
@@ -125,6 +126,15 @@ def test_the_runs_of_a_rollout_are_listed_below_it(runs: Path) -> None:
     assert width in find_runs(runs)
     assert run_name(width) == "sft/rollout-1/gpu1-abc"
     assert resolve_run("sft/rollout-1/gpu1-abc", runs) == resolve_run("gpu1", runs) == width
+
+
+def test_the_command_that_is_told_finds_the_run(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    width = write_run(runs / "sft/rollout-1/gpu1-abc", steps=1)
+    assert command_for("logs", runs / "demo/good", "-f") == "python -m launch logs demo/good -f"
+    assert command_for("stop", width) == "python -m launch stop sft/rollout-1/gpu1-abc"
+    monkeypatch.chdir("/")
+    words = shlex.split(command_for("logs", runs / "demo/good"))
+    assert words[3:] == ["logs", "demo/good", f"runs={runs}"] and logs(words[4:]) == 0
 
 
 def test_ctrl_c_ends_the_following_and_stop_ends_the_run(runs: Path) -> None:
