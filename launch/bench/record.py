@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -132,8 +132,10 @@ class Record:
             "updated": now(),
             "a": self._side(0),
             "b": self._side(1),
-            "differs": [{"what": what, "a": a, "b": b} for what, a, b in planned.differs],
-            "notes": [note.as_json() for note in planned.notes],
+            "differs": [
+                {"schema_version": SCHEMA_VERSION, "what": what, "a": a, "b": b} for what, a, b in planned.differs
+            ],
+            "notes": [_versioned(note.as_json()) for note in planned.notes],
             "runs": [self._run(run) for run in self.runs],
             "pairs": [_pair(*pair) for pair in self.pairs],
             "verdict": None if verdict is None else _verdict(verdict),
@@ -154,9 +156,9 @@ class Record:
             "precision": plan.parallel.precision.value,
             "batch": plan.batch.as_json(),
             "rate": None if rate is None else rate.as_json(),
-            "flops": self.operations(side).as_json(),
+            "operations": _versioned(self.operations(side).as_json()),
             "not_proven": self.not_proven(side),
-            "median": {name: middle(figures, name) for name in _MEDIANS} if figures else None,
+            "median": _median(figures),
         }
 
     def _run(self, run: RunRecord) -> dict[str, Any]:
@@ -196,9 +198,14 @@ _MEDIANS = (
 )
 
 
+def _median(figures: Sequence[Figures]) -> dict[str, Any] | None:
+    return _rounded({name: middle(figures, name) for name in _MEDIANS}) if figures else None
+
+
 def _pair(repeat: int, a: Figures, b: Figures) -> dict[str, Any]:
     known = a.loss is not None and b.loss is not None
     return {
+        "schema_version": SCHEMA_VERSION,
         "repeat": repeat,
         "speed_ratio": b.per_second / a.per_second if a.unit == b.unit else None,
         "step_ratio": b.step_seconds / a.step_seconds,
@@ -213,12 +220,17 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         **told,
-        "speed_ratio": {**ratio, "confidence": CONFIDENCE},
+        "speed_ratio": _versioned({**ratio, "confidence": CONFIDENCE}),
     }
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: round(value, 6) if isinstance(value, float) else value for name, value in values.items()}
+    rounded = {name: round(value, 6) if isinstance(value, float) else value for name, value in values.items()}
+    return _versioned(rounded)
+
+
+def _versioned(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"schema_version": SCHEMA_VERSION, **values}
 
 
 def earlier_rates(planned: Planned) -> list[Rate]:
