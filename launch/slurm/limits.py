@@ -6,7 +6,9 @@ not exist on some clusters, and lets it wait for ever; others it refuses with a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
 
 from launch.config.schema import Device
 from launch.errors import Problem, did_you_mean
@@ -20,7 +22,8 @@ def mismatches(plans: Sequence[Plan]) -> list[Problem]:
     there = partitions()
     if there is None:
         return []
-    found = [problem for plan in plans for problem in (*ask_partitions(plan, there), *_ask_accounts(plan))]
+    accounts = functools.cache(associations)  # asked once, and only when a plan names one
+    found = [problem for plan in plans for problem in (*ask_partitions(plan, there), *_ask_accounts(plan, accounts))]
     allowed = {id for plan in plans for id in plan.config.allow}
     return [problem for problem in dict.fromkeys(found) if problem.id not in allowed]
 
@@ -28,13 +31,13 @@ def mismatches(plans: Sequence[Plan]) -> list[Problem]:
 def ask_partitions(plan: Plan, there: Sequence[Partition]) -> Iterator[Problem]:
     """What is wrong with the partition of a plan's job: that it exists, is up, allows the time, has the nodes."""
     cluster = plan.config.cluster
+    if "SBATCH_PARTITION" in os.environ or any(one.startswith(("--partition", "-p")) for one in cluster.options):
+        return  # sbatch takes that one, whatever is said here
     if cluster.partition is None:
         chosen = [one for one in there if one.default]
-        if not chosen and not any(option.startswith(("--partition", "-p")) for option in cluster.options):
+        if not chosen:
             cure = f"say cluster.partition=NAME; there are {_names(there)}"
             yield Problem("unknown_partition", "this cluster has no default partition", "cluster.partition", cure)
-        if any(option.startswith(("--partition", "-p")) for option in cluster.options):
-            return
     else:
         by_name = {one.name: one for one in there}
         asked = cluster.partition.split(",")
@@ -93,25 +96,25 @@ def _ask_nodes(plan: Plan, partition: Partition) -> Iterator[Problem]:
         yield Problem("too_many_nodes", message, "nodes", f"say nodes={count} or less, or another partition")
 
 
-def _ask_accounts(plan: Plan) -> Iterator[Problem]:
+def _ask_accounts(plan: Plan, accounts: Callable[[], list[tuple[str, list[str]]]]) -> Iterator[Problem]:
     """The account and the QOS, where the cluster keeps accounts and says what this user has."""
     cluster = plan.config.cluster
     if cluster.account is None and cluster.qos is None:
         return
-    rows = associations()
+    rows = accounts()
     if not rows:
         return
-    accounts = sorted({account for account, _ in rows})
-    if cluster.account is not None and cluster.account not in accounts:
-        near = did_you_mean(cluster.account, accounts)
-        cure = f"{near + ' ' if near else ''}you have {', '.join(accounts)}"
+    mine = sorted({account for account, _ in rows})
+    if cluster.account is not None and cluster.account not in mine:
+        near = did_you_mean(cluster.account, mine)
+        cure = f"{near + ' ' if near else ''}you have {', '.join(mine)}"
         message = f"you have no account '{cluster.account}' on this cluster"
         yield Problem("unknown_account", message, "cluster.account", cure)
         return
-    mine = {qos for account, several in rows if cluster.account in (None, account) for qos in several}
-    if cluster.qos is not None and mine and cluster.qos not in mine:
-        near = did_you_mean(cluster.qos, sorted(mine))
-        cure = f"{near + ' ' if near else ''}there are {', '.join(sorted(mine))}"
+    several = sorted({qos for account, of_it in rows if cluster.account in (None, account) for qos in of_it})
+    if cluster.qos is not None and several and cluster.qos not in several:
+        near = did_you_mean(cluster.qos, several)
+        cure = f"{near + ' ' if near else ''}there are {', '.join(several)}"
         yield Problem("unknown_qos", f"your account has no QOS '{cluster.qos}'", "cluster.qos", cure)
 
 
