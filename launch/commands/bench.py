@@ -8,17 +8,18 @@ import sys
 from launch.bench.loop import Machine, run_bench, turns
 from launch.bench.record import Record, RunRecord, State, earlier_rates
 from launch.bench.request import SHORT, read_request
-from launch.bench.settings import plan_bench
+from launch.bench.settings import Planned, plan_bench
 from launch.bench.table import HEADS, markdown, rate_lines, report, row, run_lines, text
 from launch.commands.machine import this_machine
 from launch.commands.measure import composed_probe, gpus_for, measure
 from launch.config.compose import compose
 from launch.config.line import Line, taken
-from launch.errors import EXIT_DONE
+from launch.errors import EXIT_DONE, UserError
 from launch.lifecycle.lock import held
 from launch.measure.measured import Measured
 from launch.measure.rate import Rate, card_name, measure_rate
 from launch.planning.plan import build_plan
+from launch.preflight.rules import preflight
 from launch.redact import Redactor
 from launch.runtime.progress import Display, display_for
 
@@ -51,6 +52,8 @@ def _run(record: Record, known: list[Rate], display: Display) -> int:
     redactor = Redactor(os.environ)
     planned = record.planned
     _say_plan(record, display, redactor)
+    if any(run.setting.kept(record.steps) is None for run in record.runs):
+        _refuse_what_cannot_start(planned)
     same_card = _rate_cards(record, known)
     for line in rate_lines(record):
         display.say(line)
@@ -91,6 +94,13 @@ def _say_plan(record: Record, display: Display, redactor: Redactor) -> None:
     said = [*planned.notes, *a.plan.warnings, *b.plan.warnings]
     for warning in dict.fromkeys(str(one) for one in said):
         display.say(f"warning: {redactor.redact_text(warning)}")
+
+
+def _refuse_what_cannot_start(planned: Planned) -> None:
+    """Preflight of both before any of them runs: B's mistake should not show after A's run. Raises UserError."""
+    problems = list(dict.fromkeys(problem for side in planned.sides for problem in preflight(side.plan)[0]))
+    if problems:
+        raise UserError(problems)
 
 
 def _rate_cards(record: Record, known: list[Rate]) -> bool:
