@@ -16,12 +16,13 @@ from launch.runtime.replay import Replay, Tail, follow
 from launch.runtime.runs import command_for, is_running, resolve_run, run_name
 from launch.slurm.jobs import JobFolder
 from launch.slurm.queue import QueuedJob
-from launch.slurm.standing import job_folder_of, job_folders, jobs_of, known_ids
+from launch.slurm.standing import JobStanding, job_folder_of, job_folders, run_standing
 
 USAGE = "launch logs RUN [--follow] [--rank N | --job] [runs=DIR]"
 _OPTIONS = {"--follow": False, "-f": False, "--rank": True, "--job": False}
 _ASK_EVERY = 15.0  # seconds between two questions to Slurm, which has other users
 _LOOK_EVERY = 1.0
+_TO_COME = ("pending", "requeued", "starting")
 
 
 def logs(words: list[str]) -> int:
@@ -42,7 +43,7 @@ def logs(words: list[str]) -> int:
             return EXIT_DONE
         if not _has_begun(folder) and not _begins(jobs, following):
             return EXIT_DONE
-        _show(folder, said, (lambda: is_running(folder) or jobs.go_on()) if following else _not_any_more)
+        _show(folder, said, jobs.go_on if following else _not_any_more)
     except KeyboardInterrupt:
         print(f"\n{run_name(folder)} goes on", file=sys.stderr)
         return EXIT_DONE
@@ -57,25 +58,22 @@ class _Jobs:
     def __init__(self, run: Path, runs: Path) -> None:
         self.run, self._runs = run, runs
         self.folder: JobFolder | None = job_folder_of(run, runs)
-        self._found: list[QueuedJob] = []
+        self._queue: list[QueuedJob] | None = None
         self._asked = 0.0
 
-    def last(self) -> QueuedJob | None:
-        """The living job, else the last one that Slurm knows."""
+    def standing(self) -> JobStanding:
+        """How the run stands, by what Slurm said a little while ago."""
         if self.folder is not None and (not self._asked or time.monotonic() - self._asked > _ASK_EVERY):
-            self._found = jobs_of(self.folder, asked_queue(self._runs) or ())
+            self._queue = asked_queue(self._runs)
             self._asked = time.monotonic()
-        return self._found[-1] if self._found else None
+        return run_standing(self.run, self._runs, self._queue)
 
     def go_on(self) -> bool:
-        job = self.last()
-        return job is not None and job.lives
+        return self.standing().state in ("running", *_TO_COME)
 
     def log(self) -> Path:
         """The log of the last job. Raises UserError (`no_job_log`)."""
-        ids = known_ids(self.folder) if self.folder else []
-        job = self.last()
-        job_id = job.job_id if job else ids[-1] if ids else None
+        job_id = self.standing().job_id
         if self.folder is None or job_id is None or not self.folder.log(job_id).is_file():
             cure = "it has not begun" if job_id else "it was not started by `submit`"
             raise UserError(Problem("no_job_log", f"{run_name(self.run)} has no log of a job", "--job", cure))
@@ -94,15 +92,16 @@ def _begins(jobs: _Jobs, following: bool) -> bool:
     """Wait for a submitted run to begin, and say what keeps it; False when it does not, or is not waited for."""
     told = ""
     while not _has_begun(jobs.run):
-        job = jobs.last()
-        if job is None or not job.lives:
+        found = jobs.standing()
+        if found.state not in (*_TO_COME, "submitted"):
             time.sleep(_LOOK_EVERY if following else 0)  # its last words may be on their way
             if not _has_begun(jobs.run):
-                print(_never_began(jobs, job))
+                print(_never_began(jobs, found))
                 return False
             break
-        if str(job) != told:
-            told = str(job)
+        now = str(found.job) if found.job else f"job {found.job_id}, of which Slurm says nothing"
+        if now != told:
+            told = now
             print(f"{run_name(jobs.run)} has not begun: {told}", flush=True)
         if not following:
             print(f"{command_for('logs', jobs.run, '--follow')} waits for it")
@@ -111,17 +110,17 @@ def _begins(jobs: _Jobs, following: bool) -> bool:
     return True
 
 
-def _never_began(jobs: _Jobs, job: QueuedJob | None) -> str:
+def _never_began(jobs: _Jobs, found: JobStanding) -> str:
     """The job's own log, and that there is nothing else."""
-    ids = known_ids(jobs.folder) if jobs.folder else []
-    job_id = job.job_id if job else ids[-1] if ids else None
-    if job_id is None or jobs.folder is None:
+    if found.job_id is None or jobs.folder is None:
         return f"{run_name(jobs.run)} has not begun, and was not submitted"
-    ended = f"{run_name(jobs.run)} has not begun: job {job_id} {'is ' + job.state.lower() if job else 'is gone'}"
+    how = f"is {found.job.state.lower()}" if found.job else "is gone"
+    ended = f"{run_name(jobs.run)} has not begun: job {found.job_id} {how}"
     try:
-        return f"{jobs.folder.log(job_id).read_text(encoding='utf-8', errors='replace').rstrip()}\n{ended}".lstrip()
+        log = jobs.folder.log(found.job_id).read_text(encoding="utf-8", errors="replace").rstrip()
     except OSError:
         return f"{ended}, without a log"
+    return f"{log}\n{ended}" if log else ended
 
 
 def _show(folder: Path, said: RunWords, goes_on: Callable[[], bool]) -> None:
@@ -144,8 +143,8 @@ def _end(folder: Path, jobs: _Jobs) -> str:
     """How the run ended, in a line or a few."""
     if is_running(folder):
         return f"running; {command_for('logs', folder, '--follow')} goes on"
-    job = jobs.last()
-    if job is not None and job.lives and not (folder / "DONE").exists():
+    job = jobs.standing().job
+    if jobs.go_on():
         return f"it is to go on: {job}"
     outcome = last_outcome(folder)
     if outcome is None:

@@ -174,6 +174,12 @@ def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
     queue.write_text("12|PENDING|Priority|1:00:00|0:00|0|2|||\n", encoding="utf-8")
     assert logs(["waits"]) == 0
     assert capfd.readouterr().out.startswith("sft/waits has not begun: job 12, pending (Priority)\n")
+    asking = tmp_path / "bin" / "squeue"
+    answering = asking.read_text()
+    asking.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    assert logs(["waits"]) == 0
+    assert capfd.readouterr().out.startswith("sft/waits has not begun: job 12, of which Slurm says nothing\n")
+    asking.write_text(answering, encoding="utf-8")
     queue.write_text("\n", encoding="utf-8")
     JobFolder.of(runs, "sft", "waits").log("12").write_text("no module named launch\n", encoding="utf-8")
     assert logs(["waits", "--follow"]) == 0
