@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from launch.config.schema import Device, Mode
+from launch.estimate.forecast import UNCERTAINTY
+from launch.estimate.memory import estimate_memory
+from launch.estimate.remedy import remedy_for
 from launch.planning.batch import divisors
 from launch.runtime.situation import Situation
 
@@ -18,6 +21,7 @@ _EXTRAS = {
     "sympy tensorboard tiktoken wandb",
     "flash": "flash_attn",
 }
+_CAPACITY = re.compile(r"total capacity of (?P<gib>[\d.]+) GiB")
 _NEXT_MODE = {
     Mode.ddp: Mode.zero2,
     Mode.zero1: Mode.zero2,
@@ -56,6 +60,8 @@ def _out_of_memory(match: re.Match[str], situation: Situation) -> str:
     batch = situation.batch
     if batch is None:
         return "say a smaller per-device batch, and more gradient accumulation in its place"
+    if predicted := _that_fits(match.string, situation):
+        return predicted
     smaller = [size for size in divisors(batch.global_ // batch.width) if size < batch.per_device]
     if smaller:
         accumulation = batch.global_ // (batch.width * smaller[-1])
@@ -74,6 +80,22 @@ def _out_of_memory(match: re.Match[str], situation: Situation) -> str:
     if situation.max_seq_length:
         ways.append(f"recipe.max_seq_length={situation.max_seq_length // 2} (shorter samples: another training)")
     return "one sample a device is the least; say " + ", or ".join(ways) + "; the global batch stays the same"
+
+
+def _that_fits(message: str, situation: Situation) -> str | None:
+    """The first setting that is predicted to fit the card whose size torch's message tells, whatever the data."""
+    told = _CAPACITY.search(message)
+    if told is None or situation.memory is None:
+        return None
+    capacity = float(told["gib"])
+    room = capacity / (1 + UNCERTAINTY)
+    found = remedy_for(situation.memory, room, liger=False) or remedy_for(situation.memory, room)
+    if found is None or found.gib >= estimate_memory(situation.memory).total:
+        return None
+    return (
+        f"say {found}: the same global batch, predicted to take {found.gib:.0f} of {capacity:.0f} GiB with all samples "
+        "at the limit of their length"
+    )
 
 
 def _host_memory(match: re.Match[str], situation: Situation) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch.config.schema import Family, GuardsConfig
+from launch.estimate.planned import UnknownMemoryError, planned_setting
+from launch.estimate.setting import MemorySetting
 from launch.guards.verdict import Setup
 from launch.lifecycle.checkpoints import Layout
 from launch.planning.plan import Plan
@@ -60,11 +64,18 @@ def oversight(plan: Plan, first_rank: int = 0) -> Oversight:
             device=plan.parallel.width.device,
             gradient_checkpointing=recipe.gradient_checkpointing,
             max_seq_length=recipe.max_seq_length,
+            memory=_memory(plan),
             runs=plan.runs,
             cache=plan.cache,
             python=plan.command[0],
         ),
     )
+
+
+def _memory(plan: Plan) -> MemorySetting | None:
+    with contextlib.suppress(UnknownMemoryError):
+        return planned_setting(plan, os.environ, flash=False)
+    return None
 
 
 def _parameters(plan: Plan) -> float | None:

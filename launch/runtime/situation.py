@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.config.schema import Device, Mode
+from launch.estimate.setting import MemorySetting
 from launch.planning.batch import Batch
 
 
@@ -19,6 +20,7 @@ class Situation:
     device: Device | None = None
     gradient_checkpointing: bool = False
     max_seq_length: int | None = None
+    memory: MemorySetting | None = None  # at the limit of the length
     runs: Path | None = None
     cache: Path | None = None
     python: str | None = None

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.schema import Device, Mode
+from launch.config.schema import Device, Kind, Mode
+from launch.estimate.setting import MemorySetting
+from launch.estimate.shape import ModelShape, with_parameters
 from launch.planning.batch import Batch
 from launch.runtime.causes import CauseFinder
 from launch.runtime.cures import KNOWN, cure_for
@@ -100,6 +102,16 @@ OUT = "torch.OutOfMemoryError: CUDA out of memory"
 def test_the_next_smaller_batch_divides_the_global_one(batch: Batch, text: str) -> None:
     cure = cure_for([OUT], replace(PLAN, batch=batch))
     assert cure is not None and text in cure.text
+
+
+def test_the_first_setting_that_is_predicted_to_fit_the_card_is_named() -> None:
+    shape = with_parameters(ModelShape(0, 32, 4096, 14336, 32, 8, 128256))
+    setting = MemorySetting(shape, Kind.sft, Mode.zero3, 8, 16, 16 * 4096, accumulation=1)
+    said = f"{OUT}. Tried to allocate 31.31 GiB. GPU 0 has a total capacity of 139.80 GiB of which 7.16 GiB is free."
+    cure = cure_for([said], replace(PLAN, batch=Batch(128, 16, 1, 8), mode=Mode.zero3, memory=setting))
+    assert cure is not None and cure.text.startswith("say recipe.per_device_batch_size=2: the same global batch,")
+    unsized = cure_for([OUT], replace(PLAN, batch=Batch(128, 16, 1, 8), mode=Mode.zero3, memory=setting))
+    assert unsized is not None and "recipe.per_device_batch_size=8" in unsized.text
 
 
 @pytest.mark.parametrize(
