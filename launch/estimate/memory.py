@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launch.config.schema import Device, Mode
+from launch.config.schema import Mode
 from launch.estimate.activations import (
     layer_bytes,
     layers_bytes,
@@ -148,8 +148,3 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
         _Moment("embedding", gradients, residual_bytes(setting), 0.0, moving + left + scattered(setting, head)),
         _Moment("step", gradients, 0.0, 0.0, step_temporaries(setting)),
     )
-
-
-def is_estimated(device: Device) -> bool:
-    """Only cards are: a CPU's memory is the machine's, and its kernels save other tensors."""
-    return device == Device.cuda
