@@ -46,6 +46,13 @@ class Packing(StrEnum):
     bins = "bins"
 
 
+class LossAveraging(StrEnum):
+    """Of an optimizer step's SFT loss: the mean over all its tokens, or of its micro batches' means."""
+
+    tokens = "tokens"
+    micro_batch_means = "micro_batch_means"
+
+
 class Precision(StrEnum):
     auto = "auto"
     bf16 = "bf16"
@@ -110,6 +117,8 @@ class RecipeConfig:
     precision: Precision = Precision.auto
     chat_template: str | None = None  # null: the tokenizer's own
     packing: Packing = Packing.none
+    balanced: bool = False  # deal the samples of a global batch to the ranks by length
+    loss_averaging: LossAveraging | None = None  # null: the trainer's own
     liger: bool = False
     attention: str = "auto"
     gradient_checkpointing: bool = False

@@ -39,6 +39,10 @@ def requested(config: RootConfig, parallel: Parallel) -> dict[str, str]:
     }
     if recipe.liger:
         asked["liger"] = _LIGER.get(config.trainer.name, _LAYERS)
+    if recipe.balanced:
+        asked["balanced"] = "true"
+    if recipe.loss_averaging is not None:
+        asked["loss_averaging"] = recipe.loss_averaging.value
     if recipe.attention != "auto":
         asked["attention"] = recipe.attention
     if recipe.chat_template:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from launch.config.schema import Device
+from launch.config.schema import Device, LossAveraging, RecipeConfig
 from launch.planning.inputs import Inputs
 from launch.planning.parallel import Parallel
 from launch.worker.patches import PATCHES
+
+
+def choose_batch_patches(trainer: str, recipe: RecipeConfig) -> tuple[str, ...]:
+    """The patches that the recipe asks for, applied before those of `choose_patches`, which report their figures."""
+    asked = {
+        "balanced_batches": recipe.balanced,
+        "token_weighting": recipe.loss_averaging == LossAveraging.tokens,
+    }
+    return tuple(name for name, said in asked.items() if said and trainer in PATCHES[name].trainers)
 
 
 def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, subset: str | None) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from launch.planning.flags import Flag, Flags, build_flags
 from launch.planning.identity import content_key, identity
 from launch.planning.inputs import Inputs, resolve_inputs
 from launch.planning.parallel import Parallel, resolve_parallel
-from launch.planning.patches import choose_patches
+from launch.planning.patches import choose_batch_patches, choose_patches
 from launch.planning.tracking import track, tracking_environment, tracking_warnings
 from launch.planning.tuned import Here, Used, tuned_warnings
 from launch.planning.upstream import UpstreamState, entry_of
@@ -151,7 +151,8 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
         )
 
     nameless = flags_for("{name}")
-    patches = choose_patches(config.trainer.name, parallel, inputs, nameless.subset)
+    patches = choose_batch_patches(config.trainer.name, config.recipe)
+    patches += choose_patches(config.trainer.name, parallel, inputs, nameless.subset)
     parts = {
         "trainer": [config.trainer.name, config.trainer.entry],
         "upstream": machine.upstream.commit,

@@ -36,6 +36,8 @@ class Expected:
 EVIDENCE: Mapping[str, str] = {
     "liger": r"[a-z_]+(,[a-z_]+)*",  # the kernels that must be in, wherever Liger has them for the model
     "packing": "none|flatten|bins",
+    "balanced": "true|false",
+    "loss_averaging": "tokens|micro_batch_means",
     "attention": "sdpa|eager|flash_2|flash_3|flash_4",
     "clip": r"none|\d+(\.\d+)?(e-?\d+)?",  # the gradient norm to clip at
     "dtype": "bf16|fp32",

@@ -17,6 +17,8 @@ def test_every_kind_of_evidence_is_read() -> None:
     pairs = {
         "liger": "rms_norm,rope,swiglu",
         "packing": "flatten",
+        "balanced": "true",
+        "loss_averaging": "tokens",
         "attention": "flash_2",
         "clip": "1e-05",
         "dtype": "bf16",
@@ -34,8 +36,8 @@ def test_every_kind_of_evidence_is_read() -> None:
         (
             "size=2",
             (
-                "unknown expectation 'size'; there are attention, chat_template, clip, device, distributed, dtype, "
-                "gradient_checkpointing, liger, packing, resumed_step, world_size, zero_stage"
+                "unknown expectation 'size'; there are attention, balanced, chat_template, clip, device, distributed, "
+                "dtype, gradient_checkpointing, liger, loss_averaging, packing, resumed_step, world_size, zero_stage"
             ),
         ),
         ("distributed=DDP", "expectation distributed=DDP: must be one of NO, MULTI_CPU, MULTI_GPU, DEEPSPEED"),

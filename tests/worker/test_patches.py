@@ -56,6 +56,8 @@ def test_ids_are_stable() -> None:
         "dpo_steps",
         "finetune_grad_norm",
         "evidence",
+        "balanced_batches",
+        "token_weighting",
         "olmo_core_console",
         "dpo_reference_cache",
         "exact_resume",

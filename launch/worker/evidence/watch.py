@@ -8,7 +8,7 @@ from typing import Any
 from ..channel import Events
 from ..expectations import Asked, Unmet
 from ..trainer import Trainer
-from . import attention, batches, liger, numbers, resume, subject, template
+from . import attention, batches, global_batches, liger, numbers, resume, subject, template
 from .finding import PROVEN, REFUTED, Finding
 from .subject import Subject
 
@@ -68,6 +68,7 @@ class Watch:
             *numbers.zero(this, self._asked.state.zero_stage),
             *liger.look(this, asked.get("liger")),
             *packing,
+            *global_batches.look(this, self._first, asked.get("balanced"), asked.get("loss_averaging")),
             *attention.look(this, self._first, kind, asked.get("attention")),
             *numbers.dtypes(this, asked.get("dtype")),
             *numbers.checkpointing(this, asked.get("gradient_checkpointing")),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from . import (
+    balanced_batches,
     deepspeed_on_cpu,
     dpo,
     dpo_steps,
@@ -19,6 +20,7 @@ from . import (
     reference_cache,
     resume,
     resume_trl,
+    token_weighting,
     trainer_steps,
     trl_subset,
 )
@@ -35,6 +37,8 @@ _ALL: tuple[PatchInfo, ...] = (
     resume.RESUME,
     resume_trl.RESUME,
     finetune_grad_norm.PATCH,
+    balanced_batches.PATCH,
+    token_weighting.PATCH,
     evidence.PATCH,
     olmo_core_console.PATCH,
     deepspeed_on_cpu.PATCH,

@@ -1,0 +1,47 @@
+"""Whether the samples of a global batch are dealt by length, and what an optimizer step's loss is the mean of."""
+
+from __future__ import annotations
+
+from .. import sampling
+from .batches import Fed
+from .finding import Finding
+from .subject import Subject
+
+TOKENS, MICRO_BATCH_MEANS = "tokens", "micro_batch_means"
+
+
+def look(subject: Subject, first: Fed | None, balanced: str | None, averaging: str | None) -> list[Finding]:
+    """The findings "balanced" and "loss_averaging", each where it was asked for."""
+    found = []
+    if balanced is not None:
+        found.append(_balanced(subject, first, balanced))
+    if averaging is not None:
+        value, how = _averaging(subject)
+        found.append(Finding("loss_averaging", value, how).judged(averaging, value == averaging))
+    return found
+
+
+def _balanced(subject: Subject, first: Fed | None, requested: str) -> Finding:
+    batches = sampling.sampler_of(subject.dataloader)
+    dealt = batches is not None and batches.balanced
+    finding = Finding("balanced", str(dealt).lower(), "the sampler of the data loader")
+    if batches is None or not dealt:
+        return finding.judged(requested, requested == "false")
+    if first is None or batches.first is None:
+        return Finding("balanced", None, "the first micro batch was not seen").judged(requested, None)
+    tokens, had = batches.tokens_of(batches.first), first.tokens
+    how = f"the first micro batch of this rank has the {tokens} tokens that were dealt to it"
+    if had != tokens:
+        how = f"{tokens} tokens were dealt to the first micro batch of this rank, and the model got {had}"
+    return Finding("balanced", str(had == tokens).lower(), how).judged(
+        requested, (had == tokens) == (requested == "true")
+    )
+
+
+def _averaging(subject: Subject) -> tuple[str, str]:
+    if subject.trainer is not None:
+        own = bool(getattr(subject.trainer, "model_accepts_loss_kwargs", False))
+        return TOKENS if own else MICRO_BATCH_MEANS, "whether the Trainer hands the model the tokens of the whole step"
+    modules = subject.wrapped.modules() if subject.wrapped is not None else ()
+    weighed = any(getattr(module, "weighs_tokens_for_launch", False) for module in modules)
+    return TOKENS if weighed else MICRO_BATCH_MEANS, "whether the loss of the first micro batch was weighted"

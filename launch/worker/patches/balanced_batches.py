@@ -1,0 +1,105 @@
+"""The samples of each global batch dealt to ranks and accumulation steps by length: no rank waits for another."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from .. import columns, sampling
+from ..channel import Events
+from ..global_batches import GlobalBatches, Step
+from .logged_step import StepListener
+from .patch import Context, PatchError, PatchInfo, Source
+
+_ID = "balanced_batches"
+_FINETUNE = "open_instruct/finetune.py"
+_DPO = "open_instruct/dpo_tune_cache.py"
+_LOADER = "accelerate/data_loader.py"
+_KEPT = 1000  # steps whose figures wait to be logged; a trainer that logs none must not fill the memory
+
+
+class Balance:
+    """What the dealing brought, over the steps of this process. Told again each time their number has doubled."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._steps: deque[Step] = deque(maxlen=_KEPT)
+        self._count = 0
+        self._waited = self._before = 0.0
+        self._largest = self._largest_before = 0
+
+    def add(self, step: Step) -> None:
+        self._steps.append(step)
+        self._count += 1
+        self._waited += step.dealt.imbalance
+        self._before += step.upstream.imbalance
+        self._largest = max(self._largest, step.dealt.largest)
+        self._largest_before = max(self._largest_before, step.upstream.largest)
+        if self._count & (self._count - 1) == 0:
+            self._tell()
+
+    def _tell(self) -> None:
+        value = f"{self._waited / self._count:.3f}, upstream's order {self._before / self._count:.3f}"
+        steps = "1 step" if self._count == 1 else f"{self._count} steps"
+        note = f"largest micro batch {self._largest}, upstream's order {self._largest_before} tokens; {steps}"
+        how = "tokens a rank in an accumulation step, padding included, the largest over the mean"
+        self._events.emit("evidence", what="balance", value=value, how=how, note=note)
+
+    def logged(self, local: Mapping[str, Any]) -> None:
+        """Adds the means over the steps since the last logged one to what the trainer logs."""
+        steps = [self._steps.popleft() for _ in range(min(len(self._steps), local["args"].logging_steps))]
+        if steps:
+            means = {
+                "imbalance": sum(step.dealt.imbalance for step in steps) / len(steps),
+                "imbalance_upstream": sum(step.upstream.imbalance for step in steps) / len(steps),
+            }
+            local["metrics_to_log"].update({name: round(mean, 4) for name, mean in means.items()})
+
+
+def _balance(context: Context) -> None:
+    refuse_sequence_parallel(_ID, context)
+    balance = Balance(context.events)
+
+    def configure(batches: GlobalBatches, loader: Any, read: columns.Columns) -> None:
+        batches.balanced = True
+        if context.events.rank == 0:
+            batches.told = balance.add
+
+    sampling.when_prepared(configure)
+    if context.events.rank == 0:
+        logging.getLogger("__main__").addHandler(StepListener(_ID, context.events, balance.logged))
+
+
+def refuse_sequence_parallel(patch: str, context: Context) -> None:
+    """Ranks that share one sequence get the same samples: nothing here knows of them. Raises PatchError."""
+    if int(context.trainer.flag("sequence_parallel_size") or 1) > 1:
+        raise PatchError(patch, "the ranks of --sequence_parallel_size share their samples; leave one of the two out")
+
+
+PATCH = PatchInfo(
+    id=_ID,
+    reason="the ranks wait for the longest micro batch; the samples of a global batch are dealt to them by length",
+    trainers=("finetune", "dpo_tune_cache"),
+    condition="recipe.balanced is true",
+    sources=(
+        Source(
+            _FINETUNE, "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,", 663, 664
+        ),
+        Source(_FINETUNE, "dataloader_config = DataLoaderConfiguration(use_seedable_sampler=True)", 377, 377),
+        Source(_DPO, "train_dataset, sampler=train_sampler, collate_fn=collate_fn,", 413, 413),
+        Source(_DPO, "loss = losses.mean()", 580, 580),
+        Source(_LOADER, "if idx % self.num_processes == self.process_index:", 226, 226, "1.15.0"),
+        Source(_LOADER, "batch += initial_data[cycle_index:end_index]", 266, 266, "1.15.0"),
+        Source(_LOADER, "dataloader.set_sampler(sampler)", 1326, 1326, "1.15.0"),
+        Source(
+            "accelerate/accelerator.py",
+            "return skip_first_batches(dataloader, num_batches=num_batches)",
+            4344,
+            4344,
+            "1.15.0",
+        ),
+    ),
+    apply=_balance,
+)

@@ -1,0 +1,67 @@
+"""Puts `GlobalBatches` in place of the sampler of the data loader that a trainer has accelerate prepare."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from . import columns
+from .global_batches import Dealing, GlobalBatches
+
+_configuring: list[Callable[[GlobalBatches, Any, columns.Columns], None]] = []
+
+
+def when_prepared(configure: Callable[[GlobalBatches, Any, columns.Columns], None]) -> None:
+    """Registers `configure(batches, loader, columns)`: the sampler, accelerate's loader, the samples' lengths; called
+    for the data loader that is prepared, before it is iterated."""
+    from accelerate import Accelerator
+    from accelerate import accelerator as module
+
+    _configuring.append(configure)
+    if getattr(Accelerator.prepare_data_loader, "deals_for_launch", False):
+        return
+    prepare, skip = Accelerator.prepare_data_loader, module.skip_first_batches
+
+    @functools.wraps(prepare)
+    def prepare_and_deal(self: Any, *arguments: Any, **options: Any) -> Any:
+        loader = prepare(self, *arguments, **options)
+        batches, read = _dealt(self, loader)
+        for each in _configuring:
+            each(batches, loader, read)
+        loader.set_sampler(batches)
+        return loader
+
+    @functools.wraps(skip)
+    def skip_and_tell(dataloader: Any, num_batches: int = 0) -> Any:
+        batches = sampler_of(dataloader)
+        if batches is not None:
+            batches.skip(num_batches)
+        return skip(dataloader, num_batches)
+
+    prepare_and_deal.deals_for_launch = True  # type: ignore[attr-defined]
+    Accelerator.prepare_data_loader, module.skip_first_batches = prepare_and_deal, skip_and_tell
+
+
+def sampler_of(loader: Any) -> GlobalBatches | None:
+    """The GlobalBatches that a prepared loader takes its samples from, below whatever skips the first of them."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    while batch_sampler is not None:
+        sampler = getattr(batch_sampler, "sampler", None)
+        if isinstance(sampler, GlobalBatches):
+            return sampler
+        batch_sampler = getattr(batch_sampler, "batch_sampler", None)
+    return None
+
+
+def _dealt(accelerator: Any, loader: Any) -> tuple[GlobalBatches, columns.Columns]:
+    read = columns.read(loader.dataset)
+    padded = "Flattening" not in type(loader.collate_fn).__name__
+    dealing = Dealing(
+        ranks=accelerator.num_processes,
+        rank=accelerator.process_index,
+        per_device=loader.batch_sampler.batch_size,
+        accumulation=accelerator.gradient_accumulation_steps,
+        padded=padded,
+    )
+    return GlobalBatches(loader.get_sampler(), dealing, read.padded() if padded else read.tokens()), read
