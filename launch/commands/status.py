@@ -11,11 +11,13 @@ from pathlib import Path
 
 from launch.commands.arguments import run_words
 from launch.errors import EXIT_DONE, UserError
+from launch.lifecycle.lock import INTERVAL
 from launch.runtime.progress import duration
 from launch.runtime.runs import resolve_run
 from launch.slurm.queue import QueuedJob, user_jobs
 from launch.slurm.standing import JobStanding, all_standings, job_folders, run_standing
 
+LATE = 3 * INTERVAL  # seconds without a heartbeat that are worth telling
 USAGE = "launch status [RUN ...] [runs=DIR] [--json]"
 
 
@@ -75,8 +77,10 @@ def _row(one: JobStanding, now: float) -> tuple[str, ...]:
     run = one.run
     step = "" if run.step is None else f"{run.step}" + (f"/{run.total}" if run.total else "")
     state = one.state
-    if run.holder:
-        state += f", process {run.holder.pid} on {run.holder.host}, heartbeat {run.heartbeat:.0f} s ago"
+    if run.holder and run.heartbeat is not None:
+        by_slurm = one.job is not None and one.job.started  # its nodes have a column, and nobody is to kill a process
+        state += "" if by_slurm else f", process {run.holder.pid} on {run.holder.host}"
+        state += "" if by_slurm and run.heartbeat < LATE else f", heartbeat {run.heartbeat:.0f} s ago"
     elif run.outcome and run.outcome.exit_code and state == run.state:
         state += f" ({run.outcome.exit_code})"
     elif one.job and one.job.waits:
