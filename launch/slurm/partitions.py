@@ -29,7 +29,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Partition:
-    """`limit`: seconds a job may run. `state`: up, down, drain or inact."""
+    """`limit`: seconds a job may run. `state`: up, down, drain or inactive."""
 
     name: str
     default: bool
