@@ -21,7 +21,7 @@ from launch.estimate.activations import (
 )
 from launch.estimate.logits import head_bytes, loss_bytes
 from launch.estimate.setting import MemorySetting
-from launch.estimate.states import buffers, scattered, state_of, step_temporaries
+from launch.estimate.states import buffers, scattered, second_gradients, state_of, step_temporaries
 
 GIB = 1 << 30
 SCHEMA_VERSION = 1
@@ -132,7 +132,7 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
     saved, moving, wide = saved_bytes(setting), buffers(setting), wide_bytes(setting)
     head = float(element * shape.embedding)
     down = float(element * shape.hidden * shape.intermediate)
-    waiting = head if shape.tied else 0.0
+    waiting = (head if shape.tied else 0.0) + second_gradients(setting, gradients)
     last = (head + down) if fresh else held + waiting
     again = layer_bytes(setting) if setting.checkpointing else 0.0
     first = (
@@ -142,9 +142,21 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
     left = head * ((0 if fresh else 1) + (2 if shape.tied else 0))
     return (
         _Moment("loss", held, saved, loss_bytes(setting), moving),
-        _Moment("output matrix", held, saved, head_bytes(setting), moving + scattered(setting, head)),
+        _Moment(
+            "output matrix",
+            held + second_gradients(setting, gradients),
+            saved,
+            head_bytes(setting),
+            moving + scattered(setting, head),
+        ),
         _Moment("last layer", last, layers_bytes(setting) + again + wide, 0.0, moving + scattered(setting, down)),
         _Moment("first layer", first, one + wide, 0.0, moving + scattered(setting, down)),
-        _Moment("embedding", gradients, residual_bytes(setting), 0.0, moving + left + scattered(setting, head)),
+        _Moment(
+            "embedding",
+            gradients + second_gradients(setting, gradients),
+            residual_bytes(setting),
+            0.0,
+            moving + left + scattered(setting, head),
+        ),
         _Moment("step", gradients, 0.0, 0.0, step_temporaries(setting)),
     )

@@ -80,6 +80,12 @@ def scattered(setting: MemorySetting, gradient: float) -> float:
     return 0.0
 
 
+def second_gradients(setting: MemorySetting, gradients: float) -> float:
+    """Bytes of ZeRO-2's second buffer: each micro batch is reduced into a new one of the rank's share, which is then
+    added to the first (deepspeed stage_1_and_2.py:1033-1044, :2184-2196)."""
+    return gradients if setting.mode == Mode.zero2 and setting.accumulation > 1 else 0.0
+
+
 def step_temporaries(setting: MemorySetting) -> float:
     """Bytes that the optimizer's step adds.
 
