@@ -29,6 +29,10 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from launch.bench.statistics import paired  # noqa: E402
+
 STAGES = {"trl_sft": "demo", "finetune": "demo", "trl_dpo": "demo_dpo", "dpo_tune_cache": "demo_dpo"}
 PACKAGES = ("torch", "transformers", "accelerate", "trl", "psutil")
 _RUNTIME = re.compile(r"'train_runtime': '?([\d.]+)")  # what transformers' Trainer prints at its end
@@ -103,12 +107,15 @@ def measure(home: Path, words: list[str], pairs: int) -> list[dict[str, Any]]:
 
 
 def summary(pairs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Median, least and greatest of supervised / bare - 1, by what was timed; the share of CPU time."""
+    """Supervised / bare - 1, by what was timed: median, least, greatest, and `bench`'s 95% interval; the share of CPU
+    time."""
     found: dict[str, Any] = {}
     for key in ("loop", "command", "whole"):
-        shares = [pair["supervised"][key] / pair["bare"][key] - 1 for pair in pairs if key in pair["bare"]]
-        if shares:
-            found[key] = {"median": statistics.median(shares), "min": min(shares), "max": max(shares)}
+        ratio = paired([pair["supervised"][key] / pair["bare"][key] for pair in pairs if key in pair["bare"]])
+        if ratio is not None:
+            found[key] = {"median": ratio.median - 1, "min": ratio.least - 1, "max": ratio.most - 1}
+            if ratio.low is not None and ratio.high is not None:
+                found[key] |= {"low": ratio.low - 1, "high": ratio.high - 1}
     cpu = [pair["supervised"]["cpu_of_supervision"] / pair["supervised"]["whole"] for pair in pairs]
     found["cpu_of_supervision_by_wall_time"] = {"median": statistics.median(cpu), "max": max(cpu)}
     return found
