@@ -58,7 +58,7 @@ def _ask_partition(plan: Plan, partition: Partition) -> Iterator[Problem]:
         yield Problem("partition_down", message, "cluster.partition", "wait until it is up, or say another one")
     limit = seconds_of(cluster.time) if cluster.time else None
     if limit is not None and limit > partition.limit:
-        message = f"cluster.time={cluster.time} is more than partition {name} allows, {_hours(partition.limit)}"
+        message = f"{cluster.time} is more than partition {name} allows, {_hours(partition.limit)}"
         yield Problem("time_beyond_partition", message, "cluster.time", "say less, or another partition")
     yield from _ask_nodes(plan, partition)
 
@@ -84,8 +84,8 @@ def _ask_nodes(plan: Plan, partition: Partition) -> Iterator[Problem]:
         return
     fit = [alike for alike in with_gpus if alike.cpus >= cpus]
     if not fit:
-        most = max(alike.cpus for alike in with_gpus)
-        message = f"no node of partition {partition.name} has {cpus} CPUs for {width.local} ranks, at most {most}"
+        most, ranks = max(alike.cpus for alike in with_gpus), f"{width.local} rank{'s' * (width.local > 1)}"
+        message = f"no node of partition {partition.name} has {cpus} CPUs for {ranks}, at most {most}"
         cure = f"say cluster.cpus_per_rank={max(1, most // width.local)}"
         yield Problem("too_many_cpus", message, "cluster.cpus_per_rank", cure)
         return
