@@ -69,13 +69,13 @@ class _Jobs:
         return run_standing(self.run, self._runs, self._queue)
 
     def go_on(self) -> bool:
-        return self.standing().state in ("running", *_TO_COME)
+        return is_running(self.run) or self.standing().state in ("running", *_TO_COME)
 
     def log(self) -> Path:
         """The log of the last job. Raises UserError (`no_job_log`)."""
         job_id = self.standing().job_id
         if self.folder is None or job_id is None or not self.folder.log(job_id).is_file():
-            cure = "it has not begun" if job_id else "it was not started by `submit`"
+            cure = "it has not begun, or its script writes elsewhere" if job_id else "no job was submitted for it"
             raise UserError(Problem("no_job_log", f"{run_name(self.run)} has no log of a job", "--job", cure))
         return self.folder.log(job_id)
 
