@@ -13,10 +13,15 @@ class Rates:
 
     FLOP/s: `matrix` of a layer's matrices; `masked` of attention over a whole row x row mask; `causal` of attention
     without one. Bytes/s: `memory` of everything between; `link` that each rank sends in a ring; `offload` between a
-    card and its host. `exposed`: the share of what is sent that nothing hides. Seconds: `layer` and `sharded_layer`
-    that the host needs to issue a layer's forward and backward pass, without ZeRO-3 and with it; `step` and
-    `sharded_step` beside the micro batches, without ZeRO and with it. `bias` and `spread`: of the logarithm of measured
-    over predicted seconds, the standard deviation that all settings on the card share, and the one of each.
+    card and its host. `exposed`: the share of what is sent that nothing hides.
+
+    Seconds: `layer` and `sharded_layer` that the host needs to issue a layer's forward and backward pass, without
+    ZeRO-3 and with it; `step` and `sharded_step` beside the micro batches, without ZeRO and with it; `lone` of each
+    micro batch of one sample: with SDPA those were slower than all the rest explains, on one card and on eight, and
+    why was not looked into.
+
+    `bias` and `spread`: of the logarithm of measured over predicted seconds, the standard deviation that all settings
+    on the card share, and the one of each.
     """
 
     matrix: float
@@ -30,25 +35,27 @@ class Rates:
     sharded_layer: float
     step: float
     sharded_step: float
+    lone: float
     bias: float
     spread: float
 
 
 # Fitted by benchmarks/fit_speed.py to the settings in benchmarks/h200_speed_points.json.
 H200 = Rates(
-    matrix=640e12,
-    masked=165e12,
+    matrix=510e12,
+    masked=230e12,
     causal=350e12,
-    memory=3.6e12,
+    memory=3.3e12,
     link=150e9,
     offload=20e9,
-    exposed=0.3,
+    exposed=0.33,
     layer=1.5e-3,
-    sharded_layer=15e-3,
+    sharded_layer=11e-3,
     step=0.05,
-    sharded_step=0.125,
+    sharded_step=0.14,
+    lone=0.28,
     bias=0.1,
-    spread=0.2,
+    spread=0.12,
 )
 _H200 = "H200 SXM"
 # Two cores of a server: a guess that the first probe replaces.
@@ -64,6 +71,7 @@ CPU = Rates(
     sharded_layer=50e-3,
     step=0.05,
     sharded_step=0.1,
+    lone=0.0,
     bias=1.0,
     spread=0.4,
 )

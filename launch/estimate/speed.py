@@ -74,7 +74,8 @@ def predict_step(setting: MemorySetting, lengths: Sequence[int], rates: Rates, *
         parts["arithmetic"] += arithmetic
         parts["host"] += host
         parts["communication"] += moved
-        total += max(arithmetic, host, moved) + rates.exposed * min(moved, max(arithmetic, host))
+        lone = rates.lone if setting.sequences == 1 and setting.attention == Attention.sdpa else 0.0
+        total += max(arithmetic, host, moved) + rates.exposed * min(moved, max(arithmetic, host)) + lone
     once = _sent_each_step(setting) / rates.link
     optimizer = _optimizer(setting, rates)
     parts = {name: seconds / dealt.steps for name, seconds in parts.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from launch.tune.candidate import Candidate
 
@@ -49,14 +50,27 @@ class Belief:
         prior = self.bias**2 + self.spread**2
         if not self.seen:
             return Error(0.0, math.sqrt(prior))
+        towards = [self._shared(candidate, one.candidate) for one in self.seen]
+        weights = solve(self._among, towards)
+        mean = sum(weight * one.error for weight, one in zip(weights, self.seen, strict=True))
+        known = sum(weight * covariance for weight, covariance in zip(weights, towards, strict=True))
+        return Error(mean, max(self._surprise * math.sqrt(max(prior - known, 0.0)), NOISE))
+
+    @cached_property
+    def _among(self) -> list[list[float]]:
+        """The covariances of what was seen."""
         among = [[self._shared(one.candidate, other.candidate) for other in self.seen] for one in self.seen]
         for index, row in enumerate(among):
             row[index] += NOISE**2
-        towards = [self._shared(candidate, one.candidate) for one in self.seen]
-        weights = solve(among, towards)
-        mean = sum(weight * one.error for weight, one in zip(weights, self.seen, strict=True))
-        known = sum(weight * covariance for weight, covariance in zip(weights, towards, strict=True))
-        return Error(mean, math.sqrt(max(prior - known, NOISE**2)))
+        return among
+
+    @cached_property
+    def _surprise(self) -> float:
+        """How many times larger the errors are than they were thought to be, at least 1: a model that was wrong where
+        it was looked at is less certain elsewhere, too."""
+        errors = [one.error for one in self.seen]
+        fitted = solve(self._among, errors)
+        return max(1.0, math.sqrt(sum(a * b for a, b in zip(errors, fitted, strict=True)) / len(errors)))
 
     def _shared(self, one: Candidate, other: Candidate) -> float:
         return self.bias**2 + self.spread**2 * math.exp(-one.unlike(other))

@@ -18,7 +18,7 @@ from launch.runtime.events import strict
 from launch.tune.predict import Prediction, Subject
 from launch.tune.probe import Probe
 from launch.tune.search import Estimate, Limits, Stop, estimates, fastest
-from launch.tune.space import Space, holds_loss
+from launch.tune.space import Loss, Space, loss_kept
 
 SCHEMA_VERSION = 1
 FILE = "tune.json"
@@ -35,11 +35,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class LossChange:
-    """The losses of the chosen setting against the recipe's own on the same samples. `exact`: both weigh every token
-    alike, so that only rounding differs. `first`, `median`: relative differences, None where not both were measured;
+    """The losses of the chosen setting against the recipe's own on the same samples. `kept`: whether tokens weigh as
+    there, so that only rounding differs. `first`, `median`: relative differences, None where not both were measured;
     `steps`: how many were compared."""
 
-    exact: bool
+    kept: Loss
     first: float | None
     median: float | None
     steps: int
@@ -47,7 +47,7 @@ class LossChange:
     def as_json(self) -> dict[str, Any]:
         return {
             "schema_version": SCHEMA_VERSION,
-            "exact": self.exact,
+            "kept": self.kept.value,
             "first": self.first,
             "median": self.median,
             "steps": self.steps,
@@ -104,12 +104,12 @@ class Record:
         best, base = self.best, self.base
         if best is None:
             return None
-        exact = holds_loss(best.prediction.candidate, self.space.base, self.plan)
+        kept = loss_kept(best.prediction.candidate, self.space.base, self.plan)
         pairs = list(zip(best.losses, base.losses, strict=False)) if base is not None else []
         apart = [abs(one - other) / abs(other) for one, other in pairs if other]
         if not apart:
-            return LossChange(exact, None, None, 0)
-        return LossChange(exact, apart[0], statistics.median(apart), len(apart))
+            return LossChange(kept, None, None, 0)
+        return LossChange(kept, apart[0], statistics.median(apart), len(apart))
 
     def as_json(self) -> dict[str, Any]:
         best, change = self.best, self.loss_change
@@ -177,7 +177,7 @@ class Record:
             "reserved_gib": _rounded(one.memory_gib),
             "padding_share": _rounded(one.padding),
             "losses": [_rounded(loss) for loss in one.losses],
-            "holds_loss": holds_loss(candidate, self.space.base, self.plan),
+            "loss_kept": loss_kept(candidate, self.space.base, self.plan).value,
             "wall_seconds": _rounded(one.wall),
         }
 

@@ -82,12 +82,14 @@ def estimates(
     times = [Seen(one.prediction.candidate, error) for one in probes if (error := one.time_error) is not None]
     time = Belief(rates.bias, rates.spread, tuple(times))
     memory = Belief(MEMORY_BIAS, MEMORY_SPREAD, tuple(_memory_seen(probes, subject)))
+    own = {one.prediction.candidate: error for one in probes if (error := one.memory_error) is not None}
     failed = [one for one in probes if one.verdict == Verdict.out_of_memory]
     found = []
     for one in predictions:
         expected = time.at(one.candidate)
         low, high = expected.between(one.seconds)
-        needed = None if one.memory_gib is None else one.memory_gib * math.exp(memory.at(one.candidate).mean)
+        wrong = own[one.candidate] if one.candidate in own else memory.at(one.candidate).mean
+        needed = None if one.memory_gib is None else one.memory_gib * math.exp(wrong)
         fit = _fit(one, needed, failed, subject, limits)
         found.append(Estimate(one, one.seconds * math.exp(expected.mean), low, high, needed, fit))
     return sorted(found, key=lambda estimate: (estimate.seconds, -estimate.prediction.candidate.per_device))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 from launch.config.compose import Composed
@@ -58,10 +59,14 @@ def space_of(composed: Composed, plan: Plan, installed: Collection[str]) -> Spac
     attentions = choices("recipe.attention", base.attention, _values(trainer, "attention", flashes))
     balances: tuple[Any, ...] = (False,)
     if has_word("balanced"):
-        balances = choices("recipe.balanced", base.balanced, (False, True))
+        balances = choices("recipe.balanced", base.balanced, _values(trainer, "balanced", (False, True)))
     every = itertools.product(sizes, modes, packings, checkpointings, ligers, attentions, balances)
     candidates = [Candidate(*values, averaging=base.averaging) for values in every]
-    others = [one for one in candidates if one != base and _is_sensible(one, plan.batch.width)]
+    sensible = [one for one in candidates if one != base and _is_sensible(one, plan.batch.width)]
+    weighs = TOKENS in _values(trainer, "loss_averaging", (TOKENS,)) and "recipe.loss_averaging" not in said
+    if weighs and any(loss_kept(one, base, plan) == Loss.micro_batches for one in sensible):
+        left_out.append("other means of micro batches: where those would change, recipe.loss_averaging=tokens")
+    others = [_token_weighted(one, base, plan) if weighs else one for one in sensible]
     return Space(base, (base, *others), tuple(held), tuple(left_out))
 
 
@@ -80,19 +85,33 @@ def base_of(plan: Plan) -> Candidate:
     )
 
 
-def holds_loss(candidate: Candidate, base: Candidate, plan: Plan) -> bool:
-    """Whether every sample's tokens weigh in the loss as in the recipe's own setting.
+class Loss(StrEnum):
+    """How tokens weigh in the loss, against the recipe's own setting. `token_weighted`: every token of the global batch
+    alike, at every setting, where the recipe weighs them by their micro batches; `micro_batches`: by other ones."""
+
+    same = "same"
+    token_weighted = "token_weighted"
+    micro_batches = "micro_batches"
+
+
+def loss_kept(candidate: Candidate, base: Candidate, plan: Plan) -> Loss:
+    """What a setting does to the loss.
 
     open-instruct's SFT takes the mean over the tokens of a micro batch and the mean of those (finetune.py:820), so
-    that another micro batch weighs tokens otherwise, unless every token weighs alike. TRL divides by the tokens of
-    the whole step (transformers trainer.py, num_items_in_batch), and DPO's means are over pairs.
+    that other micro batches weigh tokens otherwise, unless every token weighs alike. TRL divides by the tokens of the
+    whole step (transformers trainer.py, num_items_in_batch), and DPO's means are over pairs.
     """
     if plan.config.stage.kind != Kind.sft or plan.config.trainer.family == Family.trl:
-        return True
-    if candidate.averaging != base.averaging:
-        return False
-    alike = candidate.averaging == TOKENS
-    return alike or (candidate.per_device == base.per_device and candidate.balanced == base.balanced)
+        return Loss.same
+    if candidate.averaging == TOKENS:
+        return Loss.same if base.averaging == TOKENS else Loss.token_weighted
+    dealt_alike = candidate.balanced == base.balanced or candidate.per_device == 1
+    return Loss.same if candidate.per_device == base.per_device and dealt_alike else Loss.micro_batches
+
+
+def _token_weighted(candidate: Candidate, base: Candidate, plan: Plan) -> Candidate:
+    changes = loss_kept(candidate, base, plan) == Loss.micro_batches
+    return replace(candidate, averaging=TOKENS) if changes else candidate
 
 
 def _averaging(plan: Plan) -> str | None:

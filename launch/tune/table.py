@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from launch.tune.probe import Probe, Verdict
 from launch.tune.record import Record, State
 from launch.tune.search import Estimate, Fit, Stop
+from launch.tune.space import Loss
 
 HEADS = ("setting", "predicted", "measured", "s/step", "memory", "loss", "verdict")
 PREDICTED = ("setting", "per second", "s/step", "between", "memory", "padding", "longest/mean", "fits")
@@ -115,10 +116,12 @@ def loss_line(record: Record) -> str:
     measured = ""
     if change.median is not None and change.first is not None:
         measured = f" ({change.first:.2%} apart at the first step, {change.median:.2%} in the median of {change.steps})"
-    if change.exact:
-        return f"The loss is the recipe's own: every sample weighs as before{measured}."
+    if change.kept == Loss.same:
+        return f"The loss is the recipe's own: every token weighs as before{measured}."
     how = measured or "; by how much was not measured"
-    return f"It changes the loss: a micro batch's mean is over other samples, so tokens weigh differently{how}."
+    if change.kept == Loss.token_weighted:
+        return f"It changes the loss: every token weighs alike, no longer by its micro batch{how}."
+    return f"It changes the loss: tokens weigh by other micro batches{how}."
 
 
 def verdict_line(record: Record) -> str:
