@@ -68,8 +68,9 @@ def probe_of(prediction: Prediction, measured: Measured, folder: str, skip: int,
     """What a run tells; the first `skip` steps do not count for its speed."""
     outcome, speed = measured.outcome, speed_of(measured, skip)
     memory = measured.values("memory_reserved_gib") or measured.values("memory_gib")
-    verdict = _verdict(measured)
-    measures = verdict == Verdict.measured and speed is not None
+    verdict, losses = _verdict(measured), tuple(measured.values("loss"))
+    broken = "a loss is not finite" if not all(map(math.isfinite, losses)) else None
+    measures = verdict == Verdict.measured and speed is not None and broken is None
     return Probe(
         prediction=prediction,
         verdict=verdict if measures or verdict != Verdict.measured else Verdict.failed,
@@ -80,10 +81,10 @@ def probe_of(prediction: Prediction, measured: Measured, folder: str, skip: int,
         unit=speed.unit if speed else "tokens",
         memory_gib=max(memory) if memory else None,
         padding=padding_share(measured),
-        losses=tuple(measured.values("loss")),
+        losses=losses,
         wall=outcome.seconds,
         reused=reused,
-        why=outcome.cause or (None if measures else "it logged no step with a clock"),
+        why=outcome.cause or broken or (None if measures else "it logged no step with a clock"),
     )
 
 

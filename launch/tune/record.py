@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,7 +107,7 @@ class Record:
             return None
         kept = loss_kept(best.prediction.candidate, self.space.base, self.plan)
         pairs = list(zip(best.losses, base.losses, strict=False)) if base is not None else []
-        apart = [abs(one - other) / abs(other) for one, other in pairs if other]
+        apart = [abs(one - other) / abs(other) for one, other in pairs if other and math.isfinite(one + other)]
         if not apart:
             return LossChange(kept, None, None, 0)
         return LossChange(kept, apart[0], statistics.median(apart), len(apart))
@@ -224,4 +225,4 @@ def _estimate(one: Estimate) -> dict[str, Any]:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")

@@ -1,0 +1,97 @@
+"""The overlay: what `+tuned=NAME` composes, where it warns, what the command line still decides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launch.config.origins import Origin
+from launch.measure.files import write_whole
+from launch.planning.plan import Plan, build_plan
+from launch.planning.tuned import Here
+from launch.tune.overlay import overlay_path, overlay_text
+from launch.tune.record import Record
+from tests.conftest import composed, fixed_machine
+from tests.tune.searches import CARD, measured, record_in
+
+STAGE = ("stage=sft", "gpus=8")
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    """A search whose overlay is written where the configuration finds it."""
+    monkeypatch.delenv("LAUNCH_CONFIG_DIR", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    found = record_in(tmp_path, *STAGE, "recipe.liger=true")
+    best = next(one for one in found.estimates if one.prediction.candidate.mode == "zero2" and one.open).prediction
+    found.probes = [measured(best, best.seconds)]
+    path = overlay_path("it", {"XDG_CONFIG_HOME": str(tmp_path / "config")})
+    write_whole(path.parent, {path.name: overlay_text(found)})
+    return found
+
+
+def plan(*words: str, here: Here | None = None) -> Plan:
+    machine = fixed_machine()
+    return build_plan(composed(*words), replace(machine, here=lambda: here or Here()))
+
+
+def warnings(found: Plan) -> list[str]:
+    return [str(one) for one in found.warnings if one.id == "tuned_elsewhere"]
+
+
+def test_it_says_the_setting_and_nothing_that_was_held(record: Record) -> None:
+    assert record.best is not None
+    best = record.best.prediction.candidate
+    found = plan(*STAGE, "recipe.liger=true", "+tuned=it")
+    assert found.parallel.mode == best.mode == "zero2" and found.batch.per_device == best.per_device
+    assert found.config.recipe.packing == best.packing and found.batch.global_ == 128
+    text = overlay_path("it", {"XDG_CONFIG_HOME": str(record.plan.runs.parent / "config")}).read_text(encoding="utf-8")
+    assert "liger" not in yaml.safe_load(text)["recipe"]
+    assert text.startswith("# @package _global_\n# Written by `launch tune`") and best.label(4)[:5] in text
+
+
+def test_the_command_line_still_decides(record: Record) -> None:
+    found = plan(*STAGE, "+tuned=it", "parallel=zero3", "recipe.per_device_batch_size=1")
+    assert found.parallel.mode == "zero3" and found.batch.per_device == 1
+
+
+def test_a_value_says_that_it_comes_from_the_overlay(record: Record) -> None:
+    said = composed(*STAGE, "+tuned=it").origins.of("recipe.per_device_batch_size")
+    assert said.origin == Origin.tuned and said.where is not None and "tuned/it.yaml:" in said.where
+
+
+def test_where_it_was_measured_there_is_no_warning(record: Record) -> None:
+    assert warnings(plan(*STAGE, "+tuned=it")) == []
+    assert warnings(plan(*STAGE, "+tuned=it", here=Here(CARD, {"torch": "2.11.0", "trl": "1"}))) == []
+
+
+def test_another_width_card_version_or_batch_is_warned_of_in_one_sentence(record: Record) -> None:
+    here = Here("NVIDIA A100-SXM4-80GB", {"torch": "2.13.0"})
+    (told,) = warnings(plan("stage=sft", "gpus=4", "recipe.global_batch_size=64", "+tuned=it", here=here))
+    for part in (
+        "width gpu8, here gpu4",
+        "global batch 128, here 64",
+        "card NVIDIA H200, here NVIDIA A100",
+        "torch 2.11.0",
+    ):
+        assert part in told
+
+
+def test_the_plans_identity_is_that_of_the_same_words_said_by_hand(record: Record) -> None:
+    assert record.best is not None
+    words = record.best.prediction.candidate.words()
+    assert plan(*STAGE, "recipe.liger=true", "+tuned=it").identity == plan(*STAGE, *words).identity
+
+
+def test_an_overlay_that_is_not_there_is_said(record: Record) -> None:
+    from launch.errors import UserError
+
+    with pytest.raises(UserError, match=r"there is no tuned 'its'; did you mean 'it'"):
+        composed(*STAGE, "+tuned=its")
+
+
+def test_the_folder_that_launch_config_dir_names_is_taken(tmp_path: Path) -> None:
+    assert overlay_path("x", {"LAUNCH_CONFIG_DIR": str(tmp_path)}) == tmp_path / "tuned" / "x.yaml"

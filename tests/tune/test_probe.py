@@ -1,0 +1,62 @@
+"""What a run's record says of a probe."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.measure.measured import Measured, setup_of
+from launch.runtime.folder import Outcome
+from launch.tune.probe import Probe, Verdict, probe_of
+from tests.tune.searches import record_in
+
+DONE = Outcome(exit_code=0, seconds=50.0, steps=4, last_loss=2.0)
+
+
+def steps(*losses: float, **other: Any) -> tuple[dict[str, Any], ...]:
+    first = {"tokens": 80_000, "memory_gib": 50.0, "memory_reserved_gib": 60.0, "seconds": 2.0} | other
+    return tuple({"step": number, "loss": loss} | first for number, loss in enumerate(losses, 1))
+
+
+@pytest.fixture
+def probed(tmp_path: Path) -> Any:
+    record = record_in(tmp_path)
+
+    def make(outcome: Outcome, logged: tuple[dict[str, Any], ...]) -> Probe:
+        found = Measured(setup_of(record.plan, 4), outcome, logged)
+        return probe_of(record.predictions[0], found, "folder", skip=1)
+
+    return make
+
+
+def test_a_finished_run_is_measured(probed: Any) -> None:
+    probe = probed(DONE, steps(2.2, 2.1, 2.0, 1.9))
+    assert probe.verdict == Verdict.measured and probe.seconds == 2.0 and probe.per_second == 40_000
+    assert probe.memory_gib == 60.0 and probe.memory_error == pytest.approx(math.log(60 / probe.prediction.probe_gib))
+    assert probe.step_seconds == pytest.approx(probe.prediction.step.dealt.real / 40_000)
+
+
+@pytest.mark.parametrize(
+    ("code", "cause_id", "verdict"),
+    [(1, "out_of_memory", Verdict.out_of_memory), (1, "missing_package", Verdict.failed), (130, None, "interrupted")],
+)
+def test_one_that_ended_otherwise_is_told_by_its_cause(
+    probed: Any, code: int, cause_id: str | None, verdict: str
+) -> None:
+    probe = probed(replace(DONE, exit_code=code, cause="rank 0: so it was", cause_id=cause_id), steps(2.2))
+    assert probe.verdict == verdict and probe.seconds is None and probe.why == "rank 0: so it was"
+    assert probe.time_error is None
+
+
+def test_a_loss_that_is_not_finite_is_no_measurement(probed: Any) -> None:
+    probe = probed(DONE, steps(2.2, float("nan"), 2.0))
+    assert probe.verdict == Verdict.failed and probe.why == "a loss is not finite" and probe.per_second is None
+
+
+def test_steps_without_a_clock_are_none_either(probed: Any) -> None:
+    probe = probed(DONE, steps(2.2, 2.1, seconds=None))
+    assert probe.verdict == Verdict.failed and probe.why == "it logged no step with a clock"
