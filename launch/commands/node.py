@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.commands.machine import this_machine
@@ -17,7 +14,8 @@ from launch.commands.run import carry_out, execution, say_finished
 from launch.config.compose import Composed, compose
 from launch.config.line import Line
 from launch.config.schema import GuardsConfig
-from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError
+from launch.lifecycle.checkpoints import Checkpoint
 from launch.lifecycle.lock import held
 from launch.lifecycle.model_folder import faults_of_model
 from launch.lifecycle.resume import is_finished
@@ -30,54 +28,106 @@ from launch.runtime.oversight import oversight
 from launch.runtime.progress import Display, display_for
 from launch.runtime.supervise import Execution, supervise
 from launch.slurm.allocation import Allocation, this_allocation
-from launch.slurm.ask import ask_once
 from launch.slurm.jobs import JobFolder
 from launch.slurm.peers import Lost, Peers, nodes_said
 from launch.slurm.port import rendezvous_port
+from launch.slurm.requeue import cancel, claim, requeue
+from launch.slurm.signals import NodeSignals
 from launch.slurm.signpost import Signpost, read_signpost
+from launch.slurm.survival import last_checkpoint, started_again, why_not_again
 
 _POLL = 0.2  # seconds
+_TIME_IS_UP = "the time limit is near"
 
 
 def node(line: Line) -> int:
     """Run this node's share of the composed stage. Raises UserError; returns the exit code of this node's task."""
-    return compose(line, _node)
+    first = os.environ.get("SLURM_NODEID") == "0"
+    signals = NodeSignals(lambda: _say(f"Slurm warns: {_TIME_IS_UP}") if first else None)
+    with signals.heard():
+        return compose(line, lambda composed: _node(composed, signals))
 
 
-def _node(composed: Composed) -> int:
+@dataclass(frozen=True)
+class _Task:
+    """What a node's task knows: its place in the job, the folder of this start of the job, the other nodes."""
+
+    plan: Plan
+    here: Allocation
+    attempt: Path
+    peers: Peers
+    signals: NodeSignals
+
+    @property
+    def leads(self) -> bool:
+        return self.here.node_rank == 0
+
+    @property
+    def record(self) -> Path:
+        """Where a node's logs and its end are: the run folder for node 0, nodes/N in it for the others."""
+        return self.plan.folder if self.leads else self.plan.folder / "nodes" / str(self.here.node_rank)
+
+    def told(self, lost: Lost) -> str:
+        return f"node {self.here.hosts[lost.node_rank]} {'was lost' if lost.silent else 'failed'}: {lost.cause}"
+
+
+def _node(composed: Composed, signals: NodeSignals) -> int:
     here = this_allocation(os.environ)
     if here.restarts:  # what was asked of the first start: a requeued job goes on with what that one left
         composed = replace(composed, config=replace(composed.config, restart=False))
     plan = build_plan(composed, this_machine(composed))
     _refuse(plan, here)
     attempt = JobFolder.of(plan.runs, plan.stage, plan.name).path / f"{here.job_id}.{here.restarts}"
-    peers = Peers(attempt, here.node_rank, len(here.hosts), plan.config.cluster.heartbeat, _end_this_node(here))
+
+    def lost(found: Lost) -> None:
+        _say(task.told(found))
+        signals.end()
+
+    peers = Peers(attempt, here.node_rank, len(here.hosts), plan.config.cluster.heartbeat, lost)
+    task = _Task(plan, here, attempt, peers, signals)
+    before = last_checkpoint(plan) if task.leads else None
     cause: str | None = "it did not start"
+    code = EXIT_REFUSED
     peers.start()
     try:
-        lead = here.node_rank == 0
-        code = _lead(plan, composed, here, attempt, peers) if lead else _follow(plan, here, attempt, peers)
-        outcome = last_outcome(_record(plan, here))
-        cause = (outcome.cause if outcome else None) or f"exit code {code}"
-        cause = cause if code else None
+        code = _lead(task, composed) if task.leads else _follow(task)
+        outcome = last_outcome(task.record)
+        cause = ((outcome.cause if outcome else None) or f"exit code {code}") if code else None
     except UserError as error:
         cause = str(error.problems[0])
         raise
     finally:
-        peers.finish(cause)
-        if peers.lost and peers.lost.silent:  # srun would wait for that node's task for as long as Slurm does
-            with contextlib.suppress(UserError):  # a container without Slurm's commands
-                ask_once(["scancel", here.job_id])
+        peers.settle(cause)
+        _survive(task, code, before)
+        peers.finish()
     return code
 
 
-def _end_this_node(here: Allocation) -> Callable[[Lost], None]:
-    def end(lost: Lost) -> None:
-        print(f"launch: {_told(lost, here)}", file=sys.stderr, flush=True)
-        if threading.main_thread().is_alive():
-            os.kill(os.getpid(), signal.SIGTERM)
+def _say(text: str) -> None:
+    print(f"launch: {text}", file=sys.stderr, flush=True)
 
-    return end
+
+def _survive(task: _Task, code: int, before: Checkpoint | None) -> None:
+    """At the end of this node's share: start the job again where that is worth it. A job that lost a node is ended in
+    any case: srun would wait for that node's task for as long as Slurm does."""
+    lost = task.peers.lost if task.peers.lost and task.peers.lost.silent else None
+    time_is_up = task.leads and task.signals.time_is_up and code == EXIT_INTERRUPTED
+    if not (lost or time_is_up) or not claim(task.attempt, "requeue"):
+        return
+    here, now = task.here, last_checkpoint(task.plan)
+    if code != EXIT_DONE:
+        why_not = why_not_again(task.plan, here, lost=lost is not None, before=before, now=now)
+        if why_not is None:
+            done, said = requeue(here, task.plan.config.cluster.requeues, here.hosts[lost.node_rank] if lost else None)
+            if done:
+                _say("; ".join(said))
+                return
+            why_not = said[0]
+        goes_on = f"goes on from {now.path.name}" if now else "has no checkpoint to go on from"
+        _say(f"job {here.job_id} is not requeued: {why_not}. Submitted again, this run {goes_on}")
+    if lost:
+        with contextlib.suppress(UserError):  # a container without Slurm's commands
+            cancel(here)
 
 
 def _refuse(plan: Plan, here: Allocation) -> None:
@@ -98,36 +148,43 @@ def _refuse(plan: Plan, here: Allocation) -> None:
             raise UserError(Problem("incomplete_model", f"{model.local} is no complete model: {faults[0]}"))
 
 
-def _lead(plan: Plan, composed: Composed, here: Allocation, attempt: Path, peers: Peers) -> int:
+def _lead(task: _Task, composed: Composed) -> int:
     """Node 0: checks, records, tells the others, shows the progress."""
+    plan, here = task.plan, task.here
     redactor = Redactor(os.environ)
     display = display_for(sys.stdout)
     for warning in plan.warnings:
         display.say(f"warning: {redactor.redact_text(str(warning))}")
     if is_finished(plan):
         say_finished(plan, display)
-        Signpost(plan.identity).put_up(attempt)
+        Signpost(plan.identity).put_up(task.attempt)
         return EXIT_DONE
+    if here.restarts:
+        display.say(f"job {here.job_id} starts again, for the {here.restarts}. time")
+        plan = started_again(plan, display.say)
 
     def ranks(started: Plan, folder: RunFolder, display: Display, redactor: Redactor) -> Outcome:
-        if len(here.hosts) == 1:
-            return supervise(execution(started), folder, display, redactor)
-        signpost = Signpost(started.identity, started.command, here.host, rendezvous_port(here.job_id))
-        display.say(f"job {here.job_id} on {', '.join(here.hosts)}; rank 0 listens on {here.host}:{signpost.port}")
-        signpost.put_up(attempt)
-        outcome = supervise(_share(started, signpost, here), folder, display, redactor)
-        return _with_the_others(outcome, peers, here)
+        share = execution(started)
+        if len(here.hosts) > 1:
+            signpost = Signpost(started.identity, started.command, here.host, rendezvous_port(here.job_id))
+            display.say(f"job {here.job_id} on {', '.join(here.hosts)}; rank 0 listens on {here.host}:{signpost.port}")
+            signpost.put_up(task.attempt)
+            share = _share(started, signpost, here)
+        with task.signals.while_ranks_run():
+            outcome = supervise(share, folder, display, redactor)
+        return _ended(task, outcome)
 
     with held(plan.folder, display.say):
         return carry_out(plan, composed, redactor, display, ranks)
 
 
-def _follow(plan: Plan, here: Allocation, attempt: Path, peers: Peers) -> int:
+def _follow(task: _Task) -> int:
     """Any other node: waits for node 0's word and runs its share; its logs are in nodes/N of the run folder."""
-    signpost = read_signpost(attempt)
+    plan, here = task.plan, task.here
+    signpost = read_signpost(task.attempt)
     while signpost is None:
         time.sleep(_POLL)
-        signpost = read_signpost(attempt)
+        signpost = read_signpost(task.attempt)
     if signpost.identity != plan.identity:
         message = f"{here.host} plans {plan.identity} and {here.hosts[0]} {signpost.identity}"
         cure = "the nodes have different files: another checkout, configuration, or versions of the trainer's packages"
@@ -135,20 +192,12 @@ def _follow(plan: Plan, here: Allocation, attempt: Path, peers: Peers) -> int:
     if not signpost.command:
         return EXIT_DONE
     redactor = Redactor(os.environ)
-    folder = RunFolder(_record(plan, here), redactor)
+    folder = RunFolder(task.record, redactor)
     folder.create()
-    outcome = supervise(_share(plan, signpost, here), folder, _Quiet(here.host), redactor)
-    folder.finish(_with_the_others(outcome, peers, here))
+    with task.signals.while_ranks_run():
+        outcome = supervise(_share(plan, signpost, here), folder, _Quiet(here.host), redactor)
+    folder.finish(_ended(task, outcome))
     return outcome.exit_code
-
-
-def _record(plan: Plan, here: Allocation) -> Path:
-    """Where a node's logs and its end are: the run folder for node 0, nodes/N in it for the others."""
-    return plan.folder / "nodes" / str(here.node_rank) if here.node_rank else plan.folder
-
-
-def _told(lost: Lost, here: Allocation) -> str:
-    return f"node {here.hosts[lost.node_rank]} {'was lost' if lost.silent else 'failed'}: {lost.cause}"
 
 
 def _share(plan: Plan, signpost: Signpost, here: Allocation) -> Execution:
@@ -164,13 +213,23 @@ def _share(plan: Plan, signpost: Signpost, here: Allocation) -> Execution:
     return replace(execution(plan), argv=filled(signpost.command, place), ranks=ranks, oversight=watched)
 
 
-def _with_the_others(outcome: Outcome, peers: Peers, here: Allocation) -> Outcome:
-    """The outcome of this node; one that was ended because another node failed has that node's cause."""
+def _ended(task: _Task, outcome: Outcome) -> Outcome:
+    """The outcome of this node's ranks, with what the other nodes and Slurm know of it: ranks that were ended because
+    another node failed have that node's cause, and so have those that fell over the connection to a lost one."""
     if outcome.exit_code == EXIT_DONE:
         return outcome
-    if peers.lost is not None and outcome.exit_code == EXIT_INTERRUPTED:
-        return replace(outcome, exit_code=EXIT_FAILED, cause=_told(peers.lost, here))
-    others = nodes_said(peers.failures(), here.hosts)
+    task.peers.settle(outcome.cause)
+    lost, ended = task.peers.lost, outcome.exit_code == EXIT_INTERRUPTED
+    own = (outcome.cause,) if outcome.cause and not ended else ()
+    if lost is not None and lost.silent:
+        return replace(outcome, exit_code=EXIT_FAILED, cause=task.told(lost), detail=(*own, *outcome.detail))
+    if task.signals.time_is_up and outcome.exit_code in (EXIT_FAILED, EXIT_INTERRUPTED):
+        return replace(outcome, exit_code=EXIT_INTERRUPTED, cause=_TIME_IS_UP, detail=(*own, *outcome.detail))
+    if lost is not None and ended:
+        return replace(outcome, exit_code=EXIT_FAILED, cause=task.told(lost))
+    blamed = f"node {task.here.host} "  # those that only say that this one failed
+    failures = {rank: cause for rank, cause in task.peers.failures().items() if not cause.startswith(blamed)}
+    others = nodes_said(failures, task.here.hosts)
     return replace(outcome, detail=(*outcome.detail, *others)) if others else outcome
 
 

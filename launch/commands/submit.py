@@ -199,7 +199,7 @@ def job_of(plan: Plan, composed: Composed, output: str, *, exports: Mapping[str,
 def _for_sbatch_alone(word: str) -> bool:
     """Whether an override is about the batch script, and nothing that a node asks."""
     key = override_key(word)
-    return key.startswith("cluster.") and key != "cluster.heartbeat"
+    return key.startswith("cluster.") and key not in ("cluster.heartbeat", "cluster.requeues")
 
 
 def _write(link: Link) -> None:

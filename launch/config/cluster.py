@@ -48,3 +48,5 @@ class ClusterConfig:
     python: str | None = None  # the launcher's interpreter on the nodes; null: the one that submits
     shared: list[str] = field(default_factory=list)  # folders that all nodes see; empty: not checked
     heartbeat: float = 20.0  # seconds of silence after which a node counts as lost; 0: never
+    warn_before: int = 120  # seconds ahead of the time limit at which Slurm warns the job (USR2), which ends; 0: never
+    requeues: int = 5  # how often a job is started again after its time limit or the loss of a node; 0: never

@@ -16,6 +16,7 @@ _TIME = re.compile(r"\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}|UNLIMITED", re.IGNOREC
 _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _WORDS = ("partition", "account", "qos", "constraint", "exclude", "reservation", "gpu_type", "interface")
+_WARN_AT_MOST = 65_535  # seconds; sbatch(1), --signal
 _OWN_OPTIONS = ("--nodes", "-N", "--ntasks-per-node", "--job-name", "-J", "--output", "-o", "--array", "-a")
 
 
@@ -42,6 +43,12 @@ def _forms(cluster: ClusterConfig) -> Iterator[Problem]:
     if 0 < cluster.heartbeat < 5 or cluster.heartbeat < 0:
         cure = "say 5 seconds or more, or 0 for none"
         yield Problem("bad_cluster_value", f"cluster.heartbeat={cluster.heartbeat} is too short", "heartbeat", cure)
+    if cluster.warn_before and not 30 <= cluster.warn_before <= _WARN_AT_MOST:
+        message = f"cluster.warn_before={cluster.warn_before} is no time that Slurm and the job's end can do with"
+        cure = f"say 30 to {_WARN_AT_MOST} seconds, or 0 for no warning"
+        yield Problem("bad_cluster_value", message, "warn_before", cure)
+    if cluster.requeues < 0:
+        yield Problem("bad_cluster_value", f"cluster.requeues={cluster.requeues}", "requeues", "say 0 or more")
 
 
 def _lists(cluster: ClusterConfig, redactor: Redactor) -> Iterator[Problem]:

@@ -67,16 +67,17 @@ class JobFolder:
 
 
 def living(folder: JobFolder) -> list[Submitted]:
-    """The user's jobs of this folder's script that Slurm has, submitted by us or by hand.
+    """The user's jobs of this folder's script that Slurm has or will start again, submitted by us or by hand.
 
     Raises UserError (`no_slurm`, `slurm_silent`).
     """
-    answer = ask(["squeue", "--noheader", "--me", "--format=%A|%T|%r|%o"])
+    answer = ask(["squeue", "--noheader", "--me", "--format=%A|%T|%r|%e|%o"])
     if answer.status:
         raise UserError(Problem("slurm_silent", f"squeue does not tell the jobs there are: {answer.words}"))
     found = []
     for line in answer.output.splitlines():
-        job_id, state, reason, command = (line.split("|", 3) + [""] * 4)[:4]
-        if command.strip() == str(folder.script) and state != "COMPLETING":
+        job_id, state, reason, end, command = (line.split("|", 4) + [""] * 5)[:5]
+        over = state == "COMPLETING" and end[:1].isdigit()  # one that was requeued has no end, and comes again
+        if command.strip() == str(folder.script) and not over:
             found.append(Submitted(job_id.strip(), state, reason))
     return found

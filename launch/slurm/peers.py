@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import threading
 import time
@@ -17,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 INTERVAL = 1.0  # seconds between two signs of life
+_HURRIED = 0.2  # the same once this node's ranks have ended
 _FIRST = 300.0  # seconds until a node's first sign: on many nodes Python itself takes a while to be read
-_END = 40.0  # seconds in which the other nodes may end after this one; a tear-down takes 15 at most
+_AT_MOST = 300.0  # seconds that a node whose ranks failed waits for node 0 at most
+_END = 40.0  # seconds in which the other nodes may end after this one, or ask Slurm; a tear-down takes 15 at most
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,11 @@ class Lost:
 
 class Peers:
     """This node's sign of life, and its watch over the others. `limit`: seconds of silence, 0: silence is let pass;
-    `on_lost` is called once, from the watching thread."""
+    `on_lost` is called once, from the watching thread. `lost`: who failed first, or, whenever there is one, who fell
+    silent: when a machine dies the ranks of the others fail of it at once, and its silence shows only later.
+
+    A node's sign says that it is `alive`, that its ranks have `failed` or are `done`, or that all is `over`.
+    """
 
     def __init__(
         self,
@@ -47,9 +54,10 @@ class Peers:
         self.lost: Lost | None = None
         self._folder, self._rank, self._limit, self._on_lost, self._clock = folder, node_rank, limit, on_lost, clock
         self._watched = [rank for rank in range(nodes) if rank != node_rank] if node_rank == 0 else [0]
+        self._living = set(self._watched)
         self._seen: dict[int, tuple[Any, float]] = {}
-        self._began = clock()
-        self._count = 0
+        self._state, self._cause = "alive", ""
+        self._rounds = self._count = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
 
@@ -58,28 +66,36 @@ class Peers:
         self.sign("alive")
         self._thread.start()
 
-    def finish(self, cause: str | None) -> None:
-        """The last sign: that this node is through, or why it failed. Returns when the watched nodes have ended too:
-        srun kills every task as soon as one has failed, and node 0 has a record to write."""
+    def settle(self, cause: str | None) -> None:
+        """Say that this node's ranks are through, or why they failed. Returns when the watched nodes have said so too
+        or fell silent: only then it is known whose fault it was."""
+        if self._state == "alive":
+            self._state, self._cause = ("done", "") if cause is None else ("failed", cause)
+        patience = self._limit + (_END if cause is None or self._rank == 0 else _AT_MOST)
+        began, rounds = self._clock(), self._rounds
+        while self._clock() - began < patience:
+            if self._rounds >= rounds + 2 and not self._living:
+                return
+            time.sleep(0.1)
+
+    def finish(self) -> None:
+        """The last sign, after `settle`. Node 0 is the last to leave, because srun kills every task as soon as one has
+        failed, and node 0 has a record to write and perhaps a requeue to ask for."""
+        if self._rank:
+            seen: tuple[Any, float] = None, self._clock()
+            while not (self.lost and self.lost.silent) and self._clock() - seen[1] < max(self._limit, _END):
+                told = self._read(0)
+                if told != seen[0]:
+                    seen = told, self._clock()
+                if told is not None and told["state"] in ("done", "over"):
+                    break
+                time.sleep(0.1)
+        elif self._state == "failed":
+            self._state = "over"
         self._stop.set()
         self._thread.join()
-        self.sign("done" if cause is None else "failed", cause or "")
-        patience = None if cause is None and self._rank else _END
-        ended = self._clock()
-        seen: dict[int, tuple[Any, float]] = {}
-        waiting = {
-            rank for rank in self._watched if not (self.lost and self.lost.silent and self.lost.node_rank == rank)
-        }
-        while waiting and (patience is None or self._clock() - ended < patience):
-            for rank in list(waiting):
-                told = self._read(rank)
-                if seen.get(rank, (None, 0.0))[0] != told or rank not in seen:
-                    seen[rank] = (told, self._clock())
-                silent = self._clock() - seen[rank][1] > max(self._limit, _END)
-                if silent or (told is not None and told["state"] != "alive"):
-                    waiting.remove(rank)
-            if waiting:
-                time.sleep(0.1)
+        with contextlib.suppress(OSError):
+            self.sign(self._state, self._cause)
 
     def failures(self) -> dict[int, str]:
         """What the watched nodes said of their own failures, by node."""
@@ -87,27 +103,31 @@ class Peers:
         return {rank: one["cause"] for rank, one in told.items() if one and one["state"] == "failed"}
 
     def look(self) -> Lost | None:
-        """One round: say that this node lives and see who does not. None: all do."""
+        """One round: say how this node is and see who does not live. None: all do."""
         began = self._clock()
-        self.sign("alive")
-        found = None
+        self.sign(self._state, self._cause)
+        limit = self._limit or (math.inf if self._state == "alive" else _END)
+        failed = silent = None
+        living = set()
         for rank in self._watched:
-            told = self._read(rank)
-            before = self._seen.get(rank)
-            if told and told["state"] == "failed":
-                return Lost(rank, told["cause"], silent=False)
-            if before is None or before[0] != told:
-                if told is not None or before is None:
-                    self._seen[rank] = (told, began)
+            told, before = self._read(rank), self._seen.get(rank)
+            if told and told["state"] != "alive":
+                failed = failed or (Lost(rank, told["cause"], silent=False) if told["cause"] else None)
                 continue
-            limit = max(self._limit, _FIRST) if told is None else self._limit
-            if self._limit and (told is None or told["state"] == "alive") and began - before[1] > limit:
-                found = found or Lost(rank, f"no sign of life for {began - before[1]:.0f} s", silent=True)
-        return found
+            if before is None or (told is not None and before[0] != told):
+                self._seen[rank] = before = (told, began)
+            quiet = began - before[1]
+            if quiet > (max(limit, _FIRST) if before[0] is None else limit):
+                silent = silent or Lost(rank, f"no sign of life for {quiet:.0f} s", silent=True)
+            else:
+                living.add(rank)
+        self._living = living
+        self._rounds += 1
+        return silent or failed
 
     def _run(self) -> None:
         last = self._clock()
-        while not self._stop.wait(INTERVAL):
+        while not self._stop.wait(INTERVAL if self._state == "alive" else _HURRIED):
             now = self._clock()
             if self._limit and now - last > self._limit / 2:
                 # this machine was suspended, or the file system hung for everybody: nobody is to blame for silence
@@ -115,23 +135,16 @@ class Peers:
             last = now
             with contextlib.suppress(OSError):
                 found = self.look()
-                if found is not None:
-                    self.lost = found
-                    self._on_lost(found)
-                    self._beat_on()
-                    return
-
-    def _beat_on(self) -> None:
-        """The tear-down takes seconds, in which the others must not blame this node."""
-        while not self._stop.wait(INTERVAL):
-            with contextlib.suppress(OSError):
-                self.sign("alive")
+                if found is not None and (self.lost is None or (found.silent and not self.lost.silent)):
+                    first, self.lost = self.lost is None, found
+                    if first:
+                        self._on_lost(found)
 
     def _path(self, rank: int) -> Path:
         return self._folder / f"node-{rank}.json"
 
     def sign(self, state: str, cause: str = "") -> None:
-        """Write this node's sign: it is `alive`, `done` or `failed`."""
+        """Write this node's sign."""
         self._count += 1
         told = {"schema_version": 1, "state": state, "count": self._count, "cause": cause, "pid": os.getpid()}
         temporary = self._path(self._rank).with_suffix(".new")

@@ -76,7 +76,10 @@ def _options(job: Job) -> list[str]:
         value = getattr(cluster, name)
         if value is not None:
             found.append(f"--{name}={value}")
-    found += [f"--output={job.output}", "--open-mode=append", "--no-requeue", *cluster.options]
+    if cluster.warn_before:  # to the nodes' tasks: never USR1, which NCCL uses
+        found.append(f"--signal=USR2@{cluster.warn_before}")
+    again = "--requeue" if cluster.requeues else "--no-requeue"
+    found += [f"--output={job.output}", "--open-mode=append", again, *cluster.options]
     return [_option(each) for each in found]
 
 

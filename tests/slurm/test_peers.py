@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from pathlib import Path
@@ -72,14 +73,41 @@ def test_a_node_that_failed_waits_for_the_end_of_the_others(tmp_path: Path) -> N
     first, second = (Peers(tmp_path, rank, 2, 20.0, lambda _: lost.set()) for rank in range(2))
     first.start()
     second.start()
-    ending = threading.Thread(target=second.finish, args=("out of memory",))
+
+    def end() -> None:
+        second.settle("out of memory")
+        second.finish()
+
+    ending = threading.Thread(target=end)
     ending.start()
     assert lost.wait(30)
-    ending.join(0.5)
-    assert ending.is_alive()
-    first.finish("node n2 failed")
+    first.settle("node n2 failed")
+    assert first.failures() == {1: "out of memory"}
+    ending.join(1.0)
+    assert ending.is_alive()  # node 0 has said that it failed, and not yet that all is over
+    first.finish()
     ending.join(30)
     assert not ending.is_alive()
+
+
+def test_the_silent_node_is_to_blame_and_not_those_that_fell_over_it(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.pass_time(1, 0, 1, 2)
+    nodes.each[1].sign("failed", "connection closed by peer")
+    assert nodes.pass_time(10, 0)[0] == Lost(1, "connection closed by peer", silent=False)
+    assert nodes.pass_time(12, 0)[0] == Lost(2, "no sign of life for 21 s", silent=True)
+
+
+def test_settling_waits_until_it_is_known_who_is_silent(tmp_path: Path) -> None:
+    told: list[Lost] = []
+    first, second = (Peers(tmp_path, rank, 2, 2.0, told.append) for rank in range(2))
+    second.sign("alive")
+    first.start()
+    first.settle("connection closed by peer")
+    assert first.lost is not None and (first.lost.node_rank, first.lost.silent) == (1, True)
+    assert told == [first.lost]
+    first.finish()
+    assert json.loads((tmp_path / "node-0.json").read_text())["state"] == "over"
 
 
 def test_a_slow_start_is_no_silence(tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""The signals of a node's task: Slurm's warning that the time limit is near, and the order to end.
+
+Slurm signals every process of a step, the ranks as well, and USR2 would end them. So this process blocks it before it
+starts anything, its children inherit that, and a thread takes the signal. What it then does is what SIGTERM does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from launch.errors import EXIT_INTERRUPTED
+
+
+class NodeSignals:
+    """`time_is_up`: Slurm has warned. `on_warning` is called once, from a thread."""
+
+    def __init__(self, on_warning: Callable[[], None]) -> None:
+        self.time_is_up = False
+        self._on_warning = on_warning
+        self._started = self._over = self._asked = False
+
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Until the process ends: call it in the main thread, before there are others."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+        threading.Thread(target=self._listen, name="time limit", daemon=True).start()
+        before = signal.signal(signal.SIGTERM, self._terminate)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    @contextlib.contextmanager
+    def while_ranks_run(self) -> Iterator[None]:
+        """In it SIGTERM is somebody else's to handle; after it the record is written, and SIGTERM changes nothing."""
+        self._started = True
+        try:
+            if self._asked:
+                raise SystemExit(EXIT_INTERRUPTED)
+            yield
+        finally:
+            self._over = True
+
+    def end(self) -> None:
+        """What SIGTERM does: the end of the ranks, or of this process while it has none. From any thread."""
+        if not self._over and threading.main_thread().is_alive():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _listen(self) -> None:
+        signal.sigwait({signal.SIGUSR2})
+        self.time_is_up = True
+        self._on_warning()
+        self.end()
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        if not self._started:
+            self._started = True  # the second one must not cut short what the first one has begun to tidy up
+            raise SystemExit(EXIT_INTERRUPTED)

@@ -1,0 +1,76 @@
+"""Whether a job that ended early is worth another start, and how that start begins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from launch.errors import UserError
+from launch.lifecycle.checkpoints import Checkpoint, find_checkpoints
+from launch.lifecycle.lock import STALE, holder_of, lock_path
+from launch.lifecycle.resume import RESUMABLE, how_to_start
+from launch.planning.plan import Plan
+from launch.runtime.oversight import oversight
+from launch.slurm.allocation import Allocation
+
+_POLL = 0.5  # seconds
+
+
+def last_checkpoint(plan: Plan) -> Checkpoint | None:
+    """The newest complete checkpoint: what a run that ends now goes on from. No trainer writes one on demand that all
+    its ranks agree on (transformers' enable_jit_checkpoint lets each rank choose its own step)."""
+    layout = oversight(plan).layout
+    found = [one for one in find_checkpoints(plan.model_dir, layout) if one.complete] if layout else []
+    return found[-1] if found else None
+
+
+def why_not_again(
+    plan: Plan, here: Allocation, *, lost: bool, before: Checkpoint | None, now: Checkpoint | None
+) -> str | None:
+    """Why a job whose time is up, or that `lost` a node, is not requeued; None: it is. `before`, `now`: the last
+    checkpoint when this attempt began and at its end: without a newer one the time limit would end every attempt alike.
+    """
+    limit = plan.config.cluster.requeues
+    if here.restarts >= limit:
+        return (
+            f"it was started again {here.restarts} times (cluster.requeues={limit})" if limit else "cluster.requeues=0"
+        )
+    if plan.trainer not in RESUMABLE:
+        return f"no resume of {plan.trainer} is known to be right"
+    if lost:
+        return None
+    if now is None:
+        every = plan.config.recipe.checkpoint_steps
+        said = f"recipe.checkpoint_steps={every}" if every else "recipe.checkpoint_steps is not set"
+        return f"there is no complete checkpoint ({said})"
+    if before is not None and (before.unit, before.number) == (now.unit, now.number):
+        return f"within its time limit it came to no checkpoint after {now.path.name}, which it began with"
+    return None
+
+
+def started_again(plan: Plan, say: Callable[[str], None]) -> Plan:
+    """The plan of a requeued job's first node, which goes on with what the attempt before left, or, where that was
+    nothing, begins anew: nobody is there to be asked."""
+    _wait_for_the_lock(plan.folder, say)
+    try:
+        how_to_start(plan)
+    except UserError as error:
+        if error.problems[0].id != "nothing_to_resume":
+            raise
+        say(f"{error.problems[0].message}: it begins anew")
+        return replace(plan, config=replace(plan.config, restart=True))
+    return plan
+
+
+def _wait_for_the_lock(folder: Path, say: Callable[[str], None], patience: float = STALE + 15.0) -> None:
+    """Slurm starts a job again when no process of it is left; a lock that is there is of one that could not let go of
+    it, on a machine that is not this one, and gets stale."""
+    path, began = lock_path(folder), time.monotonic()
+    holder = holder_of(path)
+    if holder:
+        say(f"waiting until the lock of {holder[0]} is stale, {STALE:.0f} s after its last heartbeat")
+    while holder and time.monotonic() - began < patience:
+        time.sleep(_POLL)
+        holder = holder_of(path)
