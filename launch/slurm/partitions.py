@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launch.errors import UserError
+from launch.lifecycle.lock import this_process
 from launch.slurm.ask import ask_once
 from launch.slurm.durations import seconds_of
 
@@ -65,9 +66,8 @@ def read_partitions(output: str) -> list[Partition]:
 
 def associations() -> list[tuple[str, list[str]]]:
     """The accounts of this user, with the QOS of each; empty where accounting is off or this user may not ask."""
-    import getpass
-
-    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", "where", f"user={getpass.getuser()}"]
+    user = this_process().user
+    asked = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", "where", f"user={user}"]
     output = told([*asked, "format=Account,QOS"])
     rows = [line.partition("|") for line in (output or "").splitlines() if "|" in line]
     return [(account, [qos for qos in several.split(",") if qos]) for account, _, several in rows]
