@@ -61,8 +61,11 @@ def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
         rank = home / "runs" / "demo" / "waits" / "nodes" / "1" / "logs" / "launcher.log"
         until(lambda: rank.is_file() and "hello" in rank.read_text(), 60)
 
+        slurm.ask("scontrol", "requeue", job)
+        until(lambda: states(slurm, home)["demo/waits"]["state"] == "requeued", 60)
+        assert states(slurm, home)["demo/waits"]["job"]["restarts"] == 1
         stopped = slurm.launch("stop", "waits", cwd=home)
-        assert stopped.stdout.endswith("demo/waits is stopped\n"), stopped.stdout + stopped.stderr
+        assert stopped.stdout.startswith(f"cancelled job {job}, requeued"), stopped.stdout + stopped.stderr
         rest, _ = follower.communicate(timeout=60)
         assert follower.returncode == 0 and "CANCELLED" not in rest
     finally:
