@@ -17,7 +17,7 @@ from launch.planning.plan import build_plan
 from launch.redact import Redactor
 from launch.rollout.loop import Machine, Rules, run_widths
 from launch.rollout.record import Record, WidthRecord, refuse_another
-from launch.rollout.request import SHORT, WIDTHS, Request, read_request
+from launch.rollout.request import SHORT, SUBMIT, WIDTHS, Request, read_request
 from launch.rollout.sameness import differences
 from launch.rollout.table import HEADS, markdown, row, text, verdict_line, width_lines
 from launch.rollout.widths import PlannedWidth, plan_widths
@@ -32,11 +32,11 @@ def rollout(line: Line) -> int:
     """Take the composed stage through its widths. Raises UserError when one of them cannot work; returns the exit
     code: 0 all passed, 3 a gate stopped it or a width was not run, and what the full run returned with then=run."""
     if any(word in _OF_HYDRA for word in line.words):
-        return compose(taken(line, (*WIDTHS, *SHORT))[1], lambda composed: EXIT_DONE)
+        return compose(taken(line, (*WIDTHS, *SHORT, SUBMIT, "dry_run"))[1], lambda composed: EXIT_DONE)
     request = read_request(line)
     planned = plan_widths(
         request,
-        lambda ranks, mode: composed_probe(request.whole(ranks, mode)),
+        lambda width, mode: composed_probe(request.whole(width, mode)),
         lambda one: build_plan(one, this_machine(one)),
     )
     refuse_another(planned)
@@ -110,7 +110,7 @@ def _whole(request: Request, parallel_at_one: str | None, display: Display) -> i
     """The whole stage at the last width, as `run` would: with its own model, and resumed where that was begun."""
     last = request.widths[-1]
     display.say(f"the whole stage at {request.key}={last}")
-    words = request.whole(last, parallel_at_one if last == 1 else None).words
+    words = request.whole(last, parallel_at_one if last.ranks == 1 else None).words
     return run(Line("run", False, words))
 
 

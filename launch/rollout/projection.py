@@ -36,16 +36,16 @@ class Projection:
         }
 
 
-def project(ranks: int, measured: Sequence[Measured], skip: int, price: float | None) -> Projection | None:
-    """The projection for a width of `ranks`: its own measurement, else the widest one's at the same speed a rank.
+def project(ranks: int, width: str, measured: Sequence[Measured], skip: int, price: float | None) -> Projection | None:
+    """The projection for a `width` of `ranks`: its own measurement, else the widest one's at the same speed a rank.
     None before anything was measured, or while the number of steps is not known."""
     known = [one for one in measured if one.finished and one.total_steps and speed_of(one, skip)]
     if not known:
         return None
-    source = next((one for one in known if one.setup.world_size == ranks), known[-1])
+    source = next((one for one in known if one.setup.width == width), known[-1])
     speed = speed_of(source, skip)
     assert speed is not None and source.total_steps is not None
-    own = source.setup.world_size == ranks
+    own = source.setup.width == width
     seconds = speed.step_seconds * source.setup.world_size / ranks
     once = sum(source.phases.get(phase, 0.0) for phase in _BEFORE)
     hours = (once + source.total_steps * seconds) / 3600

@@ -24,25 +24,28 @@ FILE = "rollout.json"
 
 
 class State(StrEnum):
-    """Of a width, and of a rollout as a whole. `planned`: its turn has not come; `not_run`: this machine can't."""
+    """Of a width, and of a rollout as a whole. `planned`: its turn has not come; `not_run`: this machine can't;
+    `submitted`: a Slurm job of its own, or the widths that are left, wait for those before."""
 
     planned = "planned"
     running = "running"
     passed = "passed"
     stopped = "stopped"  # by a gate
     not_run = "not_run"
+    submitted = "submitted"
     interrupted = "interrupted"
 
 
 @dataclass
 class WidthRecord:
     """One width as far as it came. `why`: of not_run, or of one that could not be started. `reused`: it had passed in
-    an earlier call and was not run again."""
+    an earlier call and was not run again. `job_id`: of the Slurm job that runs it."""
 
     planned: PlannedWidth
     state: State = State.planned
     why: str | None = None
     reused: bool = False
+    job_id: str | None = None
     measured: Measured | None = None
     judgements: tuple[Judgement, ...] = ()
     projection: Projection | None = None
@@ -61,6 +64,7 @@ class WidthRecord:
             "state": self.state.value,
             "why": self.why,
             "reused": self.reused,
+            "job_id": self.job_id,
             "folder": str(plan.folder),
             "identity": plan.identity,
             "parallel": plan.parallel.mode.value,
@@ -111,7 +115,7 @@ class Record:
     @property
     def state(self) -> State:
         states = [width.state for width in self.widths]
-        order = (State.interrupted, State.stopped, State.not_run, State.running, State.planned)
+        order = (State.interrupted, State.stopped, State.not_run, State.running, State.submitted, State.planned)
         return next((state for state in order if state in states), State.passed)
 
     def as_json(self) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import pairwise
 
 from launch.config.line import Line, taken
@@ -13,28 +14,64 @@ from launch.errors import Problem, UserError
 WIDTHS = ("gpus", "processes")
 # short for keys of the node `rollout`
 SHORT = ("steps", "then", "price_per_gpu_hour", "parallel_at_one")
+SUBMIT = "submit"
 _NODES = re.compile(r"(\d+)x(\d+)")
+
+
+class Handing(StrEnum):
+    """Which widths become Slurm jobs: none; those from the first on that this machine has no GPUs for; all."""
+
+    none = "none"
+    rest = "rest"
+    all = "all"
+
+    @property
+    def hands_over(self) -> bool:
+        return self != Handing.none
+
+
+@dataclass(frozen=True, order=True)
+class Ask:
+    """One width as it is asked for, of `local` ranks on each of `nodes`. Ordered by the ranks, then by the nodes."""
+
+    ranks: int
+    nodes: int
+
+    @property
+    def local(self) -> int:
+        return self.ranks // self.nodes
+
+    def __str__(self) -> str:
+        return f"{self.nodes}x{self.local}" if self.nodes > 1 else str(self.local)
 
 
 @dataclass(frozen=True)
 class Request:
-    """`key`: gpus or processes; `widths`: ascending; `line`: the command line without them."""
+    """`key`: gpus or processes; `widths`: ascending; `line`: the command line without them and without `handing`."""
 
     key: str
-    widths: tuple[int, ...]
+    widths: tuple[Ask, ...]
     line: Line
+    handing: Handing = Handing.none
+    dry_run: bool = False  # of the jobs
 
-    def whole(self, width: int, parallel: str | None = None) -> Line:
+    def whole(self, width: Ask, parallel: str | None = None) -> Line:
         """The line of a run of the whole stage at one width; `parallel` wins over what the line says."""
         line = taken(self.line, ("parallel",))[1] if parallel else self.line
         mode = (f"parallel={parallel}",) if parallel else ()
-        return replace(line, words=(*line.words, f"{self.key}={width}", *mode))
+        nodes = (f"nodes={width.nodes}",) if width.nodes > 1 else ()
+        return replace(line, words=(*line.words, f"{self.key}={width.local}", *nodes, *mode))
+
+    @property
+    def asked(self) -> str:
+        """The word that asks for the widths: gpus=1,2,2x8."""
+        return f"{self.key}={','.join(str(width) for width in self.widths)}"
 
 
 def read_request(line: Line) -> Request:
     """Take the widths from the line. Raises UserError: `no_widths`, `bad_width`, `widths_not_ascending`,
-    `widths_repeated`, `several_nodes`, `rollout_alone`."""
-    said, rest = taken(line, (*WIDTHS, *SHORT))
+    `widths_repeated`, `rollout_alone`, `bad_value`."""
+    said, rest = taken(line, (*WIDTHS, *SHORT, SUBMIT, "dry_run"))
     _refuse_others(line)
     given = [key for key in WIDTHS if key in said]
     if len(given) != 1:
@@ -44,11 +81,27 @@ def read_request(line: Line) -> Request:
     key = given[0]
     widths = read_widths(said[key], key)
     short = tuple(f"rollout.{name}={said[name]}" for name in SHORT if name in said)
-    return Request(key, widths, replace(rest, words=(*rest.words, *short)))
+    handing, dry_run = _handing(said)
+    return Request(key, widths, replace(rest, words=(*rest.words, *short)), handing, dry_run)
 
 
-def read_widths(text: str, key: str) -> tuple[int, ...]:
-    """`1,2,8` -> (1, 2, 8). `1x8` is 8; more nodes than one are refused."""
+def _handing(said: Mapping[str, str]) -> tuple[Handing, bool]:
+    """Raises UserError (`bad_value`)."""
+    which, dry = said.get(SUBMIT, "none").lower(), said.get("dry_run", "false").lower()
+    if which not in list(Handing):
+        cure = "say rest, for the widths that this machine has no GPUs for, or all"
+        raise UserError(Problem("bad_value", f"submit={which} is none of none, rest, all", "override submit", cure))
+    if dry not in ("true", "false"):
+        message = f"dry_run={dry} is neither true nor false"
+        raise UserError(Problem("bad_value", message, "override dry_run", "say dry_run=true"))
+    if dry == "true" and which != Handing.all:
+        cure = "say submit=all with it; `plan` shows what a width would run"
+        raise UserError(Problem("bad_value", "dry_run= is about jobs alone", "override dry_run", cure))
+    return Handing(which), dry == "true"
+
+
+def read_widths(text: str, key: str) -> tuple[Ask, ...]:
+    """`1,2x8` -> 1 rank, and 8 on each of 2 nodes. `1x8` is 8."""
     where = f"override {key}"
     words = text.strip("[]").split(",")
     widths = [_one_width(word.strip(), where) for word in words]
@@ -61,18 +114,16 @@ def read_widths(text: str, key: str) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def _one_width(word: str, where: str) -> int:
-    nodes = _NODES.fullmatch(word)
-    if nodes and int(nodes[1]) > 1:
-        message = f"{word} is {nodes[1]} nodes: a rollout runs on this machine alone"
-        raise UserError(Problem("several_nodes", message, where, "say the widths of one node, such as 1,2,8"))
-    digits = nodes[2] if nodes else word
-    if not digits.isdecimal() or int(digits) < 1:
-        raise UserError(Problem("bad_width", f"'{word}' is no width", where, "say numbers from 1 on, such as 1,2,8"))
-    return int(digits)
+def _one_width(word: str, where: str) -> Ask:
+    several = _NODES.fullmatch(word)
+    nodes, local = (several[1], several[2]) if several else ("1", word)
+    if not local.isdecimal() or int(local) < 1 or int(nodes) < 1:
+        cure = "say numbers from 1 on, and NODESxGPUS for several nodes, such as 1,2,8,2x8"
+        raise UserError(Problem("bad_width", f"'{word}' is no width", where, cure))
+    return Ask(int(nodes) * int(local), int(nodes))
 
 
-def _sorted(key: str, widths: Sequence[int]) -> str:
+def _sorted(key: str, widths: Sequence[Ask]) -> str:
     return f"{key}={','.join(str(width) for width in sorted(set(widths)))}"
 
 
@@ -81,7 +132,8 @@ def _refuse_others(line: Line) -> None:
     if line.multirun:
         message = "a rollout is one stage at several widths: it has no --multirun"
         problems.append(Problem("rollout_alone", message, None, "run it once for each value"))
-    said = taken(line, ("detach", "cache_only", "nodes"))[0]
-    problems += [Problem("rollout_alone", f"rollout has no {key}=", f"override {key}", "leave it out") for key in said]
+    for key in taken(line, ("detach", "cache_only", "nodes"))[0]:
+        cure = "say the widths as NODESxGPUS" if key == "nodes" else "leave it out"
+        problems.append(Problem("rollout_alone", f"rollout has no {key}=", f"override {key}", cure))
     if problems:
         raise UserError(problems)

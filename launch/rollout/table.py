@@ -99,7 +99,10 @@ def verdict_line(record: Record) -> str:
             return f"{width.planned.label} is red: {red}{rest}"
     missing = [width.planned.label for width in widths if width.state == State.not_run]
     if missing:
-        return f"planned and not run here: {', '.join(missing)}"
+        return f"planned and not run here: {', '.join(missing)}; on a Slurm cluster submit=rest makes jobs of them"
+    handed = [f"{width.planned.label} (job {width.job_id})" for width in widths if width.state == State.submitted]
+    if handed:
+        return f"submitted: {', '.join(handed)}"
     return f"the rollout is {record.state.value}"
 
 

@@ -12,15 +12,19 @@ from launch.errors import Problem, UserError
 from launch.measure.setting import Setting, setting_in
 from launch.planning.identity import identity
 from launch.planning.plan import Plan
-from launch.rollout.request import Request
+from launch.rollout.request import Ask, Request
 
 
 @dataclass(frozen=True)
 class PlannedWidth:
-    """One width: `ranks`, and what is run to measure it, in the rollout's folder."""
+    """One width as it was asked for, and what is run to measure it, in the rollout's folder."""
 
-    ranks: int
+    asked: Ask
     setting: Setting
+
+    @property
+    def ranks(self) -> int:
+        return self.asked.ranks
 
     @property
     def plan(self) -> Plan:
@@ -45,19 +49,19 @@ class Planned:
 
 
 def plan_widths(
-    request: Request, compose: Callable[[int, str | None], Composed], build: Callable[[Composed], Plan]
+    request: Request, compose: Callable[[Ask, str | None], Composed], build: Callable[[Composed], Plan]
 ) -> Planned:
-    """Plan every width; `compose(ranks, parallel)` composes one. Raises UserError with the problems of every width
+    """Plan every width; `compose(width, parallel)` composes one. Raises UserError with the problems of every width
     that cannot work, each said once."""
     composed: list[Composed] = []
     plans: list[Plan] = []
     problems: list[Problem] = []
-    for ranks in request.widths:
+    for asked in request.widths:
         try:
-            one = compose(ranks, None)
+            one = compose(asked, None)
             mode = one.config.rollout.parallel_at_one
-            if ranks == 1 and mode:
-                one = compose(ranks, mode)
+            if asked.ranks == 1 and mode:
+                one = compose(asked, mode)
             _check(one)
             plans.append(build(one))
             composed.append(one)
@@ -68,8 +72,8 @@ def plan_widths(
     id_ = composed[0].config.name or rollout_id(plans[0])
     name = f"rollout-{id_}"
     widths = tuple(
-        PlannedWidth(ranks, setting_in(f"{name}/{plan.parallel.width}-{plan.identity}", one, build))
-        for ranks, one, plan in zip(request.widths, composed, plans, strict=True)
+        PlannedWidth(asked, setting_in(f"{name}/{plan.parallel.width}-{plan.identity}", one, build))
+        for asked, one, plan in zip(request.widths, composed, plans, strict=True)
     )
     return Planned(id_, plans[0].runs / plans[0].stage / name, widths)
 

@@ -12,6 +12,7 @@ from launch.config.gates import GatesConfig
 from launch.errors import Problem, UserError
 from launch.rollout.loop import Machine, Rules, run_widths
 from launch.rollout.record import Record, State, WidthRecord
+from launch.rollout.request import Handing
 from launch.rollout.widths import Planned, PlannedWidth
 from launch.runtime.folder import Outcome
 from tests.rollout.plans import leave, planned, record_of, steps
@@ -177,3 +178,62 @@ def test_every_change_is_told(rollout: Planned) -> None:
 
     run_widths(record_of(rollout), Machine(Runs(gpu2=nan), 8), Rules(GatesConfig()), changed)
     assert seen == [("gpu1", "running"), ("gpu1", "passed"), ("gpu2", "running"), ("gpu2", "stopped")]
+
+
+def job(record: Record, runs: Runs, label: str, *, cards: int = 8, nodes: int = 1) -> int:
+    """What the job of one width does, where the later ones have jobs too."""
+    [only] = [width for width in record.widths if width.planned.label == label]
+    for width in record.widths[record.widths.index(only) + 1 :]:
+        width.state, width.job_id = State.submitted, "17"
+    machine = Machine(runs, cards, 100.0, nodes=nodes)
+    return run_widths(record, machine, Rules(GatesConfig()), lambda width: None, only)
+
+
+def test_a_job_runs_its_own_width_and_is_held_to_the_one_before(rollout: Planned) -> None:
+    runs = Runs()
+    first, second = record_of(rollout), record_of(rollout)
+    assert job(first, runs, "gpu1") == 0
+    assert (states(first), first.state) == (["passed", "submitted", "submitted"], State.submitted)
+    assert job(second, runs, "gpu2") == 0
+    assert runs.ran == ["gpu1", "gpu2"] and second.widths[0].reused
+    assert {judgement.id for judgement in second.widths[1].judgements} >= {"loss_parity", "same_data"}
+
+
+def test_a_red_job_leaves_no_other_submitted(rollout: Planned) -> None:
+    go(record_of(rollout), Runs(), cards=1)
+    record = record_of(rollout)
+    assert job(record, Runs(gpu2=nan), "gpu2") == 3
+    assert states(record) == ["passed", "stopped", "planned"] and record.widths[2].job_id is None
+
+
+def test_a_job_whose_width_before_has_not_passed_runs_nothing(rollout: Planned) -> None:
+    record, runs = record_of(rollout), Runs()
+    assert job(record, runs, "gpu2") == 3
+    assert runs.ran == [] and states(record) == ["stopped", "planned", "planned"]
+    assert "has not passed" in str(record.widths[0].why)
+
+
+def test_several_nodes_need_a_job_of_as_many(tmp_path: Path) -> None:
+    wide = planned(tmp_path, *WORDS, "gpus=1,2x1")
+    assert [width.label for width in wide.widths] == ["gpu1", "gpu2x1"]
+    alone = record_of(wide)
+    assert go(alone, Runs()) == 3
+    assert states(alone) == ["passed", "not_run"]
+    assert alone.widths[1].why == "2 machines are needed and this is one"
+    runs = Runs()
+    assert job(record_of(wide), runs, "gpu2x1", nodes=2) == 0 and runs.ran == ["gpu2x1"]
+
+
+@pytest.mark.parametrize(("handing", "ran"), [(Handing.rest, ["gpu1"]), (Handing.all, [])])
+def test_what_is_to_be_handed_over_is_not_run(rollout: Planned, handing: Handing, ran: list[str]) -> None:
+    record, runs = record_of(rollout), Runs()
+    machine = Machine(runs, 1, 100.0, handing=handing)
+    assert run_widths(record, machine, Rules(GatesConfig()), lambda width: None) == 3
+    assert runs.ran == ran and states(record)[len(ran) :] == ["not_run"] * (3 - len(ran))
+
+
+def test_what_has_passed_is_kept_where_it_could_not_run(rollout: Planned) -> None:
+    go(record_of(rollout), Runs(), cards=2)
+    record = record_of(rollout)
+    assert run_widths(record, Machine(Runs(), handing=Handing.all), Rules(GatesConfig()), lambda width: None) == 3
+    assert states(record) == ["passed", "passed", "not_run"]
