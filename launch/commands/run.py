@@ -40,7 +40,7 @@ from launch.runtime.oversight import oversight
 from launch.runtime.progress import Display, display_for, duration
 from launch.runtime.supervise import Execution, supervise
 from launch.tracking.tensorboard import written_to_tensorboard
-from launch.worker.patches import PATCHES
+from launch.worker.patches import LOOKING, PATCHES
 
 
 def run(line: Line) -> int:
@@ -103,6 +103,7 @@ def carry_out(
     display.say(f"batch: global {plan.batch}; run folder: {plan.folder}")
     clear_the_way(plan, start, display.say)
     prepare(plan, display.say)
+    _tokenize_first(plan, composed, redactor, display)
     command, patches = resumed_command(plan, start)
     started = replace(plan, command=command, patches=patches)
     folder = RunFolder(plan.folder, redactor)
@@ -134,7 +135,7 @@ def carry_out(
 def _say_evidence(plan: Plan, folder: RunFolder, began: float, display: Display | None) -> None:
     """What the run proved of what the plan asked for: into its folder, and on the terminal."""
     asked = requested(plan.config, plan.parallel)
-    found = read_evidence(folder.events, asked, began, looked="evidence" in plan.patches)
+    found = read_evidence(folder.events, asked, began, looked=any(name in LOOKING for name in plan.patches))
     folder.write_evidence(as_json(found))
     if display is not None:
         for line in table(found):
@@ -159,6 +160,7 @@ def run_steps(plan: Plan, composed: Composed, display: Display, steps: int, *, i
             if outcome.steps < steps:
                 outcome = checked(outcome, plan)
             folder.finish(outcome)
+        _tokenize_first(plan, composed, redactor, display)
     return outcome
 
 
@@ -202,6 +204,18 @@ def execution(plan: Plan) -> Execution:
         cwd=None,
         ranks=tuple(range(plan.batch.width)),
         total_steps=plan.config.recipe.max_steps,
+def _tokenize_first(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -> None:
+    """Tokenise for a trainer that would not do it itself; nothing is done for data that is there. Raises UserError
+    (`not_tokenized`)."""
+    if not plan.config.trainer.tokenized_first:
+        return
+    display.say(f"{plan.trainer} wants its data tokenised first")
+    code = build_cache(plan, composed, redactor, display)
+    if code != EXIT_DONE:
+        message = f"the data was not tokenised (exit {code}), and {plan.trainer} trains on tokenised data only"
+        raise UserError(Problem("not_tokenized", message, None, "cache_only=true does this pass by itself"))
+
+
         model_dir=plan.model_dir,
         oversight=oversight(plan),
     )

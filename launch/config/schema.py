@@ -188,6 +188,7 @@ class TrainerConfig:
     precisions: list[Precision] = field(default_factory=list)
     devices: list[Device] = field(default_factory=lambda: [Device.cuda, Device.cpu])
     leaves: str = "config.json"  # what the model folder holds after a good end, as a glob
+    tokenized_first: bool = False  # it trains only on data that a pass of its own has tokenised
     recipe: dict[str, Any] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
     launch: dict[str, str] = field(default_factory=dict)

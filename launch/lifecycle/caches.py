@@ -23,6 +23,7 @@ from launch.planning.plan import Plan
 
 _HASH = re.compile(r"[0-9a-f]{10}")  # dataset_transformation.py:2074
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an Arrow stream
+_NUMPY = "numpy_sft"  # olmo_core_finetune.py:57
 _USERS = ".users"
 
 
@@ -67,6 +68,7 @@ def half_written(tokenized: Path) -> list[tuple[Path, str]]:
     """The data sets below `tokenized` that were not written to their end, each with what is missing."""
     folders = [path for path in tokenized.iterdir() if path.is_dir() and _HASH.fullmatch(path.name)]
     looked_at = [(path, _missing(path)) for path in sorted(folders)]
+    looked_at += [(path, _missing_numpy(path)) for path in sorted(tokenized.glob(f"{_NUMPY}/*"))]
     return [(path, missing) for path, missing in looked_at if missing is not None]
 
 
@@ -100,6 +102,13 @@ def _missing(dataset: Path) -> str | None:
             if broken is not None:
                 return f"{broken} is missing or cut short"
     return None
+
+
+def _missing_numpy(folder: Path) -> str | None:
+    """What olmo_core_finetune.py's pass left out: it writes dataset_statistics.json last
+    (numpy_dataset_conversion.py:500), and a folder that only has a file of each kind is whole to it (:71)."""
+    statistics = folder / "dataset_statistics.json"
+    return None if statistics.is_file() else f"{statistics.name} is missing"
 
 
 def _ends_as_a_stream(path: Path) -> bool:

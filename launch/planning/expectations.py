@@ -18,12 +18,12 @@ _WORDS = {"max_grad_norm": "clip"}  # recipe word -> expectation, where they dif
 def expectations(config: RootConfig, parallel: Parallel) -> dict[str, str]:
     """The `--expect` pairs of a plan: accelerate's state, and what can be seen in the model, optimizer and batches.
 
-    Empty for a trainer that torchrun starts: OLMo-core has no Accelerator to look at, what was requested of it stays
-    unproven.
+    OLMo-core's trainers, which torchrun starts, have no Accelerator: of their state the ranks and the device count.
     """
+    state = parallel.expectations()
     if config.trainer.launcher == Launcher.torchrun:
-        return {}
-    return {**parallel.expectations(), **requested(config, parallel)}
+        state = {name: state[name] for name in ("world_size", "device")}
+    return {**state, **requested(config, parallel)}
 
 
 def requested(config: RootConfig, parallel: Parallel) -> dict[str, str]:

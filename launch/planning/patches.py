@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launch.config.schema import Device, LossAveraging, RecipeConfig
+from launch.planning.flags import Flags
 from launch.planning.inputs import Inputs
 from launch.planning.parallel import Parallel
 from launch.worker.patches import PATCHES
@@ -17,7 +18,7 @@ def choose_batch_patches(trainer: str, recipe: RecipeConfig) -> tuple[str, ...]:
     return tuple(name for name, said in asked.items() if said and trainer in PATCHES[name].trainers)
 
 
-def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, subset: str | None) -> tuple[str, ...]:
+def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, flags: Flags) -> tuple[str, ...]:
     """The ids of `launch.worker.patches`, with `=VALUE` where one takes a value, in the order of application."""
     on_cpu = parallel.width.device == Device.cpu
     chosen: list[str] = []
@@ -36,7 +37,23 @@ def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, subset: str
         chosen += ["dpo_steps", "dpo_reference_cache"]
     elif trainer in ("trl_sft", "trl_dpo"):
         chosen.append("trainer_steps")
-        if subset:
-            chosen.append(f"trl_subset={subset}")
-    chosen += [name for name in ("olmo_core_console", "evidence") if trainer in PATCHES[name].trainers]
+        if flags.subset:
+            chosen.append(f"trl_subset={flags.subset}")
+    elif trainer in ("dpo", "olmo_core_finetune"):
+        chosen += _of_olmo_core(trainer, on_cpu, flags)
+    if trainer in PATCHES["evidence"].trainers:
+        chosen.append("evidence")
     return tuple(chosen)
+
+
+def _of_olmo_core(trainer: str, on_cpu: bool, flags: Flags) -> list[str]:
+    chosen = ["unused_imports"] if trainer == "dpo" else []
+    if on_cpu:
+        chosen.append("olmo_core_on_cpu")
+    if trainer == "dpo":
+        chosen.append("dpo_cpu_device" if on_cpu else "dpo_unlisted_gpu")
+    if trainer == "olmo_core_finetune":  # always packs
+        chosen.append("olmo_core_documents")
+    elif (packs := flags.flags.get("packing")) is not None and packs.value:
+        chosen += ["olmo_core_documents", "dpo_packed_padding"]
+    return [*chosen, "olmo_core_console", "olmo_core_evidence"]

@@ -152,7 +152,7 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
 
     nameless = flags_for("{name}")
     patches = choose_batch_patches(config.trainer.name, config.recipe)
-    patches += choose_patches(config.trainer.name, parallel, inputs, nameless.subset)
+    patches += choose_patches(config.trainer.name, parallel, inputs, nameless)
     parts = {
         "trainer": [config.trainer.name, config.trainer.entry],
         "upstream": machine.upstream.commit,

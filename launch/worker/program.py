@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import channel, expectations, lifeline, trainer
-from .patches import PATCHES, Context, PatchError, install
+from .patches import LOOKING, PATCHES, Context, PatchError, install
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,9 @@ def read(arguments: Sequence[str]) -> Request:
         asked = expectations.read(options.expect)
     except ValueError as error:
         parser.error(str(error))
-    if asked.evidence and "evidence" not in dict(patches):
-        parser.error(f"expectation {next(iter(asked.evidence))} needs --patch evidence, which looks for it")
+    if asked.evidence and not any(name in dict(patches) for name in LOOKING):
+        wanted = next(iter(asked.evidence))
+        parser.error(f"expectation {wanted} needs --patch {' or '.join(LOOKING)}, which looks for it")
     program_to_run = trainer.Trainer(options.script, options.module, tuple(flags))
     return Request(tuple(patches), asked, frozenset(options.allow), program_to_run)
 

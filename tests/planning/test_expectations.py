@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launch.config.compose import Composed
-from launch.planning.expectations import allowed, expectations, requested
+from launch.planning.expectations import allowed, expectations
 from launch.planning.parallel import resolve_parallel
 from launch.planning.width import resolve_width
 from launch.worker.expectations import read
@@ -55,11 +55,12 @@ def test_a_flag_of_the_users_own_wins_over_the_recipe() -> None:
     assert "gradient_checkpointing" in found
 
 
-def test_a_trainer_that_nothing_looks_into_still_has_its_requests() -> None:
+def test_of_olmo_core_the_ranks_and_the_device_are_asked_besides_the_recipe() -> None:
     stage = composed("stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", "model=olmo2_1b", "gpus=8")
-    assert asked(stage) == {}
-    parallel = resolve_parallel(stage.config, stage.config.trainer, resolve_width(stage.config, stage.origins))
-    assert requested(stage.config, parallel)["packing"] == "bins"
+    found = asked(stage)
+    assert {"distributed", "zero_stage"}.isdisjoint(found)
+    assert (found["world_size"], found["device"]) == ("8", "cuda")
+    assert (found["packing"], found["dtype"], found["clip"]) == ("bins", "bf16", "1.0")
 
 
 def test_only_ids_of_expectations_reach_the_worker() -> None:

@@ -43,7 +43,7 @@ def test_the_reference_cache() -> None:
     assert verdict("reference_cached", dpo(evidence=[])) == "fail"
     assert verdict("reference_cached", dpo(evidence=[], loss="simpo")) is None
     assert verdict("reference_cached", dpo(evidence=[], trainer="trl_dpo")) == "pass"
-    assert verdict("reference_cached", dpo(evidence=[], trainer="dpo")) == "warn"
+    assert verdict("reference_cached", dpo(evidence=[], trainer="dpo")) == "fail"
 
 
 def accuracies(*values: float) -> str | None:

@@ -36,18 +36,12 @@ def test_unproven_is_red_for_a_finished_run_alone() -> None:
     assert verdict("evidence_complete", measured(falling(1), outcome=dead, evidence=unproven, steps=9)) is None
 
 
-def test_a_trainer_that_nothing_looks_into_is_a_warning() -> None:
-    assert verdict("evidence_complete", measured(evidence=[], trainer="dpo")) == "warn"
-    assert verdict("evidence_complete", measured(evidence=[item("clip", "unproven")], trainer="dpo")) == "warn"
-    assert verdict("evidence_complete", measured(evidence=[], trainer="finetune")) == "fail"
-
-
 def test_every_rank_must_have_stepped() -> None:
     assert verdict("all_ranks_step", measured(ranks=1)) is None
     assert verdict("all_ranks_step", measured(ranks=4)) == "pass"
     found = said("all_ranks_step", measured(ranks=4, looked=[0, 1, 3]))
     assert found is not None and found.stops and "rank 2" in found.said
-    assert verdict("all_ranks_step", measured(ranks=2, looked=[], trainer="olmo_core_finetune")) == "warn"
+    assert verdict("all_ranks_step", measured(ranks=2, looked=[], trainer="olmo_core_finetune")) == "fail"
 
 
 def test_several_gpus_talk_through_nccl() -> None:

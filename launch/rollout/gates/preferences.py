@@ -26,9 +26,7 @@ def reference_cached(case: Case) -> Judgement | None:
     seconds = now.phases.get("reference_logprobs", 0.0)
     if found is not None:
         return passed(f"cache {found.get('found')}, {seconds:.0f} s", cache=found.get("found"), seconds=seconds)
-    if now.setup.trainer == "dpo_tune_cache":
-        return failed("the trainer told of no reference cache, neither read nor written", seconds=seconds)
-    return warned(f"{now.setup.trainer} does not tell of its reference cache")
+    return failed("the trainer told of no reference cache, neither read nor written", seconds=seconds)
 
 
 @gate(

@@ -12,6 +12,10 @@ NUMBER = r"-?(?:\d+(?:\.\d*)?(?:e[+-]?\d+)?|nan|inf)"
 _TOTAL = re.compile(r"Total (?:optimization|training) steps(?: =|:) (\d+)")
 _CACHE_MISS = "Cache not found"
 _CACHE_READY = "Found cached dataset at "
+_REFERENCES = {
+    "Loading reference logprobs cache from ": "hit",  # dpo_utils.py:437
+    "Saving reference logprobs cache to ": "built",  # :515
+}
 
 
 class Reader:
@@ -40,6 +44,11 @@ class Reader:
             events.append(self._event("evidence", now, what="dataset_cache", value=value, path=path))
             self._built = False
         return events
+
+    def reference_cache(self, line: str, now: float) -> list[Event]:
+        """What open-instruct's DPO scripts say of the reference log-probabilities that they keep."""
+        said = [value for text, value in _REFERENCES.items() if text in line]
+        return [self._event("evidence", now, what="reference_logprobs_cache", value=value) for value in said]
 
     def idle(self, now: float) -> list[Event]:
         """What a line announced and the following lines were to complete, when those do not come."""

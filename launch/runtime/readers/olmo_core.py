@@ -19,10 +19,17 @@ _NAMES = {
     "optim/total grad norm": "grad_norm",
     "throughput/total tokens": "total_tokens",
     "gpu_memory/GPU active mem (GiB)": "memory_gib",
+    "gpu_memory/GPU reserved mem (GiB)": "memory_reserved_gib",
     "train/token_count": "tokens",
     "perf/seconds_per_step": "seconds",
     "learning_rate": "lr",
 }
+
+
+# of olmo_core_finetune.py, which packs the tokenised data set into files of its own
+_NUMPY = "Tokenizing dataset into numpy format at "  # :92
+_NUMPY_THERE = "Numpy SFT files already present at "  # :158
+_NUMPY_MADE = "Dataset cached successfully"  # :161
 
 
 class OlmoCoreReader(StepReader):
@@ -32,10 +39,10 @@ class OlmoCoreReader(StepReader):
     """
 
     phase_lines: ClassVar[Mapping[str, str]] = {
-        "Tokenizing dataset into numpy format at ": "tokenize",  # olmo_core_finetune.py:92
+        _NUMPY: "tokenize",
         "Cache not found": "tokenize",
         "Found cached dataset at ": "load",
-        "Numpy SFT files already present at ": "load",  # :158
+        _NUMPY_THERE: "load",
         "Caching reference logprobs": "reference_logprobs",  # dpo.py:309
         "Starting training...": "training",  # dpo.py:336, olmo_core_finetune.py:359
         "Saving checkpoint for step ": "checkpoint",  # olmo_core/train/trainer.py:970
@@ -47,6 +54,7 @@ class OlmoCoreReader(StepReader):
         super().__init__(rank)
         self._total = 0
         self._values: dict[str, float] = {}
+        self._numpy: str | None = None  # the folder that is being written
 
     def feed(self, line: str, now: float) -> list[Event]:
         if "[step=" in line and (match := _MARKER.search(line)):
@@ -60,7 +68,18 @@ class OlmoCoreReader(StepReader):
             name = "lr" if name.startswith("optim/LR") else _NAMES.get(name, name)
             self._values.setdefault(name, float(match["number"].replace(",", "")) * _SUFFIX[match["suffix"]])
             return []
-        return self._finish() + super().feed(line, now)
+        told = [*self._numpy_files(line, now), *self.reference_cache(line, now)]
+        return [*self._finish(), *told, *super().feed(line, now)]
+
+    def _numpy_files(self, line: str, now: float) -> list[Event]:
+        if _NUMPY in line:
+            self._numpy = line.partition(_NUMPY)[2].strip()
+        elif _NUMPY_THERE in line:
+            path = line.partition(_NUMPY_THERE)[2].strip().removesuffix("; nothing to do.")
+            return [self._event("evidence", now, what="dataset_cache", value="hit", path=path)]
+        elif _NUMPY_MADE in line and self._numpy is not None:
+            return [self._event("evidence", now, what="dataset_cache", value="built", path=self._numpy)]
+        return []
 
     def idle(self, now: float) -> list[Event]:
         return self._finish() if now - self._since >= self.patience else []

@@ -89,9 +89,4 @@ class DPOTuneCacheReader(Reader):
     }
 
     def feed(self, line: str, now: float) -> list[Event]:
-        events = super().feed(line, now)
-        if "Loading reference logprobs cache from " in line:  # dpo_utils.py:437
-            events.append(self._event("evidence", now, what="reference_logprobs_cache", value="hit"))
-        elif "Saving reference logprobs cache to " in line:  # :515
-            events.append(self._event("evidence", now, what="reference_logprobs_cache", value="built"))
-        return events
+        return [*super().feed(line, now), *self.reference_cache(line, now)]

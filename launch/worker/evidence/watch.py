@@ -77,20 +77,27 @@ class Watch:
         ]
 
     def _settle(self, findings: Sequence[Finding]) -> None:
-        """Tells what was found, and ends the rank for what was asked and is not proven. Raises Unmet."""
-        for finding in findings:
-            self._events.emit("evidence", **finding.fields())
-        unmet = [finding for finding in findings if finding.verdict not in (None, PROVEN)]
-        stopping = [finding for finding in unmet if identifier(finding) not in self._allowed]
-        for finding in unmet:
-            if finding not in stopping:
-                self._events.warn(f"{sentence(finding)} [{identifier(finding)}], allowed")
-        if stopping:
-            ids = [identifier(finding) for finding in stopping]
-            told = "; ".join(f"{sentence(finding)} [{identifier(finding)}]" for finding in stopping)
-            message = f"{told}; allow=[{','.join(ids)}] runs it all the same"
-            self._events.error(message, type="Unmet", ids=ids)
-            raise Unmet(message)
+        settle(findings, self._allowed, self._events)
+
+
+def settle(findings: Sequence[Finding], allowed: frozenset[str], events: Events) -> None:
+    """Tells what was found, and ends the rank for what was asked and is not proven, but for the ids in `allowed`.
+
+    Raises Unmet.
+    """
+    for finding in findings:
+        events.emit("evidence", **finding.fields())
+    unmet = [finding for finding in findings if finding.verdict not in (None, PROVEN)]
+    stopping = [finding for finding in unmet if identifier(finding) not in allowed]
+    for finding in unmet:
+        if finding not in stopping:
+            events.warn(f"{sentence(finding)} [{identifier(finding)}], allowed")
+    if stopping:
+        ids = [identifier(finding) for finding in stopping]
+        told = "; ".join(f"{sentence(finding)} [{identifier(finding)}]" for finding in stopping)
+        message = f"{told}; allow=[{','.join(ids)}] runs it all the same"
+        events.error(message, type="Unmet", ids=ids)
+        raise Unmet(message)
 
 
 def identifier(finding: Finding) -> str:

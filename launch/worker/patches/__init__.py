@@ -12,18 +12,23 @@ from . import (
     balanced_batches,
     deepspeed_on_cpu,
     dpo,
+    dpo_packed_padding,
     dpo_steps,
     evidence,
     finetune,
     finetune_grad_norm,
     olmo_core_console,
     reference_cache,
+    olmo_core_documents,
+    olmo_core_evidence,
+    olmo_core_on_cpu,
     resume,
     resume_trl,
     token_weighting,
     trainer_steps,
     trl_subset,
 )
+    unused_imports,
 from .patch import Context, PatchError, PatchInfo, Source, install
 
 _ALL: tuple[PatchInfo, ...] = (
@@ -33,6 +38,7 @@ _ALL: tuple[PatchInfo, ...] = (
     dpo.CPU_DEVICE,
     dpo.UNLISTED_GPU,
     dpo_steps.STEPS,
+    dpo_packed_padding.PATCH,
     reference_cache.CACHE,
     resume.RESUME,
     resume_trl.RESUME,
@@ -43,9 +49,16 @@ _ALL: tuple[PatchInfo, ...] = (
     olmo_core_console.PATCH,
     deepspeed_on_cpu.PATCH,
     trainer_steps.STEPS,
+    olmo_core_documents.PATCH,
+    olmo_core_evidence.PATCH,
+    olmo_core_on_cpu.PATCH,
     trl_subset.SUBSET,
 )
 
+    unused_imports.PATCH,
 PATCHES: Mapping[str, PatchInfo] = MappingProxyType({patch.id: patch for patch in _ALL})
 
-__all__ = ["PATCHES", "Context", "PatchError", "PatchInfo", "Source", "install"]
+# those that look for what was asked for; a trainer has one of them
+LOOKING = (evidence.PATCH.id, olmo_core_evidence.PATCH.id)
+
+__all__ = ["LOOKING", "PATCHES", "Context", "PatchError", "PatchInfo", "Source", "install"]

@@ -1,4 +1,4 @@
-"""open_instruct/dpo_tune_cache.py: one process without DeepSpeed, no CUDA, a GPU that upstream does not list."""
+"""open-instruct's DPO scripts: one process without DeepSpeed, no CUDA, a GPU that upstream does not list."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from . import machine
 from .patch import Context, PatchInfo, Source
 
 _TRAINERS = ("dpo_tune_cache",)
+_BOTH = (*_TRAINERS, "dpo")
 _UNKNOWN = float("inf")  # as peak FLOP/s it makes upstream's utilisation figures 0 instead of an invented number
 
 
@@ -109,7 +110,7 @@ SINGLE_PROCESS_GROUP = PatchInfo(
 CPU_DEVICE = PatchInfo(
     id="dpo_cpu_device",
     reason="without CUDA the reference cache and the utilisation figures can't ask for their device",
-    trainers=_TRAINERS,
+    trainers=_BOTH,
     condition="torch sees no CUDA device",
     sources=(
         Source("open_instruct/dpo_utils.py", "torch.cuda.get_device_properties(0).total_memory", 487, 487),
@@ -124,7 +125,7 @@ CPU_DEVICE = PatchInfo(
 UNLISTED_GPU = PatchInfo(
     id="dpo_unlisted_gpu",
     reason="DPO refuses a GPU that upstream's table of GPU speeds lacks, though only a utilisation figure needs it",
-    trainers=_TRAINERS,
+    trainers=_BOTH,
     condition="torch sees a CUDA device whose name is not in upstream's GPU_SPECS",
     sources=(
         Source("open_instruct/utils.py", "GPU_SPECS = {", 1805, 1805),

@@ -21,9 +21,19 @@ ALSO = (
 )
 
 
-def _print_more(_: Context) -> None:
-    from olmo_core.train.callbacks import ConsoleLoggerCallback
+def precise(value: float) -> str:
+    """As float32 has it; OLMo-core's own `format_float` gives four digits.
 
+    >>> precise(0.693147182)
+    '0.6931472'
+    """
+    return f"{value:.7g}"
+
+
+def _print_more(_: Context) -> None:
+    from olmo_core.train.callbacks import ConsoleLoggerCallback, console_logger
+
+    console_logger.format_float = precise
     build = ConsoleLoggerCallback.__init__
 
     @functools.wraps(build)
@@ -36,11 +46,12 @@ def _print_more(_: Context) -> None:
 
 PATCH = PatchInfo(
     id="olmo_core_console",
-    reason="dpo.py's loss, rewards and tokens go to wandb only; OLMo-core's console logger prints them too",
+    reason="dpo.py's loss, rewards and tokens go to wandb only; OLMo-core's console logger prints them too, unrounded",
     trainers=("dpo", "olmo_core_finetune"),
     condition="always",
     sources=(
         Source(_LOGGER, "metrics: List[str] = field(", 33, 33, "3.0.0"),
+        Source(_LOGGER, 'f"    {name}={format_float(value)}"', 75, 75, "3.0.0"),
         Source(_LOGGER, "if any(fnmatch(name, pat) for pat in self.metrics)", 77, 77, "3.0.0"),
     ),
     apply=_print_more,

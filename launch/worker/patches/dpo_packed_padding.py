@@ -1,0 +1,70 @@
+"""open_instruct/dpo.py with packing: where the chosen documents end and their padding begins.
+
+Chosen and rejected documents are two rows, each padded to the limit, which are laid end to end. Of their borders
+upstream keeps those of documents only (padding_free_collator.py:178-183), so the padding of the first row is taken for
+the beginning of the first rejected document, which then attends to it. How much padding that is differs between
+training and the reference, which packs four times as many: the first loss is not ln 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .patch import Context, PatchInfo, Source
+
+
+def with_border(lengths: list[int], border: int) -> list[int]:
+    """The lengths of consecutive documents, the one across `border` (tokens from the start) cut there.
+
+    >>> with_border([3, 9, 4], 8)
+    [3, 5, 4, 4]
+    >>> with_border([3, 5, 4], 8)
+    [3, 5, 4]
+    """
+    cut: list[int] = []
+    begin = 0
+    for length in lengths:
+        if begin < border < begin + length:
+            cut += [border - begin, begin + length - border]
+        else:
+            cut.append(length)
+        begin += length
+    return cut
+
+
+def _cut_at_the_padding(_: Context) -> None:
+    import torch
+    from open_instruct import dpo_utils, olmo_core_utils
+
+    concatenate, lengths_of = dpo_utils.pf_concatenated_inputs, olmo_core_utils.doc_lens_from_cu_seq_lens
+    chosen: list[int] = [0]  # tokens of the chosen row of the latest batch, padding and all
+
+    def pf_concatenated_inputs(batch: Any, *arguments: Any, **options: Any) -> Any:
+        chosen[0] = int(batch["chosen_input_ids"].shape[-1])
+        return concatenate(batch, *arguments, **options)
+
+    def doc_lens_from_cu_seq_lens(*arguments: Any, **options: Any) -> Any:
+        lengths, _ = lengths_of(*arguments, **options)
+        cut = with_border([int(length) for length in lengths[0].tolist()], chosen[0])
+        return torch.tensor([cut], dtype=lengths.dtype, device=lengths.device), [max(cut)]
+
+    dpo_utils.pf_concatenated_inputs = pf_concatenated_inputs
+    olmo_core_utils.doc_lens_from_cu_seq_lens = doc_lens_from_cu_seq_lens
+
+
+_COLLATOR = "open_instruct/padding_free_collator.py"
+
+PATCH = PatchInfo(
+    id="dpo_packed_padding",
+    reason="with packing, dpo.py's first rejected document attends to the padding behind the chosen ones",
+    trainers=("dpo",),
+    condition="packing",
+    sources=(
+        Source(_COLLATOR, 'rejected_features["cu_seq_lens_k"][1:] + chosen_input_len]', 182, 182),
+        Source(_COLLATOR, 'tensor_utils.pad_to_length(ret["input_ids"], self.max_seq_length, pad_value=0)', 114, 114),
+        Source("open_instruct/dpo_utils.py", "concatenated_batch, bs = pf_concatenated_inputs(batch)", 987, 987),
+        Source("open_instruct/dpo_utils.py", "olmo_core_utils.doc_lens_from_cu_seq_lens(", 993, 993),
+        Source("open_instruct/olmo_core_utils.py", "seq_lens_D = cu_seq_lens_k_D1.diff().to(torch.int32)", 658, 658),
+    ),
+    apply=_cut_at_the_padding,
+)

@@ -1,0 +1,199 @@
+"""Documents packed into one row need an attention that keeps them apart. OLMo-core has it from the flash-attn package
+alone; here it gets torch's own build of the same kernel, and on a CPU a mask."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+from typing import Any
+
+from .patch import Context, PatchInfo, Source
+
+_PACKAGES = ("flash_attn", "flash_attn_3", "flash_attn_interface")  # what OLMo-core looks for
+
+
+class TorchFlashAttention:
+    """The two functions of the flash-attn package that OLMo-core calls in training, in torch's own words.
+
+    `takes`: the names of the parameters of torch's `varlen_attn`, which differ between its versions; None on a CPU,
+    which has no such kernel.
+    """
+
+    def __init__(self, takes: frozenset[str] | None) -> None:
+        self._takes = takes
+
+    def flash_attn_varlen_func(  # noqa: PLR0917 - flash-attn's own signature
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        cu_seqlens_q: Any,
+        cu_seqlens_k: Any,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        dropout_p: float = 0.0,
+        softmax_scale: float | None = None,
+        causal: bool = False,
+        window_size: tuple[int, int] = (-1, -1),
+    ) -> Any:
+        """Attention within documents laid end to end. q: (tokens, heads, head size), k and v with their own number
+        of heads; `cu_seqlens` (documents + 1,) are their borders. Returns the shape of q."""
+        _refuse_dropout(dropout_p)
+        window = (window_size[0], 0) if causal else window_size
+        if self._takes is None:
+            return _masked((q, k, v), (cu_seqlens_q, cu_seqlens_k), softmax_scale, window)
+        from torch.nn.attention.varlen import varlen_attn
+
+        options: dict[str, Any] = {} if softmax_scale is None else {"scale": softmax_scale}
+        if "window_size" in self._takes:
+            options["window_size"] = window
+        elif window in ((-1, 0), (-1, -1)):  # torch 2.10
+            options["is_causal"] = causal
+        else:
+            raise NotImplementedError("this version of torch has no varlen attention with a sliding window")
+        if q.shape[1] != k.shape[1]:
+            if "enable_gqa" in self._takes:
+                options["enable_gqa"] = True
+            else:
+                k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
+        return varlen_attn(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **options)
+
+    def flash_attn_func(  # noqa: PLR0917 - flash-attn's own signature
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        dropout_p: float = 0.0,
+        softmax_scale: float | None = None,
+        causal: bool = False,
+        window_size: tuple[int, int] = (-1, -1),
+    ) -> Any:
+        """Attention over whole rows. q, k, v: (batch, tokens, heads, head size)."""
+        import torch
+
+        _refuse_dropout(dropout_p)
+        rows = tuple(each.transpose(1, 2) for each in (q, k, v))
+        mask = None
+        if window_size != (-1, -1):
+            positions = torch.arange(q.shape[1], device=q.device)
+            mask = _allowed(positions, positions, (window_size[0], 0) if causal else window_size)
+        options = {"is_causal": causal and mask is None, "attn_mask": mask, "scale": softmax_scale}
+        attention = torch.nn.functional.scaled_dot_product_attention
+        return attention(*rows, enable_gqa=q.shape[2] != k.shape[2], **options).transpose(1, 2)
+
+
+def _refuse_dropout(probability: float) -> None:
+    if probability:
+        raise NotImplementedError("torch's varlen attention has no dropout")
+
+
+def _allowed(queries: Any, keys: Any, window: tuple[int, int]) -> Any:
+    """Which keys a query may look at, by their positions: (queries, keys), True where it may."""
+    import torch
+
+    ahead = keys[None, :] - queries[:, None]
+    may = torch.ones_like(ahead, dtype=torch.bool)
+    if window[0] >= 0:
+        may &= ahead >= -window[0]
+    if window[1] >= 0:
+        may &= ahead <= window[1]
+    return may
+
+
+def _masked(qkv: tuple[Any, Any, Any], borders: tuple[Any, Any], scale: float | None, window: tuple[int, int]) -> Any:
+    """The same by a mask over all pairs of tokens: for a CPU, where torch has no such kernel."""
+    import torch
+
+    q, k, _ = qkv
+    queries, keys = torch.arange(q.shape[0], device=q.device), torch.arange(k.shape[0], device=k.device)
+    documents = tuple(
+        torch.bucketize(at, ends[1:], right=True) for at, ends in zip((queries, keys), borders, strict=True)
+    )
+    mask = _allowed(queries, keys, window) & (documents[0][:, None] == documents[1][None, :])
+    rows = tuple(each.transpose(0, 1)[None] for each in qkv)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    grouped = q.shape[1] != k.shape[1]
+    return attention(*rows, attn_mask=mask, scale=scale, enable_gqa=grouped)[0].transpose(0, 1)
+
+
+def _not_needed(_: Context) -> str | None:
+    there = [name for name in _PACKAGES if importlib.util.find_spec(name) is not None]
+    return f"{there[0]} is installed" if there else None
+
+
+def _lend_torchs(context: Context) -> None:
+    import torch
+    from olmo_core.nn.attention import AttentionBackendName, flash_attn_api
+    from open_instruct import model_utils
+    from torch.nn.attention.varlen import varlen_attn
+
+    on_gpu = torch.cuda.is_available()
+    takes = frozenset(inspect.signature(varlen_attn).parameters) if on_gpu else None
+    flash_attn_api.flash_attn_2 = TorchFlashAttention(takes)
+    if not on_gpu:
+        _keep_apart_on_cpu()
+    detect = model_utils.detect_attn_implementation
+
+    def detect_or_torchs() -> Any:
+        found = detect()
+        return AttentionBackendName.flash_2 if found == AttentionBackendName.torch else found
+
+    model_utils.detect_attn_implementation = detect_or_torchs
+    kernel = "torch.nn.attention.varlen" if on_gpu else "a mask over all pairs of tokens"
+    context.events.emit("evidence", what="flash_attention", value=kernel, how="in the place of the flash-attn package")
+
+
+def _keep_apart_on_cpu() -> None:
+    """On a CPU OLMo-core takes its torch backend whatever was asked for, and that one refuses documents."""
+    from olmo_core.nn.attention.backend import TorchAttentionBackend
+    from olmo_core.nn.attention.flash_attn_api import dispatch_flash_attn
+
+    forward = TorchAttentionBackend.forward
+
+    @functools.wraps(forward)
+    def forward_documents(self: Any, qkv: Any, cu_doc_lens: Any = None, max_doc_len: Any = None, **options: Any) -> Any:
+        if cu_doc_lens is None:
+            return forward(self, qkv, **options)
+        return dispatch_flash_attn(
+            *qkv,
+            cu_seqlens=cu_doc_lens,
+            max_seqlen=max_doc_len,
+            dropout_p=self.dropout_p,
+            softmax_scale=self.scale,
+            causal=True,
+            window_size=self.window_size,
+        )
+
+    TorchAttentionBackend.forward = forward_documents
+
+
+_API = "olmo_core/nn/attention/flash_attn_api.py"
+
+PATCH = PatchInfo(
+    id="olmo_core_documents",
+    reason="OLMo-core keeps packed documents apart with the flash-attn package only; torch has the same kernel",
+    trainers=("dpo", "olmo_core_finetune"),
+    condition="flash-attn is not installed",
+    sources=(
+        Source(_API, "import flash_attn as flash_attn_2", 10, 10, "3.0.0"),
+        Source(_API, "return flash_attn_2.flash_attn_varlen_func(", 101, 101, "3.0.0"),
+        Source("olmo_core/nn/attention/backend.py", "if not has_flash_attn_2():", 496, 496, "3.0.0"),
+        Source("open_instruct/olmo_core_utils.py", "model_utils.detect_attn_implementation()", 82, 82),
+        Source(
+            "open_instruct/olmo_core_train_modules.py",
+            "assert attn_implementation in _DOC_LENS_ATTN_BACKENDS",
+            136,
+            136,
+        ),
+        Source(
+            "olmo_core/nn/attention/__init__.py",
+            "if not torch.cuda.is_available() and backend != AttentionBackendName.torch:",
+            799,
+            799,
+            "3.0.0",
+        ),
+    ),
+    apply=_lend_torchs,
+    not_needed=_not_needed,
+)

@@ -1,0 +1,52 @@
+"""OLMo-core's trainers on a machine without CUDA: their ranks talk through gloo, no GPU's memory is watched, and
+no processes load the data: each of the four would import the whole trainer first."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from . import machine
+from .patch import Context, PatchInfo, Source
+
+
+def _use_the_cpu(_: Context) -> None:
+    from olmo_core import train
+    from olmo_core.data import NumpyDataLoaderConfig
+    from olmo_core.train.callbacks import GPUMemoryMonitorCallback
+
+    prepare = train.prepare_training_environment
+
+    @functools.wraps(prepare)
+    def prepare_with_gloo(**options: Any) -> None:
+        prepare(**{**options, "backend": "gloo"})
+
+    build = NumpyDataLoaderConfig.build
+
+    @functools.wraps(build)
+    def build_in_process(self: Any, *arguments: Any, **options: Any) -> Any:
+        self.num_workers = 0
+        return build(self, *arguments, **options)
+
+    train.prepare_training_environment = prepare_with_gloo
+    NumpyDataLoaderConfig.build = build_in_process
+    GPUMemoryMonitorCallback.pre_train = GPUMemoryMonitorCallback.post_step = lambda callback: None
+
+
+PATCH = PatchInfo(
+    id="olmo_core_on_cpu",
+    reason="OLMo-core asks for NCCL, and for the memory of a CUDA device, even where there is none",
+    trainers=("dpo", "olmo_core_finetune"),
+    condition="torch sees no CUDA device",
+    sources=(
+        Source("olmo_core/train/__init__.py", 'backend: Optional[str] = "cpu:gloo,cuda:nccl",', 88, 88, "3.0.0"),
+        Source("olmo_core/distributed/utils.py", "torch.cuda.set_device(device)", 168, 168, "3.0.0"),
+        Source(
+            "olmo_core/train/callbacks/gpu_memory_monitor.py", "torch.cuda.reset_peak_memory_stats()", 39, 39, "3.0.0"
+        ),
+        Source("open_instruct/olmo_core_finetune.py", "num_workers=4,", 289, 289),
+        Source("open_instruct/olmo_core_utils.py", "from olmo_core.train import prepare_training_environment", 26, 26),
+    ),
+    apply=_use_the_cpu,
+    not_needed=machine.not_without_cuda,
+)

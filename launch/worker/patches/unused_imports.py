@@ -1,0 +1,126 @@
+"""What open_instruct/dpo.py imports on the way to its data loader and never uses: placeholders where it is missing."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import FrameType, ModuleType
+from typing import Any
+
+from .patch import Context, PatchInfo, Source
+
+PACKAGES = ("vllm", "docker", "openenv", "backoff", "aiohttp")
+_ASKER = "open_instruct"  # only its modules are given placeholders: to everybody else the packages are not there
+
+
+class Placeholder(type):
+    """The type of every name in a placeholder package: a class that can be imported and inherited from, not used."""
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        raise ImportError(unusable(cls))
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise ImportError(unusable(cls))
+
+
+def unusable(cls: type) -> str:
+    """The sentence for who uses a placeholder, or a class that inherits from one."""
+    base = next(each for each in reversed(cls.__mro__) if isinstance(each, Placeholder))
+    package = base.__module__.partition(".")[0]
+    return (
+        f"{base.__module__}.{base.__name__} is a placeholder: {package} is not installed, and DPO was thought not to "
+        f"use it; install {package} [unused_imports]"
+    )
+
+
+class PlaceholderModule(ModuleType):
+    """A module of a package that is not there: any public name in it is a class of type `Placeholder`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        made = Placeholder(name, (), {"__module__": self.__name__})
+        setattr(self, name, made)
+        return made
+
+
+class PlaceholderFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds modules of `packages`, after everything else has not, for an import statement of open-instruct."""
+
+    def __init__(self, packages: Sequence[str]) -> None:
+        self._packages = frozenset(packages)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.partition(".")[0] not in self._packages or _importer() != _ASKER:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, origin="placeholder", is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return PlaceholderModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing: its names are made as they are asked for."""
+
+
+def _importer() -> str:
+    """The top-level package of the module whose import statement runs."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name != __name__ and not name.startswith("importlib"):
+            return name.partition(".")[0]
+        frame = frame.f_back
+    return ""
+
+
+def missing() -> list[str]:
+    """Those of PACKAGES that this interpreter does not have."""
+    return [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+
+
+def _not_needed(_: Context) -> str | None:
+    return None if missing() else f"{', '.join(PACKAGES)} are installed"
+
+
+def _stand_in(context: Context) -> None:
+    packages = missing()
+    sys.meta_path.append(PlaceholderFinder(packages))
+    context.events.emit(
+        "evidence", what="placeholders", value=",".join(packages), how="packages that are not installed"
+    )
+
+
+PATCH = PatchInfo(
+    id="unused_imports",
+    reason="dpo.py's data loader imports vllm, docker, openenv, backoff and aiohttp for GRPO; DPO uses none of them",
+    trainers=("dpo",),
+    condition="one of vllm, docker, openenv, backoff and aiohttp is not installed",
+    sources=(
+        Source("open_instruct/dpo.py", "from open_instruct import data_loader as data_loader_lib", 25, 25),
+        Source("open_instruct/data_loader.py", "import vllm", 29, 29),
+        Source("open_instruct/data_loader.py", "generation_config: vllm.SamplingParams,", 761, 761),
+        Source(
+            "open_instruct/environments/base.py",
+            "from openenv.core.env_server.types import Action, Observation, State",
+            7,
+            7,
+        ),
+        Source("open_instruct/environments/backends.py", "import docker as docker_sdk", 10, 10),
+        Source("open_instruct/environments/tools/utils.py", "import aiohttp\nimport backoff", 9, 10),
+        Source(
+            "open_instruct/environments/tools/parsers.py",
+            "from vllm.tool_parsers import ToolParser as VllmNativeToolParser",
+            22,
+            22,
+        ),
+    ),
+    apply=_stand_in,
+    not_needed=_not_needed,
+)
