@@ -35,28 +35,40 @@ def composed_probe(line: Line) -> Composed:
 
 
 def measure(
-    setting: Setting, steps: int, display: Display, *, after_another: bool = False, inspected: bool = False
+    setting: Setting,
+    steps: int,
+    display: Display,
+    *,
+    after_another: bool = False,
+    inspected: bool = False,
+    seconds: float | None = None,
 ) -> Measured:
     """Run the setting until `steps` optimizer steps are logged and read what it measured; an earlier try of it is put
     aside. `after_another`: a run has just ended here, so its cards may be held for a moment. `inspected`: the same plan
-    has run here a moment ago, so the preflight's rules are not asked again.
+    has run here a moment ago, so the preflight's rules are not asked again. `seconds`: the run is ended after them.
 
     A run that fails is measured as far as it came: its `outcome` says why. Raises UserError when it can't be started.
     """
     setting.put_aside()
-    run_setting(setting, steps, display, after_another=after_another, inspected=inspected)
+    run_setting(setting, steps, display, after_another=after_another, inspected=inspected, seconds=seconds)
     measured = read_measured(setting.plan, steps, card_gib(gpus_for(setting.plan)))
     assert measured is not None  # run_steps wrote its outcome
     return measured
 
 
 def run_setting(
-    setting: Setting, steps: int, display: Display, *, after_another: bool = False, inspected: bool = False
+    setting: Setting,
+    steps: int,
+    display: Display,
+    *,
+    after_another: bool = False,
+    inspected: bool = False,
+    seconds: float | None = None,
 ) -> Outcome:
     """Run the setting in its folder, which is new; see `measure`. Raises UserError when it can't be started."""
     if after_another:
         _until_free(setting.plan)
-    return run_steps(setting.plan, setting.composed, display, steps, inspected=inspected)
+    return run_steps(setting.plan, setting.composed, display, steps, inspected=inspected, seconds=seconds)
 
 
 def gpus_for(plan: Plan) -> Gpus:

@@ -18,7 +18,7 @@ from launch.commands.machine import this_machine
 from launch.config.compose import Composed, compose
 from launch.config.line import Line
 from launch.config.schema import Tracking
-from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, Problem, UserError
 from launch.lifecycle.attempts import begin_attempt, settle, with_earlier_steps
 from launch.lifecycle.cache_pass import cache_pass, said_data_set
 from launch.lifecycle.caches import in_use
@@ -142,10 +142,19 @@ def _say_evidence(plan: Plan, folder: RunFolder, began: float, display: Display 
             display.say(line)
 
 
-def run_steps(plan: Plan, composed: Composed, display: Display, steps: int, *, inspected: bool = False) -> Outcome:
+def run_steps(
+    plan: Plan,
+    composed: Composed,
+    display: Display,
+    steps: int,
+    *,
+    inspected: bool = False,
+    seconds: float | None = None,
+) -> Outcome:
     """Run the plan in its folder, which is new, until `steps` optimizer steps are logged; then it has measured enough,
     and leaves no model. A plan of fewer steps runs to its end. `inspected`: the same plan has just run here, so
-    that preflight is not asked and its evidence is not told again. Raises UserError when it cannot be started."""
+    that preflight is not asked and its evidence is not told again. `seconds`: it is ended after them, whatever it
+    has logged. Raises UserError when it cannot be started."""
     redactor, began = Redactor(os.environ), time.time()
     with held(plan.folder, display.say):
         if not inspected:
@@ -154,14 +163,23 @@ def run_steps(plan: Plan, composed: Composed, display: Display, steps: int, *, i
         folder = RunFolder(plan.folder, redactor)
         with in_use(plan, display.say):
             _record(plan, plan.as_json(), composed, folder)
-            outcome = supervise(replace(execution(plan), stop_after=steps), folder, display, redactor)
+            cut = replace(execution(plan), stop_after=steps, seconds=seconds)
+            outcome = supervise(cut, folder, display, redactor)
             settle(folder.metrics)
             _say_evidence(plan, folder, began, None if inspected else display)
             if outcome.steps < steps:
-                outcome = checked(outcome, plan)
+                outcome = _timed_out(outcome, seconds) or checked(outcome, plan)
             folder.finish(outcome)
         _tokenize_first(plan, composed, redactor, display)
     return outcome
+
+
+def _timed_out(outcome: Outcome, seconds: float | None) -> Outcome | None:
+    """The outcome of a run that was ended for the time; None for another."""
+    if seconds is None or outcome.seconds < seconds or outcome.exit_code != EXIT_DONE:
+        return None
+    cause = f"ended after {seconds:.0f} s, all the time that it was given"
+    return replace(outcome, exit_code=EXIT_STOPPED, cause=cause, cause_id="time_used")
 
 
 def build_cache(planned: Plan, composed: Composed, redactor: Redactor, display: Display) -> int:

@@ -34,7 +34,7 @@ from launch.tune.predict import Prediction, Subject, predict
 from launch.tune.probe import Probe, Verdict, probe_of
 from launch.tune.record import Record, State, refuse_another
 from launch.tune.request import SHORT, check_numbers, probe_words, read_request
-from launch.tune.search import Limits
+from launch.tune.search import Limits, time_left
 from launch.tune.space import space_of
 from launch.tune.table import (
     HEADS,
@@ -138,9 +138,11 @@ def _base(plan: Plan, flash: bool) -> tuple[MemorySetting, float | None]:
 
 def _lengths(plan: Plan, composed: Composed, display: Display) -> Lengths | None:
     """The data's lengths, tokenised first where that has not been done; None where tokenising tells of none."""
-    file = getattr(plan, "lengths_file", None)
-    if file is None or (found := read_lengths(file)) is not None:
-        return found if file is not None else None
+    file = plan.lengths_file
+    if file is None:
+        return None
+    if (found := read_lengths(file)) is not None:
+        return found
     tokenises = tokenized_folder(plan) is not None and plan.config.trainer.family == Family.open_instruct
     if not tokenises or composed.config.tune.dry_run:
         return None
@@ -167,7 +169,7 @@ def _search(record: Record, request: Line, display: Display) -> int:
             folder = str(setting.plan.folder)
             if not restart and (kept := read_measured(setting.plan, record.limits.steps)) is not None:
                 probe = probe_of(prediction, kept, folder, skip, reused=True)
-                if kept.finished or probe.verdict == Verdict.out_of_memory:
+                if probe.verdict in (Verdict.measured, Verdict.out_of_memory):
                     return probe
             ran = [probe for probe in record.probes if not probe.reused]
             measured = measure(
@@ -176,6 +178,7 @@ def _search(record: Record, request: Line, display: Display) -> int:
                 display,
                 after_another=bool(ran),
                 inspected=any(probe.verdict == Verdict.measured for probe in ran),
+                seconds=time_left(record.probes, record.limits, record.used),
             )
         except UserError as error:
             why = "; ".join(str(problem) for problem in error.problems)

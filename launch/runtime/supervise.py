@@ -54,7 +54,8 @@ class Execution:
 
     `ranks`: the global ranks of this node. `total_steps`: where the plan knows it. `model_dir`: the trainer's output.
     `oversight`: the guards, and what they and the cures need to know of the plan. `stop_after`: the logged step after
-    which the run is ended, and done: it has then measured enough, and leaves no model.
+    which the run is ended, and done: it has then measured enough, and leaves no model. `seconds`: the same after so
+    much time, whatever was logged.
     """
 
     argv: tuple[str, ...]
@@ -67,6 +68,7 @@ class Execution:
     model_dir: Path | None = None
     oversight: Oversight = field(default_factory=Oversight)
     stop_after: int | None = None
+    seconds: float | None = None
 
 
 class _Nanny:
@@ -216,7 +218,8 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, redact
         stops.pass_on()
         screen.start(execution.total_steps)
         observer.event(Event("phase", time.time(), min(execution.ranks), {"phase": "import"}))
-        _follow(nanny, observer, watch, screen, stops, stop_after=execution.stop_after)
+        until = None if execution.seconds is None else began + execution.seconds
+        _follow(nanny, observer, watch, screen, stops, stop_after=execution.stop_after, until=until)
     finally:
         os.close(writing)
         if nanny is not None:
@@ -248,9 +251,16 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, redact
 
 
 def _follow(
-    nanny: _Nanny, observer: Observer, watch: Watch, screen: _Screen, stops: _Stops, *, stop_after: int | None
+    nanny: _Nanny,
+    observer: Observer,
+    watch: Watch,
+    screen: _Screen,
+    stops: _Stops,
+    *,
+    stop_after: int | None,
+    until: float | None,
 ) -> None:
-    """Show news until the nanny has made its last report."""
+    """Show news until the nanny has made its last report. `until`: of time.monotonic()."""
     said = 0
     with selectors.DefaultSelector() as selector:
         selector.register(nanny.reports, selectors.EVENT_READ)
@@ -259,7 +269,8 @@ def _follow(
                 return
             _show(observer, watch, screen)
             screen.refresh()
-            if stop_after is not None and observer.step >= stop_after:
+            logged = stop_after is not None and observer.step >= stop_after
+            if logged or (until is not None and time.monotonic() > until):
                 nanny.end_well()
             for number in stops.signals[said:]:
                 how = "at once" if said else "of this run; press again to end them at once"

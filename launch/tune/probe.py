@@ -11,6 +11,7 @@ from launch.measure.measured import Measured
 from launch.measure.speed import padding_share, speed_of
 from launch.tune.predict import Prediction
 
+TIME_USED = "time_used"  # of launch.commands.run
 OUT_OF_MEMORY = ("out_of_memory", "host_memory")  # ids of launch.runtime.cures
 
 
@@ -92,6 +93,6 @@ def _verdict(measured: Measured) -> Verdict:
     outcome = measured.outcome
     if outcome.exit_code == EXIT_INTERRUPTED:
         return Verdict.interrupted
-    if outcome.exit_code == EXIT_DONE:
-        return Verdict.measured
+    if outcome.exit_code == EXIT_DONE or outcome.cause_id == TIME_USED:
+        return Verdict.measured  # of fewer steps, if it was cut short
     return Verdict.out_of_memory if outcome.cause_id in OUT_OF_MEMORY else Verdict.failed

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from launch.tune.belief import Belief, Seen
+from launch.tune.belief import NOISE, Belief, Seen
 from launch.tune.candidate import Candidate
 from launch.tune.predict import Prediction, Subject
 from launch.tune.probe import Probe, Verdict
@@ -120,11 +120,19 @@ def spent(seconds: float, probes: Sequence[Probe], limits: Limits, used: float) 
     return Stop.time_used if used + _wall(seconds, probes, limits) > limits.seconds else None
 
 
+def time_left(probes: Sequence[Probe], limits: Limits, used: float) -> float | None:
+    """Seconds after which the next probe is ended; None for the first one, which is given what it takes."""
+    return max(limits.seconds - used, 1.0) if any(not one.reused for one in probes) else None
+
+
 def fastest(found: Sequence[Estimate], probes: Sequence[Probe]) -> Probe | None:
-    """The fastest probe whose whole run fits."""
+    """The fastest probe whose whole run fits; of those that differ by no more than noise, the one probed first, which
+    was predicted to be."""
     fits = {one.prediction.candidate: one.open for one in found}
-    measured = [one for one in probes if one.step_seconds is not None and fits.get(one.prediction.candidate, True)]
-    return min(measured, key=lambda one: one.step_seconds or math.inf, default=None)
+    measured = [(one.step_seconds, one) for one in probes if one.step_seconds is not None]
+    fitting = [(seconds, one) for seconds, one in measured if fits.get(one.prediction.candidate, True)]
+    least = min((seconds for seconds, _ in fitting), default=0.0)
+    return next((one for seconds, one in fitting if seconds <= least * (1 + NOISE)), None)
 
 
 def needs_more(one: Candidate, other: Candidate) -> bool:

@@ -26,7 +26,7 @@ while True:
 """
 
 
-def run_for(folder: Path, body: str, steps: int) -> tuple[Outcome, RunFolder, str]:
+def run_for(folder: Path, body: str, steps: int, seconds: float | None = None) -> tuple[Outcome, RunFolder, str]:
     redactor = Redactor({})
     run_folder = RunFolder(folder / "run", redactor)
     run_folder.create()
@@ -37,6 +37,7 @@ def run_for(folder: Path, body: str, steps: int) -> tuple[Outcome, RunFolder, st
         env={"FAKE": str(folder)},
         cwd=folder,
         stop_after=steps,
+        seconds=seconds,
     )
     return supervise(execution, run_folder, PlainDisplay(shown), redactor), run_folder, shown.getvalue()
 
@@ -50,6 +51,12 @@ def test_a_run_is_ended_and_done_after_its_steps(tmp_path: Path) -> None:
     assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 5
     assert not alive(tmp_path)
     assert "behind" not in shown
+
+
+def test_a_run_is_ended_after_its_time(tmp_path: Path) -> None:
+    outcome, _, _ = run_for(tmp_path, TRAINS_FOR_EVER, steps=100_000, seconds=2.0)
+    assert outcome.exit_code == EXIT_DONE and 0 < outcome.steps < 100_000
+    assert 2.0 <= outcome.seconds < 20 and not alive(tmp_path)
 
 
 def test_a_run_that_dies_before_is_a_failure(tmp_path: Path) -> None:

@@ -52,6 +52,12 @@ def test_one_that_ended_otherwise_is_told_by_its_cause(
     assert probe.time_error is None
 
 
+def test_one_that_was_cut_short_measured_its_steps(probed: Any) -> None:
+    cut = replace(DONE, exit_code=3, steps=3, cause="ended after 9 s", cause_id="time_used")
+    assert probed(cut, steps(2.2, 2.1, 2.0)).per_second == 40_000
+    assert probed(replace(cut, steps=0), ()).verdict == Verdict.failed
+
+
 def test_a_loss_that_is_not_finite_is_no_measurement(probed: Any) -> None:
     probe = probed(DONE, steps(2.2, float("nan"), 2.0))
     assert probe.verdict == Verdict.failed and probe.why == "a loss is not finite" and probe.per_second is None

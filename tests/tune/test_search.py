@@ -110,6 +110,20 @@ def test_the_fastest_whose_whole_run_would_not_fit_is_not_chosen(record: Record)
     assert record.best is not None and record.best.prediction is second
 
 
+def test_of_settings_that_differ_by_noise_the_one_probed_first_is_chosen(record: Record) -> None:
+    first, second, third, *_ = (one.prediction for one in record.estimates if one.open)
+    seconds = first.seconds
+    real = first.step.dealt.real
+
+    def took(prediction: Prediction, factor: float) -> Probe:
+        return measured(prediction, seconds * factor * prediction.step.dealt.real / real)
+
+    record.probes = [took(first, 1.0), took(second, 0.99)]
+    assert record.best is record.probes[0]
+    record.probes.append(took(third, 0.95))
+    assert record.best is record.probes[2]
+
+
 def test_without_a_memory_model_the_same_setting_and_more_is_ruled_out(record: Record) -> None:
     small, large = (replace(record.space.base, per_device=size) for size in (2, 8))
     assert needs_more(large, small) and not needs_more(small, large)
