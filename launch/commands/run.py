@@ -160,6 +160,7 @@ def run_steps(
         if not inspected:
             _refuse_problems(plan, redactor, display)
         prepare(plan, display.say)
+        _tokenize_first(plan, composed, redactor, display)
         folder = RunFolder(plan.folder, redactor)
         with in_use(plan, display.say):
             _record(plan, plan.as_json(), composed, folder)
@@ -170,7 +171,6 @@ def run_steps(
             if outcome.steps < steps:
                 outcome = _timed_out(outcome, seconds) or checked(outcome, plan)
             folder.finish(outcome)
-        _tokenize_first(plan, composed, redactor, display)
     return outcome
 
 
@@ -204,6 +204,18 @@ def build_cache(planned: Plan, composed: Composed, redactor: Redactor, display: 
     return EXIT_DONE
 
 
+def _tokenize_first(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -> None:
+    """Tokenise for a trainer that would not do it itself; nothing is done for data that is there. Raises UserError
+    (`not_tokenized`)."""
+    if not plan.config.trainer.tokenized_first:
+        return
+    display.say(f"{plan.trainer} wants its data tokenised first")
+    code = build_cache(plan, composed, redactor, display)
+    if code != EXIT_DONE:
+        message = f"the data was not tokenised (exit {code}), and {plan.trainer} trains on tokenised data only"
+        raise UserError(Problem("not_tokenized", message, None, "cache_only=true does this pass by itself"))
+
+
 def _refuse_problems(plan: Plan, redactor: Redactor, display: Display) -> None:
     """Raises UserError with what keeps this machine from running the plan; says what is odd, and what is allowed."""
     problems, said = preflight(plan)
@@ -222,18 +234,6 @@ def execution(plan: Plan) -> Execution:
         cwd=None,
         ranks=tuple(range(plan.batch.width)),
         total_steps=plan.config.recipe.max_steps,
-def _tokenize_first(plan: Plan, composed: Composed, redactor: Redactor, display: Display) -> None:
-    """Tokenise for a trainer that would not do it itself; nothing is done for data that is there. Raises UserError
-    (`not_tokenized`)."""
-    if not plan.config.trainer.tokenized_first:
-        return
-    display.say(f"{plan.trainer} wants its data tokenised first")
-    code = build_cache(plan, composed, redactor, display)
-    if code != EXIT_DONE:
-        message = f"the data was not tokenised (exit {code}), and {plan.trainer} trains on tokenised data only"
-        raise UserError(Problem("not_tokenized", message, None, "cache_only=true does this pass by itself"))
-
-
         model_dir=plan.model_dir,
         oversight=oversight(plan),
     )
