@@ -8,6 +8,7 @@ from launch.commands.interpreter import package_folders, trainer_python
 from launch.config.schema import Device
 from launch.estimate.cards import card_named
 from launch.estimate.forecast import CardMemory, Forecast, forecast
+from launch.planning.lengths import read_lengths
 from launch.planning.plan import Plan
 from launch.preflight.nvidia import find_gpus
 
@@ -20,7 +21,8 @@ def forecast_here(plan: Plan, environ: Mapping[str, str]) -> Forecast | None:
     if plan.parallel.width.device != Device.cuda:
         return None
     flash = any((folder / "flash_attn").is_dir() for folder in package_folders(trainer_python(plan.config.python)))
-    return forecast(plan, environ, card=card_memory(plan, environ), lengths=None, flash=flash)
+    lengths = read_lengths(plan.lengths_file) if plan.lengths_file else None
+    return forecast(plan, environ, card=card_memory(plan, environ), lengths=lengths, flash=flash)
 
 
 def card_memory(plan: Plan, environ: Mapping[str, str]) -> CardMemory | None:

@@ -17,8 +17,11 @@ from launch.config.line import Line
 from launch.errors import EXIT_DONE
 from launch.estimate.forecast import Forecast
 from launch.estimate.forecast import describe as describe_forecast
+from launch.planning.lengths import read_lengths
 from launch.planning.plan import Plan, build_plan
 from launch.planning.rendezvous import quoted
+from launch.planning.token_forecast import TokenForecast, forecast_tokens
+from launch.planning.token_forecast import describe as describe_tokens
 from launch.redact import Redactor
 
 
@@ -28,12 +31,14 @@ def plan(line: Line) -> int:
     def show(composed: Composed) -> int:
         planned = build_plan(composed, this_machine(composed))
         memory = forecast_here(planned, os.environ)
+        tokens = tokens_forecast(planned)
         redactor = Redactor(os.environ)
         if line.json:
-            told = {**planned.as_json(), "memory": memory.as_json() if memory else None}
+            forecasts = {"memory": memory.as_json() if memory else None, "tokens": tokens.as_json() if tokens else None}
+            told = {**planned.as_json(), **forecasts}
             print(json.dumps(redactor.redact_object(told), indent=2, ensure_ascii=False))
         else:
-            print("\n".join(describe(planned, redactor, os.environ, memory)))
+            print("\n".join(describe(planned, redactor, os.environ, memory, tokens)))
             for warning in planned.warnings:
                 print(f"launch: warning: {warning}", file=sys.stderr)
         return EXIT_DONE
@@ -41,7 +46,19 @@ def plan(line: Line) -> int:
     return compose(line, show)
 
 
-def describe(plan: Plan, redactor: Redactor, environ: Mapping[str, str], memory: Forecast | None = None) -> list[str]:
+def tokens_forecast(plan: Plan) -> TokenForecast | None:
+    """What the data's lengths say of the plan's batches; None where they were not measured."""
+    lengths = read_lengths(plan.lengths_file) if plan.lengths_file else None
+    return forecast_tokens(lengths, plan.config.recipe, plan.batch) if lengths else None
+
+
+def describe(
+    plan: Plan,
+    redactor: Redactor,
+    environ: Mapping[str, str],
+    memory: Forecast | None = None,
+    tokens: TokenForecast | None = None,
+) -> list[str]:
     """The plan as lines for a terminal: facts, flags with their origin, and the command, ready to paste."""
     description = plan.config.stage.description
     facts = [
@@ -51,9 +68,10 @@ def describe(plan: Plan, redactor: Redactor, environ: Mapping[str, str], memory:
         ("batch", f"global {plan.batch}"),
         ("files", "  ".join(_short(path) for path in plan.files) or "none"),
         ("", f"keys checked against {', '.join(plan.files_checked)}" if plan.files_checked else ""),
-        ("patches", ", ".join(plan.patches) or "none"),
+        ("patches", ", ".join(_short_value(patch) for patch in plan.patches) or "none"),
         ("run folder", _short(plan.folder)),
         *_memory(memory),
+        *(describe_tokens(tokens, plan.batch) if plan.lengths_file else ()),
     ]
     lines = [f"{name:<11} {text}" for name, text in facts if text]
     lines += ["", "environment"]
@@ -103,6 +121,12 @@ def _value(value: object) -> str:
 def _short(path: Path) -> str:
     """A path from the current folder where that is shorter."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _short_value(patch: str) -> str:
+    """A patch with its value, where that is a path from the current folder."""
+    name, equals, value = patch.partition("=")
+    return f"{name}={_short(Path(value))}" if equals else name
 
 
 def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:

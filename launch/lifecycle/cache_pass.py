@@ -15,10 +15,12 @@ from launch.planning.plan import Plan
 from launch.planning.width import Width
 
 _ONLY = "cache_dataset_only"  # finetune.py:298, dpo_tune_cache.py:268, dpo.py:166, olmo_core_utils.py:202
+_KEPT = ("unused_imports", "lengths")  # patches
 
 
 def cache_pass(plan: Plan) -> Plan:
-    """The plan of the pass: the same flags without accelerate, without patches, with an output folder of its own.
+    """The plan of the pass: the same flags without accelerate, with those patches alone that let the trainer be
+    imported and write the lengths of its samples, and with an output folder of its own.
 
     Raises UserError (`no_cache_pass`) for a trainer that keeps no tokenised data.
     """
@@ -32,7 +34,9 @@ def cache_pass(plan: Plan) -> Plan:
     runs = tokenized.parent / ".passes"
     name = tokenized.name
     moved = [str(runs / plan.stage / name / "model") if word == str(plan.model_dir) else word for word in words[after:]]
-    command = (words[0], str(project.WORKER), "--script", words[after - 1], *moved, f"--{_ONLY}", "true")
+    patches = tuple(word for word in plan.patches if word.partition("=")[0] in _KEPT)
+    worker = [str(project.WORKER), *(word for patch in patches for word in ("--patch", patch))]
+    command = (words[0], *worker, "--script", words[after - 1], *moved, f"--{_ONLY}", "true")
     return replace(
         plan,
         name=name,
@@ -41,7 +45,7 @@ def cache_pass(plan: Plan) -> Plan:
         batch=replace(plan.batch, width=1),
         command=command,
         env={**plan.env, "CUDA_VISIBLE_DEVICES": ""},
-        patches=(),
+        patches=patches,
     )
 
 

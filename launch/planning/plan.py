@@ -22,6 +22,8 @@ from launch.planning.identity import content_key, identity
 from launch.planning.inputs import Inputs, resolve_inputs
 from launch.planning.parallel import Parallel, resolve_parallel
 from launch.planning.patches import choose_batch_patches, choose_patches
+from launch.planning.tokenized import PATCH as LENGTHS
+from launch.planning.tokenized import lengths_file
 from launch.planning.tracking import track, tracking_environment, tracking_warnings
 from launch.planning.tuned import Here, Used, tuned_warnings
 from launch.planning.upstream import UpstreamState, entry_of
@@ -70,6 +72,7 @@ class Plan:
     runs: Path
     cache: Path
     files_checked: tuple[str, ...]
+    lengths_file: Path | None = None  # of the tokenised data, once it was tokenised; see launch.planning.lengths
     warnings: tuple[Problem, ...] = field(default=())
 
     @property
@@ -111,6 +114,7 @@ class Plan:
             "files": [str(path) for path in self.files],
             "files_checked": list(self.files_checked),
             "patches": list(self.patches),
+            "lengths_file": str(self.lengths_file) if self.lengths_file else None,
             "upstream": self.upstream.as_json(),
             "folder": str(self.folder),
             "warnings": [warning.as_json() for warning in self.warnings],
@@ -165,6 +169,16 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
         "files": [machine.digest(path) for path in (parallel.accelerate_file, parallel.deepspeed_file) if path],
     }
     places = {runs: "{runs}", cache: "{cache}", project.ROOT: "{project}"}
+    lengths = lengths_file(
+        config.trainer,
+        nameless.flags,
+        commit=machine.upstream.commit,
+        cache=cache,
+        places=places,
+        content=content,
+    )
+    if lengths is not None:  # it changes nothing in the training, so it is no part of the identity
+        patches = (*patches, f"{LENGTHS}={lengths}")
     plan_identity = identity(parts, places, content)
     name = config.name or f"{width}-{plan_identity}"
     flags = flags_for(name)
@@ -199,6 +213,7 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
         runs=runs,
         cache=cache,
         files_checked=machine.check_files(parallel),
+        lengths_file=lengths,
         warnings=flags.warnings
         + _warnings(config)
         + tracking_warnings(config)

@@ -148,7 +148,9 @@ def test_the_cache_pass_is_one_plain_process_on_the_cpu(tmp_path: Path) -> None:
     words = list(made.command)
     assert words[0] == plan.command[0]
     assert words[1].endswith("entry.py")
-    assert not {"--patch", "--expect", "accelerate.commands.launch"} & set(words)
+    assert not {"--expect", "accelerate.commands.launch"} & set(words)
+    assert words[2:4] == ["--patch", f"lengths={plan.lengths_file}"]
+    assert made.patches == (words[3],)
     assert words[-2:] == ["--cache_dataset_only", "true"]
     assert str(plan.model_dir) not in words
     flags, planned = words[words.index("--") + 1 : -2], plan.command[plan.command.index("--") + 1 :]

@@ -70,8 +70,9 @@ def _metrics(line: str) -> dict[str, float]:
         memory = float(values.get(spelling, 0))
         if memory > 0:  # 0 on a CPU
             found[name] = memory
-    if "grad_norm" in values:  # the worker's patch finetune_grad_norm added it
-        found["grad_norm"] = float(values["grad_norm"])
+    for name in ("grad_norm", "imbalance", "imbalance_upstream"):  # patches finetune_grad_norm, balanced_batches
+        if name in values:
+            found[name] = float(values[name])
     return found
 
 

@@ -17,18 +17,19 @@ from . import (
     evidence,
     finetune,
     finetune_grad_norm,
+    lengths,
     olmo_core_console,
-    reference_cache,
     olmo_core_documents,
     olmo_core_evidence,
     olmo_core_on_cpu,
+    reference_cache,
     resume,
     resume_trl,
     token_weighting,
     trainer_steps,
     trl_subset,
-)
     unused_imports,
+)
 from .patch import Context, PatchError, PatchInfo, Source, install
 
 _ALL: tuple[PatchInfo, ...] = (
@@ -37,28 +38,29 @@ _ALL: tuple[PatchInfo, ...] = (
     dpo.SINGLE_PROCESS_GROUP,
     dpo.CPU_DEVICE,
     dpo.UNLISTED_GPU,
-    dpo_steps.STEPS,
     dpo_packed_padding.PATCH,
+    dpo_steps.STEPS,
     reference_cache.CACHE,
     resume.RESUME,
     resume_trl.RESUME,
     finetune_grad_norm.PATCH,
     balanced_batches.PATCH,
     token_weighting.PATCH,
+    lengths.PATCH,
     evidence.PATCH,
     olmo_core_console.PATCH,
-    deepspeed_on_cpu.PATCH,
-    trainer_steps.STEPS,
     olmo_core_documents.PATCH,
     olmo_core_evidence.PATCH,
     olmo_core_on_cpu.PATCH,
+    deepspeed_on_cpu.PATCH,
+    trainer_steps.STEPS,
     trl_subset.SUBSET,
-)
-
     unused_imports.PATCH,
-PATCHES: Mapping[str, PatchInfo] = MappingProxyType({patch.id: patch for patch in _ALL})
+)
 
 # those that look for what was asked for; a trainer has one of them
 LOOKING = (evidence.PATCH.id, olmo_core_evidence.PATCH.id)
+
+PATCHES: Mapping[str, PatchInfo] = MappingProxyType({patch.id: patch for patch in _ALL})
 
 __all__ = ["LOOKING", "PATCHES", "Context", "PatchError", "PatchInfo", "Source", "install"]

@@ -1,0 +1,84 @@
+"""The token lengths of what was tokenised, written for the planner (launch/planning/lengths.py reads them)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from .. import columns
+from .patch import Context, PatchInfo, Source
+
+SCHEMA_VERSION = 1
+_ID = "lengths"
+_DATA = "open_instruct/dataset_transformation.py"
+_PAIRS = 4096  # of which both lengths are kept
+
+
+def told(read: columns.Columns) -> dict[str, Any]:
+    """The content of the file: histograms {length: samples}, and of pairs the lengths of some, evenly spread."""
+    content: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "sft" if len(read.halves) == 1 else "dpo",
+        "label_tokens": None if read.loss_tokens is None else sum(read.loss_tokens),
+        "tokens": _histogram(read.tokens()),
+    }
+    if len(read.halves) == 2:
+        chosen, rejected = read.halves
+        content["chosen"], content["rejected"] = _histogram(chosen), _histogram(rejected)
+        content["longer"] = _histogram(map(max, chosen, rejected))
+        every = max(1, -(-len(chosen) // _PAIRS))
+        content["pairs"] = list(zip(chosen[::every], rejected[::every], strict=True))
+    return content
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Writes the file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(json.dumps(content), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _histogram(lengths: Iterable[int]) -> dict[str, int]:
+    return {str(length): count for length, count in sorted(Counter(lengths).items())}
+
+
+def _write_once(context: Context) -> None:
+    from open_instruct import dataset_transformation
+
+    if context.events.rank != 0:
+        return
+    build = dataset_transformation.get_cached_dataset_tulu_with_statistics
+    path = Path(str(context.value))
+
+    def get_cached_dataset_tulu_with_statistics(*arguments: Any, **options: Any) -> Any:
+        built = build(*arguments, **options)
+        dataset_transformation.get_cached_dataset_tulu_with_statistics = build  # the first data set is trained on
+        try:
+            write(path, told(columns.read(built[0])))
+        except (OSError, ValueError) as error:  # it is for the next plan alone
+            context.events.warn(f"the lengths of the tokenised data were not written: {error}")
+        return built
+
+    dataset_transformation.get_cached_dataset_tulu_with_statistics = get_cached_dataset_tulu_with_statistics
+
+
+PATCH = PatchInfo(
+    id=_ID,
+    reason="the lengths of the tokenised samples are counted, for the next plan's predictions; nothing is changed",
+    trainers=("finetune", "dpo_tune_cache", "dpo"),
+    condition="always; the value is the file that they are written to",
+    sources=(
+        Source(_DATA, "def get_cached_dataset_tulu_with_statistics(", 2382, 2382),
+        Source(_DATA, "return get_cached_dataset_tulu_with_statistics(", 2440, 2440),
+        Source(
+            "open_instruct/finetune.py", 'transform_fn_args = [{"max_seq_length": args.max_seq_length}, {}]', 500, 500
+        ),
+    ),
+    apply=_write_once,
+    takes_value=True,
+)
