@@ -11,13 +11,15 @@ from launch.config.bench import Order
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.measure.measured import Measured
 
+TIME_USED = "time_used"  # the cause of a run that was ended for the time it was given
+
 
 @dataclass(frozen=True)
 class Machine:
-    """`run`: measures a run of the bench, in its folder; its second argument: the same plan has just run here. Raises
-    UserError when it can't be started. `clock`: seconds."""
+    """`run`: measures a run of the bench, in its folder, given whether the same plan has just run here, and the seconds
+    after which it is ended (None: no limit). Raises UserError when it can't be started. `clock`: in seconds."""
 
-    run: Callable[[RunRecord, bool], Measured]
+    run: Callable[[RunRecord, bool, float | None], Measured]
     clock: Callable[[], float] = time.monotonic
 
 
@@ -35,7 +37,8 @@ def run_bench(record: Record, machine: Machine, reuse: bool, changed: Callable[[
     to compare, 3 when a run failed or none of the pairs is whole, 130 when the user ended it. Raises UserError when the
     first run can't be started."""
     began = machine.clock()
-    limit = record.planned.config.max_minutes
+    minutes = record.planned.config.max_minutes
+    deadline = None if minutes is None else began + 60 * minutes
     seconds: dict[int, list[float]] = {0: [], 1: []}
     ran: set[int] = set()
     for index, run in enumerate(record.runs):
@@ -45,18 +48,17 @@ def run_bench(record: Record, machine: Machine, reuse: bool, changed: Callable[[
             seconds[run.side].append(measured.outcome.seconds)
             changed(run)
             continue
-        needed = _expected(seconds, record.runs[index:])
-        if limit is not None and ran and machine.clock() - began + needed > 60 * limit:
-            for later in record.runs[index:]:
-                later.state = State.not_run
-            record.why = f"max_minutes={limit:g} is too short for the rest"
+        left = None if deadline is None else deadline - machine.clock()
+        if left is not None and ran and left < _expected(seconds, record.runs[index:]):
+            _leave_out(record, index)
             changed(None)
             break
         run.state = State.running
         changed(run)
         started = machine.clock()
         try:
-            run.measured = machine.run(run, run.side in ran)
+            # what a whole first run takes nobody knows: it is not ended before it was measured
+            run.measured = machine.run(run, run.side in ran, left if ran else None)
         except UserError as error:
             run.state, run.why = State.failed, "; ".join(str(problem) for problem in error.problems)
             changed(run)
@@ -66,6 +68,8 @@ def run_bench(record: Record, machine: Machine, reuse: bool, changed: Callable[[
         ran.add(run.side)
         seconds[run.side].append(machine.clock() - started)
         run.state = _state(run.measured)
+        if run.state == State.not_run:
+            _leave_out(record, index)
         run.why = run.measured.outcome.cause if run.state != State.done else None
         changed(run)
         if run.state != State.done:
@@ -79,7 +83,16 @@ def run_bench(record: Record, machine: Machine, reuse: bool, changed: Callable[[
 def _state(measured: Measured) -> State:
     if measured.outcome.exit_code == EXIT_INTERRUPTED:
         return State.interrupted
-    return State.done if measured.finished else State.failed
+    if measured.finished:
+        return State.done
+    return State.not_run if measured.outcome.cause_id == TIME_USED else State.failed
+
+
+def _leave_out(record: Record, index: int) -> None:
+    """There is no time for the runs from `index` on."""
+    for later in record.runs[index:]:
+        later.state = State.not_run
+    record.why = f"max_minutes={record.planned.config.max_minutes:g} is too short for the rest"
 
 
 def _expected(seconds: dict[int, list[float]], rest: Sequence[RunRecord]) -> float:

@@ -115,7 +115,7 @@ def verdict_lines(record: Record) -> list[str]:
     lines += [f"{run.label} {run.state.value}" + (f": {run.why}" if run.why else "") for run in ended]
     if record.why:
         left = sum(run.state == State.not_run for run in record.runs)
-        lines.append(f"{record.why}: {left} of {len(record.runs)} runs were not begun")
+        lines.append(f"{record.why}: {left} of {len(record.runs)} runs are missing")
     if verdict is None and not lines:
         lines.append("no pair of runs is whole yet")
     return lines

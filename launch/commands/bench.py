@@ -59,11 +59,11 @@ def _run(record: Record, known: list[Rate], display: Display) -> int:
         display.say(line)
     display.say(row(HEADS))
 
-    def one(run: RunRecord, inspected: bool) -> Measured:
+    def one(run: RunRecord, inspected: bool, seconds: float | None) -> Measured:
         plan = run.setting.plan
         display.say(f"{run.label}: {record.steps} steps; {plan.batch}; {plan.folder}")
         # the matrix product at the least has just been on the cards
-        return measure(run.setting, record.steps, display, after_another=True, inspected=inspected)
+        return measure(run.setting, record.steps, display, after_another=True, inspected=inspected, seconds=seconds)
 
     def changed(run: RunRecord | None) -> None:
         record.write(redactor, {"bench.txt": text(record), "bench.md": markdown(record)})

@@ -89,8 +89,9 @@ def benched(
     record = record_of(planned(home, *WORDS, *words, **sides))
     ran: list[str] = []
 
-    def one(asked: RunRecord, inspected: bool) -> Measured:
+    def one(asked: RunRecord, inspected: bool, seconds: float | None) -> Measured:
         assert inspected == any(label[0] == asked.label[0] for label in ran)
+        assert (seconds is None) == (record.planned.config.max_minutes is None or not ran)
         ran.append(asked.label)
         return run(asked)
 

@@ -103,3 +103,15 @@ def test_no_run_is_begun_that_would_not_end_in_time(tmp_path: Path) -> None:
     record, code, ran = benched(tmp_path, "max_minutes=1", run=run, clock=lambda: now[0])
     assert ran == ["A3"]  # at least one run a call, so that calls come to an end
     assert code == 0 and len(record.pairs) == 2
+
+
+def test_a_run_whose_time_is_up_is_ended_and_not_counted(tmp_path: Path) -> None:
+    cut = replace(DONE, exit_code=3, steps=3, cause="ended after 60 s", cause_id="time_used")
+
+    def run(one: RunRecord) -> Measured:
+        return made_up(one, steps(3), cut) if one.label == "A2" else made_up(one)
+
+    record, code, ran = benched(tmp_path, "max_minutes=5", run=run)
+    assert (code, ran, record.state) == (0, ["A1", "B1", "B2", "A2"], State.not_run)
+    assert len(record.pairs) == 1 and len(record.of_side(0)) == 1
+    assert benched(tmp_path)[2] == ["A2", "A3", "B3"]

@@ -34,7 +34,7 @@ def test_two_settings_on_the_cpu(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
     cut, said = bench(*COMMON, "max_minutes=0.01", *SETTINGS, cwd=tmp_path, code=3)
     assert [run["state"] for run in cut["runs"]] == ["done", "not_run", "not_run", "not_run"]
-    assert cut["verdict"] is None and "3 of 4 runs were not begun" in said
+    assert cut["verdict"] is None and "3 of 4 runs are missing" in said
 
     told, said = bench(*COMMON, *SETTINGS, cwd=tmp_path, code=0)
     assert [(run["run"], run["reused"]) for run in told["runs"]] == [
