@@ -21,6 +21,7 @@ from launch.slurm.standing import JobStanding, job_folder_of, job_folders, run_s
 USAGE = "launch logs RUN [--follow] [--rank N | --job] [runs=DIR]"
 _OPTIONS = {"--follow": False, "-f": False, "--rank": True, "--job": False}
 _ASK_EVERY = 15.0  # seconds between two questions to Slurm, which has other users
+_ASK_AT_END = 3.0  # the same once the run does not run any more
 _LOOK_EVERY = 1.0
 _TO_COME = ("pending", "requeued", "starting")
 
@@ -61,15 +62,23 @@ class _Jobs:
         self._queue: list[QueuedJob] | None = None
         self._asked = 0.0
 
-    def standing(self) -> JobStanding:
-        """How the run stands, by what Slurm said a little while ago."""
-        if self.folder is not None and (not self._asked or time.monotonic() - self._asked > _ASK_EVERY):
+    def standing(self, age: float = _ASK_EVERY) -> JobStanding:
+        """How the run stands, by what Slurm said at most `age` seconds ago."""
+        if self.folder is not None and (not self._asked or time.monotonic() - self._asked > age):
             self._queue = asked_queue(self._runs)
             self._asked = time.monotonic()
         return run_standing(self.run, self._runs, self._queue)
 
+    def to_come(self) -> bool:
+        """Whether the run has not ended, or is to begin again."""
+        return self.standing().state in ("running", *_TO_COME)
+
     def go_on(self) -> bool:
-        return is_running(self.run) or self.standing().state in ("running", *_TO_COME)
+        """Whether there is something to follow: a job that has failed may be about to be requeued."""
+        if is_running(self.run):
+            return True
+        found = self.standing(_ASK_AT_END)
+        return found.state in _TO_COME or (found.job is not None and found.job.lives and found.state != "done")
 
     def log(self) -> Path:
         """The log of the last job. Raises UserError (`no_job_log`)."""
@@ -144,7 +153,7 @@ def _end(folder: Path, jobs: _Jobs) -> str:
     if is_running(folder):
         return f"running; {command_for('logs', folder, '--follow')} goes on"
     job = jobs.standing().job
-    if jobs.go_on():
+    if jobs.to_come():
         return f"it is to go on: {job}"
     outcome = last_outcome(folder)
     if outcome is None:

@@ -12,7 +12,10 @@ from launch.slurm.ask import ask_once
 from launch.slurm.durations import seconds_of
 
 TIMEOUT = 10.0  # seconds; somebody waits for a table
-_FIELDS = ("JobArrayID", "State", "Reason", "TimeLeft", "TimeUsed", "RestartCnt", "NumNodes", "NodeList", "Command")
+_FIELDS = (
+    *("JobArrayID", "State", "Reason", "TimeLeft", "TimeUsed", "RestartCnt", "NumNodes", "NodeList", "EndTime"),
+    "Command",
+)
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 _STARTED = ("RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING")
 
@@ -42,11 +45,15 @@ class QueuedJob:
         return self.state in _STARTED
 
     @property
+    def requeued(self) -> bool:
+        return self.waits and bool(self.restarts or self.state.startswith("REQUEUE"))
+
+    @property
     def lives(self) -> bool:
         return self.waits or self.started
 
     def __str__(self) -> str:
-        told = "requeued" if self.waits and self.restarts else self.state.lower()
+        told = "requeued" if self.requeued else self.state.lower()
         return f"job {self.job_id}, {told}{self.because}{f' on {self.hosts}' if self.started and self.hosts else ''}"
 
     @property
@@ -85,7 +92,9 @@ def _read(output: str) -> Iterator[QueuedJob]:
         parts = [part.strip() for part in line.rstrip().removesuffix("|").split("|", len(_FIELDS) - 1)]
         if len(parts) != len(_FIELDS):
             continue
-        job_id, state, reason, left, used, restarts, nodes, hosts, command = parts
+        job_id, state, reason, left, used, restarts, nodes, hosts, end, command = parts
+        if state == "COMPLETING" and not end[:1].isdigit():  # it was requeued: it has no end, and comes again
+            state = "REQUEUED"
         seconds = seconds_of(left)
         yield QueuedJob(
             job_id=job_id,

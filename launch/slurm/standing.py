@@ -111,7 +111,7 @@ def _state(run: Standing, job: QueuedJob | None, asked: bool) -> str:
     if job is None or not job.lives:
         return run.state if run.state != "absent" else "ended" if asked else "submitted"
     if job.waits:
-        return "requeued" if job.restarts else "pending"
+        return "requeued" if job.requeued else "pending"
     ended = run.state in ("done", "failed") and run.since > time.time() - job.used - _CLOCKS
     return run.state if ended else "starting"
 

@@ -20,7 +20,7 @@ from launch.redact import Redactor
 from launch.runtime.folder import Outcome, RunFolder
 from launch.slurm.durations import seconds_of
 from launch.slurm.jobs import JobFolder
-from launch.slurm.queue import QueuedJob
+from launch.slurm.queue import QueuedJob, user_jobs
 from launch.slurm.standing import all_standings, job_folder_of, known_ids, run_standing
 from tests.runtime.records import write_run
 
@@ -67,6 +67,7 @@ def test_a_run_that_has_not_begun(runs: Path) -> None:
     assert state(runs, PENDING) == "pending"
     assert state(runs, replace(PENDING, restarts=1)) == "requeued"
     assert state(runs, RUNNING) == "starting"
+    assert state(runs, replace(RUNNING, state="REQUEUED")) == "requeued"
     assert state(runs, replace(RUNNING, state="FAILED")) == state(runs) == "ended"
     assert run_standing(runs / "sft" / "waits", runs, None).state == "submitted"
     # of another run
@@ -135,7 +136,7 @@ def test_slurm_is_asked_once_for_all(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     JobFolder.of(runs, "sft", "rendered").remember("13_1")
-    lines = "12|PENDING|Priority|1:00:00|0:00|0|2||a | b|\\n13_1|RUNNING|None|UNLIMITED|0:10|2|1|n1|x|"
+    lines = "12|PENDING|Priority|1:00:00|0:00|0|2||N/A|a | b|\\n13_1|RUNNING|None|UNLIMITED|0:10|2|1|n1|2026|x|"
     asked = squeue(tmp_path, monkeypatch, f"printf '{lines}'")
     assert status(["--json"]) == 0
     second, first = json.loads(capsys.readouterr().out)
@@ -151,6 +152,14 @@ def test_slurm_is_asked_once_for_all(
         "hosts": None,
     }
     assert (second["state"], second["job"]["hosts"], second["job"]["seconds_left"]) == ("starting", "n1", None)
+
+
+@pytest.mark.parametrize(("end", "lives"), [("N/A", "REQUEUED"), ("2026-11-21T13:00:00", "COMPLETING")])
+def test_a_completing_job_without_an_end_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, lives: str
+) -> None:
+    squeue(tmp_path, monkeypatch, f"echo '12|COMPLETING|None|0:00|0:10|0|2|n[1-2]|{end}|x|'")
+    assert [(job.state, job.requeued) for job in user_jobs()] == [(lives, lives == "REQUEUED")]
 
 
 def test_a_silent_slurm_is_said_and_not_fatal(
@@ -171,7 +180,7 @@ def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
     squeue(tmp_path, monkeypatch, 'read line <"$QUEUE"; echo "$line"')
     queue = tmp_path / "queue"
     monkeypatch.setenv("QUEUE", str(queue))
-    queue.write_text("12|PENDING|Priority|1:00:00|0:00|0|2|||\n", encoding="utf-8")
+    queue.write_text("12|PENDING|Priority|1:00:00|0:00|0|2||N/A||\n", encoding="utf-8")
     assert logs(["waits"]) == 0
     assert capfd.readouterr().out.startswith("sft/waits has not begun: job 12, pending (Priority)\n")
     asking = tmp_path / "bin" / "squeue"

@@ -75,7 +75,8 @@ def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
 
 
 def test_what_does_not_run_is_not_stopped(slurm: Cluster, home: Path) -> None:
-    slurm.launch("submit", *STAGE, "name=rendered", "dry_run=true", cwd=home)
+    written = slurm.launch("submit", *STAGE, "name=rendered", "dry_run=true", cwd=home)
+    assert written.returncode == 0, written.stderr
     refused = slurm.launch("stop", "rendered", cwd=home)
     assert refused.returncode == 2 and "[not_running]" in refused.stderr
     assert "demo/rendered" not in states(slurm, home)
