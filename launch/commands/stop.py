@@ -49,7 +49,7 @@ def _living_jobs(folder: Path, runs: Path) -> list[QueuedJob]:
     job_folder = job_folder_of(folder, runs)
     if job_folder is None or shutil.which("squeue") is None:
         return []
-    return [job for job in jobs_of(job_folder, user_jobs()) if job.lives]
+    return [job for job in jobs_of(job_folder, user_jobs(patient=True)) if job.lives]
 
 
 def _cancel(folder: Path, runs: Path, jobs: list[QueuedJob]) -> int:

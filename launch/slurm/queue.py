@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.errors import Problem, UserError
-from launch.slurm.ask import ask_once
+from launch.slurm.ask import ask, ask_once
 from launch.slurm.durations import seconds_of
 
 TIMEOUT = 10.0  # seconds; somebody waits for a table
@@ -73,17 +73,17 @@ class QueuedJob:
         }
 
 
-def user_jobs(timeout: float = TIMEOUT) -> list[QueuedJob]:
-    """Every job of this user that Slurm still knows, one entry for each task of an array.
+def user_jobs(patient: bool = False) -> list[QueuedJob]:
+    """Every job of this user that Slurm still knows, one entry for each task of an array. `patient`: ask again where
+    Slurm is busy.
 
     Raises UserError (`no_slurm`, `slurm_silent`).
     """
     fields = ",".join(f"{name}:|" for name in _FIELDS)
-    answer = ask_once(["squeue", "--me", "--array", "--states=all", "--noheader", f"--Format={fields}"], timeout)
-    if answer.status:
+    words = ["squeue", "--me", "--array", "--states=all", "--noheader", f"--Format={fields}"]
+    answer = ask(words) if patient else ask_once(words, TIMEOUT)
+    if answer.status != 0:
         raise UserError(Problem("slurm_silent", f"squeue does not tell the jobs there are: {answer.words}"))
-    if answer.status is None:
-        raise UserError(Problem("slurm_silent", f"squeue does not answer within {timeout:.0f} s"))
     return list(_read(answer.output))
 
 
