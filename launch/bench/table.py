@@ -91,8 +91,9 @@ def rate_lines(record: Record) -> list[str]:
 
 def operation_lines(record: Record) -> list[str]:
     """What the utilisation counts; once, where A and B have the same."""
-    said = [str(record.operations(side)) for side in (0, 1)]
-    return said[:1] if said[0] == said[1] else [f"{title}: {one}" for title, one in zip("AB", said, strict=True)]
+    said = [f"{'AB'[side]}: {record.operations(side)}" for side in (0, 1) if record.of_side(side)]
+    alike = len(said) == 2 and said[0][3:] == said[1][3:]
+    return [said[0][3:]] if alike else said
 
 
 def report(record: Record) -> list[str]:
