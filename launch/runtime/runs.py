@@ -16,7 +16,8 @@ from launch.runtime.folder import Outcome, last_outcome, status
 from launch.runtime.history import JsonLines
 
 SCHEMA_VERSION = 1
-_ROLLOUT = "rollout-"  # what the names of folders begin with that hold the runs of a rollout
+# what the names of folders begin with that hold several runs: a rollout's widths, a bench's repeats, a search's probes
+_SEVERAL = ("rollout-", "bench-", "tune-")
 _RECENT = 20  # steps whose mean tells the time that is left
 
 
@@ -66,15 +67,17 @@ class Standing:
 
 
 def find_runs(runs: Path) -> list[Path]:
-    """The run folders `<runs>/<stage>/<name>`, and those of a rollout's widths below it, by name."""
-    found = [*runs.glob("[!.]*/[!.]*/plan.json"), *runs.glob(f"[!.]*/{_ROLLOUT}*/[!.]*/plan.json")]
+    """The run folders `<runs>/<stage>/<name>`, and those of a rollout, a bench or a search below it, by name."""
+    found = [*runs.glob("[!.]*/[!.]*/plan.json")]
+    for several in _SEVERAL:
+        found += runs.glob(f"[!.]*/{several}*/[!.]*/plan.json")
     return sorted(path.parent for path in found)
 
 
 def run_name(folder: Path) -> str:
     """`stage/name`, as the command line takes it."""
     above = folder.parent
-    return f"{above.parent.name + '/' if above.name.startswith(_ROLLOUT) else ''}{above.name}/{folder.name}"
+    return f"{above.parent.name + '/' if above.name.startswith(_SEVERAL) else ''}{above.name}/{folder.name}"
 
 
 def command_for(verb: str, folder: Path, *options: str) -> str:

@@ -121,11 +121,12 @@ def test_the_log_of_a_rank(runs: Path, capfdbinary: pytest.CaptureFixture[bytes]
     assert refusal(["gpu8", "--rank=3"]) == ("no_such_rank", "there are 0, 10")
 
 
-def test_the_runs_of_a_rollout_are_listed_below_it(runs: Path) -> None:
-    width = write_run(runs / "sft/rollout-1/gpu1-abc", steps=1)
+@pytest.mark.parametrize("several", ["rollout-1", "bench-1", "tune-1"])
+def test_runs_that_belong_together_are_listed_below_their_folder(runs: Path, several: str) -> None:
+    width = write_run(runs / f"sft/{several}/gpu1-abc", steps=1)
     assert width in find_runs(runs)
-    assert run_name(width) == "sft/rollout-1/gpu1-abc"
-    assert resolve_run("sft/rollout-1/gpu1-abc", runs) == resolve_run("gpu1", runs) == width
+    assert run_name(width) == f"sft/{several}/gpu1-abc"
+    assert resolve_run(f"sft/{several}/gpu1-abc", runs) == resolve_run("gpu1", runs) == width
 
 
 def test_the_command_that_is_told_finds_the_run(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
