@@ -79,6 +79,8 @@ def deal(lengths: Sequence[int], ranks: int, per_device: int, *, padded: bool = 
     full = len(lengths) // per_device
     if ranks > 1 and (full % ranks or full * per_device != len(lengths)):
         raise ValueError(f"{len(lengths)} samples do not fill {ranks} ranks of {per_device}")
+    if full == 0:
+        return list(range(len(lengths)))
     last = list(range(full * per_device, len(lengths)))
     positions = sorted(range(full * per_device), key=lambda position: -lengths[position])
     alike = [positions[at : at + per_device] for at in range(0, len(positions), per_device)]

@@ -1,0 +1,83 @@
+"""What a plan tells of its batches once the data's lengths are known."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from launch.commands.plan import describe, tokens_forecast
+from launch.config.schema import Kind, Packing, RecipeConfig
+from launch.planning.batch import Batch
+from launch.planning.lengths import Histogram, Lengths
+from launch.planning.plan import Plan, build_plan
+from launch.planning.token_forecast import UNKNOWN, forecast_tokens
+from launch.redact import Redactor
+from tests.conftest import composed, fixed_machine
+
+DRAW = random.Random(0)
+CHATS = Lengths(
+    Kind.sft, Histogram.of(min(4096, max(8, int(DRAW.lognormvariate(6, 0.95)))) for _ in range(5000)), 1_000_000
+)
+EIGHT = Batch(128, 8, 2, 8)
+
+
+def recipe(packing: Packing) -> RecipeConfig:
+    return RecipeConfig(packing=packing)
+
+
+def plan_of(*words: str, cwd: Path = Path("/cwd")) -> Plan:
+    return build_plan(composed("stage=sft", "gpus=8", *words), fixed_machine(cwd))
+
+
+def test_flattened_and_padded() -> None:
+    flat = forecast_tokens(CHATS, recipe(Packing.flatten), EIGHT)
+    assert (flat.samples, flat.padding_share) == (5000, 0.0)
+    assert flat.tokens_per_step == pytest.approx(128 * CHATS.tokens.mean)
+    assert flat.micro_batch == pytest.approx(8 * CHATS.tokens.mean)
+    assert flat.micro_batch is not None and flat.micro_batch_p99 is not None
+    assert flat.micro_batch < flat.micro_batch_p99
+    assert flat.imbalance_upstream is not None and flat.imbalance_balanced is not None
+    assert flat.imbalance_upstream > 1.4
+    assert flat.imbalance_balanced < 1.02
+    padded = forecast_tokens(CHATS, recipe(Packing.none), EIGHT)
+    assert padded.padding_share is not None and 0.5 < padded.padding_share < 0.8
+    assert padded == forecast_tokens(CHATS, recipe(Packing.none), EIGHT)  # the same draws
+
+
+def test_bins_and_a_rank_alone() -> None:
+    bins = forecast_tokens(CHATS, recipe(Packing.bins), EIGHT)
+    assert (bins.micro_batch, bins.padding_share, bins.imbalance_upstream) == (None, None, None)
+    alone = forecast_tokens(CHATS, recipe(Packing.flatten), Batch(16, 8, 2, 1))
+    assert alone.imbalance_upstream is None and alone.micro_batch is not None
+
+
+def test_a_plan_says_what_it_does_not_know(tmp_path: Path) -> None:
+    plan = plan_of(cwd=tmp_path)
+    assert plan.lengths_file is not None
+    assert f"lengths     {UNKNOWN}" in describe(plan, Redactor({}), {}, tokens=tokens_forecast(plan))
+    plan.lengths_file.parent.mkdir(parents=True)
+    content = {"schema_version": 1, "kind": "sft", "label_tokens": 60, "tokens": {"10": 5, "30": 5}}
+    plan.lengths_file.write_text(json.dumps(content), encoding="utf-8")
+    lines = describe(plan, Redactor({}), {}, tokens=tokens_forecast(plan))
+    assert "lengths     10 samples, mean 20, longest 30 tokens; 30% of the tokens carry loss" in lines
+    assert any(line.startswith("balance     tokens a rank, largest over mean: ") for line in lines)
+
+
+def test_the_file_is_of_what_decides_the_tokens() -> None:
+    plain = plan_of()
+    for words in (["recipe.learning_rate=1e-4"], ["recipe.packing=flatten"], ["parallel=zero2"], ["recipe.seed=3"]):
+        other = plan_of(*words)
+        assert other.identity != plain.identity
+        assert other.lengths_file == plain.lengths_file
+    for words in (["recipe.max_seq_length=1024"], ["data.fraction=0.5"], ["recipe.chat_template=null"]):
+        assert plan_of(*words).lengths_file != plain.lengths_file
+    assert plan_of("flags.add_bos=true").lengths_file != plain.lengths_file
+    assert plan_of("trainer=trl_sft").lengths_file is None
+
+
+def test_the_file_is_no_part_of_the_identity(tmp_path: Path) -> None:
+    assert plan_of(cwd=tmp_path).identity == plan_of().identity
+    assert plan_of(f"cache={tmp_path}").identity == plan_of().identity
