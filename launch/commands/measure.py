@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from launch.commands.run import run_steps
+from launch.commands.run import Ranks, run_steps
 from launch.config.compose import Composed, compose
 from launch.config.line import Line
 from launch.config.schema import Device
@@ -64,11 +64,13 @@ def run_setting(
     after_another: bool = False,
     inspected: bool = False,
     seconds: float | None = None,
+    ranks: Ranks | None = None,
 ) -> Outcome:
-    """Run the setting in its folder, which is new; see `measure`. Raises UserError when it can't be started."""
+    """Run the setting in its folder, which is new; see `measure`, and `run_steps` for `ranks`. Raises UserError when it
+    can't be started."""
     if after_another:
         _until_free(setting.plan)
-    return run_steps(setting.plan, setting.composed, display, steps, inspected=inspected, seconds=seconds)
+    return run_steps(setting.plan, setting.composed, display, steps, inspected=inspected, seconds=seconds, ranks=ranks)
 
 
 def gpus_for(plan: Plan) -> Gpus:

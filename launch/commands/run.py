@@ -83,6 +83,9 @@ def say_finished(plan: Plan, display: Display) -> None:
         display.say(f"warning: its model is no longer complete: {faults[0]}")
 
 
+Ranks = Callable[[Plan, RunFolder, Display, Redactor], Outcome]  # runs a plan's processes to their end
+
+
 def on_this_machine(plan: Plan, folder: RunFolder, display: Display, redactor: Redactor) -> Outcome:
     """All ranks of the plan, on this machine."""
     return supervise(execution(plan), folder, display, redactor)
@@ -93,7 +96,7 @@ def carry_out(
     composed: Composed,
     redactor: Redactor,
     display: Display,
-    ranks: Callable[[Plan, RunFolder, Display, Redactor], Outcome] = on_this_machine,
+    ranks: Ranks = on_this_machine,
 ) -> int:
     """Start or resume the run, whose lock is held; `ranks` runs its processes to their end."""
     wait_until_gone(plan.model_dir, display.say)
@@ -150,11 +153,13 @@ def run_steps(
     *,
     inspected: bool = False,
     seconds: float | None = None,
+    ranks: Ranks | None = None,
 ) -> Outcome:
     """Run the plan in its folder, which is new, until `steps` optimizer steps are logged; then it has measured enough,
     and leaves no model. A plan of fewer steps runs to its end. `inspected`: the same plan has just run here, so
     that preflight is not asked and its evidence is not told again. `seconds`: it is ended after them, whatever it
-    has logged. Raises UserError when it cannot be started."""
+    has logged. `ranks`: runs the processes until then, when they are not all of this machine. Raises UserError when it
+    cannot be started."""
     redactor, began = Redactor(os.environ), time.time()
     with held(plan.folder, display.say):
         if not inspected:
@@ -164,8 +169,11 @@ def run_steps(
         folder = RunFolder(plan.folder, redactor)
         with in_use(plan, display.say):
             _record(plan, plan.as_json(), composed, folder)
-            cut = replace(execution(plan), stop_after=steps, seconds=seconds)
-            outcome = supervise(cut, folder, display, redactor)
+            if ranks is None:
+                cut = replace(execution(plan), stop_after=steps, seconds=seconds)
+                outcome = supervise(cut, folder, display, redactor)
+            else:
+                outcome = ranks(plan, folder, display, redactor)
             settle(folder.metrics)
             _say_evidence(plan, folder, began, None if inspected else display)
             if outcome.steps < steps:

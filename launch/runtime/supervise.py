@@ -55,7 +55,8 @@ class Execution:
     `ranks`: the global ranks of this node. `total_steps`: where the plan knows it. `model_dir`: the trainer's output.
     `oversight`: the guards, and what they and the cures need to know of the plan. `stop_after`: the logged step after
     which the run is ended, and done: it has then measured enough, and leaves no model. `seconds`: the same after so
-    much time, whatever was logged.
+    much time, whatever was logged. `enough`: a file that all nodes of a run see: the one that counts the steps makes it
+    when it has enough, before it ends its ranks, and the others end theirs.
     """
 
     argv: tuple[str, ...]
@@ -69,6 +70,7 @@ class Execution:
     oversight: Oversight = field(default_factory=Oversight)
     stop_after: int | None = None
     seconds: float | None = None
+    enough: Path | None = None
 
 
 class _Nanny:
@@ -218,8 +220,7 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, redact
         stops.pass_on()
         screen.start(execution.total_steps)
         observer.event(Event("phase", time.time(), min(execution.ranks), {"phase": "import"}))
-        until = None if execution.seconds is None else began + execution.seconds
-        _follow(nanny, observer, watch, screen, stops, stop_after=execution.stop_after, until=until)
+        _follow(nanny, observer, watch, screen, stops, enough=lambda: _has_enough(execution, observer, began))
     finally:
         os.close(writing)
         if nanny is not None:
@@ -250,17 +251,20 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, redact
     return outcome
 
 
+def _has_enough(execution: Execution, observer: Observer, began: float) -> bool:
+    """Whether no more is wanted of a run; the other nodes are told."""
+    late = execution.seconds is not None and time.monotonic() > began + execution.seconds
+    if late or (execution.stop_after is not None and observer.step >= execution.stop_after):
+        if execution.enough is not None:
+            execution.enough.touch()
+        return True
+    return execution.enough is not None and execution.enough.exists()
+
+
 def _follow(
-    nanny: _Nanny,
-    observer: Observer,
-    watch: Watch,
-    screen: _Screen,
-    stops: _Stops,
-    *,
-    stop_after: int | None,
-    until: float | None,
+    nanny: _Nanny, observer: Observer, watch: Watch, screen: _Screen, stops: _Stops, *, enough: Callable[[], bool]
 ) -> None:
-    """Show news until the nanny has made its last report. `until`: of time.monotonic()."""
+    """Show news until the nanny has made its last report."""
     said = 0
     with selectors.DefaultSelector() as selector:
         selector.register(nanny.reports, selectors.EVENT_READ)
@@ -269,8 +273,7 @@ def _follow(
                 return
             _show(observer, watch, screen)
             screen.refresh()
-            logged = stop_after is not None and observer.step >= stop_after
-            if logged or (until is not None and time.monotonic() > until):
+            if enough():
                 nanny.end_well()
             for number in stops.signals[said:]:
                 how = "at once" if said else "of this run; press again to end them at once"
