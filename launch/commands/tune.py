@@ -28,7 +28,7 @@ from launch.planning.tuned import PACKAGES
 from launch.prepare import prepare
 from launch.redact import Redactor
 from launch.runtime.progress import Display, display_for
-from launch.tune.loop import Extra, search
+from launch.tune.loop import Extra, refuse_what_fits_nowhere, search
 from launch.tune.overlay import overlay_path, overlay_text
 from launch.tune.predict import Prediction, Subject, predict
 from launch.tune.probe import Probe, Verdict, probe_of
@@ -86,13 +86,14 @@ def _begin(name: str, composed: Composed, plan: Plan, display: Display) -> Recor
     on_gpus = plan.parallel.width.device == Device.cuda
     card = (gpus.seen[0].name if gpus.seen else plan.config.cluster.gpu_type or "an unknown GPU") if on_gpus else None
     flash = "flash-attn" in versions
+    base, memory_gib = _base(plan, flash)
     lengths = _lengths(plan, composed, display)
     limit = plan.config.recipe.max_seq_length
     if lengths is not None and lengths.samples < plan.batch.global_:
-        message = f"the data has {lengths.samples:,} samples and one step takes {plan.batch.global_:,}"
+        samples = f"{lengths.samples:,} sample{'' if lengths.samples == 1 else 's'}"
+        message = f"the data has {samples} and one step takes {plan.batch.global_:,}"
         cure = "there is nothing to gain on data of less than a step; say more data, or a smaller global batch"
         raise UserError(Problem("too_few_samples", message, "data", cure))
-    base, memory_gib = _base(plan, flash)
     subject = Subject(
         base=base,
         global_batch=plan.batch.global_,
@@ -159,8 +160,7 @@ def _search(record: Record, request: Line, display: Display) -> int:
     skip = record.plan.config.tune.skip
 
     def one(prediction: Prediction) -> Probe:
-        number = sum(not probe.reused for probe in record.probes) + 1
-        display.say(f"probe {number} of at most {record.limits.probes}: {prediction.label}")
+        display.say(f"probe {len(record.probes) + 1} of at most {record.limits.probes}: {prediction.label}")
         composed = composed_probe(probe_words(request, prediction.candidate))
         try:
             plan = build_plan(composed, this_machine(composed))
@@ -193,6 +193,7 @@ def _search(record: Record, request: Line, display: Display) -> int:
     display.say(f"tune of {record.plan.stage} with {record.plan.trainer}, {record.plan.upstream.description}")
     for said in [*fact_lines(record), *prediction_lines(record)]:
         display.say(redactor.redact_text(said))
+    refuse_what_fits_nowhere(record)
     if record.dry_run:
         changed(None)
     else:

@@ -23,12 +23,11 @@ def search(
     changed: Callable[[Probe | None], None],
 ) -> None:
     """Fill the record. `probe` runs one setting; `extras` are tried on the best one, each by itself; `changed` is
-    called before and after each probe. Raises UserError (`nothing_fits`, before any probe)."""
+    called before and after each probe."""
     if len(record.predictions) == 1:
         record.stop = Stop.one_setting
         changed(None)
         return
-    refuse_what_fits_nowhere(record)
     while record.stop is None:
         choice = next_probe(record.estimates, record.probes, record.limits, record.used)
         if isinstance(choice, Stop):

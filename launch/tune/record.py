@@ -156,8 +156,9 @@ class Record:
 
     @property
     def used(self) -> float:
-        """Seconds that this call's probes took."""
-        return sum(one.wall for one in self.probes if not one.reused)
+        """Seconds that the probes took, those of an earlier call that were kept, too: called again, a search that has
+        ended changes nothing."""
+        return sum(one.wall for one in self.probes)
 
     def _probe(self, one: Probe) -> dict[str, Any]:
         candidate = one.prediction.candidate

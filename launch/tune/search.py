@@ -96,8 +96,8 @@ def estimates(
 
 
 def next_probe(found: Sequence[Estimate], probes: Sequence[Probe], limits: Limits, used: float) -> Estimate | Stop:
-    """The setting to probe, or why none. `used`: seconds that the probes have taken; those of an earlier call took
-    none. The most hopeful goes first: the one that is fastest if its error is a standard deviation in its favour."""
+    """The setting to probe, or why none. `used`: seconds that the probes have taken. The most hopeful goes first: the
+    one that is fastest if its error is a standard deviation in its favour."""
     tried = {one.prediction.candidate for one in probes}
     waiting = [one for one in found if one.open and one.prediction.candidate not in tried]
     if failures := _alike(probes):
@@ -115,14 +115,14 @@ def spent(seconds: float, probes: Sequence[Probe], limits: Limits, used: float) 
     """Why a probe with steps of so many seconds can't be afforded; the first one always can."""
     if not probes:
         return None
-    if sum(not one.reused for one in probes) >= limits.probes:
+    if len(probes) >= limits.probes:
         return Stop.probes_used
     return Stop.time_used if used + _wall(seconds, probes, limits) > limits.seconds else None
 
 
 def time_left(probes: Sequence[Probe], limits: Limits, used: float) -> float | None:
     """Seconds after which the next probe is ended; None for the first one, which is given what it takes."""
-    return max(limits.seconds - used, 1.0) if any(not one.reused for one in probes) else None
+    return max(limits.seconds - used, 1.0) if probes else None
 
 
 def fastest(found: Sequence[Estimate], probes: Sequence[Probe]) -> Probe | None:

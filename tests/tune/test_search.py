@@ -10,7 +10,7 @@ import pytest
 from launch.config.schema import Kind
 from launch.errors import UserError
 from launch.planning.lengths import Histogram, Lengths
-from launch.tune.loop import search
+from launch.tune.loop import refuse_what_fits_nowhere, search
 from launch.tune.predict import Prediction
 from launch.tune.probe import Probe, Verdict
 from launch.tune.record import Record, State
@@ -143,16 +143,18 @@ def test_the_clock_is_looked_at_and_the_first_probe_runs_all_the_same(tmp_path: 
     assert len(probes.asked) == 1 and record.stop == Stop.time_used
 
 
-def test_what_was_kept_takes_neither_probes_nor_time(tmp_path: Path) -> None:
-    record = record_in(tmp_path, limits=Limits(probes=2, seconds=900))
+def test_a_search_that_has_ended_and_is_called_again_probes_nothing_more(tmp_path: Path) -> None:
+    """What an earlier call measured counts for both limits."""
+    ended, probes = record_in(tmp_path, limits=Limits(probes=2)), Probes(2.0)
+    go(ended, probes)
 
     class Kept(Probes):
         def result(self, prediction: Prediction) -> Probe:
-            return replace(super().result(prediction), reused=True, wall=500.0)
+            return replace(super().result(prediction), reused=True)
 
-    probes = Kept()
-    go(record, probes)
-    assert record.used == 0 and len(probes.asked) >= 2 and record.stop != Stop.probes_used
+    again, kept = record_in(tmp_path, limits=Limits(probes=2)), Kept(2.0)
+    go(again, kept)
+    assert kept.asked == probes.asked and again.stop == ended.stop and again.used == ended.used
 
 
 def test_probes_that_fail_alike_end_it_and_are_told(record: Record) -> None:
@@ -219,7 +221,7 @@ def test_a_model_that_fits_nowhere_is_refused_with_the_least_it_needs(tmp_path: 
     with pytest.raises(
         UserError, match=r"no setting at gpu8 fits: .* needs the least, about \d+ GiB a card.*nothing_fits"
     ):
-        go(record, Probes())
+        refuse_what_fits_nowhere(record)
 
 
 def test_one_setting_is_nothing_to_choose_from(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""`tune` as far as it goes without a probe: predictions, and what can't be searched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launch.__main__ import main
+from launch.commands.machine import this_machine
+from launch.planning.plan import build_plan
+from tests.conftest import composed
+from tests.tune.test_record import check
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+
+
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """An SFT of a model whose shape is here, on cards that are named: there is no GPU here."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    chat = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    (tmp_path / "chats.jsonl").write_text(json.dumps(chat) + "\n", encoding="utf-8")
+    cards = ["cluster.gpu_type=h200", "cluster.gpu_memory=139"]
+    return ["stage=sft", "gpus=8", "model.path=model", "data.mix=[{name: chats.jsonl}]", *cards]
+
+
+def tokenised(words: list[str], lengths: dict[str, int]) -> None:
+    """What tokenising would have written."""
+    found = composed(*words)
+    path = build_plan(found, this_machine(found)).lengths_file
+    assert path is not None
+    path.parent.mkdir(parents=True)
+    told = {"schema_version": 1, "kind": "sft", "label_tokens": 100, "tokens": lengths}
+    path.write_text(json.dumps(told), encoding="utf-8")
+
+
+def test_predictions_without_a_probe(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    tokenised(words, {"100": 4000, "900": 4000, "3000": 300})
+    assert main(["tune", *words, "dry_run=true", "--json"]) == 0
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)
+    check(told)
+    assert told["state"] == "predicted" and told["probes"] == [] and told["overlay"] is None
+    assert told["data"]["measured"] and told["data"]["samples"] == 8300 and told["data"]["longest_tokens"] == 3000
+    first = told["predictions"][0]
+    assert first["low_seconds"] < first["step_seconds"] < first["high_seconds"] and first["fit"] == "fits"
+    assert "predicted, and nothing run" in shown.err and "the recipe's own" in shown.err
+
+
+def test_lengths_that_are_not_known_are_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", *words, "dry_run=true"]) == 0
+    assert "lengths are not known, so every sample is taken for one of 4,096 tokens" in capsys.readouterr().out
+
+
+def test_a_card_that_nobody_has_seen_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", *words[:-2], "cluster.gpu_type=frobnicator", "cluster.gpu_memory=100", "dry_run=true"]) == 0
+    assert "frobnicator is not among the known cards" in capsys.readouterr().out
+
+
+def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["tune", *words]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len([line for line in said if line.startswith("launch: ")]) == 1
+    return said[-1]
+
+
+def test_less_data_than_a_step_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    tokenised(words, {"700": 1})
+    said = refusal(words, capsys)
+    assert "the data has 1 sample and one step takes 128" in said and said.endswith("[too_few_samples]")
+
+
+def test_a_model_that_fits_nowhere_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    tokenised(words, {"700": 10_000})
+    said = refusal([*words[:-1], "cluster.gpu_memory=4"], capsys)
+    assert "no setting at gpu8 fits" in said and "needs the least, about" in said and said.endswith("[nothing_fits]")
+
+
+def test_a_model_of_an_unknown_shape_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("model/config.json").write_text('{"model_type": "frobnicator"}', encoding="utf-8")
+    assert refusal(words, capsys).endswith("[unknown_shape]")

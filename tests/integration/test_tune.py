@@ -1,0 +1,88 @@
+"""A search on one CPU process as a user starts it: real runs of the real trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tune.test_record import check
+
+pytestmark = pytest.mark.slow
+
+SEARCH = (
+    "tune",
+    "stage=demo",
+    "device=cpu",
+    "processes=1",
+    "recipe.max_steps=8",
+    "recipe.gradient_checkpointing=false",
+)
+LIMITS = ("probes=2", "steps=3", "minutes=5", "name=small")
+
+
+def launch(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if name != "LAUNCH_CONFIG_DIR"}
+    environ["XDG_CONFIG_HOME"] = str(home / "config")
+    command = [sys.executable, "-m", "launch", *words]
+    return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=600, check=False)
+
+
+def record(home: Path, name: str = "small") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((home / f"runs/demo/tune-{name}/tune.json").read_text(encoding="utf-8"))
+    check(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the searches of this module run: the demo's model and data are made and tokenised once."""
+    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    return tmp_path_factory.mktemp("tune")
+
+
+def test_a_search_its_overlay_and_calling_it_again(home: Path, open_instruct: Path) -> None:
+    ran = launch(home, *SEARCH, *LIMITS)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    told = record(home)
+    assert told["state"] == "done" and told["stop"] in ("probes_used", "best_beats_the_rest")
+    assert told["data"]["measured"] and told["data"]["mean_tokens"] > 10
+    probes = told["probes"]
+    assert len(probes) == 2 and {one["verdict"] for one in probes} == {"measured"}
+    assert told["best"] in [one["setting"] for one in probes] and told["held"] == ["recipe.gradient_checkpointing"]
+    # the same samples in each step, and every token weighs alike: the settings are the same training
+    assert probes[0]["losses"] == pytest.approx(probes[1]["losses"], rel=2e-3)
+    for one in probes:
+        events = (Path(one["folder"]) / "events.jsonl").read_text(encoding="utf-8")
+        built = [json.loads(line)["value"] for line in events.splitlines() if '"dataset_cache"' in line]
+        assert built and set(built) == {"hit"}  # the data was tokenised once, before
+
+    before = {path: path.stat().st_mtime_ns for path in home.rglob("metrics.jsonl")}
+    again = launch(home, *SEARCH, *LIMITS)
+    assert again.returncode == 0 and "(kept)" in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in home.rglob("metrics.jsonl")} == before
+    kept = record(home)
+    assert kept["best"] == told["best"] and all(one["reused"] for one in kept["probes"])
+
+    planned = launch(home, "plan", "stage=demo", "device=cpu", "processes=1", "+tuned=small", "--json")
+    assert planned.returncode == 0 and "tuned_elsewhere" not in planned.stderr
+    chosen = next(one["keys"] for one in probes if one["setting"] == told["best"])
+    assert json.loads(planned.stdout)["batch"]["per_device"] == chosen["recipe.per_device_batch_size"]
+    wider = launch(
+        home, "plan", "stage=demo", "device=cpu", "processes=2", "+tuned=small", "recipe.per_device_batch_size=4"
+    )
+    assert wider.returncode == 0 and "width cpu1, here cpu2" in wider.stderr
+
+
+def test_probes_that_all_fail_say_why_and_are_kept(home: Path, open_instruct: Path) -> None:
+    ran = launch(home, *SEARCH, *LIMITS[:-1], "name=broken", "flags.use_lora=true", "flags.lora_rank=0")
+    assert ran.returncode == 1 and "Traceback" not in ran.stderr
+    assert "nothing was measured in 2 probes (the probes fail alike, whatever the setting): " in ran.stdout
+    told = record(home, "broken")
+    assert told["state"] == "failed" and told["stop"] == "all_failed" and told["overlay"] is None
+    assert all("should be a positive integer" in one["why"] and Path(one["folder"]).is_dir() for one in told["probes"])
