@@ -92,8 +92,9 @@ def _numbers(composed: Composed) -> list[Problem]:
     bench, config = composed.config.bench, composed.config
     problems = []
     if bench.warmup < 0 or bench.steps - bench.warmup < LEAST_STEPS:
-        message = f"steps={bench.steps} leaves {max(0, bench.steps - max(0, bench.warmup))} steps to measure"
-        cure = f"say steps={max(0, bench.warmup) + LEAST_STEPS} or more: {LEAST_STEPS} after warmup={bench.warmup}"
+        message = f"steps={bench.steps} after warmup={bench.warmup} leave too few to measure"
+        least = max(0, bench.warmup) + LEAST_STEPS
+        cure = f"say steps={least} or more" if bench.warmup >= 0 else f"say warmup=0 or more, and steps={least} or more"
         problems.append(Problem("bench_steps", message, "bench.steps", cure))
     total = config.recipe.max_steps
     if total is not None and total < bench.steps:

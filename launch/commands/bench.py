@@ -9,7 +9,7 @@ from launch.bench.loop import Machine, run_bench, turns
 from launch.bench.record import Record, RunRecord, State, earlier_rates
 from launch.bench.request import SHORT, read_request
 from launch.bench.settings import Planned, plan_bench
-from launch.bench.table import HEADS, markdown, rate_lines, report, row, run_lines, text
+from launch.bench.table import HEADS, markdown, rate_lines, report, row, run_lines, text, verdict_lines
 from launch.commands.machine import this_machine
 from launch.commands.measure import composed_probe, gpus_for, measure
 from launch.config.compose import compose
@@ -71,6 +71,8 @@ def _run(record: Record, known: list[Rate], display: Display) -> int:
             return
         for line in run_lines(record, run):
             display.say(redactor.redact_text(line))
+        if run.state == State.done and run is not record.runs[-1] and any(one[0] == run.repeat for one in record.pairs):
+            display.say(f"  so far: {verdict_lines(record)[0]}")
 
     restart = planned.sides[0].composed.config.restart
     code = run_bench(record, Machine(one), same_card and not restart, changed)

@@ -1,4 +1,4 @@
-"""What one width of a rollout measured: its record, read back from the run's folder."""
+"""What a short run measured: its record, read back from the run's folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from launch.runtime.folder import Outcome, last_outcome
 
 @dataclass(frozen=True)
 class Setup:
-    """What the plan says of a width, as far as a gate asks. `rate`: the highest learning rate."""
+    """What the plan says of a run, as far as a gate asks. `rate`: the highest learning rate."""
 
     width: str
     world_size: int
@@ -41,7 +41,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Measured:
-    """One width. `steps`: the objects of metrics.jsonl up to the last step that was asked for; `evidence`: items of
+    """One run. `steps`: the objects of metrics.jsonl up to the last step that was asked for; `evidence`: items of
     evidence.json; `looked`: ranks that looked at their model at the first step; `phases`: seconds of each;
     `total_steps`: of the whole training, as the trainer says; `card_gib`: memory of a GPU, None where unknown."""
 
@@ -56,7 +56,7 @@ class Measured:
 
     @property
     def wanted(self) -> int:
-        """The steps that this width had to do: those asked for, or all of a training that has fewer."""
+        """The steps that this run had to do: those asked for, or all of a training that has fewer."""
         return min(self.setup.steps, self.total_steps or self.setup.steps)
 
     @property

@@ -53,7 +53,7 @@ class Rate:
             "name": self.name,
             "device": self.device.value,
             "precision": self.precision.value,
-            "measured_tflops": None if self.measured is None else round(self.measured / 1e12, 4),
+            "measured_tflops": None if self.measured is None else round(self.measured / 1e12, 6),
             "matrix": self.size,
             "torch": self.torch,
             "why": self.why,

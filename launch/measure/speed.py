@@ -1,4 +1,4 @@
-"""How fast a width was, in a way that other widths can be compared with."""
+"""How fast a run was, in a way that other runs can be compared with."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,4 +70,9 @@ def test_what_cannot_work_is_told_before_anything_runs(tmp_path: Path) -> None:
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 2
     assert "recipe.seed is 1 in A and 2 in B" in ran.stderr and "[bench_data]" in ran.stderr
+    on_gpus = ("stage=sft", "trainer=trl_sft", "data.mix=[{name: some/data}]", "--", "gpus=1", "--", "gpus=2")
+    command = [sys.executable, "-m", "launch", "bench", *on_gpus]
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    ran = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and "has no GPU" in ran.stderr and ran.stderr.count("[too_few_gpus]") == 2
     assert not list(tmp_path.rglob("bench.json"))
