@@ -15,6 +15,7 @@ from launch.config.compose import Composed, compose
 from launch.config.line import Line
 from launch.config.schema import GuardsConfig
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError
+from launch.lifecycle.attempts import with_earlier_steps
 from launch.lifecycle.checkpoints import Checkpoint
 from launch.lifecycle.lock import held
 from launch.lifecycle.model_folder import faults_of_model
@@ -23,7 +24,7 @@ from launch.planning.plan import Plan, build_plan
 from launch.planning.rendezvous import Place, filled
 from launch.redact import Redactor
 from launch.runtime.events import Event
-from launch.runtime.folder import Outcome, RunFolder, last_outcome
+from launch.runtime.folder import Outcome, RunFolder, last_outcome, status
 from launch.runtime.oversight import oversight
 from launch.runtime.progress import Display, display_for
 from launch.runtime.supervise import Execution, supervise
@@ -31,12 +32,13 @@ from launch.slurm.allocation import Allocation, this_allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.peers import Lost, Peers, nodes_said
 from launch.slurm.port import rendezvous_port
-from launch.slurm.requeue import cancel, claim, requeue
-from launch.slurm.signals import NodeSignals
+from launch.slurm.requeue import cancel, claim, remember, remembered, requeue
+from launch.slurm.signals import OWN, NodeSignals
 from launch.slurm.signpost import Signpost, read_signpost
 from launch.slurm.survival import last_checkpoint, started_again, why_not_again
 
 _POLL = 0.2  # seconds
+_SIGNALLED_WITHIN = 5.0  # seconds between Slurm's signals to the nodes of a job, at most
 _TIME_IS_UP = "the time limit is near"
 
 
@@ -80,6 +82,9 @@ def _node(composed: Composed, signals: NodeSignals) -> int:
     attempt = JobFolder.of(plan.runs, plan.stage, plan.name).path / f"{here.job_id}.{here.restarts}"
 
     def lost(found: Lost) -> None:
+        if found.cause.startswith("interrupted by "):  # so is this node, very likely: Slurm signals all at once
+            signals.end(after=_SIGNALLED_WITHIN)
+            return
         _say(task.told(found))
         signals.end()
 
@@ -112,22 +117,34 @@ def _survive(task: _Task, code: int, before: Checkpoint | None) -> None:
     any case: srun would wait for that node's task for as long as Slurm does."""
     lost = task.peers.lost if task.peers.lost and task.peers.lost.silent else None
     time_is_up = task.leads and task.signals.time_is_up and code == EXIT_INTERRUPTED
-    if not (lost or time_is_up) or not claim(task.attempt, "requeue"):
+    if not (lost or time_is_up) or not claim(task.attempt):
         return
     here, now = task.here, last_checkpoint(task.plan)
+    said = [task.told(lost)] if lost else [_TIME_IS_UP]
+    again = False
     if code != EXIT_DONE:
         why_not = why_not_again(task.plan, here, lost=lost is not None, before=before, now=now)
         if why_not is None:
-            done, said = requeue(here, task.plan.config.cluster.requeues, here.hosts[lost.node_rank] if lost else None)
-            if done:
-                _say("; ".join(said))
-                return
-            why_not = said[0]
+            again, told = requeue(here, task.plan.config.cluster.requeues, here.hosts[lost.node_rank] if lost else None)
+        else:
+            told = [f"job {here.job_id} is not requeued: {why_not}"]
         goes_on = f"goes on from {now.path.name}" if now else "has no checkpoint to go on from"
-        _say(f"job {here.job_id} is not requeued: {why_not}. Submitted again, this run {goes_on}")
-    if lost:
+        said += told if again else [*told, f"submitted again, this run {goes_on}"]
+        remember(task.attempt, said)
+        _say("; ".join(said))
+    if lost and lost.node_rank == 0:
+        _record_for_the_first(task)
+    if lost and not again:
         with contextlib.suppress(UserError):  # a container without Slurm's commands
             cancel(here)
+
+
+def _record_for_the_first(task: _Task) -> None:
+    """The end of a run whose first node, which keeps its record, was lost."""
+    outcome = last_outcome(task.record)
+    folder = RunFolder(task.plan.folder, Redactor(os.environ))
+    if outcome is not None and status(folder.path) == "unfinished":
+        folder.finish(with_earlier_steps(outcome, folder.metrics))
 
 
 def _refuse(plan: Plan, here: Allocation) -> None:
@@ -160,7 +177,8 @@ def _lead(task: _Task, composed: Composed) -> int:
         Signpost(plan.identity).put_up(task.attempt)
         return EXIT_DONE
     if here.restarts:
-        display.say(f"job {here.job_id} starts again, for the {here.restarts}. time")
+        before = task.attempt.with_name(f"{here.job_id}.{here.restarts - 1}")
+        display.say("; ".join([f"restart {here.restarts} of job {here.job_id}", *remembered(before)]))
         plan = started_again(plan, display.say)
 
     def ranks(started: Plan, folder: RunFolder, display: Display, redactor: Redactor) -> Outcome:
@@ -219,7 +237,7 @@ def _ended(task: _Task, outcome: Outcome) -> Outcome:
     if outcome.exit_code == EXIT_DONE:
         return outcome
     task.peers.settle(outcome.cause)
-    lost, ended = task.peers.lost, outcome.exit_code == EXIT_INTERRUPTED
+    lost, ended = task.peers.lost, outcome.cause == OWN
     own = (outcome.cause,) if outcome.cause and not ended else ()
     if lost is not None and lost.silent:
         return replace(outcome, exit_code=EXIT_FAILED, cause=task.told(lost), detail=(*own, *outcome.detail))

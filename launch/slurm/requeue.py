@@ -7,9 +7,9 @@ between: until every node of it has ended, or counts as down, it is completing.
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from launch.slurm.allocation import Allocation
 from launch.slurm.ask import ask
 
 _UP = ("idle", "alloc", "mix", "comp", "plnd", "resv")
+_ASKED = "asked.json"
 _FIELD = re.compile(r"(\w+)=(\S*)")
 
 
@@ -48,14 +49,29 @@ def read_record(output: str) -> JobRecord:
     )
 
 
-def claim(attempt: Path, what: str) -> bool:
-    """Whether this node is the first to ask something for all of an attempt: of several survivors one does."""
+def claim(attempt: Path) -> bool:
+    """Whether this node is the first to ask Slurm something for all of an attempt: of several survivors one does."""
     try:
-        with (attempt / "asked.json").open("x", encoding="utf-8") as file:
-            file.write(json.dumps({"schema_version": 1, "asked": what, "pid": os.getpid()}) + "\n")
+        with (attempt / _ASKED).open("x", encoding="utf-8"):
+            return True
     except FileExistsError:
         return False
-    return True
+
+
+def remember(attempt: Path, said: Sequence[str]) -> None:
+    """What was said of the end of an attempt: when the first node is lost, the job's log is lost to the others."""
+    temporary = attempt / f".{_ASKED}"
+    temporary.write_text(json.dumps({"schema_version": 1, "said": said}), encoding="utf-8")
+    temporary.replace(attempt / _ASKED)
+
+
+def remembered(attempt: Path) -> list[str]:
+    """See `remember`; empty when nothing was said."""
+    try:
+        said: list[str] = json.loads((attempt / _ASKED).read_text(encoding="utf-8"))["said"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return said
 
 
 def requeue(here: Allocation, limit: int, lost: str | None = None) -> tuple[bool, list[str]]:

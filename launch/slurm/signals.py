@@ -1,7 +1,8 @@
 """The signals of a node's task: Slurm's warning that the time limit is near, and the order to end.
 
 Slurm signals every process of a step, the ranks as well, and USR2 would end them. So this process blocks it before it
-starts anything, its children inherit that, and a thread takes the signal. What it then does is what SIGTERM does.
+starts anything, its children inherit that, and a thread takes the signal. What ends the ranks from in here is SIGINT,
+which Slurm does not send: a run that SIGTERM ended was ended from outside.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from launch.errors import EXIT_INTERRUPTED
+
+OWN = "interrupted by SIGINT"  # the cause of an outcome whose ranks this process ended itself
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class NodeSignals:
@@ -29,15 +33,16 @@ class NodeSignals:
         """Until the process ends: call it in the main thread, before there are others."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
         threading.Thread(target=self._listen, name="time limit", daemon=True).start()
-        before = signal.signal(signal.SIGTERM, self._terminate)
+        before = [(number, signal.signal(number, self._terminate)) for number in _ENDING]
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before:
+                signal.signal(number, handler)
 
     @contextlib.contextmanager
     def while_ranks_run(self) -> Iterator[None]:
-        """In it SIGTERM is somebody else's to handle; after it the record is written, and SIGTERM changes nothing."""
+        """In it the signals are somebody else's to handle; after it the record is written, and they change nothing."""
         self._started = True
         try:
             if self._asked:
@@ -46,10 +51,15 @@ class NodeSignals:
         finally:
             self._over = True
 
-    def end(self) -> None:
-        """What SIGTERM does: the end of the ranks, or of this process while it has none. From any thread."""
-        if not self._over and threading.main_thread().is_alive():
-            os.kill(os.getpid(), signal.SIGTERM)
+    def end(self, after: float = 0.0) -> None:
+        """End the ranks, or this process while it has none, unless that has happened within `after` seconds. From any
+        thread."""
+        if after:
+            timer = threading.Timer(after, self.end)
+            timer.daemon = True
+            timer.start()
+        elif not self._over and threading.main_thread().is_alive():
+            os.kill(os.getpid(), signal.SIGINT)
 
     def _listen(self) -> None:
         signal.sigwait({signal.SIGUSR2})

@@ -6,42 +6,16 @@ import json
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from launch.errors import UserError
 from launch.slurm.ask import ask
 from launch.slurm.jobs import JobFolder, living
-from launch.slurm.submission import submit_chain
-from tests.slurm.cluster import Cluster, environment, launch, stand_in, until
+from launch.slurm.submission import Submission, submit_all
+from tests.slurm.cluster import Cluster, environment, launch, until
+from tests.slurm.stand_ins import ON_TWO, SLEEPS, STAGE, asked, log, sleepers
 
 pytestmark = pytest.mark.slow
-
-SLEEPS = "(setsid sleep 600 &)\nsleep 600"
-ON_TWO = ("nodes=2", "cluster.options=['--nodelist=n1,n2']")
-STAGE = ("stage=demo", "trainer=trl_sft", "recipe.max_steps=3")
-
-
-def asked(home: Path, name: str, does: str, *words: str) -> list[str]:
-    folder = home / name
-    folder.mkdir()
-    return [*STAGE, f"name={name}", f"python='{stand_in(folder, does)}'", *words]
-
-
-def sleepers(slurm: Cluster) -> list[int]:
-    """Processes that a stand-in left, in whatever session."""
-    found, conf = [], slurm.environ["SLURM_CONF"]
-    for process in psutil.process_iter(["cmdline"]):
-        try:
-            if process.info["cmdline"] == ["sleep", "600"] and process.environ()["SLURM_CONF"] == conf:
-                found.append(process.pid)
-        except (psutil.Error, KeyError):
-            continue
-    return found
-
-
-def log(home: Path, name: str) -> str:
-    return "\n".join(path.read_text() for path in (home / "runs" / ".jobs" / "demo" / name).glob("job-*.log"))
 
 
 def started(slurm: Cluster, home: Path, name: str, nodes: int = 2) -> None:
@@ -80,7 +54,7 @@ def test_two_jobs_of_a_node_and_scancel_leaves_nothing(slurm: Cluster, home: Pat
 
 
 def test_a_node_that_dies_takes_the_job_down(slurm: Cluster, home: Path) -> None:
-    words = asked(home, "dies", SLEEPS, *ON_TWO, "cluster.heartbeat=8")
+    words = asked(home, "dies", SLEEPS, *ON_TWO, "cluster.heartbeat=8", "cluster.requeues=0")
     [job] = slurm.submit(*words, cwd=home)
     started(slurm, home, "dies")
     slurm.kill_node("n2")
@@ -126,7 +100,7 @@ def test_a_failure_half_way_cancels_what_was_submitted(
     folders[1].write("job.sbatch", "#!/bin/bash\n#SBATCH --partition=nosuch\nsleep 600\n", mode=0o755)
     said: list[str] = []
     with pytest.raises(UserError, match="sbatch_refused"):
-        submit_chain([(folder, home / "half" / "run") for folder in folders], said.append)
+        submit_all([Submission(folder, ((folder, home / "half" / "run"),)) for folder in folders], said.append)
     assert "cancelled" in said[-1]
     until(lambda: not living(folders[0]), 30)
 

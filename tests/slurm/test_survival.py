@@ -1,0 +1,172 @@
+"""What a job on a real Slurm survives: its time limit, dead nodes, being requeued; and what it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.slurm.cluster import Cluster, until
+from tests.slurm.stand_ins import SLEEPS, asked, log, sleepers
+
+pytestmark = pytest.mark.slow
+
+TOKEN = "hf_" + "AnotherPlantedTokenThatIsWrittenNowhere"
+STEPS = 24
+
+
+def fields(slurm: Cluster, job: str) -> dict[str, str]:
+    told: dict[str, str] = {}
+    for word in slurm.ask("scontrol", "show", "job", job).split():
+        name, _, value = word.partition("=")
+        told.setdefault(name, value)
+    return told
+
+
+def hosts(slurm: Cluster, job: str) -> list[str]:
+    return slurm.ask("scontrol", "show", "hostnames", fields(slurm, job)["NodeList"]).split()
+
+
+def jsonl(path: Path) -> list[dict[str, Any]]:
+    try:
+        lines = path.read_text().splitlines(keepends=True)
+    except OSError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def last_step(run: Path) -> int:
+    return max((line["step"] for line in jsonl(run / "metrics.jsonl")), default=0)
+
+
+def cause(run: Path) -> str | None:
+    try:
+        return str(json.loads((run / "FAILED").read_text())["cause"])
+    except OSError:
+        return None
+
+
+def free(slurm: Cluster, *names: str) -> bool:
+    """Whether nodes hold no job, and none that is completing."""
+    states = slurm.ask("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
+    return all(f"{name} idle" in states for name in names)
+
+
+def seconds_until_free(slurm: Cluster, fault: str, began: float, *names: str) -> None:
+    """Wait until nodes are free and say how long that took."""
+    until(lambda: free(slurm, *names), 30 - (time.monotonic() - began))
+    print(f"{fault}: free after {time.monotonic() - began:.1f} s")
+
+
+def test_training_goes_on_after_the_time_limit_and_without_a_dead_node(slurm: Cluster, home: Path) -> None:
+    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    run = home / "runs" / "demo" / "survives"
+    words = ["stage=demo", "trainer=trl_sft", "nodes=2", f"recipe.max_steps={STEPS}", "recipe.checkpoint_steps=3"]
+    words += ["name=survives", "cluster.time='00:30:00'", "cluster.heartbeat=8"]
+    [job] = slurm.submit(*words, cwd=home, HF_TOKEN=TOKEN)
+    until(lambda: last_step(run) >= 4, 240)
+    here = hosts(slurm, job)
+    left = fields(slurm, job)["RunTime"].split(":")
+    slurm.ask("scontrol", "update", f"JobId={job}", f"TimeLimit={int(left[1]) + 2}")
+    began = time.monotonic()
+    until(lambda: cause(run) == "the time limit is near", 40)
+    seconds_until_free(slurm, "USR2 ahead of the time limit", began, *here)
+    assert f"job {job} is requeued (1 of 5 times)" in log(home, "survives")
+
+    # while it waits to start again it is alive
+    again = slurm.launch("submit", *words, "cluster.cpus_per_rank=1", cwd=home)
+    assert again.returncode == 2 and "[already_submitted]" in again.stderr, again.stderr
+    slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=30")
+    until(lambda: len(jsonl(run / "attempts.jsonl")) == 2, 90)
+    first = int(jsonl(run / "attempts.jsonl")[1]["resumed_from"].removeprefix("checkpoint-"))
+    assert first >= 3
+    until(lambda: last_step(run) > first, 240)
+
+    here = hosts(slurm, job)
+    slurm.kill_node(here[1])
+    began = time.monotonic()
+    try:
+        until(lambda: (cause(run) or "").startswith(f"node {here[1]} was lost: no sign of life for"), 30)
+        seconds_until_free(slurm, "a dead node", began, here[0])
+        until(lambda: "it starts without" in log(home, "survives"), 10)
+        assert fields(slurm, job)["ExcNodeList"] == here[1]
+        slurm.ask("scontrol", "update", f"NodeName={here[1]}", "State=DOWN", "Reason=test")
+        assert slurm.wait(job, 240) == "COMPLETED", log(home, "survives")
+    finally:
+        slurm.start_node(here[1])
+    attempts = jsonl(run / "attempts.jsonl")
+    second = int(attempts[2]["resumed_from"].removeprefix("checkpoint-"))
+    assert first <= second < STEPS and len(attempts) == 3
+    assert [line["step"] for line in jsonl(run / "metrics.jsonl")] == list(range(1, STEPS + 1))
+    assert json.loads((run / "DONE").read_text())["steps"] == STEPS
+    assert (
+        here[1]
+        not in json.loads((run.parents[1] / ".jobs/demo/survives" / f"{job}.2" / "start.json").read_text())["host"]
+    )
+
+    folder = home / "runs" / ".jobs" / "demo" / "survives"
+    for path in [*folder.rglob("*"), *run.glob("*.json*"), *run.rglob("*.log")]:
+        assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
+
+
+def both_sleep(slurm: Cluster, home: Path, job: str, restarts: int) -> None:
+    """Wait until both nodes' ranks run, after so many restarts."""
+    start = home / "runs" / ".jobs" / "demo" / "again" / f"{job}.{restarts}" / "start.json"
+    until(start.is_file, 90)
+    until(lambda: len(sleepers(slurm)) >= 4, 60)
+
+
+def test_what_starts_a_job_again_and_what_does_not(slurm: Cluster, home: Path) -> None:
+    """`scontrol requeue`, which preemption is too; a node set DOWN; the death of the first node, where the batch script
+    is; and a rank that is killed, which is an error of the job's own."""
+    run = home / "runs" / "demo" / "again"
+    [job] = slurm.submit(*asked(home, "again", SLEEPS, "nodes=2", "cluster.heartbeat=8"), cwd=home)
+    both_sleep(slurm, home, job, 0)
+    here = hosts(slurm, job)
+    slurm.ask("scontrol", "requeue", job)
+    seconds_until_free(slurm, "scontrol requeue", time.monotonic(), *here)
+    assert cause(run) == "interrupted by SIGTERM" and not sleepers(slurm)
+
+    both_sleep(slurm, home, job, 1)
+    here = hosts(slurm, job)
+    slurm.ask("scontrol", "update", f"NodeName={here[1]}", "State=DOWN", "Reason=test")
+    seconds_until_free(slurm, "a node set DOWN", time.monotonic(), here[0])
+    until(lambda: free(slurm, here[1]), 60)  # its slurmd lives, and Slurm believes it (ReturnToService)
+
+    both_sleep(slurm, home, job, 2)
+    here = hosts(slurm, job)
+    slurm.kill_node(here[0])
+    try:
+        seconds_until_free(slurm, "the first node dead", time.monotonic(), here[1])
+        until(lambda: fields(slurm, job)["ExcNodeList"] == here[0], 10)
+        assert (cause(run) or "").startswith(f"node {here[0]} was lost"), cause(run)
+        slurm.ask("scontrol", "update", f"NodeName={here[0]}", "State=DOWN", "Reason=test")
+        both_sleep(slurm, home, job, 3)
+    finally:
+        slurm.start_node(here[0])
+
+    lost, here = here[0], hosts(slurm, job)
+    assert lost not in here
+    # the dead node took the job's log with it, so the next start says what was seen of its end
+    assert f"node {lost} was lost" in log(home, "again") and "requeued (3 of 5 times)" in log(home, "again")
+    rank = next(one for one in psutil.process_iter(["cmdline"]) if is_rank(one, run))
+    os.kill(rank.pid, signal.SIGKILL)
+    seconds_until_free(slurm, "a rank killed", time.monotonic(), *here)
+    assert slurm.wait(job, 30) == "FAILED"
+    assert fields(slurm, job)["Restarts"] == "3" and "SIGKILL" in str(cause(run)), cause(run)
+    assert not sleepers(slurm)
+
+
+def is_rank(process: psutil.Process, run: Path) -> bool:
+    words = process.info["cmdline"] or []
+    return (
+        "accelerate.commands.launch" in words
+        and str(run / "model") in words
+        and words[words.index("--machine_rank") + 1] == "1"
+    )
