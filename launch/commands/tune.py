@@ -32,7 +32,7 @@ from launch.tune.loop import Extra, refuse_what_fits_nowhere, search
 from launch.tune.overlay import overlay_path, overlay_text
 from launch.tune.predict import Prediction, Subject, predict
 from launch.tune.probe import Probe, Verdict, probe_of
-from launch.tune.record import Record, State, refuse_another
+from launch.tune.record import Record, State, measured_elsewhere, refuse_another
 from launch.tune.request import SHORT, check_numbers, probe_words, read_request
 from launch.tune.search import Limits, time_left
 from launch.tune.space import space_of
@@ -156,7 +156,10 @@ def _lengths(plan: Plan, composed: Composed, display: Display) -> Lengths | None
 
 def _search(record: Record, request: Line, display: Display) -> int:
     redactor = Redactor(os.environ)
-    restart = record.plan.config.restart
+    elsewhere = measured_elsewhere(record.folder, record.card, record.versions)
+    if elsewhere:
+        display.say(f"what an earlier call measured is run again: {elsewhere}")
+    restart = record.plan.config.restart or elsewhere is not None
     skip = record.plan.config.tune.skip
 
     def one(prediction: Prediction) -> Probe:

@@ -206,6 +206,19 @@ def refuse_another(folder: Path, identity: str) -> None:
         raise UserError(Problem("other_tune", message, "name", "say another name=, or leave it out"))
 
 
+def measured_elsewhere(folder: Path, card: str | None, versions: Mapping[str, str]) -> str | None:
+    """What is not as it was when the probes in the folder were run: their numbers are not kept then. None without
+    earlier ones, and when all is the same."""
+    try:
+        told = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        before = {"card": told["card"], **told["versions"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    now_ = {"card": card, **versions}
+    other = [name for name in {**before, **now_} if before.get(name) != now_.get(name)]
+    return ", ".join(f"{name} was {before.get(name)}, is {now_.get(name)}" for name in other) or None
+
+
 def _estimate(one: Estimate) -> dict[str, Any]:
     step = one.prediction.step
     return {

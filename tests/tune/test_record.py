@@ -14,7 +14,7 @@ from launch import project
 from launch.errors import UserError
 from launch.redact import Redactor
 from launch.tune.probe import Probe, Verdict
-from launch.tune.record import Record, State, refuse_another
+from launch.tune.record import Record, State, measured_elsewhere, refuse_another
 from launch.tune.search import Stop
 from launch.tune.space import Loss
 from launch.tune.table import gain, loss_line, markdown, text, verdict_line
@@ -120,3 +120,12 @@ def test_the_folder_of_another_search_is_refused(tmp_path: Path) -> None:
     (record.folder / "tune.json").write_text("{", encoding="utf-8")
     with pytest.raises(UserError, match="can't be read"):
         refuse_another(record.folder, record.plan.identity)
+
+
+def test_probes_of_another_card_or_version_are_not_kept(tmp_path: Path) -> None:
+    record = record_in(tmp_path)
+    assert measured_elsewhere(record.folder, record.card, record.versions) is None
+    written(record)
+    assert measured_elsewhere(record.folder, record.card, record.versions) is None
+    said = measured_elsewhere(record.folder, "NVIDIA A100", {"torch": "2.13.0"})
+    assert said == "card was NVIDIA H200, is NVIDIA A100, torch was 2.11.0, is 2.13.0"
