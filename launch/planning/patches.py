@@ -56,4 +56,4 @@ def _of_olmo_core(trainer: str, on_cpu: bool, flags: Flags) -> list[str]:
         chosen.append("olmo_core_documents")
     elif (packs := flags.flags.get("packing")) is not None and packs.value:
         chosen += ["olmo_core_documents", "dpo_packed_padding"]
-    return [*chosen, "olmo_core_console", "olmo_core_evidence"]
+    return [*chosen, "olmo_core_console", "olmo_core_tokens", "olmo_core_evidence"]

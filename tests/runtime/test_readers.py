@@ -131,11 +131,11 @@ def test_olmo_core_console_blocks(trainer: str) -> None:
         "loss": 2.51,
         "lr": 8e-05,
         "grad_norm": 1.25,
-        "total_tokens": 131072.0,
         "memory_gib": 41.2,
         "train/PPL": 12.3,
         "throughput/device/TPS": 43210.0,
         "throughput/device/TPS (actual avg)": 1.2e9,
+        "throughput/total tokens": 131072.0,
         "gpu_memory/GPU active mem (%)": 51.5,
         "optim/step skipped": 0.0,
     }
@@ -150,13 +150,14 @@ def test_what_the_patched_console_logger_prints_is_read(capsys: pytest.CaptureFi
     from launch.worker.patches import PATCHES, Context, install
     from launch.worker.trainer import Trainer
 
-    original = console.ConsoleLoggerCallback.__init__
+    original, rounded = console.ConsoleLoggerCallback.__init__, console.format_float
     context = Context(Trainer(None, "none", ()), Events(None, 0))
     try:
         install(PATCHES["olmo_core_console"], context)
         logger = console.ConsoleLoggerCallback()
     finally:
         console.ConsoleLoggerCallback.__init__ = original
+    precise, console.format_float = console.format_float, rounded
     progress = SimpleNamespace(time_remaining=None)
     logger.trainer = SimpleNamespace(training_progress=progress, max_steps=20, epoch=1, global_step=3, hard_stop=None)
     metrics = {
@@ -164,8 +165,10 @@ def test_what_the_patched_console_logger_prints_is_read(capsys: pytest.CaptureFi
         "rewards/accuracy": 0.5,
         "rewards/margin": -0.0123,
         "logps/chosen": -1234.5,
-        "train/token_count": 12345.0,
-        "train/padding_fraction": 0.25,
+        "launch/tokens": 12345.0,
+        "launch/tokens_padded": 16460.0,
+        "train/global_sequences_per_step": 32.0,
+        "train/token_count": 11111.0,
         "learning_rate": 5e-7,
         "perf/seconds_per_step": 1.5,
         "perf/mfu_step": 40.0,
@@ -175,19 +178,23 @@ def test_what_the_patched_console_logger_prints_is_read(capsys: pytest.CaptureFi
     console.log.addHandler(handler)
     console.log.setLevel(logging.INFO)
     try:
+        console.format_float = precise
         logger.log_metrics(3, metrics)
     finally:
+        console.format_float = rounded
         console.log.removeHandler(handler)
     [step] = of_kind(read("dpo", capsys.readouterr().out), "step")
     assert step == {
         "step": 3,
         "epoch": 1,
-        "loss": pytest.approx(0.6931, abs=1e-4),
+        "loss": 0.693147,
         "rewards/accuracy": 0.5,
-        "rewards/margin": pytest.approx(-0.0123),
-        "logps/chosen": pytest.approx(-1234.5, abs=1),
-        "tokens": pytest.approx(12345, rel=1e-3),
-        "tokens_padded": pytest.approx(16460, rel=1e-3),
+        "rewards/margin": -0.0123,
+        "logps/chosen": -1234.5,
+        "tokens": 12345.0,
+        "tokens_padded": 16460.0,
+        "sequences": 32.0,
+        "mfu": 40.0,
         "lr": 5e-7,
         "seconds": 1.5,
         "grad_norm": 2.5,

@@ -63,6 +63,7 @@ def test_ids_are_stable() -> None:
         "olmo_core_documents",
         "olmo_core_evidence",
         "olmo_core_on_cpu",
+        "olmo_core_tokens",
         "unused_imports",
         "dpo_packed_padding",
         "dpo_reference_cache",

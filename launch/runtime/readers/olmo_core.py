@@ -17,11 +17,14 @@ _NAMES = {
     "train_loss": "loss",
     "optim/LR": "lr",
     "optim/total grad norm": "grad_norm",
-    "throughput/total tokens": "total_tokens",
     "gpu_memory/GPU active mem (GiB)": "memory_gib",
     "gpu_memory/GPU reserved mem (GiB)": "memory_reserved_gib",
-    "train/token_count": "tokens",
+    "launch/tokens": "tokens",
+    "launch/tokens_padded": "tokens_padded",
+    "train/global_sequences_per_step": "sequences",
     "perf/seconds_per_step": "seconds",
+    "perf/mfu_step": "mfu",  # percent of the data sheet's rate, by upstream's count of operations (utils.py:2510)
+    "throughput/device/MFU": "mfu",
     "learning_rate": "lr",
 }
 
@@ -35,7 +38,7 @@ _NUMPY_MADE = "Dataset cached successfully"  # :161
 class OlmoCoreReader(StepReader):
     """`[step=5/100,epoch=1,eta=2m]` and indented `name=value` lines (olmo_core/train/callbacks/console_logger.py).
 
-    Of dpo.py the loss, rewards and tokens are there by the worker's patch olmo_core_console.
+    Of dpo.py the loss and rewards are there by the worker's patch olmo_core_console, tokens by olmo_core_tokens.
     """
 
     phase_lines: ClassVar[Mapping[str, str]] = {
@@ -89,9 +92,8 @@ class OlmoCoreReader(StepReader):
 
     def _finish(self) -> list[Event]:
         values, self._values = self._values, {}
-        wasted = values.pop("train/padding_fraction", None)
-        if wasted is not None and "tokens" in values and wasted < 1:
-            values["tokens_padded"] = round(values["tokens"] / (1 - wasted))
+        if values.get("mfu") == 0:  # of a CPU, or a GPU that upstream does not know
+            del values["mfu"]
         if not values:  # a marker without metrics: not a logged step
             self._step = None
         return self._release(**values)

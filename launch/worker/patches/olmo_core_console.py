@@ -8,16 +8,17 @@ from typing import Any
 from .patch import Context, PatchInfo, Source
 
 _LOGGER = "olmo_core/train/callbacks/console_logger.py"
-# what olmo_core_train_modules.py:251-317 and olmo_core_callbacks.py:199-229 record, utilisation figures apart
+# what olmo_core_train_modules.py:251-317, olmo_core_callbacks.py:199-229 and olmo_core_tokens record
 ALSO = (
     "train_loss",
     "learning_rate",
     "logps/*",
     "rewards/*",
     "aux_loss",
-    "train/token_count",
-    "train/padding_fraction",
+    "launch/*",
+    "train/global_sequences_per_step",
     "perf/seconds_per_step",
+    "perf/mfu_step",
 )
 
 
