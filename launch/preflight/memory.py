@@ -10,6 +10,7 @@ from launch.config.schema import Device, Family, Mode, Precision
 from launch.estimate.forecast import CardMemory, Fit, describe, forecast
 from launch.estimate.states import state_of
 from launch.estimate.weights import weights_of
+from launch.planning.lengths import read_lengths
 from launch.planning.plan import Plan
 from launch.preflight.finding import Finding, Machine, failed, passed, rule, skipped, warned
 from launch.preflight.nvidia import Gpus
@@ -75,14 +76,17 @@ def model_fits(plan: Plan, machine: Machine) -> Finding:
 
 
 def _predicted(plan: Plan, machine: Machine, facts: str, card: CardMemory | None) -> Finding:
-    """The peak of the longest micro batch that the limit allows. No reason to stop: the data may be shorter."""
-    told = forecast(plan, machine.environ, card=card, lengths=None, flash=False)
+    """The peak of the data's longest micro batch, or of the longest that the limit allows. No reason to stop: a
+    prediction is none, and the data may be shorter."""
+    lengths = read_lengths(plan.lengths_file) if plan.lengths_file else None
+    told = forecast(plan, machine.environ, card=card, lengths=lengths, flash=False)
     text = f"{facts}; predicted peak {describe(told)[0]}" if told.worst else f"{facts}; {told.why}"
     if card is None:
         return skipped(f"{text}; no GPU here tells its memory")
     if told.fit == Fit.wont:
         cure = f"say {told.remedy}" if told.remedy else _cure(plan)
-        return warned(text, f"unless the data is shorter, it will run out of memory: {cure}")
+        unless = "it" if told.longest else "unless the data is shorter, it"
+        return warned(text, f"{unless} will run out of memory: {cure}")
     return passed(text if told.worst else f"{text}, of {card.gib:.3g} GiB")
 
 
