@@ -10,6 +10,7 @@ from launch.bench.record import Record, RunRecord, State
 from launch.bench.verdict import times
 from launch.config.schema import Device
 from launch.measure.rate import Rate
+from launch.measure.rows import markdown_table, padded
 
 HEADS = ("run", "setting", "per second", "s/step", "padding", "MFU", "memory", "loss", "")
 _LEAST = (4, 18, 15, 7, 7, 5, 9, 8, 0)  # characters
@@ -19,7 +20,7 @@ _BOTH = ("", "A", "B", "B / A")
 
 def row(values: Sequence[str]) -> str:
     """A row whose columns are as wide for every run, so that the table can grow."""
-    return "  ".join(value.ljust(least) for value, least in zip(values, _LEAST, strict=True)).rstrip()
+    return padded(values, _LEAST)
 
 
 def cells(run: RunRecord, figures: Figures | None) -> tuple[str, ...]:
@@ -137,14 +138,14 @@ def markdown(record: Record) -> str:
         for side in record.planned.sides
     ]
     lines += ["", *(f"- {line}" for line in verdict_lines(record)), "", "Medians of the runs:", ""]
-    lines += [_cells(_BOTH), _cells(["---"] * len(_BOTH)), *(_cells(one) for one in compared(record))]
-    lines += ["", "The runs, in turn:", "", _cells(HEADS), _cells(["---"] * len(HEADS))]
-    lines += [_cells(cells(run, record.figures(run))) for run in record.runs]
+    lines += markdown_table(_BOTH, compared(record))
+    runs = [cells(run, record.figures(run)) for run in record.runs]
+    lines += ["", "The runs, in turn:", "", *markdown_table(HEADS, runs)]
     notes = [*rate_lines(record), *operation_lines(record), *(str(note) for note in record.planned.notes)]
     lines += ["", *(f"- {line}" for line in notes)]
     if record.planned.differs:
-        lines += ["", "What the two plans say differently:", "", _cells(("", "A", "B")), _cells(["---"] * 3)]
-        lines += [_cells((f"`{what}`", a, b)) for what, a, b in record.planned.differs]
+        differs = [(f"`{what}`", a, b) for what, a, b in record.planned.differs]
+        lines += ["", "What the two plans say differently:", "", *markdown_table(("", "A", "B"), differs)]
     return "\n".join([*lines, ""])
 
 
@@ -165,7 +166,7 @@ def _title(record: Record) -> str:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(one[column]) for one in rows) for column in range(len(rows[0]))]
-    return ["  ".join(value.ljust(width) for value, width in zip(one, widths, strict=True)).rstrip() for one in rows]
+    return [padded(one, widths) for one in rows]
 
 
 def _number(value: float | None) -> str:
@@ -182,7 +183,3 @@ def _gib(value: float | None) -> str:
 
 def _tera(flops: float) -> str:
     return f"{flops / 1e12:.3g}"
-
-
-def _cells(values: Sequence[str]) -> str:
-    return "| " + " | ".join(value.replace("|", "\\|").replace("\n", " ") for value in values) + " |"

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from launch.measure.measured import Measured
+from launch.measure.rows import markdown_table, padded
 from launch.measure.speed import speed_of
 from launch.rollout.gates.gate import Judgement, Verdict
 from launch.rollout.projection import Projection
@@ -64,7 +65,7 @@ def _verdict(width: WidthRecord) -> str:
 
 def row(values: Sequence[str]) -> str:
     """A row whose columns are as wide for every width, so that the table can grow."""
-    return "  ".join(value.ljust(least) for value, least in zip(values, _LEAST, strict=True)).rstrip()
+    return padded(values, _LEAST)
 
 
 def gate_lines(judgements: Sequence[Judgement], *, every: bool = False) -> list[str]:
@@ -119,19 +120,18 @@ def text(record: Record) -> str:
 
 def markdown(record: Record) -> str:
     """The same, for an issue or a page."""
-    lines = [f"### {_title(record)}", "", verdict_line(record), "", _cells(HEADS), _cells(["---"] * len(HEADS))]
-    lines += [_cells(cells(width, record.skip)) for width in record.widths]
+    lines = [f"### {_title(record)}", "", verdict_line(record), ""]
+    lines += markdown_table(HEADS, [cells(width, record.skip) for width in record.widths])
     if record.differences:
         lines += ["", "Not the same at every width:", "", *(f"- {difference}" for difference in record.differences)]
     for width in record.widths:
         if width.judgements or width.why:
             lines += ["", f"**{width.planned.label}**" + (f": {width.why}" if width.why else "")]
         if width.judgements:
-            lines += ["", _cells(("gate", "verdict", "")), _cells(["---"] * 3)]
-            lines += [
-                _cells((f"`{one.id}`", "allowed" if one.allowed else one.verdict.value, one.said))
-                for one in width.judgements
+            gates = [
+                (f"`{one.id}`", "allowed" if one.allowed else one.verdict.value, one.said) for one in width.judgements
             ]
+            lines += ["", *markdown_table(("gate", "verdict", ""), gates)]
     return "\n".join([*lines, ""])
 
 
@@ -139,7 +139,3 @@ def _title(record: Record) -> str:
     plan = record.planned.widths[0].plan
     widths = ", ".join(width.planned.label for width in record.widths)
     return f"rollout of {plan.stage} with {plan.trainer} over {widths}: {record.steps} steps each"
-
-
-def _cells(values: Sequence[str]) -> str:
-    return "| " + " | ".join(value.replace("|", "\\|").replace("\n", " ") for value in values) + " |"

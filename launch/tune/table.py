@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launch.measure.rows import markdown_table, padded
 from launch.tune.probe import Probe, Verdict
 from launch.tune.record import Record, State
 from launch.tune.search import Estimate, Fit, Stop
@@ -28,7 +29,7 @@ _REASONS = {
 
 
 def row(values: Sequence[str], least: Sequence[int] = _LEAST) -> str:
-    return "  ".join(value.ljust(width) for value, width in zip(values, least, strict=True)).rstrip()
+    return padded(values, least)
 
 
 def cells(probe: Probe) -> tuple[str, ...]:
@@ -150,11 +151,10 @@ def markdown(record: Record) -> str:
     """The same, for an issue or a page."""
     lines = [f"### {_title(record)}", "", verdict_line(record), "", loss_line(record), ""]
     if record.probes:
-        lines += [_cells(HEADS), _cells(["---"] * len(HEADS)), *(_cells(cells(one)) for one in record.probes), ""]
+        lines += [*markdown_table(HEADS, [cells(one) for one in record.probes]), ""]
         lines += [f"- {one.prediction.label}: {one.why}" for one in record.probes if one.why]
-    lines += ["", "Predicted, as the probes correct it:", "", _cells(PREDICTED), _cells(["---"] * len(PREDICTED))]
-    shown = [one for one in record.estimates if one.open][:_SHOWN]
-    lines += [_cells(predicted_cells(one)) for one in shown]
+    shown = [predicted_cells(one) for one in record.estimates if one.open][:_SHOWN]
+    lines += ["", "Predicted, as the probes correct it:", "", *markdown_table(PREDICTED, shown)]
     return "\n".join([*lines, "", *(f"- {line}" for line in fact_lines(record)), ""])
 
 
@@ -168,7 +168,3 @@ def _memory(measured: float | None, predicted: float | None) -> str:
     if measured is None:
         return "-"
     return f"{measured:.1f} GiB" + (f" of {predicted:.0f}" if predicted is not None else "")
-
-
-def _cells(values: Sequence[str]) -> str:
-    return "| " + " | ".join(value.replace("|", "\\|").replace("\n", " ") for value in values) + " |"

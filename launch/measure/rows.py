@@ -1,0 +1,23 @@
+"""Rows of tables, on a terminal and in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def padded(values: Sequence[str], widths: Sequence[int]) -> str:
+    """A row whose columns are `widths` characters wide, or as wide as they need."""
+    return "  ".join(value.ljust(width) for value, width in zip(values, widths, strict=True)).rstrip()
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table.
+
+    >>> markdown_table(["a|b", "c"], [["1", "2"]])
+    ['| a\\\\|b | c |', '| --- | --- |', '| 1 | 2 |']
+    """
+    return [_line(heads), _line(["---"] * len(heads)), *(_line(row) for row in rows)]
+
+
+def _line(values: Sequence[str]) -> str:
+    return "| " + " | ".join(value.replace("|", "\\|").replace("\n", " ") for value in values) + " |"
