@@ -70,7 +70,10 @@ def run_bench(record: Record, machine: Machine, reuse: bool, changed: Callable[[
         run.state = _state(run.measured)
         if run.state == State.not_run:
             _leave_out(record, index)
-        run.why = run.measured.outcome.cause if run.state != State.done else None
+        if run.state != State.done:
+            run.why = (
+                "; ".join(said for said in (run.measured.outcome.cause, run.measured.outcome.cure) if said) or None
+            )
         changed(run)
         if run.state != State.done:
             break

@@ -90,7 +90,8 @@ class Record:
 
     def not_proven(self, side: int) -> list[str]:
         """What A (0) or B (1) was asked for and a run of it did not show to be so."""
-        items = [item for run in self.runs if run.side == side and run.measured for item in run.measured.evidence]
+        done = [run.measured for run in self.runs if run.side == side and run.state == State.done]
+        items = [item for measured in done if measured for item in measured.evidence]
         bad = [item for item in items if item.get("verdict") in (REFUTED, UNPROVEN)]
         return list(dict.fromkeys(f"{item.get('what')} is {item.get('verdict')}" for item in bad))
 

@@ -171,7 +171,7 @@ def differences(a: Plan, b: Plan) -> list[tuple[str, str, str]]:
             ("clip", a.config.recipe.max_grad_norm, b.config.recipe.max_grad_norm),
             ("upstream", a.upstream.description, b.upstream.description),
             ("python", a.command[0], b.command[0]),
-            ("patches", " ".join(a.patches), " ".join(b.patches)),
+            ("patches", _beyond(a.patches, b.patches), _beyond(b.patches, a.patches)),
         )
     ]
     carried = {*_computed(a), *_computed(b)}
@@ -191,6 +191,11 @@ def _computed(plan: Plan) -> set[str]:
 
 def _micro(plan: Plan) -> str:
     return f"{plan.batch.per_device} x {plan.batch.accumulation}"
+
+
+def _beyond(own: tuple[str, ...], others: tuple[str, ...]) -> str:
+    """The patches that the other one has not."""
+    return " ".join(patch for patch in own if patch not in others) or "-"
 
 
 def _flag(plan: Plan, name: str) -> str:

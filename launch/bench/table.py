@@ -100,7 +100,9 @@ def operation_lines(record: Record) -> list[str]:
 def report(record: Record) -> list[str]:
     """Every run, A beside B, and the verdict: what is to be read at the end."""
     lines = [row(HEADS), *(row(cells(run, record.figures(run))) for run in record.runs)]
-    lines += ["", *_aligned([_BOTH, *compared(record)]), "", *rate_lines(record), *operation_lines(record), ""]
+    if record.of_side(0) or record.of_side(1):
+        lines += ["", *_aligned([_BOTH, *compared(record)])]
+    lines += ["", *rate_lines(record), *operation_lines(record), ""]
     for line in verdict_lines(record):
         lines += textwrap.wrap(line, _LINE, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return lines

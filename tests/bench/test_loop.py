@@ -12,7 +12,9 @@ from launch.errors import Problem, UserError
 from launch.measure.measured import Measured
 from tests.bench.benches import DONE, benched, made_up, steps
 
-OUT_OF_MEMORY = replace(DONE, exit_code=1, steps=0, cause="CUDA out of memory", cause_id="out_of_memory")
+OUT_OF_MEMORY = replace(
+    DONE, exit_code=1, steps=0, cause="CUDA out of memory", cause_id="out_of_memory", cure="say 2 a device"
+)
 
 
 def test_turns() -> None:
@@ -50,7 +52,7 @@ def test_a_run_that_fails_ends_it_and_what_ran_is_reported(tmp_path: Path) -> No
     record, code, ran = benched(tmp_path, run=run)
     assert (code, ran) == (3, ["A1", "B1", "B2"])
     assert record.state == State.failed and record.verdict is not None
-    assert record.runs[2].why == "CUDA out of memory"
+    assert record.runs[2].why == "CUDA out of memory; say 2 a device"
     record, code, ran = benched(tmp_path)  # and the next call goes on
     assert (code, ran) == (0, ["B2", "A2", "A3", "B3"])
 
