@@ -19,7 +19,8 @@ class TokenForecast:
     """Expected, over the whole data set. `samples`: pairs for DPO. `loss_share`: of the tokens that carry loss.
     `padding_share` of all that is computed. `micro_batch` and `micro_batch_p99`: tokens with padding, the mean and what
     99% stay within; None for bins, which have a budget. `imbalance`: tokens of the ranks in an accumulation step, the
-    largest over the mean, in upstream's order and dealt by length; None for bins and where a rank is alone."""
+    largest with its padding over the mean without, in upstream's order and dealt by length; None for bins
+    and where a rank is alone."""
 
     samples: int
     mean: float

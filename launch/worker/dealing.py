@@ -31,8 +31,9 @@ class Load:
 
     @property
     def imbalance(self) -> float:
-        """Tokens a rank in an accumulation step, the largest over the mean: 1.0 when nobody waits."""
-        return self.waited / self.computed if self.computed else 1.0
+        """Tokens a rank in an accumulation step: the largest, with its padding, over the mean without padding. 1.0 when
+        nobody waits and nothing is padded."""
+        return self.waited / self.tokens if self.tokens else 1.0
 
     @property
     def padding(self) -> float:

@@ -44,7 +44,7 @@ class Balance:
         value = f"{self._waited / self._count:.3f}, upstream's order {self._before / self._count:.3f}"
         steps = "1 step" if self._count == 1 else f"{self._count} steps"
         note = f"largest micro batch {self._largest}, upstream's order {self._largest_before} tokens; {steps}"
-        how = "tokens a rank in an accumulation step, padding included, the largest over the mean"
+        how = "tokens a rank in an accumulation step, the largest with its padding over the mean without"
         self._events.emit("evidence", what="balance", value=value, how=how, note=note)
 
     def logged(self, local: Mapping[str, Any]) -> None:
