@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from dataclasses import replace
+from functools import partial
 
 from launch.commands.forecast import card_memory
 from launch.commands.interpreter import installed_versions, package_folders
@@ -28,14 +31,14 @@ from launch.planning.tuned import PACKAGES
 from launch.prepare import prepare
 from launch.redact import Redactor
 from launch.runtime.progress import Display, display_for
-from launch.tune.loop import Extra, refuse_what_fits_nowhere, search
+from launch.tune.loop import refuse_what_fits_nowhere, search
 from launch.tune.overlay import overlay_path, overlay_text
 from launch.tune.predict import Prediction, Subject, predict
-from launch.tune.probe import Probe, Verdict, probe_of
+from launch.tune.probe import Probe, Verdict, is_final, probe_of
 from launch.tune.record import Record, State, measured_elsewhere, refuse_another
 from launch.tune.request import SHORT, check_numbers, probe_words, read_request
 from launch.tune.search import Limits, time_left
-from launch.tune.space import space_of
+from launch.tune.space import extras_of, space_of
 from launch.tune.table import (
     HEADS,
     fact_lines,
@@ -163,17 +166,17 @@ def _search(record: Record, request: Line, display: Display) -> int:
     skip = record.plan.config.tune.skip
 
     def one(prediction: Prediction) -> Probe:
+        began = time.monotonic()
         display.say(f"probe {len(record.probes) + 1} of at most {record.limits.probes}: {prediction.label}")
-        composed = composed_probe(probe_words(request, prediction.candidate))
         try:
+            composed = composed_probe(probe_words(request, prediction.candidate))
             plan = build_plan(composed, this_machine(composed))
             name = f"tune-{record.name}/{prediction.label}-{plan.identity}"
             setting = setting_in(name, composed, lambda named: build_plan(named, this_machine(named)))
             folder = str(setting.plan.folder)
-            if not restart and (kept := read_measured(setting.plan, record.limits.steps)) is not None:
-                probe = probe_of(prediction, kept, folder, skip, reused=True)
-                if probe.verdict in (Verdict.measured, Verdict.out_of_memory):
-                    return probe
+            kept = None if restart else read_measured(setting.plan, record.limits.steps)
+            if kept is not None and is_final(kept):
+                return probe_of(prediction, kept, folder, skip, reused=True)
             ran = [probe for probe in record.probes if not probe.reused]
             measured = measure(
                 setting,
@@ -186,7 +189,7 @@ def _search(record: Record, request: Line, display: Display) -> int:
         except UserError as error:
             why = "; ".join(str(problem) for problem in error.problems)
             return Probe(prediction, Verdict.refused, "", why=why)
-        return probe_of(prediction, measured, folder, skip)
+        return replace(probe_of(prediction, measured, folder, skip), wall=time.monotonic() - began)
 
     def changed(probe: Probe | None) -> None:
         record.write(redactor, {"tune.txt": text(record), "tune.md": markdown(record)})
@@ -200,7 +203,7 @@ def _search(record: Record, request: Line, display: Display) -> int:
     if record.dry_run:
         changed(None)
     else:
-        search(record, one, _extras(record.plan), changed)
+        search(record, one, partial(extras_of, record.plan), changed)
     _refuse_unstarted(record)
     if record.best is not None:
         _write_overlay(record, redactor, display)
@@ -208,14 +211,6 @@ def _search(record: Record, request: Line, display: Display) -> int:
     for said in [verdict_line(record), loss_line(record), str(record.folder)]:
         display.say(redactor.redact_text(said))
     return _EXITS.get(record.state, EXIT_DONE)
-
-
-def _extras(plan: Plan) -> list[Extra]:
-    """What nothing here predicts, tried on the best setting: workers of the data loader, where the trainer has them."""
-    workers = "dataloader_num_workers"
-    if plan.config.trainer.family != Family.trl or workers in plan.config.flags:
-        return []
-    return [(f"flags.{workers}", 4)]
 
 
 def _refuse_unstarted(record: Record) -> None:

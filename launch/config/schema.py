@@ -201,9 +201,18 @@ class TrainerConfig:
     unread: list[str] = field(default_factory=list)
 
 
+class Buckets(StrEnum):
+    """How much DeepSpeed gathers and reduces at a time: another file of accelerate_configs/deepspeed."""
+
+    usual = "usual"
+    small = "small"  # a fifth, of ZeRO 1 and 2
+    large = "large"  # of ZeRO 3, whose usual ones follow from the hidden size
+
+
 @dataclass
 class ParallelConfig:
     mode: Mode = Mode.auto
+    buckets: Buckets = Buckets.usual
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch import project
-from launch.config.schema import Device, Family, Launcher, Mode, Precision, RootConfig, TrainerConfig
+from launch.config.schema import Buckets, Device, Family, Launcher, Mode, Precision, RootConfig, TrainerConfig
 from launch.errors import Problem, UserError
 from launch.planning.width import Width
 
@@ -20,6 +20,7 @@ class Parallel:
     mode: Mode
     width: Width
     precision: Precision
+    buckets: Buckets = Buckets.usual
 
     @property
     def zero_stage(self) -> int | None:
@@ -33,8 +34,7 @@ class Parallel:
 
     @property
     def deepspeed_file(self) -> Path | None:
-        folder = project.ACCELERATE_CONFIGS / "deepspeed"
-        return folder / f"{self.mode}.json" if self.zero_stage else None
+        return _deepspeed_file(self.mode, self.buckets) if self.zero_stage else None
 
     def expectations(self) -> dict[str, str]:
         """What the trainer's own accelerate state must say, checked in the worker: unpatched, a CPU run that asks for
@@ -52,16 +52,32 @@ class Parallel:
         return said
 
 
+def _deepspeed_file(mode: Mode, buckets: Buckets) -> Path:
+    marked = "" if buckets == Buckets.usual else f"_{buckets}_buckets"
+    return project.ACCELERATE_CONFIGS / "deepspeed" / f"{mode}{marked}.json"
+
+
+def bucket_sizes(mode: Mode) -> tuple[Buckets, ...]:
+    """The bucket sizes that a mode has files for; none without DeepSpeed."""
+    return tuple(size for size in Buckets if mode in _ZERO_STAGE and _deepspeed_file(mode, size).is_file())
+
+
 def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -> Parallel:
     """Choose the mode and the precision.
 
-    Raises UserError (`parallel_width`, `parallel_trainer`, `unsupported_device`, `unsupported_precision`).
+    Raises UserError (`parallel_width`, `parallel_trainer`, `parallel_buckets`, `unsupported_device`,
+    `unsupported_precision`).
     """
     if width.device not in trainer.devices:
         message = f"{trainer.name} does not run on a {width.device.upper()}"
         raise UserError(Problem("unsupported_device", message, "device", "say gpus=N"))
     mode = _mode(config.parallel.mode, trainer, width)
-    return Parallel(mode, width, _precision(config.recipe.precision, trainer, width))
+    buckets = config.parallel.buckets
+    if buckets != Buckets.usual and buckets not in bucket_sizes(mode):
+        has = ", ".join(bucket_sizes(mode)) or "none: it is without DeepSpeed"
+        message = f"parallel={mode} has no {buckets} buckets"
+        raise UserError(Problem("parallel_buckets", message, "parallel.buckets", f"it has {has}"))
+    return Parallel(mode, width, _precision(config.recipe.precision, trainer, width), buckets)
 
 
 def usual_mode(width: Width) -> Mode:

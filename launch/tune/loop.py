@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from launch.errors import Problem, UserError
+from launch.tune.candidate import Candidate
 from launch.tune.predict import Prediction
 from launch.tune.probe import Probe, Verdict
 from launch.tune.record import Record
@@ -19,10 +20,10 @@ _GOES_ON = (Stop.best_beats_the_rest, Stop.all_tried)
 def search(
     record: Record,
     probe: Callable[[Prediction], Probe],
-    extras: Sequence[Extra],
+    extras: Callable[[Candidate], Sequence[Extra]],
     changed: Callable[[Probe | None], None],
 ) -> None:
-    """Fill the record. `probe` runs one setting; `extras` are tried on the best one, each by itself; `changed` is
+    """Fill the record. `probe` runs one setting; `extras` are tried on the best one, one after another; `changed` is
     called before and after each probe."""
     if len(record.predictions) == 1:
         record.stop = Stop.one_setting
@@ -73,11 +74,13 @@ def _run(
 def _refine(
     record: Record,
     probe: Callable[[Prediction], Probe],
-    extras: Sequence[Extra],
+    extras: Callable[[Candidate], Sequence[Extra]],
     changed: Callable[[Probe | None], None],
 ) -> None:
     """Try each extra on the best setting so far. They are predictions like the others from then on."""
-    for extra in extras:
+    if record.best is None:
+        return
+    for extra in extras(record.best.prediction.candidate):
         best = record.best
         if best is None or best.seconds is None or record.stop == Stop.interrupted:
             return

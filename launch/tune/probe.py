@@ -89,6 +89,12 @@ def probe_of(prediction: Prediction, measured: Measured, folder: str, skip: int,
     )
 
 
+def is_final(measured: Measured) -> bool:
+    """Whether a run of the same plan would tell nothing else: it came to its steps, or to the end of its time, or of
+    the memory."""
+    return measured.finished or measured.outcome.cause_id in (TIME_USED, *OUT_OF_MEMORY)
+
+
 def _verdict(measured: Measured) -> Verdict:
     outcome = measured.outcome
     if outcome.exit_code == EXIT_INTERRUPTED:

@@ -10,13 +10,14 @@ from typing import Any
 
 from launch.config.compose import Composed
 from launch.config.line import override_key
-from launch.config.schema import Device, Family, Kind, Mode, Packing, Precision, TrainerConfig
+from launch.config.schema import Buckets, Device, Family, Kind, Mode, Packing, Precision, TrainerConfig
 from launch.planning.batch import divisors
-from launch.planning.parallel import Parallel
+from launch.planning.parallel import Parallel, bucket_sizes
 from launch.planning.plan import Plan
 from launch.tune.candidate import Candidate, has_word
 
 TOKENS = "tokens"  # of recipe.loss_averaging: every token of the global batch weighs alike
+_WORKERS = "dataloader_num_workers"
 _ON_GPUS = (Mode.ddp, Mode.zero1, Mode.zero2, Mode.zero3, Mode.zero3_offload)
 
 
@@ -68,6 +69,18 @@ def space_of(composed: Composed, plan: Plan, installed: Collection[str]) -> Spac
         left_out.append("other means of micro batches: where those would change, recipe.loss_averaging=tokens")
     others = [_token_weighted(one, base, plan) if weighs else one for one in sensible]
     return Space(base, (base, *others), tuple(held), tuple(left_out))
+
+
+def extras_of(plan: Plan, best: Candidate) -> list[tuple[str, Any]]:
+    """Keys whose effect nothing here predicts, with a value to try on the best setting: DeepSpeed's bucket sizes, and
+    workers of the data loader where the trainer has a flag for them."""
+    config = plan.config
+    found: list[tuple[str, Any]] = []
+    if config.parallel.buckets == Buckets.usual:
+        found += [("parallel.buckets", size.value) for size in bucket_sizes(best.mode) if size != Buckets.usual]
+    if config.trainer.family == Family.trl and _WORKERS not in config.flags:
+        found.append((f"flags.{_WORKERS}", 4))
+    return found
 
 
 def base_of(plan: Plan) -> Candidate:

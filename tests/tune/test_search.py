@@ -39,7 +39,7 @@ class Probes:
 
 
 def go(record: Record, probes: Probes) -> None:
-    search(record, probes, [], lambda probe: None)
+    search(record, probes, lambda best: [], lambda probe: None)
 
 
 def test_the_predicted_fastest_goes_first_and_a_true_model_is_soon_believed(record: Record) -> None:
@@ -211,7 +211,7 @@ def test_what_nothing_predicts_is_tried_on_the_best(record: Record) -> None:
         def result(self, prediction: Prediction) -> Probe:
             return measured(prediction, prediction.seconds * (0.9 if prediction.candidate.extra else 1.0))
 
-    search(record, Helps(), [("flags.dataloader_num_workers", 4)], lambda probe: None)
+    search(record, Helps(), lambda best: [("flags.dataloader_num_workers", 4)], lambda probe: None)
     assert record.best is not None and record.best.prediction.candidate.extra == (("flags.dataloader_num_workers", 4),)
     assert record.best.prediction in [one.prediction for one in record.estimates]
 

@@ -7,7 +7,7 @@ import pytest
 from launch.config.schema import Mode, Packing
 from launch.planning.plan import build_plan
 from launch.tune.candidate import Candidate
-from launch.tune.space import TOKENS, Loss, Space, loss_kept, space_of
+from launch.tune.space import TOKENS, Loss, Space, extras_of, loss_kept, space_of
 from tests.conftest import composed, fixed_machine
 from tests.tune.searches import INSTALLED
 
@@ -96,3 +96,13 @@ def test_a_setting_is_words_and_a_folder() -> None:
     assert one.label(2) == "zero2-8x2-flatten-liger-dataloader_num_workers_4"
     assert {"parallel=zero2", "recipe.per_device_batch_size=8", "recipe.liger=true"} <= set(one.words())
     assert one.unlike(one) == 0 < one.unlike(Candidate(8, Mode.zero3, Packing.flatten, liger=True))
+
+
+def test_what_nothing_predicts_is_the_buckets_and_trls_loader() -> None:
+    plan = build_plan(composed("stage=sft", "gpus=8"), fixed_machine())
+    assert extras_of(plan, Candidate(4, Mode.zero2)) == [("parallel.buckets", "small")]
+    assert extras_of(plan, Candidate(4, Mode.zero3)) == [("parallel.buckets", "large")]
+    trl = build_plan(composed("stage=sft", "gpus=1", "trainer=trl_sft"), fixed_machine())
+    assert extras_of(trl, Candidate(4, Mode.single)) == [("flags.dataloader_num_workers", 4)]
+    said = build_plan(composed("stage=sft", "gpus=8", "parallel.buckets=large"), fixed_machine())
+    assert extras_of(said, Candidate(4, Mode.zero3)) == []

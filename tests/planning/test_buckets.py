@@ -1,0 +1,46 @@
+"""parallel.buckets: another DeepSpeed file, which differs in its sizes alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from launch.config.schema import Buckets, Mode
+from launch.errors import UserError
+from launch.planning.parallel import bucket_sizes
+from launch.planning.plan import Plan, build_plan
+from tests.conftest import composed, fixed_machine
+
+
+def plan(*words: str) -> Plan:
+    return build_plan(composed("stage=sft", "gpus=8", *words), fixed_machine())
+
+
+def deepspeed(*words: str) -> dict[str, Any]:
+    file = plan(*words).parallel.deepspeed_file
+    assert file is not None
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize(("mode", "buckets"), [("zero1", "small"), ("zero2", "small"), ("zero3", "large")])
+def test_a_file_differs_in_its_sizes_alone(mode: str, buckets: str) -> None:
+    usual, other = deepspeed(f"parallel={mode}"), deepspeed(f"parallel={mode}", f"parallel.buckets={buckets}")
+    zero, other_zero = usual.pop("zero_optimization"), other.pop("zero_optimization")
+    assert usual == other and zero.keys() == other_zero.keys()
+    changed = {name for name in zero if zero[name] != other_zero[name]}
+    assert changed and all(name.endswith(("bucket_size", "persistence_threshold")) for name in changed)
+    command = plan(f"parallel={mode}", f"parallel.buckets={buckets}").command
+    assert any(word.endswith(f"{mode}_{buckets}_buckets.json") for word in command)
+
+
+def test_a_mode_without_such_buckets_says_which_it_has() -> None:
+    with pytest.raises(
+        UserError, match=r"parallel=zero3 has no small buckets; it has usual, large \[parallel_buckets\]"
+    ):
+        plan("parallel.buckets=small")
+    with pytest.raises(UserError, match="it is without DeepSpeed"):
+        build_plan(composed("stage=sft", "gpus=1", "parallel.buckets=small"), fixed_machine())
+    assert bucket_sizes(Mode.ddp) == () and bucket_sizes(Mode.zero3_offload) == (Buckets.usual,)
