@@ -14,10 +14,13 @@ from launch.commands.forecast import forecast_here
 from launch.commands.machine import this_machine
 from launch.config.compose import Composed, compose
 from launch.config.line import Line
+from launch.config.schema import Packing
 from launch.errors import EXIT_DONE
 from launch.estimate.forecast import Forecast
 from launch.estimate.forecast import describe as describe_forecast
 from launch.planning.lengths import read_lengths
+from launch.planning.packing import TRAINER, forecast_packing
+from launch.planning.packing import describe as describe_packing
 from launch.planning.plan import Plan, build_plan
 from launch.planning.rendezvous import quoted
 from launch.planning.token_forecast import TokenForecast, forecast_tokens
@@ -52,6 +55,15 @@ def tokens_forecast(plan: Plan) -> TokenForecast | None:
     return forecast_tokens(lengths, plan.config.recipe, plan.batch) if lengths else None
 
 
+def _packing(plan: Plan) -> str:
+    """How full dpo.py's packed rows will be; nothing for another plan, or without the data's lengths."""
+    recipe = plan.config.recipe
+    lengths = read_lengths(plan.lengths_file) if plan.lengths_file else None
+    if plan.trainer != TRAINER or recipe.packing != Packing.bins or lengths is None or not lengths.pairs:
+        return ""
+    return describe_packing(forecast_packing(lengths, recipe.max_seq_length, plan.batch), plan.batch)
+
+
 def describe(
     plan: Plan,
     redactor: Redactor,
@@ -72,6 +84,7 @@ def describe(
         ("run folder", _short(plan.folder)),
         *_memory(memory),
         *(describe_tokens(tokens, plan.batch) if plan.lengths_file else ()),
+        ("packing", _packing(plan)),
     ]
     lines = [f"{name:<11} {text}" for name, text in facts if text]
     lines += ["", "environment"]

@@ -26,6 +26,7 @@ from launch.preflight.limits import (
 from launch.preflight.memory import model_fits
 from launch.preflight.nvidia import find_gpus
 from launch.preflight.packages import interpreter_has_packages, trainer_imports
+from launch.preflight.tokens import tokens_are_used
 from launch.preflight.upstream import checkout_is_here, checkout_is_the_pin, inputs_are_here
 from launch.preflight.wandb import wandb_has_a_login
 
@@ -38,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     gpus_are_free,
     ranks_can_talk,
     model_fits,
+    tokens_are_used,
     inputs_are_here,
     disk_has_room,
     folders_are_writable,
