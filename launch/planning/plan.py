@@ -10,7 +10,7 @@ from typing import Any
 
 from launch import project
 from launch.config.compose import Composed
-from launch.config.schema import Device, Packing, RootConfig
+from launch.config.schema import Device, LossAveraging, Packing, RootConfig
 from launch.errors import Problem, UserError
 from launch.planning.batch import Batch, split_batch
 from launch.planning.command import build_command
@@ -246,6 +246,20 @@ def _refuse_contradictions(config: RootConfig, parallel: Parallel) -> None:
     if config.recipe.liger and parallel.width.device == Device.cpu:
         message = "Liger's kernels are Triton's, and Triton has no CPU: the trainer would die at load"
         raise UserError(Problem("liger_needs_gpu", message, "recipe.liger", "say recipe.liger=false, or gpus=N"))
+    _refuse_dealing(config)
+
+
+def _refuse_dealing(config: RootConfig) -> None:
+    """What the patches balanced_batches and token_weighting can't do; the worker refuses it too."""
+    weighted = config.recipe.loss_averaging == LossAveraging.tokens
+    word = "recipe.balanced" if config.recipe.balanced else "recipe.loss_averaging" if weighted else None
+    shared = config.flags.get("sequence_parallel_size")
+    if word and isinstance(shared, int) and shared > 1:
+        message = f"{word} deals samples to ranks, and with flags.sequence_parallel_size={shared} ranks share theirs"
+        raise UserError(Problem("dealing_shared_samples", message, word, "leave one of the two out"))
+    if weighted and config.flags.get("load_balancing_loss") is True:
+        message, where = "the load-balancing loss is part of the loss, and no mean over tokens", "recipe.loss_averaging"
+        raise UserError(Problem("weighted_auxiliary_loss", message, where, "leave one of the two out"))
 
 
 def _reference_key(content: Mapping[Path, str], parallel: Parallel) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launch.config.schema import Family, Launcher, Precision
+from launch.config.schema import Family, Kind, Launcher, LossAveraging, Precision
 from launch.planning.plan import Plan
 
 SCHEMA_VERSION = 1
@@ -41,7 +41,7 @@ def differences(plans: Sequence[Plan]) -> tuple[Difference, ...]:
     """Everything that differs between the widths but the number of accumulation steps. [] for one width."""
     if len(plans) < 2:
         return ()
-    rules = (_other_flags, _master_weights, _warmup, _schedule, _last_step, _dropout, _sharding)
+    rules = (_other_flags, _master_weights, _warmup, _schedule, _last_step, _dealing, _dropout, _sharding)
     return tuple(found for rule in rules if (found := rule(plans)) is not None)
 
 
@@ -130,6 +130,17 @@ def _last_step(plans: Sequence[Plan]) -> Difference | None:
     return Difference(
         "end_of_epoch", what, f"samples of an epoch that are seen twice on {widest} ranks: at most {samples}"
     )
+
+
+def _dealing(plans: Sequence[Plan]) -> Difference | None:
+    """How the samples of a global batch are dealt best depends on the ranks (launch/worker/dealing.py). DPO's loss is a
+    mean over pairs, wherever they are."""
+    config = plans[0].config
+    weighted = config.recipe.loss_averaging == LossAveraging.tokens
+    if not config.recipe.balanced or weighted or config.stage.kind == Kind.dpo:
+        return None
+    what = "balanced batches put samples together in other micro batches, whose means the loss is the mean of"
+    return Difference("other_micro_batches", what, None, "recipe.loss_averaging=tokens makes the loss the same")
 
 
 def _dropout(plans: Sequence[Plan]) -> Difference | None:

@@ -1,0 +1,78 @@
+"""recipe.balanced and recipe.loss_averaging: which trainers have them, what they put into a plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from launch.errors import UserError
+from launch.planning.plan import Plan, build_plan
+from launch.rollout.sameness import differences
+from tests.conftest import composed, fixed_machine
+
+
+def plan_of(*words: str) -> Plan:
+    return build_plan(composed(*words), fixed_machine())
+
+
+def problem_of(*words: str) -> str:
+    with pytest.raises(UserError) as caught:
+        plan_of(*words)
+    [problem] = caught.value.problems
+    return str(problem)
+
+
+def test_they_are_patches_that_change_the_identity() -> None:
+    plain = plan_of("stage=sft", "gpus=8")
+    assert not {"balanced_batches", "token_weighting"} & set(plain.patches)
+    balanced = plan_of("stage=sft", "gpus=8", "recipe.balanced=true", "recipe.loss_averaging=tokens")
+    assert balanced.patches[:2] == ("balanced_batches", "token_weighting")  # before those that log the figures
+    assert balanced.flags == plain.flags | {"output_dir": balanced.flags["output_dir"]}
+    assert balanced.identity != plain.identity
+    words = " ".join(balanced.command)
+    assert "--expect balanced=true" in words and "--expect loss_averaging=tokens" in words
+
+
+def test_the_trainers_own_way_is_no_patch() -> None:
+    means = plan_of("stage=sft", "gpus=8", "recipe.loss_averaging=micro_batch_means")
+    assert "token_weighting" not in means.patches
+    assert means.identity == plan_of("stage=sft", "gpus=8").identity
+    trl = plan_of("stage=demo", "trainer=trl_sft", "recipe.loss_averaging=tokens")
+    assert "token_weighting" not in trl.patches
+    assert "--expect loss_averaging=tokens" in " ".join(trl.command)
+
+
+def test_dpo_is_balanced_and_never_weighted() -> None:
+    plan = plan_of("stage=dpo", "gpus=8", "recipe.balanced=true")
+    assert plan.patches.index("balanced_batches") < plan.patches.index("dpo_steps")
+    told = problem_of("stage=dpo", "gpus=8", "recipe.loss_averaging=tokens")
+    assert "DPO averages over pairs" in told and told.endswith("[unsupported_recipe]")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["stage=demo", "trainer=trl_sft", "recipe.balanced=true"],
+        ["stage=demo", "trainer=trl_sft", "recipe.loss_averaging=micro_batch_means"],
+        ["stage=demo_dpo", "trainer=trl_dpo", "recipe.balanced=true"],
+    ],
+)
+def test_who_has_it_not_says_why(words: list[str]) -> None:
+    told = problem_of(*words)
+    assert "has no recipe." in told and told.endswith("[unsupported_recipe]")
+
+
+def test_what_does_not_go_together() -> None:
+    told = problem_of("stage=sft", "gpus=8", "recipe.balanced=true", "flags.sequence_parallel_size=2")
+    assert told.endswith("[dealing_shared_samples]")
+    told = problem_of("stage=sft", "gpus=8", "recipe.loss_averaging=tokens", "flags.load_balancing_loss=true")
+    assert told.endswith("[weighted_auxiliary_loss]")
+
+
+def test_widths_deal_differently_unless_tokens_are_weighted() -> None:
+    def ids(*words: str) -> set[str]:
+        plans = [plan_of(*words, "recipe.balanced=true", f"gpus={width}") for width in (1, 8)]
+        return {difference.id for difference in differences(plans)}
+
+    assert "other_micro_batches" in ids("stage=sft")
+    assert "other_micro_batches" not in ids("stage=sft", "recipe.loss_averaging=tokens")
+    assert "other_micro_batches" not in ids("stage=dpo")

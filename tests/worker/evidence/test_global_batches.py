@@ -1,0 +1,78 @@
+"""The dealing is proven by what the model was fed, the weighting by a loss that was weighted."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launch.worker.evidence.batches import Fed
+from launch.worker.evidence.global_batches import look
+from launch.worker.evidence.subject import Subject
+from launch.worker.global_batches import Dealing, GlobalBatches
+
+
+def subject_with(*, balanced: bool | None, **more: Any) -> Subject:
+    """A run whose loader deals, or (None) has upstream's sampler."""
+    batches: Any = range(4)
+    if balanced is not None:
+        batches = GlobalBatches(range(4), Dealing(1, 0, 2, 2), [5, 5, 9, 1])
+        batches.balanced = balanced
+        list(batches)
+    loader = SimpleNamespace(batch_sampler=SimpleNamespace(batch_sampler=SimpleNamespace(sampler=batches)))
+    return Subject(None, dataloader=loader, **more)
+
+
+def fed(tokens: int) -> Fed:
+    return Fed(frozenset({"input_ids"}), 1, tokens, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("balanced", "first", "value", "verdict"),
+    [
+        (True, fed(10), "true", "proven"),
+        (True, fed(11), "false", "refuted"),
+        (True, None, None, "unproven"),
+        (False, fed(10), "false", "refuted"),
+        (None, fed(10), "false", "refuted"),
+    ],
+)
+def test_balanced(balanced: bool | None, first: Fed | None, value: str | None, verdict: str) -> None:
+    [finding] = look(subject_with(balanced=balanced), first, "true", None)
+    assert (finding.what, finding.value, finding.verdict) == ("balanced", value, verdict)
+
+
+def test_nothing_is_looked_for_that_nobody_asked_for() -> None:
+    assert look(subject_with(balanced=True), fed(10), None, None) == []
+
+
+@pytest.mark.parametrize("averaging", ["tokens", "micro_batch_means"])
+@pytest.mark.parametrize("own", [True, False])
+def test_loss_averaging_of_transformers_trainer(averaging: str, own: bool) -> None:
+    trainer = SimpleNamespace(model_accepts_loss_kwargs=own)
+    [finding] = look(subject_with(balanced=None, trainer=trainer), None, None, averaging)
+    assert finding.verdict == ("proven" if own == (averaging == "tokens") else "refuted")
+
+
+def test_loss_averaging_by_the_patch() -> None:
+    torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    from launch.worker.patches.token_weighting import Weigher
+
+    class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return SimpleNamespace(loss=x.sum())
+
+    model = Model()
+    Weigher().follow(model)
+    wrapped = torch.nn.Sequential(model)
+
+    def value() -> str:
+        [finding] = look(subject_with(balanced=None, wrapped=wrapped), None, None, "tokens")
+        return f"{finding.value} {finding.verdict}"
+
+    assert float(model(x=torch.ones(3)).loss) == 3  # an evaluation: no weight came with it
+    assert value() == "micro_batch_means refuted"
+    assert float(model(x=torch.ones(3), launch_weight=torch.tensor(0.5)).loss) == 1.5
+    assert float(model(x=torch.ones(3)).loss) == 3
+    assert value() == "tokens proven"

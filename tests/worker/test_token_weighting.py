@@ -1,0 +1,40 @@
+"""The collator that carries the weights: only for the samples that they were computed for."""
+
+from __future__ import annotations
+
+import pytest
+
+from launch.worker.global_batches import Dealing, GlobalBatches
+from launch.worker.patches import PatchError
+from launch.worker.patches.token_weighting import WeighingCollator
+
+pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+
+
+def collator() -> WeighingCollator:
+    """Of one rank with two micro batches: samples of 3 and 5 tokens, of which 1 and 3 carry loss; then 2 of 2."""
+    batches = GlobalBatches(range(3), Dealing(1, 0, 2, 2), [3, 5, 2])
+    batches.loss_tokens = [1, 3, 2]
+    assert list(batches) == [0, 1, 2]
+    return WeighingCollator(lambda features: {"rows": len(features)}, batches)
+
+
+def samples(*lengths: int) -> list[dict[str, list[int]]]:
+    return [{"input_ids": [1] * length} for length in lengths]
+
+
+def test_each_batch_gets_its_weight() -> None:
+    weigh = collator()
+    first, second = weigh(samples(3, 5)), weigh(samples(2))
+    assert first["rows"] == 2
+    assert (float(first["launch_weight"]), float(second["launch_weight"])) == pytest.approx((4 * 2 / 6, 2 * 2 / 6))
+
+
+def test_other_samples_than_those_that_were_dealt_end_the_run() -> None:
+    with pytest.raises(PatchError, match=r"has samples of \(5, 3\) tokens where \(3, 5\) were dealt"):
+        collator()(samples(5, 3))
+    weigh = collator()
+    weigh(samples(3, 5))
+    weigh(samples(2))
+    with pytest.raises(PatchError, match="that was not dealt"):
+        weigh(samples(2))
