@@ -16,7 +16,7 @@ from launch.tune.predict import Prediction, Subject, predict
 from launch.tune.probe import Probe, Verdict
 from launch.tune.record import Record
 from launch.tune.search import Limits
-from launch.tune.space import space_of
+from launch.tune.space import Space, space_of
 from tests.conftest import composed, fixed_machine
 
 INSTALLED = ("torch", "deepspeed", "liger-kernel")
@@ -32,17 +32,13 @@ def chats() -> Lengths:
     )
 
 
-def record_in(
-    home: Path,
-    *words: str,
-    card: str = CARD,
-    gib: float | None = 139.8,
-    lengths: Lengths | None = None,
-    limits: Limits | None = None,
-) -> Record:
-    """A search before its first probe. Narrow by default: fewer predictions, faster tests."""
-    found = composed(*(words or ("stage=sft", "gpus=8", "recipe.liger=true", "recipe.gradient_checkpointing=false")))
-    plan = build_plan(found, fixed_machine(home))
+@functools.cache
+def _predicted(
+    words: tuple[str, ...], card: str, gib: float | None, lengths: Lengths | None
+) -> tuple[Space, Subject, list[Prediction]]:
+    """What does not depend on the folder: predicting is most of a test's time, and nothing changes it."""
+    found = composed(*words)
+    plan = build_plan(found, fixed_machine())
     subject = Subject(
         planned_setting(plan, {}, flash=False),
         plan.batch.global_,
@@ -52,10 +48,23 @@ def record_in(
         card_gib=gib,
     )
     space = space_of(found, plan, INSTALLED)
-    predictions = [predict(one, subject) for one in space.candidates]
+    return space, subject, [predict(one, subject) for one in space.candidates]
+
+
+def record_in(
+    home: Path,
+    *words: str,
+    card: str = CARD,
+    gib: float | None = 139.8,
+    lengths: Lengths | None = None,
+    limits: Limits | None = None,
+) -> Record:
+    """A search before its first probe. Narrow by default: fewer predictions, faster tests."""
+    said = words or ("stage=sft", "gpus=8", "recipe.liger=true", "recipe.gradient_checkpointing=false")
+    space, subject, predictions = _predicted(said, card, gib, lengths)
+    plan = build_plan(composed(*said), fixed_machine(home))
     folder = plan.runs / plan.stage / "tune-it"
-    versions = {"torch": "2.11.0"}
-    return Record("it", folder, plan, space, subject, predictions, limits or Limits(), card, versions)
+    return Record("it", folder, plan, space, subject, predictions, limits or Limits(), card, {"torch": "2.11.0"})
 
 
 def measured(
