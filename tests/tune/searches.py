@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 from launch.config.schema import Kind
@@ -21,7 +20,7 @@ from tests.conftest import composed, fixed_machine
 
 INSTALLED = ("torch", "deepspeed", "liger-kernel")
 CARD = "NVIDIA H200"
-Truth = Callable[[Prediction], float]
+composed_once = functools.cache(composed)  # composing is most of a test's time, and nothing changes what it gives
 
 
 @functools.cache
@@ -37,7 +36,7 @@ def _predicted(
     words: tuple[str, ...], card: str, gib: float | None, lengths: Lengths | None
 ) -> tuple[Space, Subject, list[Prediction]]:
     """What does not depend on the folder: predicting is most of a test's time, and nothing changes it."""
-    found = composed(*words)
+    found = composed_once(*words)
     plan = build_plan(found, fixed_machine())
     subject = Subject(
         planned_setting(plan, {}, flash=False),
@@ -62,7 +61,7 @@ def record_in(
     """A search before its first probe. Narrow by default: fewer predictions, faster tests."""
     said = words or ("stage=sft", "gpus=8", "recipe.liger=true", "recipe.gradient_checkpointing=false")
     space, subject, predictions = _predicted(said, card, gib, lengths)
-    plan = build_plan(composed(*said), fixed_machine(home))
+    plan = build_plan(composed_once(*said), fixed_machine(home))
     folder = plan.runs / plan.stage / "tune-it"
     return Record("it", folder, plan, space, subject, predictions, limits or Limits(), card, {"torch": "2.11.0"})
 

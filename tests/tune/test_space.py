@@ -8,14 +8,14 @@ from launch.config.schema import Mode, Packing
 from launch.planning.plan import build_plan
 from launch.tune.candidate import Candidate
 from launch.tune.space import TOKENS, Loss, Space, extras_of, loss_kept, space_of
-from tests.conftest import composed, fixed_machine
-from tests.tune.searches import INSTALLED
+from tests.conftest import fixed_machine
+from tests.tune.searches import INSTALLED, composed_once
 
 BASE = Candidate(1, Mode.zero3)
 
 
 def space(*words: str, installed: tuple[str, ...] = INSTALLED) -> Space:
-    found = composed(*words)
+    found = composed_once(*words)
     return space_of(found, build_plan(found, fixed_machine()), installed)
 
 
@@ -74,7 +74,7 @@ def test_on_a_cpu_there_is_no_liger_and_one_mode() -> None:
 
 
 def test_another_micro_batch_is_another_loss_where_tokens_are_not_weighted() -> None:
-    found = composed("stage=sft", "gpus=8")
+    found = composed_once("stage=sft", "gpus=8")
     plan = build_plan(found, fixed_machine())
     other = Candidate(8, Mode.zero2)
     assert loss_kept(Candidate(1, Mode.zero2), BASE, plan) == Loss.same
@@ -87,7 +87,7 @@ def test_another_micro_batch_is_another_loss_where_tokens_are_not_weighted() -> 
 
 @pytest.mark.parametrize("words", [("stage=dpo",), ("stage=sft", "trainer=trl_sft")])
 def test_pairs_and_trl_weigh_alike_at_every_micro_batch(words: tuple[str, ...]) -> None:
-    plan = build_plan(composed(*words, "gpus=8"), fixed_machine())
+    plan = build_plan(composed_once(*words, "gpus=8"), fixed_machine())
     assert loss_kept(Candidate(8, Mode.zero2), BASE, plan) == Loss.same
 
 
@@ -99,10 +99,10 @@ def test_a_setting_is_words_and_a_folder() -> None:
 
 
 def test_what_nothing_predicts_is_the_buckets_and_trls_loader() -> None:
-    plan = build_plan(composed("stage=sft", "gpus=8"), fixed_machine())
+    plan = build_plan(composed_once("stage=sft", "gpus=8"), fixed_machine())
     assert extras_of(plan, Candidate(4, Mode.zero2)) == [("parallel.buckets", "small")]
     assert extras_of(plan, Candidate(4, Mode.zero3)) == [("parallel.buckets", "large")]
-    trl = build_plan(composed("stage=sft", "gpus=1", "trainer=trl_sft"), fixed_machine())
+    trl = build_plan(composed_once("stage=sft", "gpus=1", "trainer=trl_sft"), fixed_machine())
     assert extras_of(trl, Candidate(4, Mode.single)) == [("flags.dataloader_num_workers", 4)]
-    said = build_plan(composed("stage=sft", "gpus=8", "parallel.buckets=large"), fixed_machine())
+    said = build_plan(composed_once("stage=sft", "gpus=8", "parallel.buckets=large"), fixed_machine())
     assert extras_of(said, Candidate(4, Mode.zero3)) == []
