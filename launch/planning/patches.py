@@ -51,7 +51,7 @@ def _of_olmo_core(trainer: str, on_cpu: bool, flags: Flags) -> list[str]:
     if on_cpu:
         chosen.append("olmo_core_on_cpu")
     if trainer == "dpo":
-        chosen.append("dpo_cpu_device" if on_cpu else "dpo_unlisted_gpu")
+        chosen += ["dpo_cpu_device" if on_cpu else "dpo_unlisted_gpu", "dpo_reference_cache"]
     if trainer == "olmo_core_finetune":  # always packs
         chosen.append("olmo_core_documents")
     elif (packs := flags.flags.get("packing")) is not None and packs.value:

@@ -18,7 +18,17 @@ PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
 _NEVER = "the run ended before it was looked at"
 _BLIND = "nothing looks at it in this trainer"
 # what is worth a line although nobody asked for it
-_TOLD = ("attention", "balance", "dataset_cache", "reference_logprobs_cache", "resumed_from", "master_dtype", "zero_offload")
+_TOLD = (
+    "attention",
+    "balance",
+    "dataset_cache",
+    "reference_logprobs_cache",
+    "reference_logprobs",
+    "resumed_from",
+    "master_dtype",
+    "zero_offload",
+    "sharding",
+)
 _WIDTH = 76  # characters of a value or note in the table
 
 

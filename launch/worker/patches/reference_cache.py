@@ -1,4 +1,5 @@
-"""The reference log-probabilities that dpo_tune_cache.py keeps on disk: of which model they are, and who may read them.
+"""The reference log-probabilities that open-instruct's DPO scripts keep on disk: of which model they are, who may read
+them, and how long computing them took.
 
 Upstream's key has the model's name and not its content (dpo_utils.py:369-383). `launch` gives the content of a local
 model its own folder; of a model from the hub the commit is known only once it is loaded, so it is put in here.
@@ -7,6 +8,7 @@ model its own folder; of a model from the hub the commit is known only once it i
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,20 @@ def commit_of(model: Any) -> str | None:
     return str(commit) if commit else None
 
 
+def timed(pairs: int, seconds: float, *, there: bool) -> dict[str, Any]:
+    """The fields that tell of the pass over `pairs`; `there`: they were read from the disk.
+
+    >>> timed(600, 12.0, there=False)["value"]
+    '600 pairs in 12.0 s, 50.0 a second'
+    """
+    numbers: dict[str, Any] = {"pairs": pairs, "seconds": round(seconds, 3)}
+    if there:
+        return {"value": f"{pairs:,} pairs read from the cache", **numbers}
+    rate = pairs / seconds if seconds > 0 else 0.0
+    value = f"{pairs:,} pairs in {seconds:.1f} s, {rate:.1f} a second"
+    return {"value": value, **numbers, "pairs_per_second": round(rate, 3)}
+
+
 def _name_and_share(context: Context) -> None:
     from open_instruct import dpo_utils, model_utils
 
@@ -40,7 +56,12 @@ def _name_and_share(context: Context) -> None:
 
     def build_reference_logprobs_cache(**options: Any) -> Any:
         options["cache_path"] = with_commit(options["cache_path"], commit_of(options["model"]))
-        return build(**options)
+        there, began = options["cache_path"].exists(), time.perf_counter()
+        built = build(**options)
+        if context.events.rank == 0:
+            numbers = timed(int(options["full_dataset_size"]), time.perf_counter() - began, there=there)
+            context.events.emit("evidence", what="reference_logprobs", how="the call that builds the cache", **numbers)
+        return built
 
     def to_disk(self: Any, path: Any) -> None:
         write(self, path)
@@ -52,8 +73,9 @@ def _name_and_share(context: Context) -> None:
 
 CACHE = PatchInfo(
     id="dpo_reference_cache",
-    reason="the cache's name lacks the commit of a hub model, and its file can be read by its owner alone",
-    trainers=("dpo_tune_cache",),
+    reason="the cache's name lacks the commit of a hub model, its file can be read by its owner alone, and the pass is "
+    "not timed",
+    trainers=("dpo_tune_cache", "dpo"),
     condition="always",
     sources=(
         Source("open_instruct/dpo_utils.py", "if cache_path.exists():", 436, 436),
