@@ -47,13 +47,14 @@ class GlobalBatches:
     """Yields the indices of `inner`, one epoch each time it is iterated.
 
     `lengths`: tokens of each sample of the data set; `loss_tokens`: those of them that carry loss. `balanced`: the
-    samples of a global batch are dealt by length, else they stay in upstream's order. `told(step)` is called for each
-    optimizer step when its first sample is asked for.
+    samples of a global batch are dealt by length, else they stay in upstream's order. `began()` is called when an
+    epoch is, `told(step)` for each optimizer step when its first sample is asked for.
     """
 
     def __init__(self, inner: Any, dealing: Dealing, lengths: Sequence[int]) -> None:
         self.inner, self.dealing, self.lengths = inner, dealing, lengths
         self.balanced = False
+        self.began: Callable[[], None] = lambda: None
         self.told: Callable[[Step], None] = lambda step: None
         self.loss_tokens: Sequence[int] | None = None
         self.coming: deque[MicroBatch] = deque()  # micro batches of this rank, until somebody collates them
@@ -81,6 +82,7 @@ class GlobalBatches:
         size = dealing.ranks * dealing.per_device * dealing.accumulation
         skipped, self._skipped = self._skipped, 0
         self.coming.clear()
+        self.began()
         for at in range(0, len(order), size):
             samples = order[at : at + size]
             lengths = [self.lengths[sample] for sample in samples]

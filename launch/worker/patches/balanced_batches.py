@@ -21,7 +21,7 @@ _KEPT = 1000  # steps whose figures wait to be logged; a trainer that logs none 
 
 
 class Balance:
-    """What the dealing brought, over the steps of this process. Told again each time their number has doubled."""
+    """What the dealing brought, over the logged steps of this process. Told again each time their number doubled."""
 
     def __init__(self, events: Events) -> None:
         self._events = events
@@ -30,15 +30,9 @@ class Balance:
         self._waited = self._before = 0.0
         self._largest = self._largest_before = 0
 
-    def add(self, step: Step) -> None:
-        self._steps.append(step)
-        self._count += 1
-        self._waited += step.dealt.imbalance
-        self._before += step.upstream.imbalance
-        self._largest = max(self._largest, step.dealt.largest)
-        self._largest_before = max(self._largest_before, step.upstream.largest)
-        if self._count & (self._count - 1) == 0:
-            self._tell()
+    def follow(self, batches: GlobalBatches) -> None:
+        """Steps that nobody logged by the end of an epoch, as in the pass that computes a reference, do not count."""
+        batches.began, batches.told = self._steps.clear, self._steps.append
 
     def _tell(self) -> None:
         value = f"{self._waited / self._count:.3f}, upstream's order {self._before / self._count:.3f}"
@@ -50,12 +44,19 @@ class Balance:
     def logged(self, local: Mapping[str, Any]) -> None:
         """Adds the means over the steps since the last logged one to what the trainer logs."""
         steps = [self._steps.popleft() for _ in range(min(len(self._steps), local["args"].logging_steps))]
-        if steps:
-            means = {
-                "imbalance": sum(step.dealt.imbalance for step in steps) / len(steps),
-                "imbalance_upstream": sum(step.upstream.imbalance for step in steps) / len(steps),
-            }
-            local["metrics_to_log"].update({name: round(mean, 4) for name, mean in means.items()})
+        if not steps:
+            return
+        dealt, upstream = sum(step.dealt.imbalance for step in steps), sum(step.upstream.imbalance for step in steps)
+        means = {"imbalance": dealt / len(steps), "imbalance_upstream": upstream / len(steps)}
+        local["metrics_to_log"].update({name: round(mean, 4) for name, mean in means.items()})
+        doubled = (self._count + len(steps)).bit_length() > self._count.bit_length()
+        self._count += len(steps)
+        self._waited += dealt
+        self._before += upstream
+        self._largest = max(self._largest, *(step.dealt.largest for step in steps))
+        self._largest_before = max(self._largest_before, *(step.upstream.largest for step in steps))
+        if doubled:
+            self._tell()
 
 
 def _balance(context: Context) -> None:
@@ -65,7 +66,7 @@ def _balance(context: Context) -> None:
     def configure(batches: GlobalBatches, loader: Any, read: columns.Columns) -> None:
         batches.balanced = True
         if context.events.rank == 0:
-            batches.told = balance.add
+            balance.follow(batches)
 
     sampling.when_prepared(configure)
     if context.events.rank == 0:
