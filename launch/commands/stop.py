@@ -14,8 +14,9 @@ from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
 from launch.lifecycle.lock import Holder, holder_of, lock_path, this_process
 from launch.runtime.runs import resolve_run, run_name
 from launch.slurm.ask import ask
+from launch.slurm.jobs import jobs_of
 from launch.slurm.queue import QueuedJob, user_jobs
-from launch.slurm.standing import job_folder_of, job_folders, jobs_of
+from launch.slurm.standing import job_folder_of, job_folders
 
 USAGE = "launch stop RUN [runs=DIR]"
 _PATIENCE = 30.0  # seconds; a tear-down takes 15 at most

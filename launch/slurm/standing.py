@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.runtime.runs import Standing, find_runs, standing
-from launch.slurm.jobs import JobFolder
+from launch.slurm.jobs import JobFolder, jobs_of, known_ids
 from launch.slurm.queue import QueuedJob
 
-_ATTEMPT = re.compile(r"(\d+(?:_\d+)?)\.\d+")  # the folder of a job's attempt
 _CLOCKS = 5.0  # seconds by which the clocks of two machines may differ
 _TAIL = 1 << 14  # bytes of a log that its last line is looked for in
 
@@ -54,29 +50,6 @@ def job_folder_of(run: Path, runs: Path) -> JobFolder | None:
         return None
     folder = JobFolder(runs.resolve() / ".jobs" / run.relative_to(runs.resolve()))
     return folder if folder.path.is_dir() else None
-
-
-def known_ids(folder: JobFolder) -> list[str]:
-    """The ids of the jobs that a folder knows of, the last submitted one last; a job that was submitted by hand is
-    known once it has begun."""
-    ids = set()
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        lines = (folder.path / "jobs.jsonl").read_text(encoding="utf-8").splitlines()
-        ids = {str(json.loads(line)["job_id"]) for line in lines}
-    with contextlib.suppress(OSError):
-        ids |= {found[1] for path in folder.path.iterdir() if (found := _ATTEMPT.fullmatch(path.name))}
-    return sorted(ids, key=_numbers)
-
-
-def jobs_of(folder: JobFolder, queue: Sequence[QueuedJob]) -> list[QueuedJob]:
-    """Those of Slurm's jobs that are this run's: by their id, or by the script; the living ones last."""
-    ids = set(known_ids(folder))
-    found = [job for job in queue if job.job_id in ids or job.command == str(folder.script.absolute())]
-    return sorted(found, key=lambda job: (job.lives, _numbers(job.job_id)))
-
-
-def _numbers(job_id: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", job_id)]
 
 
 def all_standings(runs: Path, queue: Sequence[QueuedJob] | None) -> list[JobStanding]:

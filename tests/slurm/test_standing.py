@@ -19,12 +19,12 @@ from launch.lifecycle.lock import held
 from launch.redact import Redactor
 from launch.runtime.folder import Outcome, RunFolder
 from launch.slurm.durations import seconds_of
-from launch.slurm.jobs import JobFolder
+from launch.slurm.jobs import JobFolder, jobs_of, known_ids
 from launch.slurm.queue import QueuedJob, user_jobs
-from launch.slurm.standing import all_standings, job_folder_of, known_ids, run_standing
+from launch.slurm.standing import all_standings, job_folder_of, run_standing
 from tests.runtime.records import write_run
 
-PENDING = QueuedJob("12", "PENDING", "Resources", 3600.0, 0.0, 0, 2, "", "elsewhere")
+PENDING = QueuedJob("12", "PENDING", "Resources", 3600.0, 0.0, 0, 2, "", "OWN")
 RUNNING = replace(PENDING, state="RUNNING", reason="None", used=100.0, left=3500.0, hosts="n[1-2]")
 
 
@@ -39,8 +39,14 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return runs
 
 
-def state(runs: Path, *queue: QueuedJob) -> str:
-    return run_standing(runs / "sft" / "waits", runs, queue).state
+def queue(runs: Path, *jobs: QueuedJob) -> list[QueuedJob]:
+    """The jobs with the script of the run that waits in place of OWN."""
+    own = str(JobFolder.of(runs, "sft", "waits").script.absolute())
+    return [replace(job, command=job.command.replace("OWN", own)) for job in jobs]
+
+
+def state(runs: Path, *jobs: QueuedJob) -> str:
+    return run_standing(runs / "sft" / "waits", runs, queue(runs, *jobs)).state
 
 
 def finished(runs: Path, code: int, seconds_ago: float) -> None:
@@ -70,8 +76,9 @@ def test_a_run_that_has_not_begun(runs: Path) -> None:
     assert state(runs, replace(RUNNING, state="REQUEUED")) == "requeued"
     assert state(runs, replace(RUNNING, state="FAILED")) == state(runs) == "ended"
     assert run_standing(runs / "sft" / "waits", runs, None).state == "submitted"
-    # of another run
-    assert state(runs, replace(PENDING, job_id="13")) == "ended"
+    # of another run, and of another cluster that counts from 1 as well
+    assert state(runs, replace(PENDING, job_id="13", command="elsewhere")) == "ended"
+    assert state(runs, replace(PENDING, command="elsewhere")) == "ended"
 
 
 def test_a_job_that_was_submitted_by_hand_is_known_by_its_script(runs: Path) -> None:
@@ -83,6 +90,24 @@ def test_a_job_that_was_submitted_by_hand_is_known_by_its_script(runs: Path) -> 
     (folder.path / "21.0").mkdir()
     (folder.path / "21_2.1").mkdir()
     assert known_ids(folder) == ["21", "21_2"]
+    wrapper = replace(PENDING, job_id="21", command="/clone/scripts/sft_1node.sbatch")
+    assert jobs_of(folder, [wrapper, replace(wrapper, command="/other/.jobs/sft/rendered/job.sbatch")]) == [wrapper]
+
+
+def test_a_folder_of_runs_may_have_two_names(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(runs)
+    linked = replace(PENDING, command=str(tmp_path / "link/.jobs/sft/waits/job.sbatch"))
+    assert state(runs, linked) == "pending"
+    assert [one.state for one in all_standings(tmp_path / "link", queue(runs, PENDING))] == ["pending"]
+
+
+def test_a_task_of_an_array_is_known_by_its_id_and_the_array(runs: Path) -> None:
+    folder = JobFolder.of(runs, "sft", "rendered")
+    folder.remember("30_1", Path("/a/array.sbatch"))
+    with (folder.path / "jobs.jsonl").open("a") as file:
+        file.write('{"job_id": "31')  # cut short
+    tasks = [replace(PENDING, job_id=f"30_{index}", command="/a/array.sbatch") for index in range(3)]
+    assert [job.job_id for job in jobs_of(folder, tasks)] == ["30_1"]
 
 
 def test_a_run_that_has_begun(runs: Path) -> None:
@@ -101,19 +126,20 @@ def test_a_run_that_has_begun(runs: Path) -> None:
 
 def test_the_living_job_counts(runs: Path) -> None:
     JobFolder.of(runs, "sft", "waits").remember("9")
-    found = run_standing(runs / "sft" / "waits", runs, [PENDING, replace(PENDING, job_id="9", state="CANCELLED")])
+    jobs = queue(runs, PENDING, replace(PENDING, job_id="9", state="CANCELLED"))
+    found = run_standing(runs / "sft" / "waits", runs, jobs)
     assert (found.job_id, found.state) == ("12", "pending")
 
 
 def test_the_table_has_jobs_where_there_are_any(runs: Path) -> None:
     write_run(runs / "sft" / "alone", steps=2)
     log = JobFolder.of(runs, "sft", "waits").log("12")
-    rows = [" ".join(line.split()) for line in table(all_standings(runs, [PENDING]), time.time())]
+    rows = [" ".join(line.split()) for line in table(all_standings(runs, queue(runs, PENDING)), time.time())]
     assert rows[0] == "run state step loss tokens/s left since job nodes job left"
     assert rows[2].startswith("sft/waits pending (Resources)") and rows[2].endswith("12 2 1:00:00")
     log.write_text("launch: no such thing [no_such]\n\n", encoding="utf-8")
     ended = replace(RUNNING, state="FAILED")
-    rows = [" ".join(line.split()) for line in table(all_standings(runs, [ended]), time.time())]
+    rows = [" ".join(line.split()) for line in table(all_standings(runs, queue(runs, ended)), time.time())]
     assert rows[2].startswith("sft/waits ended (failed)") and rows[3] == "launch: no such thing [no_such]"
 
 
@@ -135,8 +161,10 @@ def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> Path:
 def test_slurm_is_asked_once_for_all(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    JobFolder.of(runs, "sft", "rendered").remember("13_1")
-    lines = "12|PENDING|Priority|1:00:00|0:00|0|2||N/A|a | b|\\n13_1|RUNNING|None|UNLIMITED|0:10|2|1|n1|2026|x|"
+    JobFolder.of(runs, "sft", "rendered").remember("13_1", Path("/a | b"))
+    own = JobFolder.of(runs, "sft", "waits").script.absolute()
+    lines = f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|{own}|\\n"
+    lines += "13_1|RUNNING|None|UNLIMITED|0:10|2|1|n1|2026|/a | b|"
     asked = squeue(tmp_path, monkeypatch, f"printf '{lines}'")
     assert status(["--json"]) == 0
     second, first = json.loads(capsys.readouterr().out)
@@ -178,9 +206,10 @@ def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     squeue(tmp_path, monkeypatch, 'read line <"$QUEUE"; echo "$line"')
-    queue = tmp_path / "queue"
-    monkeypatch.setenv("QUEUE", str(queue))
-    queue.write_text("12|PENDING|Priority|1:00:00|0:00|0|2||N/A||\n", encoding="utf-8")
+    listed = tmp_path / "queue"
+    monkeypatch.setenv("QUEUE", str(listed))
+    own = JobFolder.of(runs, "sft", "waits").script.absolute()
+    listed.write_text(f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|{own}|\n", encoding="utf-8")
     assert logs(["waits"]) == 0
     assert capfd.readouterr().out.startswith("sft/waits has not begun: job 12, pending (Priority)\n")
     asking = tmp_path / "bin" / "squeue"
@@ -189,7 +218,7 @@ def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
     assert logs(["waits"]) == 0
     assert capfd.readouterr().out.startswith("sft/waits has not begun: job 12, of which Slurm says nothing\n")
     asking.write_text(answering, encoding="utf-8")
-    queue.write_text("\n", encoding="utf-8")
+    listed.write_text("\n", encoding="utf-8")
     JobFolder.of(runs, "sft", "waits").log("12").write_text("no module named launch\n", encoding="utf-8")
     assert logs(["waits", "--follow"]) == 0
     assert capfd.readouterr().out == "no module named launch\nsft/waits has not begun: job 12 is gone\n"
