@@ -9,15 +9,16 @@ that share. Without packing the same share is padded to its longest half (dpo_ut
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from launch.config.schema import Packing
-from launch.errors import Problem
+from launch.errors import Problem, UserError
 from launch.planning.batch import Batch
+from launch.planning.flags import Flag
 from launch.planning.lengths import Lengths
 
-TRAINER = "dpo"
+TRAINER, SFT = "dpo", "olmo_core_finetune"
 REFERENCE_ROWS = 4  # x the per-device batch: what a row of the reference pass may hold (dpo.py:221)
 MUCH = 0.5  # of the tokens; above it most of the work is padding
 _LARGEST = 4096  # pairs a rank; more than any row holds
@@ -131,6 +132,36 @@ def wasted(lengths: Lengths | None, packing: Packing, limit: int, batch: Batch) 
             f"would not, and neither would {cure}"
         )
     return Problem("tokens_wasted", message, "recipe.per_device_batch_size", cure)
+
+
+def refuse_packing(trainer: str, flags: Mapping[str, Flag]) -> None:
+    """Raises UserError for what OLMo-core's trainers would die of when the first batch comes: `packing_needs_flash`,
+    `packing_needs_concatenation`, `checkpointing_needs_compile`."""
+    if trainer not in (TRAINER, SFT):
+        return
+
+    def said(name: str) -> object:
+        return flags[name].value if name in flags else None
+
+    problems = []
+    packed = trainer == SFT or bool(said("packing"))
+    if packed and said("attn_implementation") == "torch":
+        message = f"{trainer} keeps packed documents apart by flash attention, and was told to use torch's"
+        cure = "leave recipe.attention out: without the flash-attn package it gets the kernel that torch has"
+        problems.append(Problem("packing_needs_flash", message, flags["attn_implementation"].said.where, cure))
+    if packed and trainer == TRAINER and said("concatenated_forward") is False:
+        message = "dpo.py packs for the concatenated forward pass alone (dpo.py:236)"
+        where = flags["concatenated_forward"].said.where
+        problems.append(Problem("packing_needs_concatenation", message, where, "leave one of the two out"))
+    budget = said("activation_memory_budget")
+    by_budget = said("activation_checkpointing_mode") in (None, "budget")
+    if isinstance(budget, float) and budget < 1 and said("compile_model") is False and by_budget:
+        message = "OLMo-core checkpoints by torch.compile's budget, and without compilation silently not at all"
+        cure = "say recipe.gradient_checkpointing=false, or flags.activation_checkpointing_mode=selected_modules"
+        where = flags["activation_memory_budget"].said.where
+        problems.append(Problem("checkpointing_needs_compile", message, where, cure))
+    if problems:
+        raise UserError(problems)
 
 
 def _padded(lengths: Lengths, batch: Batch) -> Problem | None:

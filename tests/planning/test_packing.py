@@ -14,9 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.config.schema import Kind, Packing
+from launch.errors import UserError
 from launch.planning.batch import Batch
 from launch.planning.lengths import Histogram, Lengths
 from launch.planning.packing import describe, forecast_packing, pack, wasted
+from launch.planning.plan import build_plan
+from tests.conftest import composed, fixed_machine
 
 LIMIT = 16_384
 
@@ -142,3 +145,34 @@ def test_the_rows_are_upstreams(upstreams: Any, pairs: list[tuple[int, int]], li
     upstreams(loader, len(pairs))
     mine = pack(pairs, limit, most)
     assert (len(loader._precomputed_batch_sizes), sum(loader._precomputed_batch_sizes)) == (mine.rows, mine.samples)
+
+
+OLMO = ("model.path=some/model", "flags.config_name=olmo2_1B_v2")
+PACKED_DPO = ("stage=dpo", "trainer=dpo", "recipe.packing=bins", "recipe.gradient_checkpointing=false", "gpus=2", *OLMO)
+PACKED_SFT = ("stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", "gpus=2", *OLMO)
+
+
+@pytest.mark.parametrize(
+    ("words", "id"),
+    [
+        ((*PACKED_DPO, "recipe.attention=sdpa"), "packing_needs_flash"),
+        ((*PACKED_SFT, "recipe.attention=sdpa"), "packing_needs_flash"),
+        ((*PACKED_DPO, "flags.concatenated_forward=false"), "packing_needs_concatenation"),
+        ((*PACKED_SFT, "flags.compile_model=false"), "checkpointing_needs_compile"),
+    ],
+)
+def test_what_olmo_core_would_die_of_is_refused(words: tuple[str, ...], id: str) -> None:
+    with pytest.raises(UserError) as refused:
+        build_plan(composed(*words), fixed_machine())
+    assert [problem.id for problem in refused.value.problems] == [id]
+    assert refused.value.problems[0].where
+
+
+def test_packing_that_works_is_not_refused() -> None:
+    for words in (PACKED_DPO, PACKED_SFT, (*PACKED_DPO, "recipe.attention=flash_2")):
+        plan = build_plan(composed(*words), fixed_machine())
+        assert "olmo_core_documents" in plan.patches
+    assert ("dpo_packed_padding" in plan.patches, "packing" in plan.flags) == (True, True)
+    words = tuple(word for word in PACKED_DPO if word != "recipe.packing=bins")
+    unpacked = build_plan(composed(*words, "recipe.attention=sdpa"), fixed_machine())
+    assert {"olmo_core_documents", "dpo_packed_padding"}.isdisjoint(unpacked.patches)
