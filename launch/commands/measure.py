@@ -24,13 +24,18 @@ _PATIENCE = 20.0  # seconds
 
 def composed_probe(line: Line) -> Composed:
     """The configuration of a short run of what `line` asks for. Raises UserError."""
+    return composed_line(probe_line(line))
+
+
+def composed_line(line: Line) -> Composed:
+    """The one configuration that `line` asks for. Raises UserError."""
     found: list[Composed] = []
 
     def keep(composed: Composed) -> int:
         found.append(composed)
         return EXIT_DONE
 
-    compose(probe_line(line), keep)
+    compose(line, keep)
     return found[0]
 
 

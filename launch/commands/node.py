@@ -10,16 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.commands.machine import this_machine
-from launch.commands.run import carry_out, execution, say_finished
+from launch.commands.run import build_cache, execution
+from launch.commands.work import Work, run_work, width_work
 from launch.config.compose import Composed, compose
-from launch.config.line import Line
+from launch.config.line import Line, taken
 from launch.config.schema import GuardsConfig
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError
 from launch.lifecycle.attempts import with_earlier_steps
 from launch.lifecycle.checkpoints import Checkpoint
-from launch.lifecycle.lock import held
 from launch.lifecycle.model_folder import faults_of_model
-from launch.lifecycle.resume import is_finished
 from launch.planning.plan import Plan, build_plan
 from launch.planning.rendezvous import Place, filled
 from launch.redact import Redactor
@@ -32,33 +31,51 @@ from launch.slurm.allocation import Allocation, this_allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.peers import Lost, Peers, nodes_said
 from launch.slurm.port import rendezvous_port
-from launch.slurm.requeue import cancel, claim, remember, remembered, requeue
+from launch.slurm.requeue import cancel, claim, remember, requeue
 from launch.slurm.signals import OWN, NodeSignals
 from launch.slurm.signpost import Signpost, read_signpost
-from launch.slurm.survival import last_checkpoint, started_again, why_not_again
+from launch.slurm.survival import last_checkpoint, why_not_again
 
 _POLL = 0.2  # seconds
 _SIGNALLED_WITHIN = 5.0  # seconds between Slurm's signals to the nodes of a job, at most
+_LATE = 3.0  # seconds that a file of another node may take to be seen
 _TIME_IS_UP = "the time limit is near"
 
 
 def node(line: Line) -> int:
-    """Run this node's share of the composed stage. Raises UserError; returns the exit code of this node's task."""
+    """Run this node's share of the composed stage, or, with `width=`, of that width of a rollout. Raises UserError;
+    returns the exit code of this node's task."""
+    width, stage = taken(line, ("width",))
     first = os.environ.get("SLURM_NODEID") == "0"
     signals = NodeSignals(lambda: _say(f"Slurm warns: {_TIME_IS_UP}") if first else None)
     with signals.heard():
-        return compose(line, lambda composed: _node(composed, signals))
+        here = this_allocation(os.environ)
+        if width:
+            return _node(width_work(stage, width["width"], here), here, signals)
+        return compose(stage, lambda composed: _stage(composed, here, signals))
+
+
+def _stage(composed: Composed, here: Allocation, signals: NodeSignals) -> int:
+    if not composed.config.cache_only:
+        return _node(run_work(composed, here), here, signals)
+    plan = build_plan(composed, this_machine(composed))
+    _refuse(plan, here, nodes=1)
+    return build_cache(plan, composed, Redactor(os.environ), display_for(sys.stdout))
 
 
 @dataclass(frozen=True)
 class _Task:
     """What a node's task knows: its place in the job, the folder of this start of the job, the other nodes."""
 
-    plan: Plan
+    work: Work
     here: Allocation
     attempt: Path
     peers: Peers
     signals: NodeSignals
+
+    @property
+    def plan(self) -> Plan:
+        return self.work.plan
 
     @property
     def leads(self) -> bool:
@@ -69,16 +86,18 @@ class _Task:
         """Where a node's logs and its end are: the run folder for node 0, nodes/N in it for the others."""
         return self.plan.folder if self.leads else self.plan.folder / "nodes" / str(self.here.node_rank)
 
+    @property
+    def enough(self) -> Path:
+        """What node 0 makes when the steps are logged that were wanted."""
+        return self.attempt / "enough"
+
     def told(self, lost: Lost) -> str:
         return f"node {self.here.hosts[lost.node_rank]} {'was lost' if lost.silent else 'failed'}: {lost.cause}"
 
 
-def _node(composed: Composed, signals: NodeSignals) -> int:
-    here = this_allocation(os.environ)
-    if here.restarts:  # what was asked of the first start: a requeued job goes on with what that one left
-        composed = replace(composed, config=replace(composed.config, restart=False))
-    plan = build_plan(composed, this_machine(composed))
-    _refuse(plan, here)
+def _node(work: Work, here: Allocation, signals: NodeSignals) -> int:
+    plan = work.plan
+    _refuse(plan, here, plan.parallel.width.nodes)
     attempt = JobFolder.of(plan.runs, plan.stage, plan.name).path / f"{here.job_id}.{here.restarts}"
 
     def lost(found: Lost) -> None:
@@ -89,13 +108,13 @@ def _node(composed: Composed, signals: NodeSignals) -> int:
         signals.end()
 
     peers = Peers(attempt, here.node_rank, len(here.hosts), plan.config.cluster.heartbeat, lost)
-    task = _Task(plan, here, attempt, peers, signals)
+    task = _Task(work, here, attempt, peers, signals)
     before = last_checkpoint(plan) if task.leads else None
     cause: str | None = "it did not start"
     code = EXIT_REFUSED
     peers.start()
     try:
-        code = _lead(task, composed) if task.leads else _follow(task)
+        code = _lead(task) if task.leads else _follow(task)
         outcome = last_outcome(task.record)
         cause = ((outcome.cause if outcome else None) or f"exit code {code}") if code else None
     except UserError as error:
@@ -147,9 +166,8 @@ def _record_for_the_first(task: _Task) -> None:
         folder.finish(with_earlier_steps(outcome, folder.metrics))
 
 
-def _refuse(plan: Plan, here: Allocation) -> None:
+def _refuse(plan: Plan, here: Allocation, nodes: int) -> None:
     """Raises UserError (`other_allocation`, `plan_changed`, `incomplete_model`)."""
-    nodes = plan.parallel.width.nodes
     if len(here.hosts) != nodes:
         message = f"job {here.job_id} has {len(here.hosts)} nodes and the plan {nodes}"
         raise UserError(Problem("other_allocation", message, "nodes", "say the same nodes= as #SBATCH --nodes"))
@@ -165,35 +183,25 @@ def _refuse(plan: Plan, here: Allocation) -> None:
             raise UserError(Problem("incomplete_model", f"{model.local} is no complete model: {faults[0]}"))
 
 
-def _lead(task: _Task, composed: Composed) -> int:
-    """Node 0: checks, records, tells the others, shows the progress."""
-    plan, here = task.plan, task.here
-    redactor = Redactor(os.environ)
-    display = display_for(sys.stdout)
-    for warning in plan.warnings:
-        display.say(f"warning: {redactor.redact_text(str(warning))}")
-    if is_finished(plan):
-        say_finished(plan, display)
-        Signpost(plan.identity).put_up(task.attempt)
-        return EXIT_DONE
-    if here.restarts:
-        before = task.attempt.with_name(f"{here.job_id}.{here.restarts - 1}")
-        display.say("; ".join([f"restart {here.restarts} of job {here.job_id}", *remembered(before)]))
-        plan = started_again(plan, display.say)
+def _lead(task: _Task) -> int:
+    """Node 0: its work, the ranks of which start when the other nodes are told."""
+    here = task.here
 
     def ranks(started: Plan, folder: RunFolder, display: Display, redactor: Redactor) -> Outcome:
-        share = execution(started)
+        share = replace(execution(started), stop_after=task.work.steps)
         if len(here.hosts) > 1:
-            signpost = Signpost(started.identity, started.command, here.host, rendezvous_port(here.job_id))
+            signpost = Signpost(started.identity, started.command, here.host, rendezvous_port(str(here.number)))
             display.say(f"job {here.job_id} on {', '.join(here.hosts)}; rank 0 listens on {here.host}:{signpost.port}")
             signpost.put_up(task.attempt)
-            share = _share(started, signpost, here)
+            share = _share(task, started, signpost)
         with task.signals.while_ranks_run():
             outcome = supervise(share, folder, display, redactor)
         return _ended(task, outcome)
 
-    with held(plan.folder, display.say):
-        return carry_out(plan, composed, redactor, display, ranks)
+    code = task.work.lead(ranks, display_for(sys.stdout))
+    if read_signpost(task.attempt) is None:
+        Signpost(task.plan.identity).put_up(task.attempt)  # there was nothing to run
+    return code
 
 
 def _follow(task: _Task) -> int:
@@ -213,13 +221,16 @@ def _follow(task: _Task) -> int:
     folder = RunFolder(task.record, redactor)
     folder.create()
     with task.signals.while_ranks_run():
-        outcome = supervise(_share(plan, signpost, here), folder, _Quiet(here.host), redactor)
-    folder.finish(_ended(task, outcome))
+        outcome = supervise(_share(task, plan, signpost), folder, _Quiet(here.host), redactor)
+    outcome = _ended(task, outcome)
+    folder.finish(outcome)
     return outcome.exit_code
 
 
-def _share(plan: Plan, signpost: Signpost, here: Allocation) -> Execution:
-    """This node's ranks. Node 0 has the trainer's numbers, so the guards that judge them are its own."""
+def _share(task: _Task, plan: Plan, signpost: Signpost) -> Execution:
+    """This node's ranks. Node 0 has the trainer's numbers, so the guards that judge them are its own, and it is node 0
+    that counts the steps of a run which ends after some."""
+    here, steps = task.here, task.work.steps
     local = plan.parallel.width.local
     ranks = tuple(range(here.node_rank * local, (here.node_rank + 1) * local))
     watched = oversight(plan)
@@ -228,7 +239,8 @@ def _share(plan: Plan, signpost: Signpost, here: Allocation) -> Execution:
         blind = GuardsConfig(None, None, None, None, plan.config.guards.dead_rank, None, None, None)
         watched = replace(watched, guards=blind)
     place = Place(here.node_rank, signpost.host, signpost.port)
-    return replace(execution(plan), argv=filled(signpost.command, place), ranks=ranks, oversight=watched)
+    share = replace(execution(plan), argv=filled(signpost.command, place), ranks=ranks, oversight=watched)
+    return replace(share, stop_after=None if here.node_rank else steps, enough=task.enough if steps else None)
 
 
 def _ended(task: _Task, outcome: Outcome) -> Outcome:
@@ -236,6 +248,8 @@ def _ended(task: _Task, outcome: Outcome) -> Outcome:
     another node failed have that node's cause, and so have those that fell over the connection to a lost one."""
     if outcome.exit_code == EXIT_DONE:
         return outcome
+    if task.work.steps is not None and not task.leads and _comes(task.enough, _LATE):
+        return replace(outcome, exit_code=EXIT_DONE, cause=None, cause_id=None, cure=None, detail=())
     task.peers.settle(outcome.cause)
     lost, ended = task.peers.lost, outcome.cause == OWN
     own = (outcome.cause,) if outcome.cause and not ended else ()
@@ -249,6 +263,16 @@ def _ended(task: _Task, outcome: Outcome) -> Outcome:
     failures = {rank: cause for rank, cause in task.peers.failures().items() if not cause.startswith(blamed)}
     others = nodes_said(failures, task.here.hosts)
     return replace(outcome, detail=(*outcome.detail, *others)) if others else outcome
+
+
+def _comes(path: Path, seconds: float) -> bool:
+    """Whether another node makes the file: this one's ranks fall over the end of that one's, before it is seen."""
+    until = time.monotonic() + seconds
+    while not path.exists():
+        if time.monotonic() > until:
+            return False
+        time.sleep(_POLL)
+    return True
 
 
 class _Quiet:

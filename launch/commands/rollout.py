@@ -6,26 +6,31 @@ import os
 import sys
 
 from launch.commands.machine import this_machine
-from launch.commands.measure import card_gib, composed_probe, gpus_for, run_setting
+from launch.commands.measure import card_gib, composed_line, composed_probe, gpus_for, run_setting
 from launch.commands.run import run
+from launch.commands.submit import hand_over
 from launch.config.compose import compose
 from launch.config.gates import Then
 from launch.config.line import Line, taken
-from launch.errors import EXIT_DONE
+from launch.config.schema import RootConfig
+from launch.errors import EXIT_DONE, UserError
 from launch.lifecycle.lock import held
 from launch.planning.plan import build_plan
 from launch.redact import Redactor
+from launch.rollout.jobs import width_link
 from launch.rollout.loop import Machine, Rules, run_widths
-from launch.rollout.record import Record, WidthRecord, refuse_another
-from launch.rollout.request import SHORT, SUBMIT, WIDTHS, Request, read_request
+from launch.rollout.record import Record, State, WidthRecord, refuse_another
+from launch.rollout.request import SHORT, SUBMIT, WIDTHS, Ask, Request, read_request
 from launch.rollout.sameness import differences
 from launch.rollout.table import HEADS, markdown, row, text, verdict_line, width_lines
 from launch.rollout.widths import PlannedWidth, plan_widths
 from launch.runtime.folder import Outcome
 from launch.runtime.progress import Display, display_for
+from launch.slurm.links import Link, link_problems, run_link, tokenize_link
+from launch.slurm.schedule import Tokenizing, in_turn, tokenizes
+from launch.slurm.telling import lines
 
 _OF_HYDRA = ("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i")
-_PATIENCE = 20.0  # seconds
 
 
 def rollout(line: Line) -> int:
@@ -34,13 +39,28 @@ def rollout(line: Line) -> int:
     if any(word in _OF_HYDRA for word in line.words):
         return compose(taken(line, (*WIDTHS, *SHORT, SUBMIT, "dry_run"))[1], lambda composed: EXIT_DONE)
     request = read_request(line)
+    record, config = planned_rollout(request)
+    display = display_for(sys.stderr if line.json else sys.stdout)
+    with held(record.planned.folder, display.say):
+        code = take_widths(record, _this_machine(record, request, display), display, restart=config.restart)
+        if request.handing.hands_over and record.state == State.not_run:
+            code = _hand_over(record, request, display)
+    if code == EXIT_DONE and record.state == State.passed and config.rollout.then == Then.run:
+        code = record.full_run = _whole(request, config.rollout.parallel_at_one, display)
+        _write(record)
+    if line.json:
+        print((record.planned.folder / "rollout.json").read_text(encoding="utf-8"), end="")
+    return code
+
+
+def planned_rollout(request: Request) -> tuple[Record, RootConfig]:
+    """Every width, planned, and the configuration that they share. Raises UserError."""
     planned = plan_widths(
         request,
         lambda width, mode: composed_probe(request.whole(width, mode)),
         lambda one: build_plan(one, this_machine(one)),
     )
     refuse_another(planned)
-    display = display_for(sys.stderr if line.json else sys.stdout)
     config = planned.widths[0].composed.config
     record = Record(
         planned,
@@ -51,26 +71,26 @@ def rollout(line: Line) -> int:
         differences=differences([width.plan for width in planned.widths]),
         widths=[WidthRecord(width) for width in planned.widths],
     )
-    with held(planned.folder, display.say):
-        code = _widths(record, display)
-    if code == EXIT_DONE and config.rollout.then == Then.run:
-        code = record.full_run = _whole(request, config.rollout.parallel_at_one, display)
-        _write(record)
-    if line.json:
-        print((planned.folder / "rollout.json").read_text(encoding="utf-8"), end="")
-    return code
+    return record, config
 
 
-def _widths(record: Record, display: Display) -> int:
-    redactor = Redactor(os.environ)
-    config = record.planned.widths[0].composed.config
-    _say_plan(record, display, redactor)
-
+def _this_machine(record: Record, request: Request, display: Display) -> Machine:
     def measure(width: PlannedWidth) -> Outcome:
         display.say(f"{width.label}: {record.steps} steps; {width.plan.batch}; {width.plan.folder}")
         first = width.ranks == record.widths[0].planned.ranks
         return run_setting(width.setting, record.steps, display, after_another=not first)
 
+    gpus = gpus_for(record.planned.widths[0].plan)
+    return Machine(measure, len(gpus.seen), card_gib(gpus), handing=request.handing)
+
+
+def take_widths(
+    record: Record, machine: Machine, display: Display, *, restart: bool, only: WidthRecord | None = None
+) -> int:
+    """Run the widths on `machine`, or `only` one, show and record them; the exit code of `run_widths`."""
+    redactor = Redactor(os.environ)
+    config = record.planned.widths[0].composed.config
+    _say_plan(record, display, redactor)
     told: set[str] = set()
 
     def changed(width: WidthRecord) -> None:
@@ -83,12 +103,42 @@ def _widths(record: Record, display: Display) -> int:
         for line in width_lines(width, record.skip):
             display.say(redactor.redact_text(line))
 
-    gpus = gpus_for(record.planned.widths[0].plan)
-    machine = Machine(measure, len(gpus.seen), card_gib(gpus))
-    rules = Rules(config.gates, tuple(config.allow), config.restart)
-    code = run_widths(record, machine, rules, changed)
-    display.say(f"{verdict_line(record)}; {record.planned.folder}")
+    code = run_widths(record, machine, Rules(config.gates, tuple(config.allow), restart), changed, only)
+    _write(record)
+    if not (machine.handing.hands_over and record.state == State.not_run):
+        display.say(f"{verdict_line(record)}; {record.planned.folder}")
     return code
+
+
+def _hand_over(record: Record, request: Request, display: Display) -> int:
+    """Make jobs of the widths that were not run here, each to start when the one before has passed, and of the whole
+    stage after them. Raises UserError when they are not submitted."""
+    left = {width.planned.plan.folder: width for width in record.widths if width.state == State.not_run}
+    first = _whole_link(next(iter(left.values())).planned.asked, request, record)
+    links = [tokenize_link(first)] if tokenizes(first, Tokenizing.auto) else []
+    links += [width_link(width.planned, request) for width in left.values()]
+    if record.then == Then.run:
+        links.append(_whole_link(request.widths[-1], request, record))
+    problems = [problem for link in links for problem in link_problems(link)]
+    if problems:
+        raise UserError(list(dict.fromkeys(problems)))
+    steps = in_turn(links, Tokenizing.never)
+    ids = hand_over(steps, dry_run=request.dry_run)
+    for link, job_id in zip(links, ids, strict=False):
+        if link.run in left:
+            width = left[link.run]
+            width.state, width.why, width.job_id = State.submitted, None, job_id
+    _write(record)
+    for line in (*lines(steps, ids), f"{verdict_line(record)}; {record.planned.folder}"):
+        display.say(line)
+    return EXIT_DONE
+
+
+def _whole_link(width: Ask, request: Request, record: Record) -> Link:
+    """The job of the whole stage at one width."""
+    mode = record.planned.widths[0].composed.config.rollout.parallel_at_one
+    composed = composed_line(request.whole(width, mode if width.ranks == 1 else None))
+    return run_link(build_plan(composed, this_machine(composed)), composed)
 
 
 def _say_plan(record: Record, display: Display, redactor: Redactor) -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from launch import project
 from launch.commands.machine import this_machine
-from launch.commands.submit import job_of
 from launch.config.compose import Composed, compose
 from launch.config.line import Line
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
 from launch.planning.plan import build_plan
+from launch.slurm.links import job_of
 from launch.slurm.script import render
 
 FOLDER = project.ROOT / "scripts"

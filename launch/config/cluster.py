@@ -50,3 +50,7 @@ class ClusterConfig:
     heartbeat: float = 20.0  # seconds of silence after which a node counts as lost; 0: never
     warn_before: int = 120  # seconds ahead of the time limit at which Slurm warns the job (USR2), which ends; 0: never
     requeues: int = 5  # how often a job is started again after its time limit or the loss of a node; 0: never
+    array_limit: int | None = None  # tasks of a --multirun's array that run at once; null: all
+    tokenize_partition: str | None = None  # of the job that tokenises ahead of the training; null: the same
+    tokenize_time: str | None = None  # its limit; null: `time`
+    tokenize_cpus: int | None = None  # its CPUs; null: as many as a node of the training has

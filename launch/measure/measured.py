@@ -112,7 +112,8 @@ def read_measured(plan: Plan, steps: int, card_gib: float | None = None) -> Meas
     logged = [step for step in objects(plan.folder / "metrics.jsonl") if isinstance(step.get("step"), int)]
     events = objects(plan.folder / "events.jsonl")
     said = [event["steps"] for event in events if event.get("kind") == "total_steps"]
-    looked = {event.get("rank") for event in events if event.get("kind") == "evidence" and event.get("what") == "dtype"}
+    everywhere = [*events, *(event for path in plan.folder.glob("nodes/*/events.jsonl") for event in objects(path))]
+    looked = {one.get("rank") for one in everywhere if one.get("kind") == "evidence" and one.get("what") == "dtype"}
     return Measured(
         setup=setup_of(plan, steps),
         outcome=outcome,

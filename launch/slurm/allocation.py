@@ -10,9 +10,11 @@ from launch.errors import Problem, UserError
 
 @dataclass(frozen=True)
 class Allocation:
-    """`hosts`: of the job's nodes, in Slurm's order. `restarts`: how often Slurm requeued the job."""
+    """`hosts`: of the job's nodes, in Slurm's order. `restarts`: how often Slurm requeued the job. `job_id`: 12, or
+    12_3 of an array's task, whose own `number` is another one."""
 
     job_id: str
+    number: int
     restarts: int
     node_rank: int
     hosts: tuple[str, ...]
@@ -31,7 +33,8 @@ def this_allocation(environ: Mapping[str, str]) -> Allocation:
     hosts = tuple(environ.get("LAUNCH_HOSTS", "").split())
     try:
         found = Allocation(
-            job_id=environ["SLURM_JOB_ID"],
+            job_id=_job_id(environ),
+            number=int(environ["SLURM_JOB_ID"]),
             restarts=int(environ.get("SLURM_RESTART_COUNT") or 0),
             node_rank=int(environ["SLURM_NODEID"]),
             hosts=hosts,
@@ -45,3 +48,11 @@ def this_allocation(environ: Mapping[str, str]) -> Allocation:
         cure = 'the batch script has to say LAUNCH_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST")'
         raise UserError(Problem("no_allocation", message, None, cure))
     return found
+
+
+def _job_id(environ: Mapping[str, str]) -> str:
+    """As Slurm's commands say it. What an array's script exports counts for its own job, and not for one that is
+    submitted from within it."""
+    own = environ["SLURM_JOB_ID"]
+    number, _, task = environ.get("LAUNCH_TASK", "").partition(" ")
+    return task if task and number == own else own

@@ -15,7 +15,10 @@ from launch.redact import Redactor
 _TIME = re.compile(r"\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}|UNLIMITED", re.IGNORECASE)
 _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_WORDS = ("partition", "account", "qos", "constraint", "exclude", "reservation", "gpu_type", "interface")
+_WORDS = (
+    *("partition", "account", "qos", "constraint", "exclude", "reservation", "gpu_type", "interface"),
+    "tokenize_partition",
+)
 _WARN_AT_MOST = 65_535  # seconds; sbatch(1), --signal
 _OWN_OPTIONS = ("--nodes", "-N", "--ntasks-per-node", "--job-name", "-J", "--output", "-o", "--array", "-a")
 
@@ -32,14 +35,18 @@ def _forms(cluster: ClusterConfig) -> Iterator[Problem]:
         value = getattr(cluster, key)
         if value is not None and (not value or re.search(r"\s", value)):
             yield Problem("bad_cluster_value", f"cluster.{key}={value!r} is no single word", key)
-    if cluster.time is not None and not _TIME.fullmatch(cluster.time):
-        cure = 'say HH:MM:SS, D-HH or D-HH:MM:SS, in YAML within quotes: time: "24:00:00"'
-        yield Problem("bad_time_limit", f"cluster.time={cluster.time} is no time limit", "time", cure)
+    for key in ("time", "tokenize_time"):
+        value = getattr(cluster, key)
+        if value is not None and not _TIME.fullmatch(value):
+            cure = f'say HH:MM:SS, D-HH or D-HH:MM:SS, in YAML within quotes: {key}: "24:00:00"'
+            yield Problem("bad_time_limit", f"cluster.{key}={value} is no time limit", key, cure)
     if cluster.memory is not None and not _MEMORY.fullmatch(cluster.memory):
         message = f"cluster.memory={cluster.memory} is no size"
         yield Problem("bad_cluster_value", message, "memory", "say 500G, or 0 for a node's whole memory")
-    if cluster.cpus_per_rank is not None and cluster.cpus_per_rank < 1:
-        yield Problem("bad_cluster_value", f"cluster.cpus_per_rank={cluster.cpus_per_rank}", "cpus_per_rank", "say 8")
+    for key, usual in (("cpus_per_rank", 8), ("tokenize_cpus", 32), ("array_limit", 4)):
+        number = getattr(cluster, key)
+        if number is not None and number < 1:
+            yield Problem("bad_cluster_value", f"cluster.{key}={number}", key, f"say {usual}")
     if 0 < cluster.heartbeat < 5 or cluster.heartbeat < 0:
         cure = "say 5 seconds or more, or 0 for none"
         yield Problem("bad_cluster_value", f"cluster.heartbeat={cluster.heartbeat} is too short", "heartbeat", cure)

@@ -14,6 +14,7 @@ from launch.config.schema import Device
 from launch.planning.width import Width
 
 _TEMPLATE = Path(__file__).with_name("job.sbatch.j2")
+_ARRAY = Path(__file__).with_name("array.sbatch.j2")
 _GPU_OPTIONS = {
     GpuSpelling.gres: "--gres=gpu:",
     GpuSpelling.gpus_per_node: "--gpus-per-node=",
@@ -38,16 +39,33 @@ class Job:
     written_by: str = "python -m launch submit"
 
 
-def render(job: Job) -> str:
-    """The script's text, which ends in a newline."""
+def _template(path: Path) -> jinja2.Template:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,
     )
+    return environment.from_string(path.read_text(encoding="utf-8"))
+
+
+def render_array(job: Job, scripts: Sequence[Path]) -> str:
+    """The script of an array that runs one of `scripts` in each task, all with the options of `job`; `job.output` has
+    %A and %a."""
+    limit = f"%{job.cluster.array_limit}" if job.cluster.array_limit else ""
+    return _template(_ARRAY).render(
+        title=job.title.replace("\n", " "),
+        options=[*_options(job), f"--array=0-{len(scripts) - 1}{limit}"],
+        literal=any(sign in str(script) for script in scripts for sign in "$`"),
+        written_by=job.written_by,
+        scripts=[shlex.quote(str(script)) for script in scripts],
+    )
+
+
+def render(job: Job) -> str:
+    """The script's text, which ends in a newline."""
     command = [*_in_container(job.cluster), job.python, "-m", "launch", "node"]
     before = _before(job)
-    return environment.from_string(_TEMPLATE.read_text(encoding="utf-8")).render(
+    return _template(_TEMPLATE).render(
         literal=any(sign in text for text in (*before, *job.words, job.cwd, *command) for sign in "$`"),
         title=job.title.replace("\n", " "),
         options=_options(job),

@@ -1,18 +1,36 @@
-"""Handing batch scripts to Slurm: each once, all of a chain or none."""
+"""Handing batch scripts to Slurm: each once, and all of a command or none."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from launch.errors import Problem, UserError
 from launch.lifecycle.lock import Holder, held_file, holder_of, lock_path
 from launch.slurm.ask import Answer, ask, ask_once
-from launch.slurm.jobs import JobFolder, living
+from launch.slurm.jobs import JobFolder, living, task_id
 
 _PAUSES = (2.0, 5.0)  # seconds before another try at sbatch
 _SETTLE = 3.0  # seconds in which a job shows up whose sbatch got no answer
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A script to submit. `runs`: the job folder and the run folder of each run that it starts: of its own one, or of
+    each task of an array. `after`: numbers of the submissions that have to end well before. `alone`: not beside another
+    job of the same name."""
+
+    folder: JobFolder
+    runs: tuple[tuple[JobFolder, Path], ...]
+    after: tuple[int, ...] = ()
+    alone: bool = False
+
+    @property
+    def is_array(self) -> bool:
+        return self.folder not in [folder for folder, _ in self.runs]
 
 
 def check_script(folder: JobFolder) -> None:
@@ -22,21 +40,21 @@ def check_script(folder: JobFolder) -> None:
         raise UserError(_refused(answer, folder.script))
 
 
-def submit_chain(
-    links: Sequence[tuple[JobFolder, Path]], say: Callable[[str], None], settle: float = _SETTLE
-) -> list[str]:
-    """Submit the scripts, each to start when the one before has ended well; their job ids. `links`: with the run
-    folder of each. When one fails, those before it are cancelled.
+def submit_all(submissions: Sequence[Submission], say: Callable[[str], None], settle: float = _SETTLE) -> list[str]:
+    """Submit the scripts in turn; their job ids. When one fails, those before it are cancelled.
 
     Raises UserError (`already_submitted`, `run_is_locked`, `sbatch_refused`, `no_slurm`, `slurm_silent`).
     """
     ids: list[str] = []
     try:
-        for folder, run in links:
-            with held_file(folder.path / "submit.lock", _being_submitted, say):
-                _refuse_alive(folder, run)
-                ids.append(_submit(folder, ids[-1] if ids else None, settle))
-                folder.remember(ids[-1])
+        for one in submissions:
+            with contextlib.ExitStack() as locks:
+                for folder in dict.fromkeys([*(folder for folder, _ in one.runs), one.folder]):
+                    locks.enter_context(held_file(folder.path / "submit.lock", _being_submitted, say))
+                for folder, run in one.runs:
+                    _refuse_alive(folder, run)
+                ids.append(_submit(one, [ids[number] for number in one.after], settle))
+                _remember(one, ids[-1])
     except BaseException:
         if ids:
             _cancel(ids, say)
@@ -60,26 +78,40 @@ def _refuse_alive(folder: JobFolder, run: Path) -> None:
         raise UserError(Problem("run_is_locked", message, None, "wait for it, end it, or say another name="))
 
 
-def _submit(folder: JobFolder, after: str | None, settle: float) -> str:
+def _submit(one: Submission, after: Sequence[str], settle: float) -> str:
     words = ["sbatch", "--parsable"]
-    if after is not None:  # without the second option a dependant of a failed job waits for ever
-        words += [f"--dependency=afterok:{after}", "--kill-on-invalid-dep=yes"]
+    awaited = [f"afterok:{':'.join(after)}"] if after else []
+    if one.alone:
+        awaited.append("singleton")
+    if awaited:  # without the second option a dependant of a failed job waits for ever
+        words += [f"--dependency={','.join(awaited)}", "--kill-on-invalid-dep=yes"]
     for pause in (*_PAUSES, None):
-        answer = ask_once([*words, str(folder.script)])
+        answer = ask_once([*words, str(one.folder.script)])
         if answer.status == 0:
             return answer.output.strip().split(";")[0]
         if not answer.passing:
-            raise UserError(_refused(answer, folder.script))
+            raise UserError(_refused(answer, one.folder.script))
         time.sleep(settle)  # it may have been taken all the same: nothing is submitted twice
-        jobs = living(folder)
+        jobs = living(one.folder)
         if jobs:
-            return jobs[0].job_id
+            return jobs[0].job_id.partition("_")[0]
         if pause is None or answer.status is None:
             break
         time.sleep(pause)
     message = f"Slurm does not answer sbatch: {answer.words}"
     cure = "see what `squeue --me` shows before you try again"
     raise UserError(Problem("slurm_silent", message, None, cure))
+
+
+def _remember(one: Submission, job_id: str) -> None:
+    """In jobs.jsonl of every run, and, of an array, its own; the log of a task is found from its run, too."""
+    one.folder.remember(job_id)
+    for index, (folder, _) in enumerate(one.runs if one.is_array else ()):
+        own = task_id(job_id, index)
+        folder.remember(own, one.folder.script)
+        log = folder.log(own)
+        with contextlib.suppress(FileExistsError):
+            log.symlink_to(one.folder.log(own).absolute())
 
 
 def _refused(answer: Answer, script: Path) -> Problem:

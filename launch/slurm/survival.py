@@ -53,7 +53,7 @@ def why_not_again(
 def started_again(plan: Plan, say: Callable[[str], None]) -> Plan:
     """The plan of a requeued job's first node, which goes on with what the attempt before left, or, where that was
     nothing, begins anew: nobody is there to be asked."""
-    _wait_for_the_lock(plan.folder, say)
+    wait_for_the_lock(plan.folder, say)
     try:
         how_to_start(plan)
     except UserError as error:
@@ -64,7 +64,7 @@ def started_again(plan: Plan, say: Callable[[str], None]) -> Plan:
     return plan
 
 
-def _wait_for_the_lock(folder: Path, say: Callable[[str], None], patience: float = STALE + 15.0) -> None:
+def wait_for_the_lock(folder: Path, say: Callable[[str], None], patience: float = STALE + 15.0) -> None:
     """Slurm starts a job again when no process of it is left; a lock that is there is of one that could not let go of
     it, on a machine that is not this one, and gets stale."""
     path, began = lock_path(folder), time.monotonic()

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.conftest import open_instruct
 from tests.slurm.cluster import Cluster, running, why_not
+
+__all__ = ["open_instruct"]
 
 
 @pytest.fixture(scope="session")

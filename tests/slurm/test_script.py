@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from launch import project
-from launch.commands.submit import job_of
 from launch.errors import UserError
 from launch.planning.plan import build_plan
 from launch.redact import Redactor
 from launch.slurm.cluster import cluster_problems, unshared
+from launch.slurm.links import job_of
 from launch.slurm.script import render
 from tests.conftest import composed, fixed_machine
 from tests.slurm.cluster import environment, launch
@@ -114,6 +114,8 @@ def test_many_nodes_are_rendered_at_once() -> None:
         ("cluster.time=14400", "bad_time_limit"),  # what YAML makes of 4:00:00
         ("cluster.time=4h", "bad_time_limit"),
         ("cluster.time='1-2-3'", "bad_time_limit"),
+        ("cluster.tokenize_time='4h'", "bad_time_limit"),
+        ("cluster.array_limit=0", "bad_cluster_value"),
         ("cluster.memory=lots", "bad_cluster_value"),
         ("cluster.partition='a b'", "bad_cluster_value"),
         ("cluster.options=[licenses]", "bad_cluster_value"),
@@ -189,7 +191,9 @@ def test_without_slurm_submit_says_so_and_dry_run_writes(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "id"),
     [
-        (["stage=demo", "dry_run=maybe"], "bad_value"),
+        (["stage=demo", "tokenize_first=maybe"], "bad_value"),
+        (["stage=demo", "dry_run=false"], "said_twice"),
+        (["stage=demo", "trainer=trl_sft", "tokenize_first=true"], "no_cache_pass"),
         (["stage=demo", "detach=true"], "submit_conflict"),
         (["pipeline=demo,demo_dpo", "model.path=x"], "submit_conflict"),
         (

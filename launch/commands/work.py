@@ -1,0 +1,98 @@
+"""What the nodes of a Slurm job do together: a run, or a width of a rollout."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from launch.commands.machine import this_machine
+from launch.commands.measure import card_gib, gpus_for, run_setting
+from launch.commands.rollout import planned_rollout, take_widths
+from launch.commands.run import Ranks, carry_out, say_finished
+from launch.config.compose import Composed
+from launch.config.line import Line
+from launch.errors import EXIT_DONE, Problem, UserError
+from launch.lifecycle.lock import held
+from launch.lifecycle.resume import is_finished
+from launch.planning.plan import Plan, build_plan
+from launch.redact import Redactor
+from launch.rollout.loop import Machine
+from launch.rollout.record import State
+from launch.rollout.request import read_request
+from launch.rollout.widths import PlannedWidth
+from launch.runtime.folder import Outcome
+from launch.runtime.progress import Display
+from launch.slurm.allocation import Allocation
+from launch.slurm.jobs import JobFolder, known_ids
+from launch.slurm.requeue import remembered
+from launch.slurm.survival import started_again, wait_for_the_lock
+
+
+@dataclass(frozen=True)
+class Work:
+    """`lead`: node 0's part, which runs the ranks of all nodes by its first argument; its exit code. `steps`: logged
+    steps after which the ranks are ended."""
+
+    plan: Plan
+    lead: Callable[[Ranks, Display], int]
+    steps: int | None = None
+
+
+def run_work(composed: Composed, here: Allocation) -> Work:
+    """The whole composed stage. Raises UserError."""
+    if here.restarts:  # what was asked of the first start: a requeued job goes on with what that one left
+        composed = replace(composed, config=replace(composed.config, restart=False))
+    plan = build_plan(composed, this_machine(composed))
+
+    def lead(ranks: Ranks, display: Display) -> int:
+        redactor = Redactor(os.environ)
+        for warning in plan.warnings:
+            display.say(f"warning: {redactor.redact_text(str(warning))}")
+        if is_finished(plan):
+            say_finished(plan, display)
+            return EXIT_DONE
+        goes_on = plan
+        if here.restarts:
+            before = JobFolder.of(plan.runs, plan.stage, plan.name).path / f"{here.job_id}.{here.restarts - 1}"
+            display.say("; ".join([f"restart {here.restarts} of job {here.job_id}", *remembered(before)]))
+            goes_on = started_again(plan, display.say)
+        with held(plan.folder, display.say):
+            return carry_out(goes_on, composed, redactor, display, ranks)
+
+    return Work(plan, lead)
+
+
+def width_work(line: Line, label: str, here: Allocation) -> Work:
+    """One width of the rollout that `line` asks for: run when those before it have passed, and put before the gates.
+
+    Raises UserError, also for a label that is none of its widths (`bad_width`).
+    """
+    request = read_request(line)
+    record, config = planned_rollout(request)
+    chosen = [width for width in record.widths if str(width.planned.asked) == label]
+    if not chosen:
+        message = f"width={label} is none of {request.asked}"
+        raise UserError(Problem("bad_width", message, "override width", "`rollout ... submit=all` makes its jobs"))
+    only, plan = chosen[0], chosen[0].planned.plan
+    for later in record.widths[record.widths.index(only) + 1 :]:
+        ids = known_ids(JobFolder.of(plan.runs, plan.stage, later.planned.plan.name))
+        if ids:
+            later.state, later.job_id = State.submitted, ids[-1]
+    only.job_id = here.job_id
+
+    def lead(ranks: Ranks, display: Display) -> int:
+        def measure(width: PlannedWidth) -> Outcome:
+            display.say(f"{width.label}: {record.steps} steps; {width.plan.batch}; {width.plan.folder}")
+            return run_setting(width.setting, record.steps, display, ranks=ranks)
+
+        if here.restarts:
+            wait_for_the_lock(plan.folder, display.say)
+            wait_for_the_lock(record.planned.folder, display.say)
+        gpus = gpus_for(plan)
+        machine = Machine(measure, len(gpus.seen), card_gib(gpus), nodes=plan.parallel.width.nodes)
+        restart = config.restart and not here.restarts
+        with held(record.planned.folder, display.say):
+            return take_widths(record, machine, display, only=only, restart=restart)
+
+    return Work(plan, lead, record.steps)

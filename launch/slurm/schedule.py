@@ -1,0 +1,133 @@
+"""In which order links become jobs: a chain, or side by side, where those of one shape are the tasks of an array."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from launch.config.schema import Device
+from launch.lifecycle.caches import tokenized_folder
+from launch.lifecycle.tokenized import has_a_pass, tokenized_already
+from launch.planning.plan import Plan
+from launch.slurm.jobs import JobFolder, task_id
+from launch.slurm.links import Link, job_of_link, tokenize_link, write_link
+from launch.slurm.script import render_array
+from launch.slurm.submission import Submission
+
+
+class Tokenizing(StrEnum):
+    """Whether a run's data is tokenised by a job of its own first. `auto`: where GPUs, or other runs, would wait."""
+
+    auto = "auto"
+    always = "true"
+    never = "false"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One submission: a link, or several as the tasks of an array. `after`: numbers of the steps before."""
+
+    links: tuple[Link, ...]
+    after: tuple[int, ...] = ()
+
+    @property
+    def folder(self) -> JobFolder:
+        """Of the script that is submitted."""
+        if len(self.links) == 1:
+            return self.links[0].folder
+        folders = [str(link.folder.path) for link in self.links]
+        name = hashlib.sha256("\n".join(folders).encode()).hexdigest()[:8]
+        jobs = next(path for path in self.links[0].folder.path.parents if path.name == ".jobs")
+        return JobFolder(jobs / "arrays" / name, "array.sbatch")
+
+    def submission(self) -> Submission:
+        runs = tuple((link.folder, link.run) for link in self.links)
+        return Submission(self.folder, runs, self.after, alone=any(link.alone for link in self.links))
+
+    def ids(self, job_id: str) -> list[str]:
+        """Of each link, of the submission's."""
+        return [job_id] if len(self.links) == 1 else [task_id(job_id, index) for index in range(len(self.links))]
+
+    def write(self) -> None:
+        """The job folders, and the array's."""
+        for link in self.links:
+            write_link(link)
+        if len(self.links) == 1:
+            return
+        jobs = [job_of_link(link) for link in self.links]
+        stages = ", ".join(sorted({link.plan.stage for link in self.links}))
+        array = replace(
+            jobs[0],
+            name=f"{stages.replace(', ', '-')}-{self.folder.path.name}",
+            title=f"{len(jobs)} runs of {stages}",
+            output=self.folder.output_of_tasks,
+        )
+        scripts = [link.folder.script.absolute() for link in self.links]
+        self.folder.write("array.sbatch", render_array(array, scripts), mode=0o755)
+
+
+def in_turn(links: Sequence[Link], tokenizing: Tokenizing) -> list[Step]:
+    """A chain: each link after the one before, and after the job that tokenises its data."""
+    steps: list[Step] = []
+    for link in links:
+        for one in (*([tokenize_link(link)] if tokenizes(link, tokenizing) else []), link):
+            steps.append(Step((one,), (len(steps) - 1,) if steps else ()))
+    return steps
+
+
+def side_by_side(links: Sequence[Link], tokenizing: Tokenizing) -> list[Step]:
+    """No order, but data that several runs share is tokenised once, before them. The links that ask Slurm for the same
+    are one array."""
+    steps: list[Step] = []
+    data: dict[str, int] = {}  # what is tokenised by which step
+    waits: dict[int, int] = {}
+    keys = [_data(link) for link in links]
+    for index, (link, key) in enumerate(zip(links, keys, strict=True)):
+        if key not in data and tokenizes(link, tokenizing, shared=keys.count(key) > 1):
+            data[key] = len(steps)
+            steps.append(Step((tokenize_link(link),)))
+        if key in data:
+            waits[index] = data[key]
+    groups: dict[str, list[int]] = {}
+    for index, link in enumerate(links):
+        groups.setdefault(_shape(link), []).append(index)
+    for members in groups.values():
+        after = sorted({waits[index] for index in members if index in waits})
+        steps.append(Step(tuple(links[index] for index in members), tuple(after)))
+    return steps
+
+
+def tokenizes(link: Link, tokenizing: Tokenizing, *, shared: bool = False) -> bool:
+    """Whether a job of its own is to tokenise a run's data: none where it is tokenised already."""
+    plan = link.plan
+    if link.alone or tokenizing == Tokenizing.never or not (has_a_pass(plan) or tokenizing == Tokenizing.always):
+        return False
+    on_gpus = plan.parallel.width.device == Device.cuda
+    wanted = tokenizing == Tokenizing.always or on_gpus or plan.config.trainer.tokenized_first or shared
+    return wanted and (link.awaited is not None or tokenized_already(plan) is None)
+
+
+def shapes(steps: Sequence[Step], say: Callable[[str], None]) -> None:
+    """Say why a sweep is more than one array."""
+    runs = [step for step in steps if not any(link.alone for link in step.links)]
+    if len(runs) > 1:
+        said = ", ".join(f"{step.links[0].plan.parallel.width}: {len(step.links)}" for step in runs)
+        say(f"the runs ask Slurm for {len(runs)} different shapes, and an array has one: {said}")
+
+
+def _data(link: Link) -> str:
+    """The same for runs that train on the same tokens."""
+    plan: Plan = link.plan
+    recipe = plan.config.recipe
+    said = [recipe.max_seq_length, recipe.chat_template, recipe.packing.value, plan.config.flags]
+    folder: Path | None = tokenized_folder(plan)
+    return json.dumps([str(folder), plan.trainer, plan.stage, *said], default=str, sort_keys=True)
+
+
+def _shape(link: Link) -> str:
+    """What a job asks of Slurm, and the configuration of the cluster besides."""
+    return json.dumps([str(link.plan.parallel.width), link.plan.config.cluster.__dict__], default=str, sort_keys=True)

@@ -1,0 +1,135 @@
+"""Chains, arrays and rollouts on a real Slurm: what waits for what, and what becomes of it when a job fails."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rollout.test_record import check
+from tests.slurm.cluster import Cluster, until
+from tests.slurm.stand_ins import asked
+
+pytestmark = pytest.mark.slow
+
+# a real interpreter, except for what the lines of bash do; `$words` are what it is asked
+PYTHON = """#!/bin/bash
+words=" $* "
+{does}
+exec {python} "$@"
+"""
+
+
+def interpreter(home: Path, name: str, does: str) -> str:
+    path = home / f"{name}-python"
+    path.write_text(PYTHON.format(does=does, python=sys.executable))
+    path.chmod(0o755)
+    return f"python='{path}'"
+
+
+def job_log(home: Path, run: str, job: str) -> str:
+    return (home / "runs" / ".jobs" / run / f"job-{job}.log").read_text()
+
+
+def test_tokenised_by_a_job_ahead(slurm: Cluster, home: Path, open_instruct: Path) -> None:
+    words = ["stage=demo", "trainer=finetune", "nodes=2", "recipe.max_steps=2", "name=tokens"]
+    words += ["tokenize_first=true", f"upstream.dir={open_instruct}"]
+    first, second = slurm.submit(*words, cwd=home)
+    assert slurm.ask("squeue", "-h", "-j", first, "-o", "%D %C") == "1 1"  # one node, of the two
+    assert slurm.wait(first, 240) == "COMPLETED", job_log(home, "demo/tokens.tokenize", first)
+    assert "nothing was trained" in job_log(home, "demo/tokens.tokenize", first)
+    slurm.ask("scancel", second)
+
+    # what is tokenised is not tokenised again
+    again = slurm.launch("submit", *words, "cluster.cpus_per_rank=1", "dry_run=true", "--json", cwd=home)
+    assert [one["run"] for one in json.loads(again.stdout)] == ["demo/tokens"], again.stderr
+
+
+def test_a_first_link_that_fails_takes_the_rest_down(slurm: Cluster, home: Path, open_instruct: Path) -> None:
+    python = interpreter(home, "no-tokens", 'case $words in *cache_dataset_only*) echo "no luck"; exit 7 ;; esac')
+    words = ["pipeline=demo,demo_dpo", "demo:trainer=finetune", "demo_dpo:trainer=dpo_tune_cache", "name=untokenised"]
+    words += ["demo:recipe.seed=5", "tokenize_first=true", python, f"upstream.dir={open_instruct}"]
+    jobs = slurm.submit(*words, cwd=home)
+    assert len(jobs) == 4
+    assert slurm.wait(jobs[0], 120) == "FAILED"
+    for job in jobs[1:]:
+        assert slurm.wait(job, 60) == "CANCELLED"
+    assert not (home / "runs" / "demo" / "untokenised").exists()
+
+
+def test_a_sweep_is_an_array(slurm: Cluster, home: Path) -> None:
+    go = home / "go"
+    words = asked(home, "sweep", f'until [ -e "{go}" ]; do sleep 0.2; done; exit 3')
+    words = ["--multirun", *(word for word in words if not word.startswith("name=")), "recipe.seed=1,2"]
+    ids = slurm.submit(*words, "cluster.array_limit=1", cwd=home)
+    array = ids[0].partition("_")[0]
+    assert ids == [f"{array}_0", f"{array}_1"]
+
+    def told() -> dict[str, dict[str, Any]]:
+        found = json.loads(slurm.launch("status", "--json", cwd=home).stdout)
+        return {one["job_id"]: one for one in found if one["job_id"] in ids}
+
+    until(lambda: told()[ids[0]]["state"] == "running", 90)
+    standing = told()
+    assert (standing[ids[1]]["state"], standing[ids[1]]["job"]["reason"]) == ("pending", "JobArrayTaskLimit")
+    refused = slurm.launch("submit", *words, "cluster.cpus_per_rank=1", cwd=home)
+    assert refused.returncode == 2 and f"job {ids[0]}, running" in refused.stderr, refused.stderr
+
+    go.touch()
+    for job in ids:
+        assert slurm.wait(job, 120) == "FAILED"
+        run = home / standing[job]["folder"]
+        assert json.loads((run / "FAILED").read_text())["exit_code"] != 0
+        assert str(run) in job_log(home, f"demo/{run.name}", job)
+    assert {path.name for path in (home / "runs" / ".jobs" / "demo" / run.name).glob("job-*.log")} == {f"job-{job}.log"}
+
+
+def rollout(slurm: Cluster, home: Path, *more: str) -> dict[str, Any]:
+    words = ["stage=demo", "trainer=trl_sft", "device=cpu", "processes=1,2,2x2", "recipe.per_device_batch_size=4"]
+    words += ["recipe.max_steps=6", "steps=3", "name=wide", "submit=all", "cluster.cpus_per_rank=1", "--json", *more]
+    done = slurm.launch("rollout", *words, cwd=home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    check(found)
+    return found
+
+
+def read(home: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((home / "runs" / "demo" / "rollout-wide" / "rollout.json").read_text())
+    check(found)
+    return found
+
+
+def test_a_rollout_stops_at_a_red_width_and_goes_on_from_there(slurm: Cluster, home: Path) -> None:
+    """At the second width the trainer fails: the third one is taken off the queue. Asked for again, without that fault,
+    the first width is kept and the others run, the last one over two nodes."""
+    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    python = interpreter(home, "narrow", 'case $words in *"--num_processes 2 "*) echo "no luck"; exit 7 ;; esac')
+    handed = rollout(slurm, home, python)
+    assert [width["state"] for width in handed["widths"]] == ["submitted"] * 3 and handed["state"] == "submitted"
+    jobs = [width["job_id"] for width in handed["widths"]]
+    logs = [f"demo/{Path(width['folder']).relative_to(home / 'runs' / 'demo')}" for width in handed["widths"]]
+    assert slurm.wait(jobs[0], 240) == "COMPLETED", job_log(home, logs[0], jobs[0])
+    assert slurm.wait(jobs[1], 120) == "FAILED"
+    assert slurm.wait(jobs[2], 60) == "CANCELLED"
+    red = read(home)
+    assert [width["state"] for width in red["widths"]] == ["passed", "stopped", "planned"]
+    assert [gate["id"] for gate in red["widths"][1]["gates"] if gate["verdict"] == "fail"] == ["finished_steps"]
+    assert "cpu2 is red: finished_steps; not widened to cpu2x2" in job_log(home, logs[1], jobs[1])
+
+    handed = rollout(slurm, home)
+    assert [width["state"] for width in handed["widths"]] == ["passed", "submitted", "submitted"]
+    for width, log in zip(handed["widths"][1:], logs[1:], strict=True):
+        assert slurm.wait(width["job_id"], 240) == "COMPLETED", job_log(home, log, width["job_id"])
+    green = read(home)
+    assert green["state"] == "passed", green
+    assert [width["width"] for width in green["widths"]] == ["cpu1", "cpu2", "cpu2x2"]
+    wide = green["widths"][2]
+    assert (wide["ranks"], wide["batch"]["accumulation"], wide["measured"]["steps"]) == (4, 1, 3)
+    verdicts = {gate["id"]: gate["verdict"] for gate in wide["gates"]}
+    proofs = ("evidence_complete", "all_ranks_step", "same_data", "loss_parity")
+    assert {id: verdicts[id] for id in proofs} == dict.fromkeys(proofs, "pass")
+    assert (Path(wide["folder"]) / "nodes" / "1" / "DONE").is_file()
