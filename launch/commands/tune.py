@@ -200,7 +200,7 @@ def _search(record: Record, request: Line, display: Display) -> int:
     for said in [*fact_lines(record), *prediction_lines(record)]:
         display.say(redactor.redact_text(said))
     refuse_what_fits_nowhere(record)
-    if record.dry_run:
+    if record.dry_run and len(record.predictions) > 1:
         changed(None)
     else:
         search(record, one, partial(extras_of, record.plan), changed)

@@ -18,6 +18,7 @@ from launch.estimate.activations import saved_bytes
 from launch.estimate.flops import token_flops
 from launch.estimate.rates import Rates
 from launch.estimate.setting import Attention, MemorySetting
+from launch.worker.dealing import deal as deal_by_length
 
 STEPS = 24  # optimizer steps that are dealt for a prediction
 _SEED = 20
@@ -95,7 +96,7 @@ def _dealt(lengths: tuple[int, ...], shape: tuple[int, int, int], flags: tuple[b
     whole = ranks * size * accumulation
     for _ in range(STEPS):
         batch = chance.choices(lengths, k=whole) if whole > len(lengths) else chance.sample(lengths, whole)
-        micro = _micro_batches(batch, ranks, size, accumulation, balanced)
+        micro = _micro_batches(batch, ranks, size, accumulation, balanced=balanced, packed=packed)
         rows = [[_rows(one, packed, pair) for one in rank] for rank in micro]
         tokens = [[sum(one) for one in rank] for rank in rows]
         real += sum(batch)
@@ -128,17 +129,13 @@ def deal(setting: MemorySetting, lengths: tuple[int, ...], balanced: bool = Fals
 
 
 def _micro_batches(
-    batch: Sequence[int], ranks: int, size: int, accumulation: int, balanced: bool
+    batch: Sequence[int], ranks: int, size: int, accumulation: int, *, balanced: bool, packed: bool
 ) -> list[list[list[int]]]:
-    """[rank][accumulation step] -> its samples' lengths."""
-    if not balanced:
-        turns = [batch[start : start + size] for start in range(0, len(batch), size)]
-        return [[list(turns[turn * ranks + rank]) for turn in range(accumulation)] for rank in range(ranks)]
-    bins: list[list[int]] = [[] for _ in range(ranks * accumulation)]
-    for length in sorted(batch, reverse=True):
-        min((one for one in bins if len(one) < size), key=sum).append(length)
-    bins.sort(key=sum, reverse=True)
-    return [[bins[turn * ranks + rank] for turn in range(accumulation)] for rank in range(ranks)]
+    """[rank][accumulation step] -> its samples' lengths, in the order that accelerate deals them out, or the patch."""
+    if balanced:
+        batch = [batch[position] for position in deal_by_length(batch, ranks, size, padded=not packed)]
+    turns = [batch[start : start + size] for start in range(0, len(batch), size)]
+    return [[list(turns[turn * ranks + rank]) for turn in range(accumulation)] for rank in range(ranks)]
 
 
 def _rows(samples: Sequence[int], packed: bool, pair: int) -> tuple[int, ...]:

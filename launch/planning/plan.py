@@ -248,11 +248,11 @@ def _refuse_contradictions(config: RootConfig, parallel: Parallel) -> None:
     if config.recipe.liger and parallel.width.device == Device.cpu:
         message = "Liger's kernels are Triton's, and Triton has no CPU: the trainer would die at load"
         raise UserError(Problem("liger_needs_gpu", message, "recipe.liger", "say recipe.liger=false, or gpus=N"))
-    _refuse_dealing(config)
+    refuse_dealing(config)
 
 
-def _refuse_dealing(config: RootConfig) -> None:
-    """What the patches balanced_batches and token_weighting can't do; the worker refuses it too."""
+def refuse_dealing(config: RootConfig) -> None:
+    """What the patches balanced_batches and token_weighting can't do; the worker refuses it too. Raises UserError."""
     weighted = config.recipe.loss_averaging == LossAveraging.tokens
     word = "recipe.balanced" if config.recipe.balanced else "recipe.loss_averaging" if weighted else None
     shared = config.flags.get("sequence_parallel_size")

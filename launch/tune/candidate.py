@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from launch.config.schema import Mode, Packing, RecipeConfig
+from launch.config.schema import Mode, Packing
 
 _UNLIKE = {"mode": 1.0, "checkpointing": 0.7, "packing": 0.7, "attention": 0.5, "liger": 0.3, "balanced": 0.3}
-
-
-def has_word(name: str) -> bool:
-    """Whether recipes have a word of this name."""
-    return any(field.name == name for field in fields(RecipeConfig))
 
 
 @dataclass(frozen=True)
@@ -40,11 +35,10 @@ class Candidate:
             "recipe.gradient_checkpointing": self.checkpointing,
             "recipe.liger": self.liger,
             "recipe.attention": self.attention,
+            "recipe.balanced": self.balanced,
         }
         if self.averaging is not None:
             said["recipe.loss_averaging"] = self.averaging
-        if has_word("balanced"):
-            said["recipe.balanced"] = self.balanced
         return said | dict(self.extra)
 
     def words(self) -> list[str]:

@@ -10,13 +10,14 @@ from typing import Any
 
 from launch.config.compose import Composed
 from launch.config.line import override_key
-from launch.config.schema import Buckets, Device, Family, Kind, Mode, Packing, Precision, TrainerConfig
+from launch.config.schema import Buckets, Device, Family, Kind, LossAveraging, Mode, Packing, Precision, TrainerConfig
+from launch.errors import UserError
 from launch.planning.batch import divisors
 from launch.planning.parallel import Parallel, bucket_sizes
-from launch.planning.plan import Plan
-from launch.tune.candidate import Candidate, has_word
+from launch.planning.plan import Plan, refuse_dealing
+from launch.tune.candidate import Candidate
 
-TOKENS = "tokens"  # of recipe.loss_averaging: every token of the global batch weighs alike
+TOKENS = LossAveraging.tokens.value  # of recipe.loss_averaging: every token of the global batch weighs alike
 _WORKERS = "dataloader_num_workers"
 _ON_GPUS = (Mode.ddp, Mode.zero1, Mode.zero2, Mode.zero3, Mode.zero3_offload)
 
@@ -58,13 +59,13 @@ def space_of(composed: Composed, plan: Plan, installed: Collection[str]) -> Spac
     )
     flashes = ("flash_2",) if on_gpus and "flash-attn" in installed and trainer.family == Family.trl else ()
     attentions = choices("recipe.attention", base.attention, _values(trainer, "attention", flashes))
-    balances: tuple[Any, ...] = (False,)
-    if has_word("balanced"):
-        balances = choices("recipe.balanced", base.balanced, _values(trainer, "balanced", (False, True)))
+    dealt = (False, True) if _goes(plan, balanced=True) else ()
+    balances = choices("recipe.balanced", base.balanced, _values(trainer, "balanced", dealt))
     every = itertools.product(sizes, modes, packings, checkpointings, ligers, attentions, balances)
     candidates = [Candidate(*values, averaging=base.averaging) for values in every]
     sensible = [one for one in candidates if one != base and _is_sensible(one, plan.batch.width)]
     weighs = TOKENS in _values(trainer, "loss_averaging", (TOKENS,)) and "recipe.loss_averaging" not in said
+    weighs = weighs and _goes(plan, loss_averaging=LossAveraging.tokens)
     if weighs and any(loss_kept(one, base, plan) == Loss.micro_batches for one in sensible):
         left_out.append("other means of micro batches: where those would change, recipe.loss_averaging=tokens")
     others = [_token_weighted(one, base, plan) if weighs else one for one in sensible]
@@ -93,8 +94,8 @@ def base_of(plan: Plan) -> Candidate:
         checkpointing=recipe.gradient_checkpointing,
         liger=recipe.liger,
         attention=recipe.attention,
-        balanced=bool(getattr(recipe, "balanced", False)),
-        averaging=_averaging(plan),
+        balanced=recipe.balanced,
+        averaging=recipe.loss_averaging.value if recipe.loss_averaging else None,
     )
 
 
@@ -122,14 +123,18 @@ def loss_kept(candidate: Candidate, base: Candidate, plan: Plan) -> Loss:
     return Loss.same if candidate.per_device == base.per_device and dealt_alike else Loss.micro_batches
 
 
+def _goes(plan: Plan, **recipe: Any) -> bool:
+    """Whether the recipe with these words goes together with the flags."""
+    try:
+        refuse_dealing(replace(plan.config, recipe=replace(plan.config.recipe, **recipe)))
+    except UserError:
+        return False
+    return True
+
+
 def _token_weighted(candidate: Candidate, base: Candidate, plan: Plan) -> Candidate:
     changes = loss_kept(candidate, base, plan) == Loss.micro_batches
     return replace(candidate, averaging=TOKENS) if changes else candidate
-
-
-def _averaging(plan: Plan) -> str | None:
-    value = getattr(plan.config.recipe, "loss_averaging", None)
-    return None if value is None else str(value)
 
 
 def _is_sensible(candidate: Candidate, width: int) -> bool:

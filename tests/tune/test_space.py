@@ -106,3 +106,9 @@ def test_what_nothing_predicts_is_the_buckets_and_trls_loader() -> None:
     assert extras_of(trl, Candidate(4, Mode.single)) == [("flags.dataloader_num_workers", 4)]
     said = build_plan(composed_once("stage=sft", "gpus=8", "parallel.buckets=large"), fixed_machine())
     assert extras_of(said, Candidate(4, Mode.zero3)) == []
+
+
+def test_samples_that_ranks_share_are_not_dealt() -> None:
+    found = space("stage=sft", "gpus=8", "flags.sequence_parallel_size=2")
+    assert not any(one.balanced or one.averaging for one in found.candidates)
+    assert any(one.balanced and one.averaging == TOKENS for one in space("stage=sft", "gpus=8").candidates)
