@@ -18,7 +18,7 @@ from tests.slurm.stand_ins import SLEEPS, asked, log, sleepers
 pytestmark = pytest.mark.slow
 
 TOKEN = "hf_" + "AnotherPlantedTokenThatIsWrittenNowhere"
-STEPS = 24
+STEPS = 20
 
 
 def fields(slurm: Cluster, job: str) -> dict[str, str]:
@@ -68,21 +68,19 @@ def test_training_goes_on_after_the_time_limit_and_without_a_dead_node(slurm: Cl
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
     run = home / "runs" / "demo" / "survives"
     words = ["stage=demo", "trainer=trl_sft", "nodes=2", f"recipe.max_steps={STEPS}", "recipe.checkpoint_steps=3"]
-    words += ["name=survives", "cluster.time='00:30:00'", "cluster.heartbeat=8"]
+    words += ["name=survives", "cluster.heartbeat=8"]
     [job] = slurm.submit(*words, cwd=home, HF_TOKEN=TOKEN)
     until(lambda: last_step(run) >= 4, 240)
     here = hosts(slurm, job)
-    left = fields(slurm, job)["RunTime"].split(":")
-    slurm.ask("scontrol", "update", f"JobId={job}", f"TimeLimit={int(left[1]) + 2}")
+    slurm.ask("scancel", "--signal=USR2", job)  # as Slurm does ahead of the time limit
     began = time.monotonic()
     until(lambda: cause(run) == "the time limit is near", 40)
-    seconds_until_free(slurm, "USR2 ahead of the time limit", began, *here)
+    seconds_until_free(slurm, "USR2", began, *here)
     assert f"job {job} is requeued (1 of 5 times)" in log(home, "survives")
 
     # while it waits to start again it is alive
     again = slurm.launch("submit", *words, "cluster.cpus_per_rank=1", cwd=home)
     assert again.returncode == 2 and "[already_submitted]" in again.stderr, again.stderr
-    slurm.ask("scontrol", "update", f"JobId={job}", "TimeLimit=30")
     until(lambda: len(jsonl(run / "attempts.jsonl")) == 2, 90)
     first = int(jsonl(run / "attempts.jsonl")[1]["resumed_from"].removeprefix("checkpoint-"))
     assert first >= 3
@@ -126,6 +124,8 @@ def test_what_starts_a_job_again_and_what_does_not(slurm: Cluster, home: Path) -
     """`scontrol requeue`, which preemption is too; a node set DOWN; the death of the first node, where the batch script
     is; and a rank that is killed, which is an error of the job's own."""
     run = home / "runs" / "demo" / "again"
+    limited = asked(home, "limited", "sleep 500", "cluster.time='00:02:00'", "cluster.warn_before=90")
+    [other] = slurm.submit(*limited, "cluster.options=['--nodelist=n4']", cwd=home)
     [job] = slurm.submit(*asked(home, "again", SLEEPS, "nodes=2", "cluster.heartbeat=8"), cwd=home)
     both_sleep(slurm, home, job, 0)
     here = hosts(slurm, job)
@@ -161,6 +161,11 @@ def test_what_starts_a_job_again_and_what_does_not(slurm: Cluster, home: Path) -
     assert slurm.wait(job, 30) == "FAILED"
     assert fields(slurm, job)["Restarts"] == "3" and "SIGKILL" in str(cause(run)), cause(run)
     assert not sleepers(slurm)
+
+    # meanwhile the other one's time is up: without a checkpoint it would only be again
+    assert slurm.wait(other, 60) == "FAILED"
+    assert cause(run.with_name("limited")) == "the time limit is near"
+    assert f"job {other} is not requeued: there is no complete checkpoint" in log(home, "limited")
 
 
 def is_rank(process: psutil.Process, run: Path) -> bool:
