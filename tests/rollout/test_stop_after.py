@@ -26,8 +26,11 @@ while True:
 """
 
 
-def run_for(folder: Path, body: str, steps: int, seconds: float | None = None) -> tuple[Outcome, RunFolder, str]:
+def run_for(
+    folder: Path, body: str, steps: int | None, seconds: float | None = None, enough: Path | None = None
+) -> tuple[Outcome, RunFolder, str]:
     redactor = Redactor({})
+    folder.mkdir(exist_ok=True)
     run_folder = RunFolder(folder / "run", redactor)
     run_folder.create()
     shown = io.StringIO()
@@ -38,6 +41,7 @@ def run_for(folder: Path, body: str, steps: int, seconds: float | None = None) -
         cwd=folder,
         stop_after=steps,
         seconds=seconds,
+        enough=enough,
     )
     return supervise(execution, run_folder, PlainDisplay(shown), redactor), run_folder, shown.getvalue()
 
@@ -57,6 +61,15 @@ def test_a_run_is_ended_after_its_time(tmp_path: Path) -> None:
     outcome, _, _ = run_for(tmp_path, TRAINS_FOR_EVER, steps=100_000, seconds=2.0)
     assert outcome.exit_code == EXIT_DONE and 0 < outcome.steps < 100_000
     assert 2.0 <= outcome.seconds < 20 and not alive(tmp_path)
+
+
+def test_the_node_that_counts_the_steps_ends_the_others(tmp_path: Path) -> None:
+    enough = tmp_path / "enough"
+    outcome, _, _ = run_for(tmp_path / "first", TRAINS_FOR_EVER, steps=3, enough=enough)
+    assert outcome.exit_code == EXIT_DONE and enough.is_file()
+    silent, _, _ = run_for(tmp_path / "second", "time.sleep(600)", steps=None, enough=enough)
+    assert (silent.exit_code, silent.steps, silent.cause) == (EXIT_DONE, 0, None)
+    assert not alive(tmp_path / "second")
 
 
 def test_a_run_that_dies_before_is_a_failure(tmp_path: Path) -> None:
