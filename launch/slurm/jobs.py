@@ -15,6 +15,7 @@ from typing import Any
 
 from launch.slurm.queue import QueuedJob, user_jobs
 
+TOKENIZE = ".tokenize"  # what the name of the folder of a job ends in that only tokenises: it makes no run folder
 _ATTEMPT = re.compile(r"(\d+(?:_\d+)?)\.\d+")  # the folder of a job's attempt
 
 

@@ -20,11 +20,10 @@ from launch.planning.plan import Plan
 from launch.redact import Redactor
 from launch.runtime.script import command_script
 from launch.slurm.cluster import cluster_problems, unshared
-from launch.slurm.jobs import JobFolder
+from launch.slurm.jobs import TOKENIZE, JobFolder
 from launch.slurm.script import Job, render
 
 _HANDED_ON = (USER_DIR_VARIABLE, "OPEN_INSTRUCT_DIR")  # folders that the plan depends on
-_TOKENIZE = ".tokenize"  # what the name of a tokenising job's folder ends in
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def tokenize_link(link: Link) -> Link:
     )
     done = cache_pass(plan)
     done = replace(done, config=replace(plan.config, cluster=own, cache_only=True))
-    folder = JobFolder.of(plan.runs, plan.stage, plan.name + _TOKENIZE)
+    folder = JobFolder.of(plan.runs, plan.stage, plan.name + TOKENIZE)
     title = f"{plan.stage} with {plan.trainer}: tokenises its data on the CPUs of one node"
     only = () if plan.config.cache_only else ("cache_only=true",)
     words = (*link.words, *only)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.runtime.runs import Standing, find_runs, standing
-from launch.slurm.jobs import JobFolder, jobs_of, known_ids
+from launch.slurm.jobs import TOKENIZE, JobFolder, jobs_of, known_ids
 from launch.slurm.queue import QueuedJob
 
 _CLOCKS = 5.0  # seconds by which the clocks of two machines may differ
@@ -74,7 +74,8 @@ def run_standing(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) -> Jo
     job_id = job.job_id if job else ids[-1] if ids else None
     state = told.state if job_id is None else _state(told, job, asked=queue is not None)
     since = _submitted(folder) if told.state == "absent" else told.since
-    cause = last_line(folder.log(job_id)) if state == "ended" and job_id else None
+    well = job is not None and job.state == "COMPLETED"
+    cause = last_line(folder.log(job_id)) if state == "ended" and job_id and not well else None
     return JobStanding(told, state, since, job_id, job, cause)
 
 
@@ -85,6 +86,8 @@ def _state(run: Standing, job: QueuedJob | None, asked: bool) -> str:
         return run.state if run.state != "absent" else "ended" if asked else "submitted"
     if job.waits:
         return "requeued" if job.requeued else "pending"
+    if run.name.endswith(TOKENIZE):
+        return "running"
     ended = run.state in ("done", "failed") and run.since > time.time() - job.used - _CLOCKS
     return run.state if ended else "starting"
 

@@ -101,6 +101,17 @@ def test_a_folder_of_runs_may_have_two_names(runs: Path, tmp_path: Path) -> None
     assert [one.state for one in all_standings(tmp_path / "link", queue(runs, PENDING))] == ["pending"]
 
 
+def test_a_job_that_only_tokenises_never_has_a_run_folder(runs: Path) -> None:
+    folder = JobFolder.of(runs, "sft", "waits.tokenize")
+    folder.write("job.sbatch", "#!/bin/bash\n", mode=0o755)
+    folder.log("14").write_text("tokenised\n", encoding="utf-8")
+    job = replace(RUNNING, job_id="14", command=str(folder.script))
+    assert run_standing(runs / "sft/waits.tokenize", runs, [job]).state == "running"
+    ended = run_standing(runs / "sft/waits.tokenize", runs, [replace(job, state="COMPLETED")])
+    assert (ended.state, ended.cause) == ("ended", None)
+    assert run_standing(runs / "sft/waits.tokenize", runs, [replace(job, state="FAILED")]).cause == "tokenised"
+
+
 def test_a_task_of_an_array_is_known_by_its_id_and_the_array(runs: Path) -> None:
     folder = JobFolder.of(runs, "sft", "rendered")
     folder.remember("30_1", Path("/a/array.sbatch"))
