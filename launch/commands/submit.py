@@ -65,7 +65,11 @@ def submit(line: Line) -> int:
     steps = ordered(waiting, request.tokenizing)
     shapes(() if request.pipeline else steps, say)
     ids = hand_over(steps, dry_run=request.dry_run)
-    print(json.dumps(as_json(steps, ids), indent=2) if line.json else "\n".join(lines(steps, ids)))
+    if line.json:
+        print(json.dumps(as_json(steps, ids), indent=2))
+    else:
+        for text in lines(steps, ids):
+            print(text)
     return EXIT_DONE
 
 
