@@ -14,7 +14,7 @@ from functools import cached_property
 
 from launch.tune.candidate import Candidate
 
-NOISE = 0.02  # of a measured rate over a few steps
+NOISE = 0.02  # the least of a rate measured over a few steps
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,11 @@ class Error:
 
 @dataclass(frozen=True)
 class Seen:
-    """`error`: the logarithm of measured over predicted at `candidate`."""
+    """`error`: the logarithm of measured over predicted at `candidate`; `noise`: its own standard error."""
 
     candidate: Candidate
     error: float
+    noise: float = NOISE
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Belief:
         """The covariances of what was seen."""
         among = [[self._shared(one.candidate, other.candidate) for other in self.seen] for one in self.seen]
         for index, row in enumerate(among):
-            row[index] += NOISE**2
+            row[index] += self.seen[index].noise ** 2
         return among
 
     @cached_property

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from enum import StrEnum
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED
-from launch.measure.measured import Measured
-from launch.measure.speed import padding_share, speed_of
+from launch.measure.measured import Measured, number
+from launch.measure.speed import padding_share
+from launch.tune.belief import NOISE
 from launch.tune.predict import Prediction
 
+_FEW = 2  # steps, to tell a spread from
+_ONE_STEP = 0.2  # the noise of a single step
 TIME_USED = "time_used"  # of launch.commands.run
 OUT_OF_MEMORY = ("out_of_memory", "host_memory")  # ids of launch.runtime.cures
 
@@ -25,8 +29,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Probe:
-    """`seconds` and `per_second` (`unit`s, tokens or samples) of a step; `memory_gib`: what torch reserved at most;
-    `losses` step by step; `wall`: seconds of the whole run; `reused`: it had run in an earlier call."""
+    """`seconds` and `per_second` (`unit`s, tokens or samples) of a step, medians: the first steps of a run still make
+    room and compile here and there, which the rest of it does not. `noise`: the standard error of the rate's logarithm.
+    `memory_gib`: what torch reserved at most; `losses` step by step; `wall`: seconds of the whole run; `reused`: it had
+    run in an earlier call."""
 
     prediction: Prediction
     verdict: Verdict
@@ -35,6 +41,7 @@ class Probe:
     seconds: float | None = None
     per_second: float | None = None
     unit: str = "tokens"
+    noise: float = NOISE
     memory_gib: float | None = None
     padding: float | None = None
     losses: tuple[float, ...] = ()
@@ -67,19 +74,20 @@ class Probe:
 
 def probe_of(prediction: Prediction, measured: Measured, folder: str, skip: int, *, reused: bool = False) -> Probe:
     """What a run tells; the first `skip` steps do not count for its speed."""
-    outcome, speed = measured.outcome, speed_of(measured, skip)
+    outcome, rates = measured.outcome, _rates(measured, skip)
     memory = measured.values("memory_reserved_gib") or measured.values("memory_gib")
     verdict, losses = _verdict(measured), tuple(measured.values("loss"))
     broken = "a loss is not finite" if not all(map(math.isfinite, losses)) else None
-    measures = verdict == Verdict.measured and speed is not None and broken is None
+    measures = verdict == Verdict.measured and broken is None and len(rates.steps) > 0
     return Probe(
         prediction=prediction,
         verdict=verdict if measures or verdict != Verdict.measured else Verdict.failed,
         folder=folder,
         steps=int(measured.steps[-1]["step"]) if measured.steps else 0,
-        seconds=speed.step_seconds if speed and measures else None,
-        per_second=speed.per_second if speed and measures else None,
-        unit=speed.unit if speed else "tokens",
+        seconds=statistics.median(seconds for seconds, _ in rates.steps) if measures else None,
+        per_second=statistics.median(rate for _, rate in rates.steps) if measures else None,
+        unit=rates.unit,
+        noise=rates.noise,
         memory_gib=max(memory) if memory else None,
         padding=padding_share(measured),
         losses=losses,
@@ -87,6 +95,30 @@ def probe_of(prediction: Prediction, measured: Measured, folder: str, skip: int,
         reused=reused,
         why=outcome.cause or broken or (None if measures else "it logged no step with a clock"),
     )
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """`steps`: the seconds and the rate of each step that counts."""
+
+    steps: tuple[tuple[float, float], ...]
+    unit: str
+
+    @property
+    def noise(self) -> float:
+        if len(self.steps) < _FEW:
+            return _ONE_STEP
+        spread = statistics.stdev(math.log(rate) for _, rate in self.steps)
+        return max(NOISE, spread / math.sqrt(len(self.steps)))
+
+
+def _rates(measured: Measured, skip: int) -> _Rates:
+    timed = [(seconds, number(step, "tokens")) for step in measured.steps if (seconds := number(step, "seconds"))]
+    timed = timed[min(skip, max(0, len(timed) - 1)) :]
+    unit = "tokens" if all(tokens for _, tokens in timed) else "samples"
+    done = [tokens if unit == "tokens" and tokens else measured.setup.global_batch for _, tokens in timed]
+    steps = zip(timed, done, strict=True)
+    return _Rates(tuple((seconds, count / seconds) for (seconds, _), count in steps), unit)
 
 
 def is_final(measured: Measured) -> bool:

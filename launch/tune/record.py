@@ -175,6 +175,7 @@ class Record:
             "step_seconds": _rounded(one.seconds),
             "per_second": _rounded(one.per_second),
             "unit": one.unit,
+            "noise": _rounded(one.noise),
             "predicted_gib": _rounded(one.prediction.probe_gib),
             "reserved_gib": _rounded(one.memory_gib),
             "padding_share": _rounded(one.padding),

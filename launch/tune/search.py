@@ -79,7 +79,8 @@ def estimates(
 ) -> list[Estimate]:
     """Every prediction as the probes correct it, the fastest first."""
     rates = subject.known.rates
-    times = [Seen(one.prediction.candidate, error) for one in probes if (error := one.time_error) is not None]
+    timed = [(one, error) for one in probes if (error := one.time_error) is not None]
+    times = [Seen(one.prediction.candidate, error, one.noise) for one, error in timed]
     time = Belief(rates.bias, rates.spread, tuple(times))
     memory = Belief(MEMORY_BIAS, MEMORY_SPREAD, tuple(_memory_seen(probes, subject)))
     own = {one.prediction.candidate: error for one in probes if (error := one.memory_error) is not None}

@@ -66,3 +66,16 @@ def test_a_loss_that_is_not_finite_is_no_measurement(probed: Any) -> None:
 def test_steps_without_a_clock_are_none_either(probed: Any) -> None:
     probe = probed(DONE, steps(2.2, 2.1, seconds=None))
     assert probe.verdict == Verdict.failed and probe.why == "it logged no step with a clock"
+
+
+def test_the_median_counts_and_the_spread_is_its_noise(probed: Any) -> None:
+    stalled = [*steps(2.2, 2.1, 2.0), *steps(1.9, seconds=8.0)]
+    probe = probed(DONE, tuple(step | {"step": number} for number, step in enumerate(stalled, 1)))
+    assert probe.per_second == 40_000 and probe.seconds == 2.0 and probe.noise > 0.3
+    assert probed(DONE, steps(2.2, 2.1, 2.0, 1.9)).noise == 0.02
+    assert probed(DONE, steps(2.2, 2.1)).noise == 0.2
+
+
+def test_without_counted_tokens_samples_are_the_unit(probed: Any) -> None:
+    probe = probed(DONE, steps(2.2, 2.1, 2.0, tokens=None))
+    assert probe.unit == "samples" and probe.per_second == 64 and probe.step_seconds == 2.0

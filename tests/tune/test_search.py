@@ -71,7 +71,9 @@ def test_a_model_that_is_wrong_about_a_mode_is_corrected(record: Record) -> None
     go(record, probes)
     assert probes.asked[0].startswith("zero1")
     assert sum(name.startswith("zero1") for name in probes.asked) <= 3
-    assert record.best is not None and record.best.prediction.candidate.mode == "zero2"
+    others = [one for one in record.predictions if one.candidate.mode != "zero1"]
+    assert record.best is not None and record.best.step_seconds is not None
+    assert record.best.step_seconds < 1.03 * min(one.seconds for one in others)
 
 
 def test_out_of_memory_rules_out_all_that_need_more(tmp_path: Path) -> None:
@@ -201,7 +203,7 @@ def test_the_recipes_own_setting_is_compared_where_there_is_time(record: Record)
     probes = Probes()
     go(record, probes)
     assert record.base is not None and probes.asked[-1] == record.base.prediction.label
-    short = record_in(record.folder, limits=Limits(seconds=250))
+    short = record_in(record.folder, limits=Limits(seconds=150))
     go(short, Probes())
     assert short.best is not None and short.base is None
 
