@@ -1,0 +1,98 @@
+"""open-instruct's OLMo-core trainers, trained for real on CPU processes: dpo.py packed on two, olmo_core_finetune."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration import tiny_stage
+from tests.integration.test_demo import launch, records
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("open_instruct")]
+STEPS = 3
+RECIPE = (
+    *("device=cpu", "recipe.packing=bins", "recipe.max_seq_length=128", "recipe.gradient_checkpointing=false"),
+    *(f"recipe.max_steps={STEPS}", "recipe.warmup_ratio=0", "recipe.chat_template=tulu", "flags.config_name=olmo2_14M"),
+)
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> tiny_stage.TinyStage:
+    """The tiny stage with an OLMo-2 of 2 million parameters: OLMo-core takes no Llama."""
+    torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    pytest.importorskip("olmo_core", reason="the `open-instruct` dependencies are not installed")
+    from transformers import AutoTokenizer, Olmo2Config, Olmo2ForCausalLM
+
+    folder = tmp_path_factory.mktemp("flat")
+    made = tiny_stage.make(folder)
+    tokenizer = AutoTokenizer.from_pretrained(made.model)
+    tokenizer.bos_token = tokenizer.eos_token  # as OLMo-2 has it: OLMo-core finds documents by it
+    torch.manual_seed(0)
+    model = Olmo2ForCausalLM(
+        Olmo2Config(  # the shape of OLMo-core's preset olmo2_14M
+            vocab_size=len(tokenizer),
+            hidden_size=128,
+            intermediate_size=512,
+            num_hidden_layers=4,
+            num_attention_heads=8,
+            rms_norm_eps=1e-6,
+            rope_theta=500_000.0,
+            max_position_embeddings=256,
+            pad_token_id=tokenizer.pad_token_id,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+    )
+    model.save_pretrained(folder / "flat")
+    tokenizer.save_pretrained(folder / "flat")
+    return tiny_stage.TinyStage(folder / "flat", made.chats, made.preferences)
+
+
+def verdicts(folder: Path) -> dict[str, dict[str, Any]]:
+    items = json.loads((folder / "evidence.json").read_text(encoding="utf-8"))["items"]
+    return {item["what"]: item for item in items}
+
+
+def test_packed_dpo_on_two_processes(stage: tiny_stage.TinyStage, tmp_path: Path) -> None:
+    batch = ("recipe.global_batch_size=8", "recipe.per_device_batch_size=2", "processes=2")
+    words = (f"model.path={stage.model}", f"data.mix=[{{name: {stage.preferences}}}]", "name=packed", *RECIPE, *batch)
+    ran = launch("run", "stage=dpo", "trainer=dpo", *words, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    folder = tmp_path / "runs" / "dpo" / "packed"
+    steps = records(folder / "metrics.jsonl")
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    assert steps[0]["loss"] == pytest.approx(math.log(2), abs=2e-3)  # the reference packs otherwise, and agrees
+    assert all(step["tokens_padded"] == 2 * 2 * 128 > step["tokens"] > 0 for step in steps)
+    assert all(0 < step["grad_norm"] < 1000 and "rewards/margin" in step for step in steps)
+    found = verdicts(folder)
+    asked = {what for what, item in found.items() if item["verdict"] is not None}
+    assert asked >= {"world_size", "device", "dtype", "packing", "clip", "gradient_checkpointing", "isolation"}
+    assert {found[what]["verdict"] for what in asked} == {"proven"}
+    assert found["isolation"]["found"] == "documents are apart"
+    assert found["sharding"]["found"].startswith("fsdp")
+    assert found["reference_logprobs"]["found"].startswith("64 pairs in ")
+    assert list(folder.glob("model/*/hf_model/model.safetensors")) and (folder / "DONE").is_file()
+    told = launch("plan", "stage=dpo", "trainer=dpo", *words, cwd=tmp_path).stdout
+    assert "packing     rows of 128 tokens hold" in told  # by the lengths that the run's tokenising wrote
+
+
+def test_sft_tokenises_first_and_not_twice(stage: tiny_stage.TinyStage, tmp_path: Path) -> None:
+    batch = ("recipe.global_batch_size=2", "recipe.per_device_batch_size=1", "processes=1")
+    words = (f"model.path={stage.model}", f"data.mix=[{{name: {stage.chats}}}]", *RECIPE, *batch)
+    ran = launch("run", "stage=sft", "trainer=olmo_core_finetune", "name=packed", *words, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "olmo_core_finetune wants its data tokenised first" in ran.stdout
+    folder = tmp_path / "runs" / "sft" / "packed"
+    steps = records(folder / "metrics.jsonl")
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    assert all(step["loss"] > 0 and step["tokens_padded"] == 2 * 128 >= step["tokens"] > 0 for step in steps)
+    found = verdicts(folder)
+    assert {item["verdict"] for item in found.values() if item["verdict"] is not None} == {"proven"}
+    assert (found["packing"]["found"], found["isolation"]["found"]) == ("bins", "documents are apart")
+    [statistics] = tmp_path.glob("runs/.cache/tokenized/*/numpy_sft/*/dataset_statistics.json")
+    again = launch("run", "stage=sft", "trainer=olmo_core_finetune", "cache_only=true", *words, cwd=tmp_path)
+    assert again.returncode == 0 and f"tokenised data: {statistics.parent} (there already" in again.stdout
