@@ -9,7 +9,7 @@ from typing import Any
 SFT = ("",)
 PAIRS = ("chosen_", "rejected_")  # what the columns of a preference pair begin with
 MASKED = -100  # the label of a token without loss
-_ROWS = 1000
+_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -48,24 +48,38 @@ def read(dataset: Any, *, labels: bool = True) -> Columns:
 
 def _column(dataset: Any, name: str, count: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The lengths of a column of lists; and how many of each list, its first left out, are no MASKED, with `count`."""
-    lengths: list[int] = []
-    counts: list[int] = []
-    for chunk in _chunks(dataset, name):
-        starts = chunk.offsets.to_numpy()
-        lengths += (starts[1:] - starts[:-1]).tolist()
+    import numpy
+
+    lengths, counts = [], []
+    for rows in _rows(dataset, name):
+        starts = rows.offsets.to_numpy()
+        lengths.append(numpy.diff(starts))
         if count:
-            counts += _unmasked(chunk.flatten().to_numpy(), starts - starts[0])
-    return tuple(lengths), tuple(counts)
+            counts.append(_unmasked(rows.flatten().to_numpy(), starts - starts[0]))
+    order = _order(dataset)
+
+    def in_order(found: list[Any]) -> tuple[int, ...]:
+        values = numpy.concatenate(found) if found else numpy.zeros(0, int)
+        return tuple((values if order is None else values[order]).tolist())
+
+    return in_order(lengths), in_order(counts) if count else ()
 
 
-def _chunks(dataset: Any, name: str) -> Iterator[Any]:
-    for rows in dataset.select_columns([name]).with_format("arrow").iter(batch_size=_ROWS):
-        yield from rows[name].chunks
+def _rows(dataset: Any, name: str) -> Iterator[Any]:
+    """The column as the table has it, some rows at a time: taking them in a shuffled order is fifteen times slower."""
+    for chunk in dataset.data.column(name).chunks:
+        for start in range(0, len(chunk), _ROWS):
+            yield chunk.slice(start, _ROWS)
 
 
-def _unmasked(labels: Any, starts: Any) -> list[int]:
+def _order(dataset: Any) -> Any:
+    """The rows of the table that are the samples of a shuffled or selected data set; None when it has all, in order."""
+    return None if dataset._indices is None else dataset._indices.column(0).to_numpy()
+
+
+def _unmasked(labels: Any, starts: Any) -> Any:
     import numpy
 
     before = numpy.concatenate([[0], numpy.cumsum(labels != MASKED)])
     first = numpy.minimum(starts[:-1] + 1, starts[1:])
-    return [int(count) for count in before[starts[1:]] - before[first]]
+    return before[starts[1:]] - before[first]

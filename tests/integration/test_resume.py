@@ -22,8 +22,8 @@ SHAPE = (
     *("recipe.global_batch_size=12", "recipe.per_device_batch_size=4", "processes=1"),
 )
 STAGES = {
-    "finetune": ("stage=demo", "data.fraction=0.02"),
-    "dpo_tune_cache": ("stage=demo_dpo", "data.fraction=0.05"),
+    "finetune": ("stage=demo", "data.fraction=0.02", "recipe.balanced=true", "recipe.loss_averaging=tokens"),
+    "dpo_tune_cache": ("stage=demo_dpo", "data.fraction=0.05", "recipe.balanced=true"),
     "trl_sft": ("stage=demo", "data.fraction=0.02"),
 }
 LAST = 21  # three epochs of 7 steps

@@ -34,8 +34,11 @@ def test_of_chats() -> None:
 
 
 @pytest.mark.parametrize("labels", [True, False])
-def test_of_many_in_another_order(labels: bool) -> None:
-    shuffled = chats(700).shuffle(seed=5).with_format("torch")
+@pytest.mark.parametrize("rows", [2, 10_000])
+def test_of_some_in_another_order(labels: bool, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_ROWS", rows)
+    both = datasets.concatenate_datasets([chats(700), chats(3)])  # two chunks of Arrow's
+    shuffled = both.shuffle(seed=5).select(range(2000)).with_format("torch")
     read = columns.read(shuffled, labels=labels)
     expected = [len(ids) for ids in shuffled.with_format(None)["input_ids"]]
     assert read.tokens() == expected

@@ -94,6 +94,7 @@ PATCH = PatchInfo(
         Source(_LOADER, "if idx % self.num_processes == self.process_index:", 226, 226, "1.15.0"),
         Source(_LOADER, "batch += initial_data[cycle_index:end_index]", 266, 266, "1.15.0"),
         Source(_LOADER, "dataloader.set_sampler(sampler)", 1326, 1326, "1.15.0"),
+        Source("datasets/arrow_dataset.py", "self._indices: Optional[Table] = ", 725, 725, "5.2.0"),
         Source(
             "accelerate/accelerator.py",
             "return skip_first_batches(dataloader, num_batches=num_batches)",

@@ -86,6 +86,7 @@ PATCH = PatchInfo(
         Source(_SCRIPT, "loss = outputs.loss", 824, 824),
         Source(_SCRIPT, "total_loss += loss.detach().float()", 844, 844),
         Source(_SCRIPT, "accelerator.backward(loss)", 845, 845),
+        Source("datasets/arrow_dataset.py", "self._indices: Optional[Table] = ", 725, 725, "5.2.0"),
         Source("accelerate/accelerator.py", "loss = loss / self.gradient_accumulation_steps", 2851, 2851, "1.15.0"),
         Source(
             "transformers/loss/loss_utils.py",
