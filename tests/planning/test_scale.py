@@ -135,6 +135,15 @@ def files() -> list[str]:
     return table(("nodes", "logs of ranks", "signs of life written a second", "read a second"), rows)
 
 
+_PEAK = re.compile(r"(?<=, )\d+(?= \|)")  # in the table of memory
+
+
+def same(now: str, recorded: str) -> bool:
+    """Whether two tables say the same: the predicted peaks to a tenth, as the prediction is calibrated now and then."""
+    peaks = [[int(peak) for peak in _PEAK.findall(text)] for text in (now, recorded)]
+    return _PEAK.sub("", now) == _PEAK.sub("", recorded) and peaks[0] == pytest.approx(peaks[1], rel=0.1, abs=1)
+
+
 @pytest.mark.parametrize("name", ["batch", "held", "state", "checkpoint", "traffic", "files"])
 def test_table(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     tables: dict[str, Callable[[], list[str]]] = {
@@ -152,6 +161,6 @@ def test_table(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> Non
     now = "".join(f"{line}\n" for line in tables[name]())
     if request.config.getoption("--update-golden"):
         PAGE.write_text(before + begin + now + end + after, encoding="utf-8")
-    elif now != recorded:
+    elif not same(now, recorded):
         diff = difflib.unified_diff(recorded.splitlines(), now.splitlines(), "docs/scale.md", "now", lineterm="")
         pytest.fail("\n".join([*diff, "", "if the change is meant: scripts/test --update-golden"]), pytrace=False)
