@@ -1,0 +1,100 @@
+"""What is read from OLMo-core's train module, on stand-ins that have its attributes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launch.worker.evidence import olmo_core
+from launch.worker.expectations import Asked, Expected
+from launch.worker.patches.olmo_core_documents import TorchFlashAttention
+from launch.worker.trainer import Trainer
+
+torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+
+
+class TorchAttentionBackend(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Causal attention over a whole row: what a backend would be that knows no documents."""
+
+    head_dim, n_heads, n_kv_heads = 8, 4, 2
+
+    def forward(self, qkv: Any, **_: Any) -> Any:
+        return TorchFlashAttention(None).flash_attn_func(*qkv, causal=True)
+
+
+class FlashAttention2Backend(TorchAttentionBackend):
+    """The same with documents apart."""
+
+    def forward(self, qkv: Any, cu_doc_lens: Any = None, max_doc_len: int = 0, **_: Any) -> Any:
+        rows = (each[0] for each in qkv)
+        lent = TorchFlashAttention(None).flash_attn_varlen_func
+        return lent(*rows, cu_doc_lens, cu_doc_lens, max_doc_len, max_doc_len, causal=True)
+
+
+class TensorDataCollatorWithFlatteningDPO:
+    max_seq_length = 64
+
+
+class Layer(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self, backend: Any) -> None:
+        super().__init__()
+        self.backend, self.linear = backend, torch.nn.Linear(4, 4)
+
+
+def module_of(backend: Any, collator: Any = None, clip: float | None = 1.0) -> Any:
+    model = torch.nn.Sequential(Layer(backend), Layer(backend))
+    return SimpleNamespace(
+        model=model,
+        optim=torch.optim.AdamW(model.parameters()),
+        device=torch.device("cpu"),
+        max_grad_norm=clip,
+        trainer=SimpleNamespace(data_loader=SimpleNamespace(_collator=collator, dataset=[])),
+    )
+
+
+def looked(module: Any, documents: int | None = None, ranks: int = 1, **asked: str) -> dict[str, Any]:
+    wanted = Asked(Expected(world_size=ranks, device="cpu"), asked)
+    found = olmo_core.look(module, olmo_core.Fed((1, 64), documents), Trainer(None, "none", ()), wanted)
+    return {finding.what: finding for finding in found}
+
+
+def test_a_packed_run_that_is_as_it_was_asked() -> None:
+    module = module_of(FlashAttention2Backend(), TensorDataCollatorWithFlatteningDPO())
+    found = looked(
+        module, 3, packing="bins", attention="flash_2", clip="1.0", dtype="fp32", gradient_checkpointing="false"
+    )
+    assert {item.verdict for item in found.values() if item.requested is not None} == {"proven"}
+    assert found["isolation"].value == "documents are apart"
+    assert found["packing"].note == "first micro batch: 1 x 64 tokens in 3 documents"
+    assert (found["sharding"].value, found["master_dtype"].value) == ("none", "fp32")
+
+
+def test_what_is_otherwise_is_refuted() -> None:
+    module = module_of(TorchAttentionBackend(), TensorDataCollatorWithFlatteningDPO(), clip=None)
+    found = looked(module, 3, 2, packing="none", attention="flash_2", clip="0.5", dtype="bf16")
+    assert {what for what, item in found.items() if item.verdict == "refuted"} == {
+        *("world_size", "packing", "attention", "clip", "dtype", "isolation")
+    }
+    assert found["isolation"].value == "documents see each other"
+
+
+def test_packing_that_never_reaches_the_model() -> None:
+    found = looked(module_of(FlashAttention2Backend(), TensorDataCollatorWithFlatteningDPO()), None, packing="bins")
+    assert found["packing"].verdict == "refuted" and "not told where documents end" in found["packing"].how
+    assert "isolation" not in found
+
+
+def test_what_the_first_forward_was_given() -> None:
+    ids, lengths = torch.zeros(2, 8, dtype=torch.long), torch.tensor([[3, 5, 0], [4, 2, 2]])
+    assert olmo_core.fed((ids,), {"doc_lens": lengths}) == olmo_core.Fed((2, 8), 5)
+    assert olmo_core.fed((), {"input_ids": ids}) == olmo_core.Fed((2, 8), None)
+    assert olmo_core.fed((), {}) is None
+
+
+def test_the_trial_leaves_the_random_numbers_as_they_were() -> None:
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    assert not olmo_core.leaks(FlashAttention2Backend(), torch.device("cpu"))
+    assert torch.equal(before, torch.random.get_rng_state())

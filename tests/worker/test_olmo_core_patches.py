@@ -1,0 +1,122 @@
+"""What the patches for OLMo-core's trainers do, part by part."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import sys
+from collections.abc import Iterator
+from functools import partial
+from itertools import accumulate
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.worker.patches import dpo_packed_padding, olmo_core_console, reference_cache, unused_imports
+from launch.worker.patches.dpo_packed_padding import with_border
+from launch.worker.patches.olmo_core_documents import TorchFlashAttention
+from launch.worker.patches.olmo_core_tokens import counted
+from launch.worker.patches.unused_imports import PlaceholderFinder
+
+
+@pytest.fixture
+def placeholders() -> Iterator[None]:
+    finder = PlaceholderFinder(["nowhere_to_be_found"])
+    sys.meta_path.append(finder)
+    yield
+    sys.meta_path.remove(finder)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "nowhere_to_be_found"]:
+        del sys.modules[name]
+
+
+IMPORT = "import nowhere_to_be_found\nfrom nowhere_to_be_found.some.where import Thing, Other as Also"
+
+
+@pytest.mark.usefixtures("placeholders")
+def test_a_placeholder_can_be_imported_and_inherited_from_and_says_what_it_is() -> None:
+    names: dict[str, Any] = {"__name__": "open_instruct.environments.base"}
+    exec(IMPORT, names)
+    thing = names["Thing"]
+    annotated = thing | None  # as an annotation of upstream's is evaluated
+
+    class Mine(thing):  # type: ignore[misc]
+        text: str = ""
+
+    assert annotated is not None and Mine.text == ""
+    for use in (thing, Mine, partial(getattr, Mine, "create"), names["nowhere_to_be_found"].Engine):
+        with pytest.raises(ImportError, match=r"is a placeholder: nowhere_to_be_found is not installed.*\[unused_"):
+            use()
+
+
+@pytest.mark.usefixtures("placeholders")
+def test_to_everybody_else_the_package_is_not_there() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        exec(IMPORT, {"__name__": "transformers.utils"})
+    assert importlib.util.find_spec("nowhere_to_be_found") is None
+
+
+def test_what_is_installed_is_not_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unused_imports, "PACKAGES", ("json", "nowhere_to_be_found"))
+    assert unused_imports.missing() == ["nowhere_to_be_found"]
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(0, 400))
+def test_a_border_is_a_cut_and_nothing_else(lengths: list[int], border: int) -> None:
+    cut = with_border(lengths, border)
+    assert sum(cut) == sum(lengths) and min(cut) > 0
+    ends = set(accumulate(cut))
+    assert ends == set(accumulate(lengths)) | ({border} if 0 < border < sum(lengths) else set())
+
+
+@pytest.mark.parametrize("module", [dpo_packed_padding, olmo_core_console, reference_cache])
+def test_the_examples_hold(module: Any) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted > 0 and result.failed == 0
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("window", [(-1, -1), (2, 0)])
+def test_documents_end_to_end_are_attended_one_by_one(kv_heads: int, window: tuple[int, int]) -> None:
+    torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(12, heads, 8, generator=generator) for heads in (4, kv_heads, kv_heads))
+    borders = torch.tensor([0, 5, 6, 12], dtype=torch.int32)
+    lent = TorchFlashAttention(None)
+    together = lent.flash_attn_varlen_func(q, k, v, borders, borders, 6, 6, causal=True, window_size=window)
+    apart = [
+        lent.flash_attn_func(*(each[None, begin:end] for each in (q, k, v)), causal=True, window_size=window)[0]
+        for begin, end in ((0, 5), (5, 6), (6, 12))
+    ]
+    assert torch.allclose(together, torch.cat(apart), atol=1e-6)
+    with pytest.raises(NotImplementedError, match="no dropout"):
+        lent.flash_attn_func(q[None], k[None], v[None], dropout_p=0.1)
+
+
+def test_tokens_of_a_batch() -> None:
+    torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    row = torch.tensor([[5, 6, 7, 0, 0, 0]])
+    ends, mask = torch.tensor([0, 2, 3]), torch.tensor([[1, 1, 1, 0, 0, 0]])
+    packed = {"chosen_input_ids": row, "rejected_input_ids": row, "chosen_cu_seq_lens_k": ends, "index": [1]}
+    assert counted({**packed, "rejected_cu_seq_lens_k": ends}, None) == (6, 12)
+    assert counted({"chosen_input_ids": row, "chosen_attention_mask": mask}, None) == (3, 6)
+    assert counted({"input_ids": row}, 0) == (3, 6)
+    assert counted({"input_ids": row}, None) == (6, 6)
+
+
+def test_the_reference_pass_in_numbers() -> None:
+    assert reference_cache.timed(600, 12.0, there=False)["pairs_per_second"] == 50.0
+    told = reference_cache.timed(600, 0.1, there=True)
+    assert told == {"value": "600 pairs read from the cache", "pairs": 600, "seconds": 0.1}
+
+
+def test_flash_attention_is_lent_only_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from launch.worker.patches import olmo_core_documents
+
+    context: Any = SimpleNamespace()
+    monkeypatch.setattr(olmo_core_documents, "_PACKAGES", ("json",))
+    assert olmo_core_documents.PATCH.not_needed(context) == "json is installed"
+    monkeypatch.setattr(olmo_core_documents, "_PACKAGES", ("nowhere_to_be_found",))
+    assert olmo_core_documents.PATCH.not_needed(context) is None
