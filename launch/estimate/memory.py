@@ -6,6 +6,7 @@ not there yet when the logits are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,16 @@ from launch.estimate.activations import (
 )
 from launch.estimate.logits import head_bytes, loss_bytes
 from launch.estimate.setting import MemorySetting
-from launch.estimate.states import buffers, scattered, second_gradients, state_of, step_temporaries
+from launch.estimate.states import (
+    buckets,
+    gathered,
+    scattered,
+    second_gradients,
+    state_of,
+    step_gradients,
+    step_temporaries,
+    waiting_buckets,
+)
 
 GIB = 1 << 30
 SCHEMA_VERSION = 1
@@ -129,34 +139,29 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
     shape, element = setting.shape, setting.element
     fresh = setting.mode in (Mode.single, Mode.ddp, Mode.zero1) and setting.accumulation == 1
     held = 0.0 if fresh else gradients
-    saved, moving, wide = saved_bytes(setting), buffers(setting), wide_bytes(setting)
+    second = second_gradients(setting, gradients)
+    saved, wide = saved_bytes(setting), wide_bytes(setting)
     head = float(element * shape.embedding)
     down = float(element * shape.hidden * shape.intermediate)
-    waiting = (head if shape.tied else 0.0) + second_gradients(setting, gradients)
-    last = (head + down) if fresh else held + waiting
+    waiting = held + second + (head if shape.tied else 0.0)
     again = layer_bytes(setting) if setting.checkpointing else 0.0
-    first = (
-        gradients - element * (shape.layer + (0 if shape.tied else shape.embedding)) + down if fresh else held + waiting
-    )
     one = layer_bytes(setting) + (residual_bytes(setting) if setting.checkpointing else 0.0) + shared_bytes(setting)
-    left = head * ((0 if fresh else 1) + (2 if shape.tied else 0))
+    unmade = element * (shape.layer + (0 if shape.tied else shape.embedding)) - down
+    doubled = head * ((0 if fresh else 1) + (2 if shape.tied else 0))
+    live, moving = gathered(setting, math.inf), buckets(setting)
+    moving_head, moving_down = moving + scattered(setting, head), moving + scattered(setting, down)
+    few = gathered(setting, 2 * shape.layer)
     return (
-        _Moment("loss", held, saved, loss_bytes(setting), moving),
+        _Moment("loss", held, saved, loss_bytes(setting), waiting_buckets(setting) + live),
+        _Moment("output matrix", held, saved, head_bytes(setting), moving_head + live),
         _Moment(
-            "output matrix",
-            held + second_gradients(setting, gradients),
-            saved,
-            head_bytes(setting),
-            moving + scattered(setting, head),
-        ),
-        _Moment("last layer", last, layers_bytes(setting) + again + wide, 0.0, moving + scattered(setting, down)),
-        _Moment("first layer", first, one + wide, 0.0, moving + scattered(setting, down)),
-        _Moment(
-            "embedding",
-            gradients + second_gradients(setting, gradients),
-            residual_bytes(setting),
+            "last layer",
+            head + down if fresh else waiting,
+            layers_bytes(setting) + again + wide,
             0.0,
-            moving + left + scattered(setting, head),
+            moving_down + live,
         ),
-        _Moment("step", gradients, 0.0, 0.0, step_temporaries(setting)),
+        _Moment("first layer", gradients - unmade if fresh else waiting, one + wide, 0.0, moving_down + few),
+        _Moment("embedding", gradients + second, residual_bytes(setting), 0.0, moving_head + doubled),
+        _Moment("step", step_gradients(setting, gradients), 0.0, 0.0, step_temporaries(setting)),
     )

@@ -9,7 +9,8 @@ from launch.estimate.setting import MemorySetting
 
 ZERO_BUCKET = 500_000_000  # elements: reduce_bucket_size of accelerate_configs/deepspeed/zero1.json and zero2.json
 SUB_GROUP = 1_000_000_000  # elements: sub_group_size of zero3.json
-REUSE_DISTANCE = 1_000_000_000  # elements: stage3_max_reuse_distance of zero3.json
+LIVE = 1_000_000_000  # elements: stage3_max_live_parameters of zero3.json
+_STAGE_3 = (Mode.zero3, Mode.zero3_offload)
 
 
 @dataclass(frozen=True)
@@ -47,24 +48,39 @@ def state_of(mode: Mode, ranks: int, precision: Precision) -> State:
     return by_mode.get(mode, State(width, width, 2 * width))
 
 
-def buffers(setting: MemorySetting) -> float:
-    """Bytes of communication buffers and gathered weights during forward and backward.
+def buckets(setting: MemorySetting) -> float:
+    """Bytes of communication buffers while gradients are made.
 
     DDP: buckets of the size of all gradients (gradient_as_bucket_view is off). ZeRO 1 and 2: two buckets, as
-    overlap_comm is on (deepspeed stage_1_and_2.py:3256-3283). ZeRO 3: the weights gathered at the turn from forward to
-    backward, which keeps what is used again within half of the reuse distance either way
-    (partitioned_param_coordinator.py:634-664), at least the output matrix; and one bucket of hidden x hidden
-    (accelerate accelerator.py:2323).
+    overlap_comm is on (deepspeed stage_1_and_2.py:3256-3283), made when the first gradient arrives. ZeRO 3: one of
+    hidden x hidden (accelerate accelerator.py:2323).
     """
     shape, element = setting.shape, setting.element
     if setting.mode == Mode.ddp:
         return element * shape.parameters
     if setting.mode in (Mode.zero1, Mode.zero2):
         return 2.0 * ZERO_BUCKET * element
-    if setting.mode in (Mode.zero3, Mode.zero3_offload):
-        gathered = min(shape.parameters, max(shape.embedding, REUSE_DISTANCE / 2))
-        return element * (gathered + shape.hidden**2)
-    return 0.0
+    return float(element * shape.hidden**2) if setting.mode in _STAGE_3 else 0.0
+
+
+def waiting_buckets(setting: MemorySetting) -> float:
+    """Those of them that are there before the first gradient: stage 2 lets go of its own after each micro batch, stage
+    1 after the last (stage_1_and_2.py:1061, :924)."""
+    if setting.mode == Mode.zero2 or (setting.mode == Mode.zero1 and setting.accumulation == 1):
+        return 0.0
+    return buckets(setting)
+
+
+def gathered(setting: MemorySetting, at_most: float) -> float:
+    """Bytes of the weights that ZeRO-3 has gathered, `at_most` elements of them.
+
+    It fetches ahead: with every module that is entered, containers among them, at least one further weight, until
+    stage3_max_live_parameters are there (deepspeed partitioned_param_coordinator.py:447-474); so many it keeps through
+    the turn from forward to backward. A single rank has its weights already (partition_parameters.py, NoGatherHandle).
+    """
+    if setting.mode not in _STAGE_3 or (setting.ranks == 1 and setting.mode == Mode.zero3):
+        return 0.0
+    return setting.element * min(setting.shape.parameters, LIVE, at_most)
 
 
 def scattered(setting: MemorySetting, gradient: float) -> float:
@@ -73,7 +89,7 @@ def scattered(setting: MemorySetting, gradient: float) -> float:
     ZeRO keeps one that is larger than the bucket until the next arrives (deepspeed stage_1_and_2.py:1443, stage3.py:
     1583), and stage 3 copies it to scatter it (coalesced_collectives.py, reduce_scatter_coalesced).
     """
-    if setting.mode in (Mode.zero3, Mode.zero3_offload):
+    if setting.mode in _STAGE_3:
         return 2 * gradient
     if setting.mode in (Mode.zero1, Mode.zero2):
         return gradient if gradient > ZERO_BUCKET * setting.element else 0.0
@@ -84,6 +100,12 @@ def second_gradients(setting: MemorySetting, gradients: float) -> float:
     """Bytes of ZeRO-2's second buffer: each micro batch is reduced into a new one of the rank's share, which is then
     added to the first (deepspeed stage_1_and_2.py:1033-1044, :2184-2196)."""
     return gradients if setting.mode == Mode.zero2 and setting.accumulation > 1 else 0.0
+
+
+def step_gradients(setting: MemorySetting, gradients: float) -> float:
+    """Bytes of gradients at the optimizer's step: stage 1 has let go of those of other ranks by then
+    (deepspeed stage_1_and_2.py:1005-1012)."""
+    return gradients / setting.ranks if setting.mode == Mode.zero1 else gradients
 
 
 def step_temporaries(setting: MemorySetting) -> float:

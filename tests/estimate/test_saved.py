@@ -39,7 +39,7 @@ class Alive(TorchDispatchMode):
     def see(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
-        if key not in self.sizes:
+        if key not in self.sizes and tensor.device.type != "meta":
             self.sizes[key] = storage.nbytes()
             self.now += storage.nbytes()
             weakref.finalize(storage, self.forget, key)
