@@ -32,7 +32,7 @@ from launch.slurm.jobs import JobFolder
 from launch.slurm.peers import Lost, Peers, nodes_said
 from launch.slurm.port import rendezvous_port
 from launch.slurm.requeue import cancel, claim, remember, requeue
-from launch.slurm.signals import OWN, NodeSignals
+from launch.slurm.signals import FOREIGN, OWN, NodeSignals
 from launch.slurm.signpost import Signpost, read_signpost
 from launch.slurm.survival import last_checkpoint, why_not_again
 
@@ -250,19 +250,24 @@ def _ended(task: _Task, outcome: Outcome) -> Outcome:
         return outcome
     if task.work.steps is not None and not task.leads and _comes(task.enough, _LATE):
         return replace(outcome, exit_code=EXIT_DONE, cause=None, cause_id=None, cure=None, detail=())
+    if task.signals.terminated and (outcome.exit_code == EXIT_FAILED or outcome.cause == OWN):
+        outcome = _instead(outcome, EXIT_INTERRUPTED, FOREIGN)  # the signal reached the ranks first
     task.peers.settle(outcome.cause)
-    lost, ended = task.peers.lost, outcome.cause == OWN
-    own = (outcome.cause,) if outcome.cause and not ended else ()
-    if lost is not None and lost.silent:
-        return replace(outcome, exit_code=EXIT_FAILED, cause=task.told(lost), detail=(*own, *outcome.detail))
+    lost = task.peers.lost
+    if lost is not None and (lost.silent or (outcome.cause == OWN and not task.signals.time_is_up)):
+        return _instead(outcome, EXIT_FAILED, task.told(lost))
     if task.signals.time_is_up and outcome.exit_code in (EXIT_FAILED, EXIT_INTERRUPTED):
-        return replace(outcome, exit_code=EXIT_INTERRUPTED, cause=_TIME_IS_UP, detail=(*own, *outcome.detail))
-    if lost is not None and ended:
-        return replace(outcome, exit_code=EXIT_FAILED, cause=task.told(lost))
+        return _instead(outcome, EXIT_INTERRUPTED, _TIME_IS_UP)
     blamed = f"node {task.here.host} "  # those that only say that this one failed
     failures = {rank: cause for rank, cause in task.peers.failures().items() if not cause.startswith(blamed)}
     others = nodes_said(failures, task.here.hosts)
     return replace(outcome, detail=(*outcome.detail, *others)) if others else outcome
+
+
+def _instead(outcome: Outcome, exit_code: int, cause: str) -> Outcome:
+    """The outcome with another cause; what its ranks died of is then a detail."""
+    own = (outcome.cause,) if outcome.cause and outcome.cause not in (OWN, FOREIGN) else ()
+    return replace(outcome, exit_code=exit_code, cause=cause, cause_id=None, cure=None, detail=(*own, *outcome.detail))
 
 
 def _comes(path: Path, seconds: float) -> bool:

@@ -82,12 +82,12 @@ def requeue(here: Allocation, limit: int, lost: str | None = None) -> tuple[bool
     # Slurm sends SIGTERM to every process of the step, and so to the commands that follow
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        record = _record(here.job_id)
+        record = _record(here)
         if record is None or not of_this_attempt(record, here):
             return False, [f"job {here.job_id} is no longer this one's to requeue"]
         if not record.may_requeue:
             return False, [f"Slurm has job {here.job_id} down as one that is not requeued (--no-requeue)"]
-        answer = ask(["scontrol", "requeue", here.job_id])
+        answer = ask(["scontrol", "requeue", str(here.number)])
         if answer.status:
             return False, [f"Slurm does not requeue job {here.job_id}: {answer.words}"]
         said = [f"job {here.job_id} is requeued ({here.restarts + 1} of {limit} times)"]
@@ -99,9 +99,9 @@ def requeue(here: Allocation, limit: int, lost: str | None = None) -> tuple[bool
 def cancel(here: Allocation) -> None:
     """End the job, if Slurm still has this attempt of it; srun alone would wait for the task of a lost node for as long
     as Slurm does. Raises UserError."""
-    record = _record(here.job_id)
+    record = _record(here)
     if record is not None and of_this_attempt(record, here):
-        ask(["scancel", here.job_id])
+        ask(["scancel", str(here.number)])
 
 
 def of_this_attempt(record: JobRecord, here: Allocation) -> bool:
@@ -110,8 +110,8 @@ def of_this_attempt(record: JobRecord, here: Allocation) -> bool:
     return record.state == "RUNNING" and record.restarts == here.restarts
 
 
-def _record(job_id: str) -> JobRecord | None:
-    answer = ask(["scontrol", "--oneliner", "show", "job", job_id])
+def _record(here: Allocation) -> JobRecord | None:
+    answer = ask(["scontrol", "--oneliner", "show", "job", str(here.number)])
     return None if answer.status else read_record(answer.output)
 
 
@@ -125,7 +125,7 @@ def _without(here: Allocation, record: JobRecord, lost: str) -> list[str]:
         only = f"partition {record.partition} has {there} other nodes and the job needs {needed}"
         return [f"{only}, so {lost} is not excluded: it waits until that is back"]
     excluded = ",".join(name for name in (record.excluded, lost) if name)
-    answer = ask(["scontrol", "update", f"JobId={here.job_id}", f"ExcNodeList={excluded}"])
+    answer = ask(["scontrol", "update", f"JobId={here.number}", f"ExcNodeList={excluded}"])
     if answer.status:
         return [f"{lost} could not be excluded: {answer.words}"]
     said = [f"it starts without {lost}, once Slurm itself counts that node as down (SlurmdTimeout)"]

@@ -16,6 +16,7 @@ from types import FrameType
 
 from launch.errors import EXIT_INTERRUPTED
 
+FOREIGN = "interrupted by SIGTERM"  # the cause of an outcome whose ranks were ended from outside
 OWN = "interrupted by SIGINT"  # the cause of an outcome whose ranks this process ended itself
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
@@ -26,7 +27,8 @@ class NodeSignals:
     def __init__(self, on_warning: Callable[[], None]) -> None:
         self.time_is_up = False
         self._on_warning = on_warning
-        self._started = self._over = self._asked = False
+        self._started = self._over = self._asked = self._terminated = False
+        self._woken = -1
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
@@ -34,11 +36,24 @@ class NodeSignals:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
         threading.Thread(target=self._listen, name="time limit", daemon=True).start()
         before = [(number, signal.signal(number, self._terminate)) for number in _ENDING]
+        self._woken, writing = os.pipe()
+        for end in (self._woken, writing):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # told of every signal, whoever handles it
         try:
             yield
         finally:
+            signal.set_wakeup_fd(-1)
+            os.close(writing)
             for number, handler in before:
                 signal.signal(number, handler)
+
+    @property
+    def terminated(self) -> bool:
+        """Whether SIGTERM has come, from outside; ranks that it reached first seem to have failed."""
+        with contextlib.suppress(BlockingIOError):
+            self._terminated |= signal.SIGTERM in os.read(self._woken, 4096)
+        return self._terminated
 
     @contextlib.contextmanager
     def while_ranks_run(self) -> Iterator[None]:

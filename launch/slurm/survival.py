@@ -34,9 +34,7 @@ def why_not_again(
     """
     limit = plan.config.cluster.requeues
     if here.restarts >= limit:
-        return (
-            f"it was started again {here.restarts} times (cluster.requeues={limit})" if limit else "cluster.requeues=0"
-        )
+        return f"it has been {here.restarts} times, and cluster.requeues={limit}"
     if plan.trainer not in RESUMABLE:
         return f"no resume of {plan.trainer} is known to be right"
     if lost:

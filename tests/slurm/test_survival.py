@@ -124,7 +124,7 @@ def test_what_starts_a_job_again_and_what_does_not(slurm: Cluster, home: Path) -
     """`scontrol requeue`, which preemption is too; a node set DOWN; the death of the first node, where the batch script
     is; and a rank that is killed, which is an error of the job's own."""
     run = home / "runs" / "demo" / "again"
-    limited = asked(home, "limited", "sleep 500", "cluster.time='00:02:00'", "cluster.warn_before=90")
+    limited = asked(home, "limited", "sleep 500", "cluster.time='00:02:00'", "cluster.warn_before=40")
     [other] = slurm.submit(*limited, "cluster.options=['--nodelist=n4']", cwd=home)
     [job] = slurm.submit(*asked(home, "again", SLEEPS, "nodes=2", "cluster.heartbeat=8"), cwd=home)
     both_sleep(slurm, home, job, 0)

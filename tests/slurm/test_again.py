@@ -1,0 +1,136 @@
+"""Whether a job is started again, how that is asked and how that start begins: without a Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from launch.lifecycle import lock
+from launch.lifecycle.checkpoints import Checkpoint
+from launch.planning.plan import Plan, build_plan
+from launch.slurm.allocation import Allocation
+from launch.slurm.requeue import claim, of_this_attempt, read_record, remember, remembered
+from launch.slurm.survival import last_checkpoint, started_again, why_not_again
+from tests.conftest import composed, fixed_machine
+from tests.runtime.records import write_run
+
+HERE = Allocation(job_id="7", number=7, restarts=0, node_rank=0, hosts=("n1", "n2"))
+SHOWN = (
+    "JobId=7 JobName=a b State UserId=me(1) JobState=RUNNING Reason=None Dependency=(null) Requeue=1 Restarts=2 "
+    "Partition=main AllocNode:Sid=login:1 ReqNodeList=(null) ExcNodeList=n[3-4] NodeList=n[1-2] BatchHost=n1 "
+    "Command=/home/me/Requeue=0/job.sbatch WorkDir=/home/me"
+)
+
+
+def plan(runs: Path, *words: str) -> Plan:
+    asked = ("stage=demo", "trainer=trl_sft", "nodes=2", "name=x", f"runs='{runs}'", *words)
+    return build_plan(composed(*asked), fixed_machine())
+
+
+def checkpoint(number: int) -> Checkpoint:
+    return Checkpoint(Path(f"checkpoint-{number}"), "step", number, (), marked=False)
+
+
+def test_what_slurm_shows_of_a_job() -> None:
+    record = read_record(SHOWN)
+    assert (record.state, record.restarts, record.may_requeue, record.partition) == ("RUNNING", 2, True, "main")
+    assert (record.asked, record.excluded) == ("", "n[3-4]")
+    assert of_this_attempt(record, replace(HERE, restarts=2))
+    # it has been started elsewhere meanwhile, or waits for that: not this node's any more
+    assert not of_this_attempt(record, replace(HERE, restarts=1))
+    assert not of_this_attempt(replace(record, state="PENDING"), replace(HERE, restarts=2))
+
+
+def test_of_several_survivors_one_asks(tmp_path: Path) -> None:
+    assert [claim(tmp_path) for _ in range(3)] == [True, False, False]
+    assert remembered(tmp_path) == []
+    remember(tmp_path, ["node n1 was lost", "requeued"])
+    assert remembered(tmp_path) == ["node n1 was lost", "requeued"]
+    assert remembered(tmp_path / "nosuch") == []
+
+
+def test_when_a_job_is_not_started_again(tmp_path: Path) -> None:
+    here, three, six = plan(tmp_path, "recipe.checkpoint_steps=3"), checkpoint(3), checkpoint(6)
+
+    def time_is_up(restarts: int, before: Checkpoint | None, now: Checkpoint | None, of: Plan = here) -> str | None:
+        return why_not_again(of, replace(HERE, restarts=restarts), lost=False, before=before, now=now)
+
+    assert time_is_up(0, None, three) is time_is_up(4, three, six) is None
+    assert time_is_up(5, three, six) == "it has been 5 times, and cluster.requeues=5"
+    assert time_is_up(1, three, three) is not None  # it would be ended there every time
+    assert time_is_up(0, None, None) == "there is no complete checkpoint (recipe.checkpoint_steps=3)"
+    never = plan(tmp_path, "cluster.requeues=0")
+    assert time_is_up(0, None, three, never) is not None
+    # a node is lost whatever the run has come to, and often enough
+    assert why_not_again(here, HERE, lost=True, before=None, now=None) is None
+    assert why_not_again(here, replace(HERE, restarts=5), lost=True, before=three, now=six) is not None
+
+
+def test_a_start_after_nothing_that_can_be_resumed_begins_anew(tmp_path: Path) -> None:
+    said: list[str] = []
+    fresh = plan(tmp_path, "recipe.checkpoint_steps=3")
+    assert last_checkpoint(fresh) is None
+    assert started_again(fresh, said.append) is fresh and not said
+    write_run(fresh.folder, steps=2)
+    assert started_again(fresh, said.append).config.restart
+    assert "no checkpoint yet" in said[0] and said[0].endswith("it begins anew")
+
+
+def test_the_lock_of_a_machine_that_died_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = plan(tmp_path)
+    path = lock.lock_path(here.folder)
+    path.parent.mkdir(parents=True)
+    holder = replace(lock.this_process(), host="n9", machine="another boot")
+    path.write_text(json.dumps({"schema_version": 1, **asdict(holder)}), encoding="utf-8")
+    almost = time.time() - lock.STALE + 2
+    os.utime(path, (almost, almost))
+    said: list[str] = []
+    began = time.monotonic()
+    started_again(here, said.append)
+    assert 1 < time.monotonic() - began < 20 and "n9" in said[0]
+    assert lock.holder_of(path) is None
+
+
+SIGNALLED = """
+import signal, subprocess, sys, time
+from launch.slurm.signals import NodeSignals
+signals = NodeSignals(lambda: print("warned", flush=True))
+with signals.heard():
+    child = subprocess.Popen(["sleep", "60"])
+    print(child.pid, flush=True)
+    try:
+        while True:
+            time.sleep(0.1)
+    except SystemExit as end:
+        print("left", end.code, signals.time_is_up, signals.terminated, child.poll(), flush=True)
+        child.kill()
+        raise
+"""
+
+
+def test_the_warning_ends_this_process_and_not_what_it_started() -> None:
+    process = subprocess.Popen([sys.executable, "-c", SIGNALLED], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    os.kill(child, signal.SIGUSR2)  # Slurm signals every process of the step
+    os.kill(process.pid, signal.SIGUSR2)
+    assert process.stdout.readline() == "warned\n"
+    assert process.stdout.readline() == "left 130 True False None\n"
+    assert process.wait(20) == 130
+
+
+def test_what_comes_from_outside_is_told_from_its_own() -> None:
+    process = subprocess.Popen([sys.executable, "-c", SIGNALLED], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.terminate()
+    assert process.stdout.readline() == "left 130 False True None\n"
+    assert process.wait(20) == 130
