@@ -83,7 +83,7 @@ def describe(
         ("patches", ", ".join(_short_value(patch) for patch in plan.patches) or "none"),
         ("run folder", _short(plan.folder)),
         *_memory(memory),
-        *(describe_tokens(tokens, plan.batch) if plan.lengths_file else ()),
+        *(describe_tokens(tokens, plan.batch, plan.config.trainer.family) if plan.lengths_file else ()),
         ("packing", _packing(plan)),
     ]
     lines = [f"{name:<11} {text}" for name, text in facts if text]

@@ -23,8 +23,7 @@ from launch.planning.inputs import Inputs, resolve_inputs
 from launch.planning.packing import refuse_packing
 from launch.planning.parallel import Parallel, resolve_parallel
 from launch.planning.patches import choose_batch_patches, choose_patches
-from launch.planning.tokenized import PATCH as LENGTHS
-from launch.planning.tokenized import lengths_file
+from launch.planning.tokenized import lengths_file, lengths_patch
 from launch.planning.tracking import track, tracking_environment, tracking_warnings
 from launch.planning.tuned import Here, Used, tuned_warnings
 from launch.planning.upstream import UpstreamState, entry_of
@@ -174,13 +173,14 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
     lengths = lengths_file(
         config.trainer,
         nameless.flags,
+        subset=nameless.subset,
         commit=machine.upstream.commit,
         cache=cache,
         places=places,
         content=content,
     )
     if lengths is not None:  # it changes nothing in the training, so it is no part of the identity
-        patches = (*patches, f"{LENGTHS}={lengths}")
+        patches = (*patches, f"{lengths_patch(config.trainer.name)}={lengths}")
     plan_identity = identity(parts, places, content)
     name = config.name or f"{width}-{plan_identity}"
     flags = flags_for(name)

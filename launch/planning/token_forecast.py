@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from launch.config.schema import Packing, RecipeConfig
+from launch.config.schema import Family, Packing, RecipeConfig
 from launch.planning.batch import Batch
 from launch.planning.lengths import SCHEMA_VERSION, Lengths
 from launch.worker.dealing import deal, load_of
 
 UNKNOWN = "unknown: cache_only=true measures them"
+UNKNOWN_TRL = "unknown: a run measures them as it starts, unless it packs into bins"
 _DRAWN = 10_000  # samples, in global batches, that the imbalance is taken from
 
 
@@ -70,10 +71,10 @@ def _imbalance(lengths: Lengths, batch: Batch, *, padded: bool) -> tuple[float, 
     return upstream / count, balanced / count
 
 
-def describe(forecast: TokenForecast | None, batch: Batch) -> list[tuple[str, str]]:
-    """The forecast as facts of a plan: a name and a text each."""
+def describe(forecast: TokenForecast | None, batch: Batch, family: Family) -> list[tuple[str, str]]:
+    """The forecast as facts of a plan: a name and a text each. A trainer of TRL's `family` has no tokenising pass."""
     if forecast is None:
-        return [("lengths", UNKNOWN)]
+        return [("lengths", UNKNOWN_TRL if family == Family.trl else UNKNOWN)]
     loss = f"; {forecast.loss_share:.0%} of the tokens carry loss" if forecast.loss_share is not None else ""
     data = f"{forecast.samples:,} samples, mean {forecast.mean:,.0f}, longest {forecast.longest:,} tokens{loss}"
     step = f"{forecast.tokens_per_step:,.0f} a step without padding"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.planning.lengths import read_lengths
 from tests.integration.tiny_stage import TinyStage
 
 pytestmark = pytest.mark.slow
@@ -59,6 +60,10 @@ def test_the_tokenised_cache(home: Path, tiny: TinyStage, open_instruct: Path) -
     assert first.is_relative_to(home / "runs" / ".cache" / "tokenized")
     assert not (home / "runs" / "demo").exists()  # a pass is no run
     assert not list(home.rglob("DONE"))
+    [lengths] = (home / "runs" / ".cache" / "lengths").iterdir()
+    found = read_lengths(lengths)
+    assert found is not None
+    assert found.samples == len(data.read_text().splitlines())
 
     ran = launch(home, tiny, data, "name=one", "recipe.max_steps=1")
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -72,6 +77,7 @@ def test_the_tokenised_cache(home: Path, tiny: TinyStage, open_instruct: Path) -
     second, how = told(launch(home, tiny, data, "cache_only=true"))
     assert how == "built"
     assert second != first
+    assert len(list(lengths.parent.iterdir())) == 2  # other data, another file
 
     (second / "dataset_statistics.json").unlink()  # written last: what a killed pass leaves
     ran = launch(home, tiny, data, "cache_only=true")

@@ -13,7 +13,7 @@ from launch.config.schema import Kind, Packing, RecipeConfig
 from launch.planning.batch import Batch
 from launch.planning.lengths import Histogram, Lengths
 from launch.planning.plan import Plan, build_plan
-from launch.planning.token_forecast import UNKNOWN, forecast_tokens
+from launch.planning.token_forecast import UNKNOWN, UNKNOWN_TRL, forecast_tokens
 from launch.redact import Redactor
 from tests.conftest import composed, fixed_machine
 
@@ -75,7 +75,19 @@ def test_the_file_is_of_what_decides_the_tokens() -> None:
     for words in (["recipe.max_seq_length=1024"], ["data.fraction=0.5"], ["recipe.chat_template=null"]):
         assert plan_of(*words).lengths_file != plain.lengths_file
     assert plan_of("flags.add_bos=true").lengths_file != plain.lengths_file
-    assert plan_of("trainer=trl_sft").lengths_file is None
+    assert plan_of("flags.tokenizer_name_or_path=other/tokenizer").lengths_file != plain.lengths_file
+
+
+def test_trls_run_measures_them_itself() -> None:
+    words = ("trainer=trl_sft", "data.mix=[{name: some/data}]")
+    plan = plan_of(*words)
+    assert plan.patches[-1] == f"trl_lengths={plan.lengths_file}"
+    assert f"lengths     {UNKNOWN_TRL}" in describe(plan, Redactor({}), {}, tokens=tokens_forecast(plan))
+    assert plan_of(*words, "recipe.packing=flatten").lengths_file == plan.lengths_file
+    assert plan_of(*words, "flags.assistant_only_loss=false").lengths_file != plan.lengths_file
+    assert plan_of("trainer=trl_sft", "data.mix=[{name: some/data, share: 0.5}]").lengths_file != plan.lengths_file
+    dpo = build_plan(composed("stage=demo_dpo", "trainer=trl_dpo"), fixed_machine())
+    assert dpo.lengths_file is None
 
 
 def test_the_file_is_no_part_of_the_identity(tmp_path: Path) -> None:

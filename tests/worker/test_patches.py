@@ -59,6 +59,7 @@ def test_ids_are_stable() -> None:
         "balanced_batches",
         "token_weighting",
         "lengths",
+        "trl_lengths",
         "olmo_core_console",
         "olmo_core_documents",
         "olmo_core_evidence",

@@ -48,6 +48,7 @@ _ALL: tuple[PatchInfo, ...] = (
     balanced_batches.PATCH,
     token_weighting.PATCH,
     lengths.PATCH,
+    lengths.TRL_PATCH,
     evidence.PATCH,
     olmo_core_console.PATCH,
     olmo_core_documents.PATCH,

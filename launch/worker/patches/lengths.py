@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections import Counter
@@ -53,18 +54,40 @@ def _write_once(context: Context) -> None:
     if context.events.rank != 0:
         return
     build = dataset_transformation.get_cached_dataset_tulu_with_statistics
-    path = Path(str(context.value))
 
     def get_cached_dataset_tulu_with_statistics(*arguments: Any, **options: Any) -> Any:
         built = build(*arguments, **options)
         dataset_transformation.get_cached_dataset_tulu_with_statistics = build  # the first data set is trained on
-        try:
-            write(path, told(columns.read(built[0])))
-        except (OSError, ValueError) as error:  # it is for the next plan alone
-            context.events.warn(f"the lengths of the tokenised data were not written: {error}")
+        _write(context, built[0])
         return built
 
     dataset_transformation.get_cached_dataset_tulu_with_statistics = get_cached_dataset_tulu_with_statistics
+
+
+def _write_trls(context: Context) -> None:
+    from trl import SFTTrainer
+
+    if context.events.rank != 0:
+        return
+    prepare = SFTTrainer._prepare_dataset
+
+    signature = inspect.signature(prepare)
+
+    def prepare_dataset(*arguments: Any, **options: Any) -> Any:
+        prepared = prepare(*arguments, **options)
+        given = signature.bind(*arguments, **options).arguments
+        if given["dataset_name"] == "train" and not given["packing"]:  # rows of bins are no samples
+            _write(context, prepared)
+        return prepared
+
+    SFTTrainer._prepare_dataset = prepare_dataset
+
+
+def _write(context: Context, dataset: Any) -> None:
+    try:
+        write(Path(str(context.value)), told(columns.read(dataset)))
+    except (OSError, ValueError) as error:  # it is for the next plan alone
+        context.events.warn(f"the lengths of the tokenised data were not written: {error}")
 
 
 PATCH = PatchInfo(
@@ -80,5 +103,18 @@ PATCH = PatchInfo(
         ),
     ),
     apply=_write_once,
+    takes_value=True,
+)
+
+TRL_PATCH = PatchInfo(
+    id="trl_lengths",
+    reason=PATCH.reason,
+    trainers=("trl_sft",),
+    condition="always; the value is the file that they are written to; not written when samples are packed into bins",
+    sources=(
+        Source("trl/trainer/sft_trainer.py", "train_dataset = self._prepare_dataset(", 1026, 1026, "1.16.0"),
+        Source("trl/trainer/sft_trainer.py", "def _prepare_dataset(", 1228, 1228, "1.16.0"),
+    ),
+    apply=_write_trls,
     takes_value=True,
 )
