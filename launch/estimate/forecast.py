@@ -17,7 +17,7 @@ from launch.planning.lengths import Lengths
 from launch.planning.plan import Plan
 
 UNCERTAINTY = 0.15  # of a prediction; docs/memory.md has the errors that were measured
-_TAIL = 5.0  # standard deviations that the longest of a run's some 100,000 packed micro batches is above their mean
+TAIL = 5.0  # standard deviations that the longest of a run's some 100,000 packed micro batches is above their mean
 
 
 class Fit(StrEnum):
@@ -118,7 +118,7 @@ def longest_micro_batch(lengths: Lengths, setting: MemorySetting) -> int:
     mean = lengths.tokens.mean
     spread = math.sqrt(statistics.fmean(_squares(lengths, mean), _weights(lengths)))
     size = setting.micro_batch
-    likely = math.ceil(size * mean + _TAIL * spread * math.sqrt(size))
+    likely = math.ceil(size * mean + TAIL * spread * math.sqrt(size))
     return max(lengths.tokens.longest, min(likely, size * lengths.tokens.longest))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Device, Family, Kind, Precision
+from launch.planning.parallel import has_masters
 from launch.planning.plan import Plan
 from launch.runtime.folder import Outcome, last_outcome
 
@@ -34,9 +35,8 @@ class Setup:
 
     @property
     def masters(self) -> bool:
-        """Whether fp32 weights are what the optimizer updates. open-instruct loads bf16 weights (finetune.py:596,
-        dpo_tune_cache.py:338), so there it is DeepSpeed alone that keeps them; TRL loads fp32 and casts as it goes."""
-        return self.family == Family.trl or bool(self.zero_stage) or self.precision == Precision.fp32
+        """Whether fp32 weights are what the optimizer updates."""
+        return has_masters(self.family, self.zero_stage, self.precision)
 
 
 @dataclass(frozen=True)

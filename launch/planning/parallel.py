@@ -80,6 +80,12 @@ def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -
     return Parallel(mode, width, _precision(config.recipe.precision, trainer, width), buckets)
 
 
+def has_masters(family: Family, zero_stage: int | None, precision: Precision) -> bool:
+    """Whether fp32 weights are what the optimizer updates. open-instruct loads bf16 weights (finetune.py:596,
+    dpo_tune_cache.py:338), so there it is DeepSpeed alone that keeps them; TRL loads fp32 and casts as it goes."""
+    return family == Family.trl or bool(zero_stage) or precision == Precision.fp32
+
+
 def usual_mode(width: Width) -> Mode:
     """What `auto` is at a width, for the trainers that do not shard by themselves."""
     if width.world_size == 1:

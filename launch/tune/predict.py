@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from launch.config.schema import Packing
-from launch.estimate.forecast import longest_micro_batch
+from launch.estimate.forecast import TAIL, longest_micro_batch
 from launch.estimate.memory import estimate_memory
 from launch.estimate.rates import Known
 from launch.estimate.setting import Attention, MemorySetting
@@ -16,7 +16,6 @@ from launch.planning.lengths import Lengths
 from launch.tune.candidate import Candidate
 
 _DRAWN = 4096  # samples that the predictions deal
-_TAIL = 5.0  # standard deviations; see launch.estimate.forecast
 _ATTENTION = {"flash_2": Attention.flash, "sdpa": Attention.sdpa, "eager": Attention.eager}
 
 
@@ -103,6 +102,6 @@ def longest(candidate: Candidate, setting: MemorySetting, subject: Subject) -> i
         return dealt_as_they_come
     tokens, size = subject.lengths.tokens, candidate.per_device
     variance = sum(count * (length - tokens.mean) ** 2 for length, count in tokens.counts) / tokens.samples
-    even = size * (tokens.mean + _TAIL * math.sqrt(variance / subject.global_batch))
+    even = size * (tokens.mean + TAIL * math.sqrt(variance / subject.global_batch))
     shortest = tokens.counts[0][0]
     return min(dealt_as_they_come, math.ceil(max(even, tokens.longest + (size - 1) * shortest)))

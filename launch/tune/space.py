@@ -10,10 +10,10 @@ from typing import Any
 
 from launch.config.compose import Composed
 from launch.config.line import override_key
-from launch.config.schema import Buckets, Device, Family, Kind, LossAveraging, Mode, Packing, Precision, TrainerConfig
+from launch.config.schema import Buckets, Device, Family, Kind, LossAveraging, Mode, Packing, TrainerConfig
 from launch.errors import UserError
 from launch.planning.batch import divisors
-from launch.planning.parallel import Parallel, bucket_sizes
+from launch.planning.parallel import Parallel, bucket_sizes, has_masters
 from launch.planning.plan import Plan, refuse_dealing
 from launch.tune.candidate import Candidate
 
@@ -153,8 +153,8 @@ def _modes(plan: Plan, installed: Collection[str], left_out: list[str]) -> tuple
     if "deepspeed" not in installed:
         left_out.append("ZeRO: the trainer's interpreter has no deepspeed")
         found = tuple(mode for mode in found if mode in (Mode.single, Mode.ddp))
-    masters = has_masters(plan.parallel, plan.config.trainer)
-    kept = [mode for mode in found if has_masters(_with_mode(plan.parallel, mode), plan.config.trainer) == masters]
+    masters = _masters(plan.parallel, plan.config.trainer)
+    kept = [mode for mode in found if _masters(replace(plan.parallel, mode=mode), plan.config.trainer) == masters]
     dropped = ", ".join(mode.value for mode in found if mode not in kept)
     if dropped:
         what = "keeps none" if masters else "keeps fp32 master weights"
@@ -162,13 +162,8 @@ def _modes(plan: Plan, installed: Collection[str], left_out: list[str]) -> tuple
     return tuple(kept)
 
 
-def has_masters(parallel: Parallel, trainer: TrainerConfig) -> bool:
-    """Whether fp32 weights are what the optimizer updates; see launch.measure.measured.Setup."""
-    return trainer.family == Family.trl or bool(parallel.zero_stage) or parallel.precision == Precision.fp32
-
-
-def _with_mode(parallel: Parallel, mode: Mode) -> Parallel:
-    return Parallel(mode, parallel.width, parallel.precision)
+def _masters(parallel: Parallel, trainer: TrainerConfig) -> bool:
+    return has_masters(trainer.family, parallel.zero_stage, parallel.precision)
 
 
 def _packings(base: Candidate, trainer: TrainerConfig, left_out: list[str]) -> tuple[Packing, ...]:
