@@ -21,7 +21,7 @@ from typing import Any
 
 from launch.config.schema import Kind, Mode
 from launch.estimate.rates import H200, Rates
-from launch.estimate.setting import MemorySetting
+from launch.estimate.setting import Attention, MemorySetting
 from launch.estimate.shape import ModelShape, with_parameters
 from launch.estimate.speed import predict_step
 
@@ -58,6 +58,9 @@ def point_of(told: Mapping[str, Any]) -> Point:
     hidden, intermediate, layers, heads, kv_heads, vocabulary, tied = SHAPES[told["model"]]
     shape = with_parameters(ModelShape(0, layers, hidden, intermediate, heads, kv_heads, vocabulary, tied))
     accumulation = told.get("accumulation", 2)
+    length = told.get("length")
+    # rows of one length have no padding, so SDPA gets no mask (transformers masking_utils.py, padding_mask.all())
+    unmasked = length is not None and told["packing"] == "none"
     setting = MemorySetting(
         shape=shape,
         kind=Kind.dpo if told.get("trainer") == "dpo_tune_cache" else Kind.sft,
@@ -70,9 +73,9 @@ def point_of(told: Mapping[str, Any]) -> Point:
         liger=told["liger"],
         fused_loss=told["liger"],
         checkpointing=told["checkpointing"],
+        attention=Attention.flash if unmasked else Attention.sdpa,
     )
     samples = told["gpus"] * told["per_device"] * accumulation
-    length = told.get("length")
     lengths = (length * setting.sequences // setting.micro_batch,) if length else chats(told["tokens_a_step"] / samples)
     name = " ".join(f"{told[key]}" for key in ("model", "gpus", "parallel", "per_device", "packing"))
     marks = f"{' liger' if told['liger'] else ''}{' ckpt' if told['checkpointing'] else ''}"
