@@ -117,10 +117,9 @@ def wasted(lengths: Lengths | None, packing: Packing, limit: int, batch: Batch) 
     if packing != Packing.bins:
         return _padded(lengths, batch)
     found = forecast_packing(lengths, limit, batch)
-    empty = 1 - found.training.filled
+    share, empty = share_of_a_rank(batch), 1 - found.training.filled
     if empty <= MUCH:
-        return None
-    share = share_of_a_rank(batch)
+        return _reference(found, share, batch)
     message = (
         f"{empty:.0%} of every packed row will be padding: {share} pairs a rank fill "
         f"{found.training.filled:.0%} of {limit:,} tokens"
@@ -131,6 +130,18 @@ def wasted(lengths: Lengths | None, packing: Packing, limit: int, batch: Batch) 
             f"recipe.per_device_batch_size={found.enough} recipe.global_batch_size={found.enough * batch.width} "
             f"would not, and neither would {cure}"
         )
+    return Problem("tokens_wasted", message, "recipe.per_device_batch_size", cure)
+
+
+def _reference(found: PackingForecast, share: int, batch: Batch) -> Problem | None:
+    """The pass before the training goes by the per-device batch, which a packed step does not."""
+    empty = 1 - found.reference.filled
+    if empty <= MUCH or batch.per_device == share:
+        return None
+    message = (
+        f"{empty:.0%} of the reference pass will be padding: its rows hold {REFERENCE_ROWS} x the per-device batch"
+    )
+    cure = f"recipe.per_device_batch_size={share} fills them, and changes nothing else in packed rows"
     return Problem("tokens_wasted", message, "recipe.per_device_batch_size", cure)
 
 

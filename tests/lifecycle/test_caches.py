@@ -50,6 +50,16 @@ def test_a_data_set_as_saved_is_whole(tmp_path: Path) -> None:
     assert half_written(tmp_path) == [(tmp_path / HASH, "data-00001-of-00002.arrow is missing or cut short")]
 
 
+def test_the_packed_files_of_olmo_core_are_whole_with_their_statistics(tmp_path: Path) -> None:
+    files = tmp_path / "numpy_sft" / "0123456789-abcdef01"
+    files.mkdir(parents=True)
+    for name in ("token_ids_part_0000.npy", "labels_mask_part_0000.npy", "token_ids_part_0000.csv.gz"):
+        (files / name).touch()
+    assert half_written(tmp_path) == [(files, "dataset_statistics.json is missing")]
+    (files / "dataset_statistics.json").write_text("{}")
+    assert half_written(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     "damage",
     [
