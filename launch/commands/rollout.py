@@ -13,7 +13,7 @@ from launch.config.compose import compose
 from launch.config.gates import Then
 from launch.config.line import Line, taken
 from launch.config.schema import RootConfig
-from launch.errors import EXIT_DONE, UserError
+from launch.errors import EXIT_DONE, Problem, UserError
 from launch.lifecycle.lock import held
 from launch.planning.plan import build_plan
 from launch.redact import Redactor
@@ -26,8 +26,10 @@ from launch.rollout.table import HEADS, markdown, row, text, verdict_line, width
 from launch.rollout.widths import PlannedWidth, plan_widths
 from launch.runtime.folder import Outcome
 from launch.runtime.progress import Display, display_for
+from launch.slurm.ask import slurm_is_here
 from launch.slurm.links import Link, link_problems, run_link, tokenize_link
 from launch.slurm.schedule import Tokenizing, in_turn, tokenizes
+from launch.slurm.submission import refuse_alive
 from launch.slurm.telling import lines
 
 _OF_HYDRA = ("--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i")
@@ -40,6 +42,8 @@ def rollout(line: Line) -> int:
         return compose(taken(line, (*WIDTHS, *SHORT, SUBMIT, "dry_run"))[1], lambda composed: EXIT_DONE)
     request = read_request(line)
     record, config = planned_rollout(request)
+    if request.handing.hands_over:
+        _refuse_jobs(record, request)
     display = display_for(sys.stderr if line.json else sys.stdout)
     with held(record.planned.folder, display.say):
         code = take_widths(record, _this_machine(record, request, display), display, restart=config.restart)
@@ -110,6 +114,19 @@ def take_widths(
     return code
 
 
+def _refuse_jobs(record: Record, request: Request) -> None:
+    """Raises UserError with what keeps widths from being jobs, before any has run."""
+    problems = [problem for width in record.widths for problem in link_problems(width_link(width.planned, request))]
+    if not (request.dry_run or slurm_is_here()):
+        cure = "say it on a login node of the cluster; with submit=all dry_run=true only writes the job folders"
+        problems.append(Problem("no_slurm", "there is no sbatch on this machine", "override submit", cure))
+    if problems:
+        raise UserError(list(dict.fromkeys(problems)))
+    for width in record.widths if not request.dry_run else ():
+        link = width_link(width.planned, request)
+        refuse_alive(link.folder, link.run)
+
+
 def _hand_over(record: Record, request: Request, display: Display) -> int:
     """Make jobs of the widths that were not run here, each to start when the one before has passed, and of the whole
     stage after them. Raises UserError when they are not submitted."""
@@ -119,9 +136,6 @@ def _hand_over(record: Record, request: Request, display: Display) -> int:
     links += [width_link(width.planned, request) for width in left.values()]
     if record.then == Then.run:
         links.append(_whole_link(request.widths[-1], request, record))
-    problems = [problem for link in links for problem in link_problems(link)]
-    if problems:
-        raise UserError(list(dict.fromkeys(problems)))
     steps = in_turn(links, Tokenizing.never)
     ids = hand_over(steps, dry_run=request.dry_run)
     for link, job_id in zip(links, ids, strict=False):

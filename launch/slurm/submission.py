@@ -52,7 +52,7 @@ def submit_all(submissions: Sequence[Submission], say: Callable[[str], None], se
                 for folder in dict.fromkeys([*(folder for folder, _ in one.runs), one.folder]):
                     locks.enter_context(held_file(folder.path / "submit.lock", _being_submitted, say))
                 for folder, run in one.runs:
-                    _refuse_alive(folder, run)
+                    refuse_alive(folder, run)
                 ids.append(_submit(one, [ids[number] for number in one.after], settle))
                 _remember(one, ids[-1])
     except BaseException:
@@ -66,7 +66,8 @@ def _being_submitted(holder: Holder, age: float) -> Problem:
     return Problem("already_submitted", f"another `submit` of this run is at work: {holder}", None, "wait for it")
 
 
-def _refuse_alive(folder: JobFolder, run: Path) -> None:
+def refuse_alive(folder: JobFolder, run: Path) -> None:
+    """Raises UserError (`already_submitted`, `run_is_locked`) for a run that is at work or is going to be."""
     jobs = living(folder)
     if jobs:
         told = "; ".join(str(job) for job in jobs)

@@ -87,10 +87,14 @@ def test_a_sweep_is_an_array(slurm: Cluster, home: Path) -> None:
     assert {path.name for path in (home / "runs" / ".jobs" / "demo" / run.name).glob("job-*.log")} == {f"job-{job}.log"}
 
 
+WIDE = (
+    *("stage=demo", "trainer=trl_sft", "device=cpu", "processes=1,2,2x2", "recipe.per_device_batch_size=4"),
+    *("recipe.max_steps=6", "steps=3", "name=wide", "submit=all", "cluster.cpus_per_rank=1", "--json"),
+)
+
+
 def rollout(slurm: Cluster, home: Path, *more: str) -> dict[str, Any]:
-    words = ["stage=demo", "trainer=trl_sft", "device=cpu", "processes=1,2,2x2", "recipe.per_device_batch_size=4"]
-    words += ["recipe.max_steps=6", "steps=3", "name=wide", "submit=all", "cluster.cpus_per_rank=1", "--json", *more]
-    done = slurm.launch("rollout", *words, cwd=home)
+    done = slurm.launch("rollout", *WIDE, *more, cwd=home)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     check(found)
@@ -111,6 +115,9 @@ def test_a_rollout_stops_at_a_red_width_and_goes_on_from_there(slurm: Cluster, h
     handed = rollout(slurm, home, python)
     assert [width["state"] for width in handed["widths"]] == ["submitted"] * 3 and handed["state"] == "submitted"
     jobs = [width["job_id"] for width in handed["widths"]]
+    refused = slurm.launch("rollout", *WIDE, cwd=home)
+    assert refused.returncode == 2 and "[already_submitted]" in refused.stderr, refused.stderr
+    assert read(home)["state"] in ("submitted", "running")
     logs = [f"demo/{Path(width['folder']).relative_to(home / 'runs' / 'demo')}" for width in handed["widths"]]
     assert slurm.wait(jobs[0], 240) == "COMPLETED", job_log(home, logs[0], jobs[0])
     assert slurm.wait(jobs[1], 120) == "FAILED"

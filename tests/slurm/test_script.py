@@ -191,6 +191,20 @@ def test_without_slurm_submit_says_so_and_dry_run_writes(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "id"),
     [
+        (["submit=rest"], "no_slurm"),
+        (["submit=all", "dry_run=true", "cluster.time='4h'"], "bad_time_limit"),
+    ],
+)
+def test_a_rollout_that_cannot_be_submitted_does_not_begin(words: list[str], id: str, tmp_path: Path) -> None:
+    stage = ("stage=demo", "trainer=trl_sft", "device=cpu", "processes=1,2x1")
+    refused = launch("rollout", *stage, *words, cwd=tmp_path, environ=without_slurm(tmp_path))
+    assert (refused.returncode, f"[{id}]" in refused.stderr) == (2, True), refused.stderr
+    assert not list(tmp_path.rglob("rollout.json"))
+
+
+@pytest.mark.parametrize(
+    ("words", "id"),
+    [
         (["stage=demo", "tokenize_first=maybe"], "bad_value"),
         (["stage=demo", "dry_run=false"], "said_twice"),
         (["stage=demo", "trainer=trl_sft", "tokenize_first=true"], "no_cache_pass"),
