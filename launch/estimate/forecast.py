@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from launch.estimate.memory import SCHEMA_VERSION, MemoryEstimate, estimate_memory
+from launch.estimate.memory import MemoryEstimate, estimate_memory
 from launch.estimate.planned import UnknownMemoryError, planned_setting
 from launch.estimate.remedy import Remedy, remedy_for
 from launch.estimate.setting import MemorySetting
@@ -69,7 +69,6 @@ class Forecast:
     def as_json(self) -> dict[str, Any]:
         card = {"gib": round(self.card.gib, 2), "source": self.card.source} if self.card else None
         return {
-            "schema_version": SCHEMA_VERSION,
             "fit": self.fit.value,
             "why_unknown": self.why or None,
             "card": card,

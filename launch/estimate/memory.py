@@ -34,7 +34,6 @@ from launch.estimate.states import (
 )
 
 GIB = 1 << 30
-SCHEMA_VERSION = 1
 # Shares and sizes that no source tells; docs/memory.md has the measurements behind them.
 FRAGMENTATION = 0.05  # reserved above allocated, of what is allocated beyond the lasting state
 CONTEXT = 0.6 * GIB  # of the CUDA context with its kernels: not torch's, and on the card
@@ -81,7 +80,6 @@ class MemoryEstimate:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "schema_version": SCHEMA_VERSION,
             "total_gib": round(self.total, 2),
             "reserved_gib": round(self.reserved, 2),
             "allocated_gib": round(self.allocated, 2),
