@@ -54,6 +54,7 @@ class GlobalBatches:
     def __init__(self, inner: Any, dealing: Dealing, lengths: Sequence[int]) -> None:
         self.inner, self.dealing, self.lengths = inner, dealing, lengths
         self.balanced = False
+        self.pairs = False  # each sample is a pair of two
         self.began: Callable[[], None] = lambda: None
         self.told: Callable[[Step], None] = lambda step: None
         self.loss_tokens: Sequence[int] | None = None

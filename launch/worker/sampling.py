@@ -64,4 +64,6 @@ def _dealt(accelerator: Any, loader: Any) -> tuple[GlobalBatches, columns.Column
         accumulation=accelerator.gradient_accumulation_steps,
         padded=padded,
     )
-    return GlobalBatches(loader.get_sampler(), dealing, read.padded() if padded else read.tokens()), read
+    batches = GlobalBatches(loader.get_sampler(), dealing, read.padded() if padded else read.tokens())
+    batches.pairs = len(read.halves) == len(columns.PAIRS)
+    return batches, read

@@ -30,6 +30,8 @@ def _balanced(subject: Subject, first: Fed | None, requested: str) -> Finding:
     if first is None or batches.first is None:
         return Finding("balanced", None, "the first micro batch was not seen").judged(requested, None)
     tokens, had = batches.tokens_of(batches.first), first.tokens
+    if batches.pairs and batches.dealing.padded and first.rows == len(batches.first.lengths):
+        tokens //= 2  # the chosen halves alone: concatenated_forward=false (dpo_utils.py:323)
     how = f"the first micro batch of this rank has the {tokens} tokens that were dealt to it"
     if had != tokens:
         how = f"{tokens} tokens were dealt to the first micro batch of this rank, and the model got {had}"

@@ -13,11 +13,11 @@ from launch.worker.evidence.subject import Subject
 from launch.worker.global_batches import Dealing, GlobalBatches
 
 
-def subject_with(*, balanced: bool | None, **more: Any) -> Subject:
+def subject_with(*, balanced: bool | None, padded: bool = False, **more: Any) -> Subject:
     """A run whose loader deals, or (None) has upstream's sampler."""
     batches: Any = range(4)
     if balanced is not None:
-        batches = GlobalBatches(range(4), Dealing(1, 0, 2, 2), [5, 5, 9, 1])
+        batches = GlobalBatches(range(4), Dealing(1, 0, 2, 2, padded), [5, 5, 9, 1])
         batches.balanced = balanced
         list(batches)
     loader = SimpleNamespace(batch_sampler=SimpleNamespace(batch_sampler=SimpleNamespace(sampler=batches)))
@@ -41,6 +41,15 @@ def fed(tokens: int) -> Fed:
 def test_balanced(balanced: bool | None, first: Fed | None, value: str | None, verdict: str) -> None:
     [finding] = look(subject_with(balanced=balanced), first, "true", None)
     assert (finding.what, finding.value, finding.verdict) == ("balanced", value, verdict)
+
+
+@pytest.mark.parametrize(("pairs", "verdict"), [(True, "proven"), (False, "refuted")])
+def test_the_halves_of_pairs_by_themselves(pairs: bool, verdict: str) -> None:
+    subject = subject_with(balanced=True, padded=True)
+    subject.dataloader.batch_sampler.batch_sampler.sampler.pairs = pairs
+    chosen = Fed(frozenset({"input_ids"}), rows=2, tokens=5, padding=0, documents=None)
+    [finding] = look(subject, chosen, "true", None)
+    assert finding.verdict == verdict
 
 
 def test_nothing_is_looked_for_that_nobody_asked_for() -> None:
