@@ -124,6 +124,8 @@ def test_many_nodes_are_rendered_at_once() -> None:
         ("cluster.image=x.sif", "bad_cluster_value"),
         ("cluster.cpus_per_rank=0", "bad_cluster_value"),
         ("cluster.heartbeat=1", "bad_cluster_value"),
+        ("cluster.warn_before=5", "bad_cluster_value"),
+        ("cluster.requeues=-1", "bad_cluster_value"),
         ("cluster.env={HF_TOKEN: hf_abcdefghijklmnopqrstuvwxyzabcdefgh}", "secret_in_job"),
         ("cluster.env={1X: a}", "bad_cluster_value"),
     ],
