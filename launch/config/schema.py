@@ -327,9 +327,9 @@ class RootConfig:
     gates: GatesConfig = field(default_factory=GatesConfig)  # of `rollout`, as the next
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
-    nodes: int = 1  # machines; above 1 for `submit` alone
     tune: TuneConfig = field(default_factory=TuneConfig)
     tuned: TunedConfig | None = None  # what an overlay of `tune` (+tuned=NAME) was measured with
+    nodes: int = 1  # machines; above 1 for `submit` alone
     gpus: int | None = None  # GPUs of a machine; 0: one CPU process; null: 1, or what `device` says
     device: Device | None = None
     processes: int | None = None  # ranks of a machine with device=cpu
