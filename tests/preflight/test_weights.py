@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from launch.estimate.weights import count_parameters, hub_snapshot, weights_of
 from launch.planning.plan import Plan, build_plan
 from launch.preflight.disk import checkpoint_count, disk_has_room
 from launch.preflight.finding import Machine, Verdict
-from launch.estimate.weights import count_parameters, hub_snapshot, weights_of
 from tests.conftest import composed, fixed_machine
 
 
