@@ -49,6 +49,11 @@ def cache_pass(plan: Plan) -> Plan:
     )
 
 
+def only_tokenises(plan: Plan) -> bool:
+    """Whether the plan is such a pass: it loads no model and writes none."""
+    return f"--{_ONLY}" in plan.command
+
+
 def said_data_set(events: str) -> tuple[str, str] | None:
     """What the pass told, from the text of its events.jsonl: ("built" or "hit", the data set's folder)."""
     for line in reversed(events.splitlines()):

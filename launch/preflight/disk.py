@@ -6,6 +6,7 @@ import shutil
 
 from launch.config.schema import Family, Precision
 from launch.estimate.weights import weights_of
+from launch.lifecycle.cache_pass import only_tokenises
 from launch.planning.plan import Plan
 from launch.preflight.finding import Finding, Machine, failed, passed, rule, skipped, warned
 from launch.preflight.folders import existing
@@ -34,6 +35,8 @@ def checkpoint_count(plan: Plan) -> int:
 @rule("disk_full")
 def disk_has_room(plan: Plan, machine: Machine) -> Finding:
     """A disk that fills up takes the checkpoint that is being written with it, hours into the run."""
+    if only_tokenises(plan):
+        return skipped("tokenising writes no model")
     weights = weights_of(plan, machine.environ)
     folder = existing(plan.folder)
     free = shutil.disk_usage(folder).free

@@ -10,6 +10,7 @@ from launch.config.schema import Device, Family, Mode, Precision
 from launch.estimate.forecast import CardMemory, Fit, describe, forecast
 from launch.estimate.states import state_of
 from launch.estimate.weights import weights_of
+from launch.lifecycle.cache_pass import only_tokenises
 from launch.planning.lengths import read_lengths
 from launch.planning.plan import Plan
 from launch.preflight.finding import Finding, Machine, failed, passed, rule, skipped, warned
@@ -46,8 +47,9 @@ def training_state(plan: Plan, parameters: float) -> StateBytes:
 @rule("model_too_big")
 def model_fits(plan: Plan, machine: Machine) -> Finding:
     """A model that can't fit is loaded for minutes on every card before it says so."""
-    if any(plan.flags[name].value for name in _ADAPTERS if name in plan.flags):
-        return skipped("an adapter is trained: no estimate")
+    adapter = any(plan.flags[name].value for name in _ADAPTERS if name in plan.flags)
+    if adapter or only_tokenises(plan):
+        return skipped("an adapter is trained: no estimate" if adapter else "tokenising loads no model")
     weights = weights_of(plan, machine.environ)
     if weights is None:
         return skipped(f"the size of {plan.inputs.model.reference} is not known here")

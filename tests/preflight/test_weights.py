@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from launch.estimate.weights import count_parameters, hub_snapshot, weights_of
+from launch.lifecycle.cache_pass import cache_pass
 from launch.planning.plan import Plan, build_plan
 from launch.preflight.disk import checkpoint_count, disk_has_room
 from launch.preflight.finding import Machine, Verdict
+from launch.preflight.memory import model_fits
 from tests.conftest import composed, fixed_machine
 
 
@@ -74,3 +76,11 @@ def test_a_disk_too_small_for_model_and_checkpoints_fails(tmp_path: Path) -> Non
     assert "4 checkpoints of" in found.facts and found.cure and "flags.keep_last_n_checkpoints=1" in found.cure
     small = disk_has_room.inspect(planned(tmp_path, "stage=sft", "model.shape.parameters=1e6"), machine)
     assert small.verdict == Verdict.passed
+
+
+def test_tokenising_needs_no_room_for_the_model(tmp_path: Path) -> None:
+    machine = Machine({"HOME": str(tmp_path)})
+    plan = planned(tmp_path, "stage=sft", "gpus=0", "model.shape.parameters=1e15")
+    assert [rule.inspect(plan, machine).verdict for rule in (model_fits, disk_has_room)] == [Verdict.fail] * 2
+    only = cache_pass(plan)
+    assert [rule.inspect(only, machine).verdict for rule in (model_fits, disk_has_room)] == [Verdict.skipped] * 2
