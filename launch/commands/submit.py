@@ -98,7 +98,7 @@ def say(text: str) -> None:
 
 
 def _request(line: Line) -> _Request:
-    """Raises UserError (`bad_value`, `submit_conflict`, `said_twice`)."""
+    """Raises UserError (`bad_value`, `submit_conflict`, `not_in_pipeline`, `said_twice`)."""
     own, kept = taken(line, _OWN)
     dry = own.get("dry_run", "false").lower()
     if dry not in ("true", "false"):
@@ -113,6 +113,15 @@ def _request(line: Line) -> _Request:
         if key in [override_key(word) for word in kept.overrides] and (stages or key == "detach"):
             cure = "leave it out" if key == "detach" else "the pipeline says it"
             problems.append(Problem("submit_conflict", f"'submit' decides {key} itself", f"override {key}", cure))
+    for word in kept.overrides:
+        stage = re.match(r"(\w+):[^=]+=", word)
+        if stage and stage[1] not in stages:
+            cure = (
+                f"the pipeline has {', '.join(stages)}" if stages else "that is for pipeline=STAGE,STAGE; leave it out"
+            )
+            problems.append(
+                Problem("not_in_pipeline", f"{stage[1]} is no stage of this submission", f"override {word}", cure)
+            )
     if stages and line.multirun:
         problems.append(
             Problem("submit_conflict", "a pipeline has one value of each key", "--multirun", "leave it out")
