@@ -162,6 +162,10 @@ def _composed(config: DictConfig) -> Composed:
     return Composed(typed, {str(key): value for key, value in plain.items()}, origins)
 
 
+# Hydra says it in one way where there are overlays, OmegaConf in another where there are none
+_TUNED_ALONE = Problem("tuned_is_added", "a stage has no tuned= to replace", "override tuned", "say +tuned=NAME")
+
+
 def _explain(error: Exception, line: Line) -> Problem:
     """One sentence for what Hydra or OmegaConf raised; see the tests for what each of them says."""
     if isinstance(error, OverrideParseException):
@@ -181,7 +185,7 @@ def _explain(error: Exception, line: Line) -> Problem:
         return Problem("no_stage", f"'{line.verb}' needs a stage", None, f"say stage=NAME; there are {stages}")
     if "You must specify" in first and line.words:
         return Problem("incomplete", first, None, "the stage file has to choose it, or the command line")
-    return Problem("bad_config", first)
+    return _TUNED_ALONE if first.startswith("Could not override 'tuned'") else Problem("bad_config", first)
 
 
 def _explain_value(error: OmegaConfBaseException) -> Problem:
@@ -193,6 +197,8 @@ def _explain_value(error: OmegaConfBaseException) -> Problem:
         return Problem("unknown_key", f"there is no key '{key}'", None, _nearest_key(parent, name, siblings))
     if type(error).__name__ == "MissingMandatoryValue":
         return Problem("missing_value", f"'{key}' has no value", None, "the stage file has to say it, or an override")
+    if key == "tuned":
+        return _TUNED_ALONE
     return Problem("bad_value", f"{key}: {text}" if key and key not in text else text)
 
 

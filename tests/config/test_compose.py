@@ -23,6 +23,7 @@ MISTAKES = {
     "stage=sft recipe.packing=flaten": r"recipe.packing: Invalid value 'flaten'.*none, flatten, bins.*\[bad_value\]",
     "stage=sft data.fraction=${nope}": r"Interpolation key 'nope' not found \[bad_value\]",
     "stage=sft name=a=b": r"override name=a=b: .*; quote the value.*\[unreadable_override\]",
+    "stage=sft tuned=mine": r"override tuned: .*; say \+tuned=NAME \[tuned_is_added\]",
 }
 
 
@@ -52,6 +53,15 @@ def test_the_users_folder_is_searched_first(monkeypatch: pytest.MonkeyPatch, tmp
     assert composed("stage=mine").config.recipe.seed == 77
     assert composed("stage=dpo").config.recipe.seed == 78
     assert composed("stage=sft").config.recipe.seed == 8
+
+
+def test_an_overlay_is_added_where_there_are_some(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "mine.yaml").write_text("# @package _global_\nrecipe:\n  seed: 77\n", encoding="utf-8")
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
+    assert composed("stage=sft", "+tuned=mine").config.recipe.seed == 77
+    with pytest.raises(UserError, match=r"say \+tuned=NAME \[tuned_is_added\]"):
+        composed("stage=sft", "tuned=mine")
 
 
 def test_a_users_folder_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
