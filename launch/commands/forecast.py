@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from launch.commands.interpreter import package_folders, trainer_python
 from launch.config.schema import Device
+from launch.errors import Problem, UserError
 from launch.estimate.cards import card_named
 from launch.estimate.forecast import CardMemory, Forecast, forecast
 from launch.planning.lengths import read_lengths
@@ -27,9 +28,14 @@ def forecast_here(plan: Plan, environ: Mapping[str, str]) -> Forecast | None:
 
 def card_memory(plan: Plan, environ: Mapping[str, str]) -> CardMemory | None:
     """The memory of the cards that the plan is for: what cluster.gpu_memory says; of the smallest card that nvidia-smi
-    shows here; what the data sheet of cluster.gpu_type says. None when nothing tells."""
+    shows here; what the data sheet of cluster.gpu_type says. None when nothing tells. Raises UserError
+    (`bad_cluster_value`) for a number that is no memory."""
     cluster = plan.config.cluster
     if cluster.gpu_memory is not None:
+        if not 0 < cluster.gpu_memory < float("inf"):
+            message = f"cluster.gpu_memory={cluster.gpu_memory:g} is no card's memory"
+            cure = "say the GiB of one GPU, as 79.6, or leave it out"
+            raise UserError(Problem("bad_cluster_value", message, "cluster.gpu_memory", cure))
         return CardMemory(cluster.gpu_memory, "cluster.gpu_memory")
     sizes = [(gpu.total, gpu.name) for gpu in find_gpus(environ).seen if gpu.total]
     if sizes:

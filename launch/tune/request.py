@@ -29,9 +29,11 @@ def read_request(line: Line) -> Line:
 def check_numbers(tune: TuneConfig) -> None:
     """Raises UserError (`bad_steps`, `bad_value`)."""
     problems = []
-    if tune.steps < 1 or tune.skip < 0:
-        message = f"steps={tune.steps} measures nothing"
-        problems.append(Problem("bad_steps", message, "tune.steps", "say 3 or more; the first ones do not count"))
+    if tune.skip < 0:
+        problems.append(Problem("bad_steps", f"skip={tune.skip} is no number of steps", "tune.skip", "say 2"))
+    elif tune.steps <= tune.skip:
+        message = f"steps={tune.steps} measures nothing: the first {tune.skip} do not count"
+        problems.append(Problem("bad_steps", message, "tune.steps", f"say {tune.skip + 1} or more; 8 is the default"))
     if tune.probes < 1:
         message = f"probes={tune.probes} measures nothing"
         problems.append(Problem("bad_value", message, "tune.probes", "say 1 or more, or dry_run=true"))

@@ -93,3 +93,17 @@ def test_a_model_that_fits_nowhere_is_refused(words: list[str], capsys: pytest.C
 def test_a_model_of_an_unknown_shape_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     Path("model/config.json").write_text('{"model_type": "frobnicator"}', encoding="utf-8")
     assert refusal(words, capsys).endswith("[unknown_shape]")
+
+
+@pytest.mark.parametrize("size", ["0", "-1"])
+def test_a_card_without_memory_is_refused(words: list[str], size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal([*words[:-1], f"cluster.gpu_memory={size}"], capsys)
+    assert f"cluster.gpu_memory={size} is no card's memory" in said and said.endswith("[bad_cluster_value]")
+
+
+@pytest.mark.parametrize(("number", "cure"), [("steps=2", "say 3 or more"), ("tune.skip=8", "say 9 or more")])
+def test_steps_of_which_none_counts(
+    words: list[str], number: str, cure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal([*words, number], capsys)
+    assert "measures nothing" in said and cure in said and said.endswith("[bad_steps]")
