@@ -157,7 +157,7 @@ def _modes(plan: Plan, installed: Collection[str], left_out: list[str]) -> tuple
     kept = [mode for mode in found if _masters(replace(plan.parallel, mode=mode), plan.config.trainer) == masters]
     dropped = ", ".join(mode.value for mode in found if mode not in kept)
     if dropped:
-        what = "keeps none" if masters else "keeps fp32 master weights"
+        what = "keeps no fp32 master weights" if masters else "keeps fp32 master weights"
         left_out.append(f"{dropped}: it {what}, and {own.value} {'does' if masters else 'has none'}")
     return tuple(kept)
 
