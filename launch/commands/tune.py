@@ -160,7 +160,7 @@ def _lengths(plan: Plan, composed: Composed, display: Display) -> Lengths | None
 def _search(record: Record, request: Line, display: Display) -> int:
     redactor = Redactor(os.environ)
     elsewhere = measured_elsewhere(record.folder, record.card, record.versions)
-    if elsewhere:
+    if elsewhere and not record.dry_run:
         display.say(f"what an earlier call measured is run again: {elsewhere}")
     restart = record.plan.config.restart or elsewhere is not None
     skip = record.plan.config.tune.skip

@@ -5,6 +5,7 @@ In place on a terminal, as plain lines elsewhere. Both take the run's news as th
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TextIO
@@ -128,7 +129,10 @@ class PlainDisplay:
         """Plain lines stay as they are."""
 
     def say(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        try:
+            print(text, file=self._stream, flush=True)
+        except BrokenPipeError:  # the reader went away, as `head` does: what runs goes on, and its folder has it all
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
     def close(self) -> None:
         self._flush()

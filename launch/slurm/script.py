@@ -72,7 +72,7 @@ def render(job: Job) -> str:
         before=before,
         written_by=job.written_by,
         cwd=shlex.quote(job.cwd) if job.cwd else "",
-        srun=[shlex.quote(word) for word in _srun(job)],
+        srun=_srun(job),
         command=shlex.join(command),
         words=[shlex.quote(word) for word in job.words],
     )
@@ -120,12 +120,12 @@ def _before(job: Job) -> list[str]:
 def _srun(job: Job) -> list[str]:
     """`--mpi=none`: nothing here is MPI's, and a cluster's default plugin may not work. Since 22.05 srun does not take
     --cpus-per-task from the job. The nodes end together, so that one that lags far behind hangs."""
-    words = ["--mpi=none", "--kill-on-bad-exit=1", "--wait=120"]
+    words = ["--mpi=none", "--kill-on-bad-exit=1", "--wait=120"]  # as the shell reads them
     if job.cluster.cpus_per_rank is not None:
-        words.append(f"--cpus-per-task={job.cluster.cpus_per_rank * job.width.local}")
+        words.append('--cpus-per-task="$SLURM_CPUS_PER_TASK"')  # the job's own, whatever sbatch was told by hand
     if job.cluster.container == Container.pyxis:
-        words.append(f"--container-image={job.cluster.image}")
-        words += [f"--container-mounts={','.join(job.cluster.mounts)}"] if job.cluster.mounts else []
+        words.append(shlex.quote(f"--container-image={job.cluster.image}"))
+        words += [shlex.quote(f"--container-mounts={','.join(job.cluster.mounts)}")] if job.cluster.mounts else []
     return words
 
 

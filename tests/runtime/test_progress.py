@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 
 from launch.runtime.events import Event
 from launch.runtime.progress import LiveDisplay, Pace, PlainDisplay, display_for, duration
@@ -87,3 +88,12 @@ def test_a_warning_is_shown() -> None:
     display = PlainDisplay(out)
     display.show(Event("warning", 0.0, 1, {"message": "slow disk"}))
     assert out.getvalue() == "warning (rank 1): slow disk\n"
+
+
+def test_a_reader_that_went_away_stops_nothing() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream:
+        display = PlainDisplay(stream)
+        display.say("nobody reads this")
+        display.say("nor this")
