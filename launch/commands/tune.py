@@ -28,6 +28,8 @@ from launch.measure.setting import setting_in
 from launch.planning.lengths import Histogram, Lengths, read_lengths
 from launch.planning.plan import Plan, build_plan
 from launch.planning.tuned import PACKAGES
+from launch.preflight.gpus import enough_gpus
+from launch.preflight.rules import inspect
 from launch.prepare import prepare
 from launch.redact import Redactor
 from launch.runtime.progress import Display, display_for
@@ -78,6 +80,13 @@ def tune(line: Line) -> int:
     if line.json:
         print((record.folder / "tune.json").read_text(encoding="utf-8"), end="")
     return code
+
+
+def _refuse_too_few_gpus(plan: Plan) -> None:
+    """Before anything is tokenised for probes that could not start. Raises UserError."""
+    problems = [found.problem() for found in inspect(plan, [enough_gpus]) if found.stops]
+    if problems:
+        raise UserError(problems)
 
 
 def _begin(name: str, composed: Composed, plan: Plan, display: Display) -> Record:
@@ -150,6 +159,7 @@ def _lengths(plan: Plan, composed: Composed, display: Display) -> Lengths | None
     tokenises = tokenized_folder(plan) is not None and plan.config.trainer.family == Family.open_instruct
     if not tokenises or composed.config.tune.dry_run:
         return None
+    _refuse_too_few_gpus(plan)
     display.say("tokenising first: the predictions need the data's lengths")
     if build_cache(plan, composed, Redactor(os.environ), display) != EXIT_DONE:
         message = "the data could not be tokenised"

@@ -107,3 +107,12 @@ def test_steps_of_which_none_counts(
 ) -> None:
     said = refusal([*words, number], capsys)
     assert "measures nothing" in said and cure in said and said.endswith("[bad_steps]")
+
+
+def test_gpus_that_are_not_here_are_missed_before_anything_is_tokenised(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert main(["tune", *words]) == 2
+    shown = capsys.readouterr()
+    assert "[too_few_gpus]" in shown.err and "tokenising first" not in shown.out
