@@ -24,6 +24,11 @@ from launch.runtime.runs import command_for, find_runs, resolve_run, run_name
 from tests.runtime.records import write_run
 
 ROOT = Path(__file__).parents[2]
+AT_A_TERMINAL = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control has its background ignore it
+runpy.run_module("launch", run_name="__main__", alter_sys=True)
+"""
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -144,7 +149,7 @@ def test_ctrl_c_ends_the_following_and_stop_ends_the_run(runs: Path) -> None:
     assert holder.stdout is not None
     try:
         assert holder.stdout.readline() == "held\n"
-        argv = [sys.executable, "-m", "launch", "logs", "gpu8", "--follow", f"runs={runs}"]
+        argv = [sys.executable, "-c", AT_A_TERMINAL, "logs", "gpu8", "--follow", f"runs={runs}"]
         follower = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert follower.stdout is not None
         assert follower.stdout.readline() == "importing the trainer\n"

@@ -74,7 +74,7 @@ def test_an_older_commit_in_words_and_as_json(history: Path) -> None:
     assert content["unreadable"]["olmo_core_finetune"]["id"] == "trainer_script_missing"
     assert {"kind": "removed", "flag": "cp_degree"} in content["changes"]["dpo"]
     broken = {problem["id"] for problem in content["breaks"]}
-    assert broken == {"stale_allowlist", "trainer_script_missing"}
+    assert broken == {"patch_source_changed", "stale_allowlist", "trainer_script_missing"}
 
 
 def test_the_oldest_commit_names_the_yaml_line_and_the_old_name(history: Path) -> None:

@@ -105,8 +105,8 @@ from launch.slurm.signals import NodeSignals
 signals = NodeSignals(lambda: print("warned", flush=True))
 with signals.heard():
     child = subprocess.Popen(["sleep", "60"])
-    print(child.pid, flush=True)
     try:
+        print(child.pid, flush=True)
         while True:
             time.sleep(0.1)
     except SystemExit as end:
