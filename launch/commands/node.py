@@ -29,6 +29,7 @@ from launch.runtime.progress import Display, display_for
 from launch.runtime.supervise import Execution, supervise
 from launch.slurm.allocation import Allocation, this_allocation
 from launch.slurm.jobs import JobFolder
+from launch.slurm.looks import Looks
 from launch.slurm.peers import Lost, Peers, nodes_said
 from launch.slurm.port import rendezvous_port
 from launch.slurm.requeue import cancel, claim, remember, requeue
@@ -240,6 +241,7 @@ def _share(task: _Task, plan: Plan, signpost: Signpost) -> Execution:
         watched = replace(watched, guards=blind)
     place = Place(here.node_rank, signpost.host, signpost.port)
     share = replace(execution(plan), argv=filled(signpost.command, place), ranks=ranks, oversight=watched)
+    share = replace(share, elsewhere=Looks(task.attempt, here.node_rank, here.hosts))
     return replace(share, stop_after=None if here.node_rank else steps, enough=task.enough if steps else None)
 
 
@@ -258,7 +260,7 @@ def _ended(task: _Task, outcome: Outcome) -> Outcome:
         return _instead(outcome, EXIT_FAILED, task.told(lost))
     if task.signals.time_is_up and outcome.exit_code in (EXIT_FAILED, EXIT_INTERRUPTED):
         return _instead(outcome, EXIT_INTERRUPTED, _TIME_IS_UP)
-    blamed = f"node {task.here.host} "  # those that only say that this one failed
+    blamed = (f"node {task.here.host} ", OWN)  # those that only say that this one failed, or were ended because of it
     failures = {rank: cause for rank, cause in task.peers.failures().items() if not cause.startswith(blamed)}
     others = nodes_said(failures, task.here.hosts)
     return replace(outcome, detail=(*outcome.detail, *others)) if others else outcome

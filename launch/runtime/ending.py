@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
@@ -99,7 +100,7 @@ def end_lines(outcome: Outcome, end: End, folder: RunFolder) -> list[str]:
         by = f" by a guard: {outcome.cause} [{outcome.cause_id}]" if outcome.guard else f": {outcome.cause}"
         lines = [f"stopped {_place(outcome)}{by}", *detail, *end.notes]
         if outcome.stacks:
-            lines.append(f"stacks: {', '.join(outcome.stacks)}")
+            lines.append(f"stacks: {', '.join(dict.fromkeys(str(Path(file).parent) for file in outcome.stacks))}")
     else:
         lines = [f"the run failed {_place(outcome)}: {outcome.cause}", *detail]
         if outcome.cure:

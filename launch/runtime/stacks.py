@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
@@ -28,6 +29,18 @@ class Stacks:
 
     files: tuple[Path, ...]
     summary: tuple[str, ...]
+
+
+class Elsewhere(Protocol):
+    """The other nodes of a run. The first node asks and then takes the answers; any other is asked, and answers."""
+
+    def ask(self) -> None: ...
+
+    def answers(self) -> Stacks: ...
+
+    def asked(self) -> bool: ...
+
+    def answer(self, stacks: Stacks) -> None: ...
 
 
 def dump_stacks(processes: Mapping[int, psutil.Process], ranks: Sequence[int], folder: Path) -> Stacks:

@@ -34,6 +34,7 @@ from launch.runtime.observe import Observer
 from launch.runtime.oversight import Oversight
 from launch.runtime.processes import end_by_run_id
 from launch.runtime.progress import Display
+from launch.runtime.stacks import Elsewhere
 from launch.runtime.streams import Channel, Pump
 from launch.runtime.watch import Watch
 
@@ -56,7 +57,7 @@ class Execution:
     `oversight`: the guards, and what they and the cures need to know of the plan. `stop_after`: the logged step after
     which the run is ended, and done: it has then measured enough, and leaves no model. `seconds`: the same after so
     much time, whatever was logged. `enough`: a file that all nodes of a run see: the one that counts the steps makes it
-    when it has enough, before it ends its ranks, and the others end theirs.
+    when it has enough, before it ends its ranks, and the others end theirs. `elsewhere`: the other nodes of the run.
     """
 
     argv: tuple[str, ...]
@@ -71,6 +72,7 @@ class Execution:
     stop_after: int | None = None
     seconds: float | None = None
     enough: Path | None = None
+    elsewhere: Elsewhere | None = None
 
 
 class _Nanny:
@@ -206,7 +208,9 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, redact
     run_id = uuid.uuid4().hex
     channel = Channel.create(Path(tempfile.mkdtemp(prefix="launch-")), execution.ranks)
     nanny: _Nanny | None = None
-    watch = Watch(execution.oversight, folder.stacks, lambda: nanny is not None and nanny.halt())
+    watch = Watch(
+        execution.oversight, folder.stacks, lambda: nanny is not None and nanny.halt(), elsewhere=execution.elsewhere
+    )
     observer = Observer(execution.trainer, execution.ranks, folder.metrics, folder.events, redactor, watcher=watch)
     reading, writing = os.pipe()
     pump = Pump(channel, reading, folder.logs, redactor, observer)

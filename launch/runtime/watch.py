@@ -6,6 +6,7 @@ can delay it.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -21,7 +22,7 @@ from launch.guards.verdict import Verdict
 from launch.lifecycle.checkpoints import Checkpoint, find_checkpoints
 from launch.runtime.oversight import Oversight
 from launch.runtime.space import free_bytes, saved
-from launch.runtime.stacks import Stacks, dump_stacks
+from launch.runtime.stacks import Elsewhere, Stacks, dump_stacks
 
 _TICK = 0.5  # seconds
 _DISK_EVERY = 5.0
@@ -32,16 +33,20 @@ _SHOWS_STACKS = ("stall", "dead_rank")
 class Watch:
     """`see` takes facts from any thread. `verdict`: what ended the run, or None; `in_time` False: it had ended already.
 
-    `end` asks for the end of every process and says whether that still made sense. `news` are sentences to show.
+    `end` asks for the end of every process and says whether that still made sense. `elsewhere`: of a run on several
+    nodes, whose ranks are looked at together. `news` are sentences to show.
     """
 
-    def __init__(self, oversight: Oversight, stacks: Path, end: Callable[[], bool]) -> None:
+    def __init__(
+        self, oversight: Oversight, stacks: Path, end: Callable[[], bool], elsewhere: Elsewhere | None = None
+    ) -> None:
         self.verdict: Verdict | None = None
         self.in_time = False
         self.stacks: Stacks | None = None
         self.news: deque[str] = deque(maxlen=1000)
         self.verdicts: deque[Verdict] = deque(maxlen=1000)
-        self._oversight, self._folder, self._end = oversight, stacks, end
+        self._oversight, self._folder, self._end, self._elsewhere = oversight, stacks, end, elsewhere
+        self._answered = False
         self._panel = Panel(oversight.guards, oversight.setup, oversight.allow)
         self._facts: queue.SimpleQueue[Fact | None] = queue.SimpleQueue()
         self._processes: dict[int, psutil.Process] = {}
@@ -117,6 +122,10 @@ class Watch:
         if now - self._measured >= _DISK_EVERY:
             self._measured = now
             self._measure(now)
+        if self._elsewhere is not None and not self._answered and self._elsewhere.asked():
+            self._answered = True
+            with contextlib.suppress(OSError):  # the node that asked says then that there was no answer
+                self._elsewhere.answer(self._look())
         self._judge(Tick(now))
 
     def _measure(self, now: float) -> None:
@@ -143,9 +152,23 @@ class Watch:
         first = "looking where every rank is, then " if verdict.guard in _SHOWS_STACKS and not verdict.failed else ""
         self.news.append(f"guard {verdict.guard}: {first}ending every process of this run")
         if verdict.guard in _SHOWS_STACKS and not verdict.failed:
-            living = {rank: process for rank, process in self._processes.items() if _lives(process)}
-            self.stacks = dump_stacks(living, self._oversight.setup.ranks, self._folder)
+            self.stacks = self._look_everywhere()
         self.in_time = self._end()
+
+    def _look_everywhere(self) -> Stacks:
+        try:
+            if self._elsewhere is None:
+                return self._look()
+            self._elsewhere.ask()
+            here, others = self._look(), self._elsewhere.answers()
+        except OSError as error:  # a disk that is full
+            return Stacks((), (f"no stacks: {error}",))
+        return Stacks((*here.files, *others.files), (*here.summary, *others.summary))
+
+    def _look(self) -> Stacks:
+        """Where this node's ranks are."""
+        living = {rank: process for rank, process in self._processes.items() if _lives(process)}
+        return dump_stacks(living, self._oversight.setup.ranks, self._folder)
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from launch.errors import UserError
 from launch.slurm.ask import ask
 from launch.slurm.jobs import JobFolder, living
 from launch.slurm.submission import Submission, submit_all
+from tests.runtime.fake import script
 from tests.slurm.cluster import Cluster, environment, launch, until
 from tests.slurm.stand_ins import ON_TWO, SLEEPS, STAGE, asked, log, sleepers
 
@@ -51,6 +54,31 @@ def test_two_jobs_of_a_node_and_scancel_leaves_nothing(slurm: Cluster, home: Pat
     for job in jobs:
         assert slurm.wait(job, 60) == "CANCELLED"
     until(lambda: not sleepers(slurm), 30)
+
+
+def test_a_stall_is_looked_at_on_every_node(slurm: Cluster, home: Path) -> None:
+    """Node 0's guard has the clock; where the ranks of the other nodes are is what says which of them hangs."""
+    hangs = """
+    event("phase", phase="import", pid=os.getpid())
+    def waits_for_the_others(): time.sleep(600)
+    def reads_a_dead_disk(): time.sleep(600)
+    (reads_a_dead_disk if RANK else waits_for_the_others)()
+    """
+    program = script(home, hangs)
+    does = f"RANK=$rank exec {sys.executable} {shlex.quote(str(program))}"
+    words = asked(home, "stalls", does, *ON_TWO, "guards.stall.importing=4")
+    [job] = slurm.submit(*words, cwd=home)
+    assert slurm.wait(job, 90) == "FAILED", log(home, "stalls")
+    run = home / "runs" / "demo" / "stalls"
+    failed = json.loads((run / "FAILED").read_text())
+    assert failed["cause_id"] == "stall" and failed["exit_code"] == 3, failed
+    if any("could not be looked at" in line for line in failed["detail"]):
+        pytest.skip("py-spy may not look into other processes here")
+    assert any(line.startswith("rank 0 is in waits_for_the_others (trainer.py:") for line in failed["detail"]), failed
+    assert any(line.startswith("rank 1 is in reads_a_dead_disk (trainer.py:") for line in failed["detail"]), failed
+    assert not any("interrupted" in line for line in failed["detail"]), failed
+    assert failed["stacks"] == [str(run / "stacks" / "rank-0.txt"), str(run / "nodes" / "1" / "stacks" / "rank-1.txt")]
+    assert "reads_a_dead_disk" in Path(failed["stacks"][1]).read_text()
 
 
 def test_a_node_that_dies_takes_the_job_down(slurm: Cluster, home: Path) -> None:
