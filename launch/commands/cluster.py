@@ -32,10 +32,11 @@ def cluster(words: list[str]) -> int:
     if len(said.names) != 1 or not re.fullmatch(r"[\w.-]+", said.names[0]):
         raise UserError(Problem("usage", "'cluster' takes one name, of letters and digits", "command line", USAGE))
     path = None if printing else _path(said.names[0])
-    ask(["sinfo", "--noheader"])  # raises where there is no Slurm, or it is silent
+    answer = ask(["sinfo", "--noheader"])  # raises where there is no Slurm, or it is silent
     there = partitions() or []
     if not there:
-        raise UserError(Problem("slurm_silent", "sinfo tells no partition", None, "ask the cluster's admins"))
+        message = f"sinfo tells no partition{f': {answer.words}' if answer.status else ''}"
+        raise UserError(Problem("slurm_silent", message, None, "ask the cluster's admins"))
     asked = said.options.get("--partition")
     chosen = next((one for one in there if one.name == asked), None) if asked else choose(there)
     if chosen is None:

@@ -14,7 +14,7 @@ from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
 from launch.lifecycle.lock import Holder, holder_of, lock_path, this_process
 from launch.runtime.runs import resolve_run, run_name
 from launch.slurm.ask import ask
-from launch.slurm.jobs import jobs_of
+from launch.slurm.jobs import jobs_of, known_ids
 from launch.slurm.queue import QueuedJob, user_jobs
 from launch.slurm.standing import job_folder_of, job_folders
 
@@ -36,9 +36,10 @@ def stop(words: list[str]) -> int:
     try:
         jobs = _living_jobs(folder, said.runs)
     except UserError:
-        if held is None or held[0].machine != this_process().machine:
+        here = held is not None and held[0].machine == this_process().machine
+        if not here and _was_submitted(folder, said.runs):
             raise
-        jobs = []  # Slurm is silent, and the launcher is on this machine
+        jobs = []  # Slurm is silent, and the launcher is on this machine, or there never was a job
     if jobs:
         return _cancel(folder, said.runs, jobs)
     if held is None:
@@ -51,6 +52,11 @@ def _living_jobs(folder: Path, runs: Path) -> list[QueuedJob]:
     if job_folder is None or shutil.which("squeue") is None:
         return []
     return [job for job in jobs_of(job_folder, user_jobs(patient=True)) if job.lives]
+
+
+def _was_submitted(folder: Path, runs: Path) -> bool:
+    job_folder = job_folder_of(folder, runs)
+    return job_folder is not None and bool(known_ids(job_folder))
 
 
 def _cancel(folder: Path, runs: Path, jobs: list[QueuedJob]) -> int:

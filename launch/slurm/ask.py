@@ -19,6 +19,8 @@ _PASSING = re.compile(
     r"|resource temporarily unavailable|slurm temporarily unable|controller is unavailable|munge",
     re.IGNORECASE,
 )
+# what they say where no cluster is configured: another try does not help
+_NOWHERE = re.compile(r"could not establish a configuration source|dns srv lookup failed", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class Answer:
     def passing(self) -> bool:
         """Whether another try may help."""
         return self.status is None or (self.status != 0 and bool(_PASSING.search(self.error)))
+
+    @property
+    def silent(self) -> bool:
+        """Whether there was no controller to answer."""
+        return self.passing or (self.status != 0 and bool(_NOWHERE.search(self.error)))
 
     @property
     def words(self) -> str:
@@ -65,15 +72,16 @@ def ask_once(argv: Sequence[str], timeout: float = TIMEOUT) -> Answer:
 def ask(argv: Sequence[str], timeout: float = TIMEOUT) -> Answer:
     """Ask something that changes nothing, again while Slurm is busy.
 
-    Raises UserError (`no_slurm`; `slurm_silent` when it never answers).
+    Raises UserError (`no_slurm`; `slurm_silent` when it never answers, or no cluster is configured).
     """
     answer = ask_once(argv, timeout)
     for pause in _PAUSES:
         if not answer.passing:
-            return answer
+            break
         time.sleep(pause)
         answer = ask_once(argv, timeout)
-    if answer.passing:
+    if answer.silent:
         message = f"Slurm does not answer {argv[0]}: {answer.words}"
-        raise UserError(Problem("slurm_silent", message, None, "nothing was submitted; try again, or ask its admins"))
+        cure = "try again, or ask its admins" if answer.passing else "do this on a login node of the cluster"
+        raise UserError(Problem("slurm_silent", message, None, cure))
     return answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,49 @@ def test_a_sweep_is_an_array(slurm: Cluster, home: Path) -> None:
         assert json.loads((run / "FAILED").read_text())["exit_code"] != 0
         assert str(run) in job_log(home, f"demo/{run.name}", job)
     assert {path.name for path in (home / "runs" / ".jobs" / "demo" / run.name).glob("job-*.log")} == {f"job-{job}.log"}
+
+
+# an sbatch that takes the first job, and not the next one
+ONE_ONLY = """#!/bin/bash
+case " $* " in *" --test-only "*) exec {real} "$@" ;; esac
+if [ -e {folder}/taken ]; then echo "sbatch: error: Batch job submission failed: Job violates QOS policy" >&2; exit 1; fi
+touch {folder}/taken
+exec {real} "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("submit", "--multirun", "recipe.seed=1,2", "nodes=1,2", "cluster.array_limit=1"),
+        ("rollout", "processes=1,2", "device=cpu", "submit=all", "steps=3", "recipe.max_steps=6", "name=half"),
+        ("submit", "pipeline=demo,demo_dpo", "demo_dpo:trainer=trl_dpo", "name=half"),
+    ],
+    ids=["arrays", "rollout", "pipeline"],
+)
+def test_what_slurm_stops_half_way_leaves_no_job(
+    slurm: Cluster, home: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    before = set(slurm.ask("squeue", "-h", "-o", "%A").split())
+    real = shutil.which("sbatch", path=slurm.environ["PATH"])
+    wrapper = tmp_path / "sbatch"
+    wrapper.write_text(ONE_ONLY.format(real=real, folder=tmp_path))
+    wrapper.chmod(0o755)
+    stage = ["demo:trainer=trl_sft" if "pipeline=demo,demo_dpo" in words else "trainer=trl_sft"]
+    stage += [] if "pipeline=demo,demo_dpo" in words else ["stage=demo"]
+    path = f"{tmp_path}:{slurm.environ['PATH']}"
+    # a job for later: it must not have begun when it is cancelled
+    options = "cluster.options=['--begin=now+600']"
+    done = slurm.launch(*words, *stage, "cluster.cpus_per_rank=1", options, cwd=home, PATH=path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "[sbatch_refused]" in done.stderr and "Job violates QOS policy" in done.stderr
+    assert ", submitted before that" in done.stderr, done.stderr
+    assert (tmp_path / "taken").exists()
+    until(lambda: set(slurm.ask("squeue", "-h", "-o", "%A").split()) <= before, 30)
+    # nothing is in the way of another try
+    again = slurm.launch(*words, *stage, "cluster.cpus_per_rank=1", options, "--json", cwd=home)
+    assert again.returncode == 0, again.stdout + again.stderr
+    slurm.ask("scancel", *(set(slurm.ask("squeue", "-h", "-o", "%A").split()) - before))
 
 
 WIDE = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,12 @@ def test_what_cannot_be_drafted(words: list[str], id: str, tmp_path: Path, monke
     monkeypatch.delenv("LAUNCH_CONFIG_DIR", raising=False)
     with pytest.raises(UserError, match=id):
         cluster(words)
+
+
+def test_what_sinfo_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    binary = tmp_path / "sinfo"
+    binary.write_text("#!/bin/sh\necho 'sinfo: error: Invalid user id' >&2; exit 1\n")
+    binary.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(UserError, match="sinfo tells no partition: Invalid user id"):
+        cluster(["x", "--print"])

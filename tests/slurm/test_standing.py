@@ -19,6 +19,7 @@ from launch.lifecycle.lock import held
 from launch.redact import Redactor
 from launch.runtime.folder import Outcome, RunFolder
 from launch.slurm.durations import seconds_of
+from launch.slurm.ask import ask
 from launch.slurm.jobs import JobFolder, jobs_of, known_ids
 from launch.slurm.queue import QueuedJob, user_jobs
 from launch.slurm.standing import all_standings, job_folder_of, run_standing
@@ -211,6 +212,21 @@ def test_a_silent_slurm_is_said_and_not_fatal(
     assert " ".join(shown.out.splitlines()[1].split()).startswith("sft/waits submitted")
     with pytest.raises(UserError, match="slurm_silent"):
         stop(["waits"])
+    with pytest.raises(UserError, match="not_running"):
+        stop(["rendered"])  # of which there never was a job
+
+
+# what Slurm's clients say on a machine of no cluster
+NO_CLUSTER = "error: fetch_config: DNS SRV lookup failed\nfatal: Could not establish a configuration source"
+
+
+def test_a_machine_of_no_cluster_is_not_refused_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = squeue(tmp_path, monkeypatch, f"echo '{NO_CLUSTER}' >&2; exit 1")
+    with pytest.raises(UserError, match="Could not establish") as caught:
+        ask(["squeue", "--noheader"])
+    [problem] = caught.value.problems
+    assert (problem.id, problem.cure) == ("slurm_silent", "do this on a login node of the cluster")
+    assert len(asked.read_text().splitlines()) == 1  # asking again would not help
 
 
 def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
