@@ -91,7 +91,10 @@ def test_a_sweep_is_an_array(slurm: Cluster, home: Path) -> None:
 # an sbatch that takes the first job, and not the next one
 ONE_ONLY = """#!/bin/bash
 case " $* " in *" --test-only "*) exec {real} "$@" ;; esac
-if [ -e {folder}/taken ]; then echo "sbatch: error: Batch job submission failed: Job violates QOS policy" >&2; exit 1; fi
+if [ -e {folder}/taken ]; then
+    echo "sbatch: error: Batch job submission failed: Job violates QOS policy" >&2
+    exit 1
+fi
 touch {folder}/taken
 exec {real} "$@"
 """

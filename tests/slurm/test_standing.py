@@ -18,8 +18,8 @@ from launch.errors import UserError
 from launch.lifecycle.lock import held
 from launch.redact import Redactor
 from launch.runtime.folder import Outcome, RunFolder
-from launch.slurm.durations import seconds_of
 from launch.slurm.ask import ask
+from launch.slurm.durations import seconds_of
 from launch.slurm.jobs import JobFolder, jobs_of, known_ids
 from launch.slurm.queue import QueuedJob, user_jobs
 from launch.slurm.standing import all_standings, job_folder_of, run_standing
