@@ -152,6 +152,8 @@ def describe(told: Forecast) -> list[str]:
         lines.append(f"would fit: {told.remedy} ({told.remedy.gib:.1f} GiB)")
     elif told.fit == Fit.wont:
         lines.append("nothing that keeps the global batch makes it fit at this width")
+    elif told.card is None:
+        lines.append("of an unknown card: cluster.gpu_memory=GIB says its memory, or cluster.gpu_type=h100 what it is")
     return lines
 
 

@@ -100,6 +100,13 @@ def test_a_card_within_the_uncertainty_is_tight(gib: float, fit: Fit) -> None:
     assert fit_of(estimate, None) == Fit.unknown
 
 
+def test_without_a_card_there_is_no_verdict_and_what_would_give_one() -> None:
+    found = told("stage=sft", "gpus=8", card=None)
+    assert found.fit == Fit.unknown
+    assert "cluster.gpu_memory=GIB" in describe(found)[-1]
+    assert "cluster.gpu_memory" not in " ".join(describe(told("stage=sft", "gpus=8")))
+
+
 def test_lengths_of_the_data_replace_the_limit() -> None:
     words = ("stage=sft", "gpus=8", "recipe.per_device_batch_size=16")
     padded = told(*words, lengths=CHATS)
