@@ -6,7 +6,10 @@ Bare is the run folder's command.sh (`accelerate launch ...`) in a shell, its ou
 `python -m launch run` of the same plan. The two take turns, and each pair begins with the other one. Three times are
 compared: the training loop by the trainer's own clock, the trainer's command as a whole, and everything that the user
 waits for (planning, preflight and record included). On a machine that does other work too, the pairs differ by more
-than supervision costs: the CPU time of the supervising processes, read from the system, does not.
+than supervision costs: the CPU time of the supervising processes, read from the system, does not. It is told of the
+whole command and of the training loop alone.
+
+OMP_NUM_THREADS=1 leaves the supervising processes a core of two, as every machine with GPUs does.
 """
 
 from __future__ import annotations
@@ -45,19 +48,22 @@ def supervised(home: Path, words: list[str], name: str) -> dict[str, float]:
     with log.open("wb") as out:
         command = [sys.executable, "-m", "launch", "run", *words, f"name={name}"]
         process = psutil.Popen(command, cwd=home, stdout=out, stderr=subprocess.STDOUT, env=_environment())
-        cpu = _cpu_until_end(process)
+        spent = _cpu_until_end(process)
     whole = time.perf_counter() - began
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {log.read_text()[-2000:]}")
     folder = next((home / "runs").glob(f"*/{name}"))
     done = json.loads((folder / "DONE").read_text(encoding="utf-8"))
-    times = {"whole": whole, "command": done["seconds"], "cpu_of_supervision": cpu}
+    times = {"whole": whole, "command": done["seconds"], "cpu_of_supervision": spent[-1][1]}
+    times["cpu_of_supervision_in_the_loop"] = _within(spent, *_loop_began_and_ended(folder))
     return times | _loop(folder / "logs" / "rank-0.log")
 
 
-def _cpu_until_end(process: psutil.Popen) -> float:
-    """CPU seconds of the launcher and its nanny themselves, without the trainer; the last look before they ended."""
+def _cpu_until_end(process: psutil.Popen) -> list[tuple[float, float]]:
+    """CPU seconds of the launcher and its nanny themselves, without the trainer, ten times a second: when (unix
+    seconds), and how many so far."""
     spent: dict[int, float] = {}
+    looks = [(time.time(), 0.0)]
     while process.poll() is None:
         with contextlib.suppress(psutil.Error):
             for one in [process, *process.children()]:
@@ -65,8 +71,22 @@ def _cpu_until_end(process: psutil.Popen) -> float:
                 if "nanny.py" in words or one.pid == process.pid:
                     times = one.cpu_times()
                     spent[one.pid] = times.user + times.system
+        looks.append((time.time(), sum(spent.values())))
         time.sleep(0.1)
-    return sum(spent.values())
+    return looks
+
+
+def _loop_began_and_ended(folder: Path) -> tuple[float, float]:
+    """When training began and the trainer turned to saving its model, unix seconds."""
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()]
+    phases = {event["phase"]: event["time"] for event in events if event["kind"] == "phase"}
+    return phases["training"], phases["save"]
+
+
+def _within(spent: list[tuple[float, float]], began: float, ended: float) -> float:
+    """CPU seconds between two moments."""
+    during = [seconds for moment, seconds in spent if began <= moment <= ended]
+    return during[-1] - during[0]
 
 
 def bare(home: Path, like: str, name: str) -> dict[str, float]:
@@ -116,8 +136,9 @@ def summary(pairs: list[dict[str, Any]]) -> dict[str, Any]:
             found[key] = {"median": ratio.median - 1, "min": ratio.least - 1, "max": ratio.most - 1}
             if ratio.low is not None and ratio.high is not None:
                 found[key] |= {"low": ratio.low - 1, "high": ratio.high - 1}
-    cpu = [pair["supervised"]["cpu_of_supervision"] / pair["supervised"]["whole"] for pair in pairs]
-    found["cpu_of_supervision_by_wall_time"] = {"median": statistics.median(cpu), "max": max(cpu)}
+    for name, of in (("cpu_of_supervision", "whole"), ("cpu_of_supervision_in_the_loop", "loop")):
+        shares = [pair["supervised"][name] / pair["supervised"][of] for pair in pairs]
+        found[f"{name}_by_wall_time"] = {"median": statistics.median(shares), "max": max(shares)}
     return found
 
 
@@ -145,6 +166,7 @@ def main() -> int:
             "command": f"python benchmarks/overhead.py --pairs {asked.pairs} --steps {asked.steps} "
             f"--trainer {asked.trainer} --processes {asked.processes}",
             "plan": words,
+            "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
             "pairs": pairs,
             "supervised_by_bare_minus_1": result,
         }

@@ -35,7 +35,7 @@ def logs(words: list[str]) -> int:
     said = run_words("logs", words, _OPTIONS, USAGE)
     if len(said.names) != 1:
         raise UserError(Problem("usage", "'logs' takes one run", "command line", USAGE))
-    if not said.options.get("--rank", "0").isdecimal():
+    if not (said.options.get("--rank") or "0").isdecimal():
         raise UserError(Problem("usage", f"--rank {said.options['--rank']} is no rank's number", "--rank", USAGE))
     folder = resolve_run(said.names[0], said.runs, list(job_folders(said.runs)))
     following = bool(said.options.keys() & {"--follow", "-f"})
