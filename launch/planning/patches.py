@@ -39,6 +39,8 @@ def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, flags: Flag
         chosen.append("trainer_steps")
         if flags.subset:
             chosen.append(f"trl_subset={flags.subset}")
+        if _is_true(flags, "padding_free") and not _is_true(flags, "packing"):
+            chosen.append("trl_flatten")
     elif trainer in ("dpo", "olmo_core_finetune"):
         chosen += _of_olmo_core(trainer, on_cpu, flags)
     if trainer in PATCHES["evidence"].trainers:
@@ -54,6 +56,10 @@ def _of_olmo_core(trainer: str, on_cpu: bool, flags: Flags) -> list[str]:
         chosen += ["dpo_cpu_device" if on_cpu else "dpo_unlisted_gpu", "dpo_reference_cache"]
     if trainer == "olmo_core_finetune":  # always packs
         chosen.append("olmo_core_documents")
-    elif (packs := flags.flags.get("packing")) is not None and packs.value:
+    elif _is_true(flags, "packing"):
         chosen += ["olmo_core_documents", "dpo_packed_padding"]
     return [*chosen, "olmo_core_console", "olmo_core_tokens", "olmo_core_evidence"]
+
+
+def _is_true(flags: Flags, name: str) -> bool:
+    return name in flags.flags and flags.flags[name].value is True

@@ -267,7 +267,8 @@ def refuse_dealing(config: RootConfig) -> None:
 def _reference_key(content: Mapping[Path, str], trainer: str, parallel: Parallel) -> str:
     """A folder for reference log-probs, which upstream keys by names alone (dpo_utils.py:369-383).
 
-    dpo.py's model is OLMo-core's and dpo_tune_cache.py's transformers', and both read the other's. DeepSpeed's numerics are their own: on two H200s the policy's first log-probs under ZeRO-3 were 0.4% off a reference
-    that one GPU without it had computed, so that the first loss was not ln 2.
+    dpo.py's model is OLMo-core's and dpo_tune_cache.py's transformers', and both read the other's. DeepSpeed's numerics
+    are their own: on two H200s the policy's first log-probs under ZeRO-3 were 0.4% off a reference that one GPU without
+    it had computed, so that the first loss was not ln 2.
     """
     return f"{content_key(content)}-{trainer}-{'deepspeed' if parallel.zero_stage else 'plain'}"

@@ -88,9 +88,10 @@ def train(
     patch_zero: bool = True,
     flags: Sequence[str] = (),
     asked: Mapping[str, str] | None = None,
+    more: Sequence[str] = (),
 ) -> Run:
     """Trains STEPS steps in `folder`: one process for `single`, else two. `flags` go to the trainer; `asked` is what is
-    expected and found besides the distributed state, as strings."""
+    expected and found besides the distributed state, as strings; `more` are patches beyond the usual ones."""
     world = 1 if parallel == "single" else 2
     environment = {
         "HF_HUB_OFFLINE": "1",
@@ -99,7 +100,7 @@ def train(
     }
     if checkout is not None:
         environment["PYTHONPATH"] = str(checkout)
-    patches = PATCHES[trainer]
+    patches = (*PATCHES[trainer], *more)
     if parallel.startswith("zero"):
         config = folder / "deepspeed.json"
         automatic = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -215,6 +216,29 @@ def test_trl_sft_on_half_the_rows(tmp_path: Path, tiny: TinyStage) -> None:
     assert "64 -> 32 rows (patch trl_subset=0.5)" in run.finished.output[0]
     assert run.steps()[-1]["epoch"] == 1.0  # 4 steps of 8 rows are all of the 32
     assert [event["phase"] for event in run.finished.of_kind("phase")] == ["import", "training", "checkpoint", "save"]
+
+
+def test_trl_sft_flattened(tmp_path: Path, tiny: TinyStage) -> None:
+    """The samples are cut to the length that TRL itself would not take together with padding_free."""
+    limit, lengths = 24, tmp_path / "lengths.json"
+    flags = ("--padding_free", "true", "--max_length", str(limit))
+    asked = {**TRL_HOLDS, "packing": "flatten"}
+    run = train(
+        tmp_path,
+        "trl_sft",
+        "single",
+        tiny,
+        None,
+        flags=flags,
+        asked=asked,
+        more=("trl_flatten", f"trl_lengths={lengths}"),
+    )
+    assert_steps_told(run)
+    assert all(step["tokens"] == step["tokens_padded"] for step in run.steps())
+    counted = {int(length): count for length, count in json.loads(lengths.read_text())["tokens"].items()}
+    assert max(counted) == limit and counted[limit] > 1
+    found = {event["what"]: event for event in run.finished.of_kind("evidence")}
+    assert "1 row of" in found["packing"]["note"] and "with 4 documents" in found["packing"]["note"]
 
 
 def test_ranks_that_would_train_alone_are_stopped(tmp_path: Path, tiny: TinyStage) -> None:

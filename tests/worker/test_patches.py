@@ -72,6 +72,7 @@ def test_ids_are_stable() -> None:
         "trl_exact_resume",
         "deepspeed_on_cpu",
         "trainer_steps",
+        "trl_flatten",
         "trl_subset",
     }
     assert all(PATCHES[name].id == name for name in PATCHES)

@@ -28,6 +28,7 @@ from . import (
     resume_trl,
     token_weighting,
     trainer_steps,
+    trl_flatten,
     trl_subset,
     unused_imports,
 )
@@ -57,6 +58,7 @@ _ALL: tuple[PatchInfo, ...] = (
     olmo_core_tokens.PATCH,
     deepspeed_on_cpu.PATCH,
     trainer_steps.STEPS,
+    trl_flatten.PATCH,
     trl_subset.SUBSET,
     unused_imports.PATCH,
 )

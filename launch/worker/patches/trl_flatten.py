@@ -1,0 +1,59 @@
+"""Samples flattened without padding in TRL's SFT, up to the recipe's length.
+
+TRL 1.16 refuses `padding_free` with a `max_length` and without packing because its collator would not hold the length.
+Its preparation of the data does: there every sample has been cut before the collator sees it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from .patch import Context, PatchError, PatchInfo, Source
+
+_ID = "trl_flatten"
+_FILE = "trl/trainer/sft_trainer.py"
+_CHECK = "if self.padding_free and not args.packing and args.max_length is not None and not self._is_vision_dataset:"
+
+
+def _hold_the_length(context: Context) -> None:
+    from trl import SFTTrainer
+
+    begin, prepare = SFTTrainer.__init__, SFTTrainer._prepare_dataset
+    limits: dict[int, int] = {}  # by the id of the arguments of a trainer that is being made
+
+    @functools.wraps(begin)
+    def cut_by_preparation(self: Any, model: Any, args: Any = None, *more: Any, **options: Any) -> None:
+        if args is None or args.max_length is None or (args.dataset_kwargs or {}).get("skip_prepare_dataset"):
+            raise PatchError(_ID, "needs a max_length, and data that the trainer prepares: what it would cut is whole")
+        limits[id(args)], args.max_length = args.max_length, None
+        try:
+            begin(self, model, args, *more, **options)
+        finally:
+            args.max_length = limits.pop(id(args))
+
+    @functools.wraps(prepare)
+    def prepare_and_cut(self: Any, dataset: Any, processing_class: Any, args: Any, *more: Any) -> Any:
+        before = args.max_length
+        args.max_length = limits.get(id(args), before)
+        try:
+            return prepare(self, dataset, processing_class, args, *more)
+        finally:
+            args.max_length = before
+
+    SFTTrainer.__init__, SFTTrainer._prepare_dataset = cut_by_preparation, prepare_and_cut
+
+
+PATCH = PatchInfo(
+    id=_ID,
+    reason="TRL refuses to flatten samples that it has cut to max_length; this lets it",
+    trainers=("trl_sft",),
+    condition="recipe.packing is flatten",
+    sources=(
+        Source(_FILE, _CHECK, 999, 999, "1.16.0"),
+        Source(_FILE, "train_dataset, processing_class, args, args.packing, formatting_func,", 1027, 1027, "1.16.0"),
+        Source(_FILE, "if args.max_length is not None and not packing:", 1439, 1439, "1.16.0"),
+        Source("trl/scripts/sft.py", "args=training_args,", 105, 105, "1.16.0"),
+    ),
+    apply=_hold_the_length,
+)
