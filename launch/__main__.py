@@ -39,7 +39,11 @@ def main(argv: Sequence[str]) -> int:
     try:
         if words and words[0] in OWN_VERBS:
             verb = words.pop(0)
-            command: Callable[[list[str]], int] = getattr(importlib.import_module(OWN_VERBS[verb]), verb)
+            module = importlib.import_module(OWN_VERBS[verb])
+            if hasattr(module, "HELP") and not {"-h", "--help"}.isdisjoint(words):
+                print(module.HELP, end="")
+                return EXIT_DONE
+            command: Callable[[list[str]], int] = getattr(module, verb)
             return command(words)
         if asks_completion(words):
             without_verb(os.environ, [*STAGE_VERBS, *OWN_VERBS])

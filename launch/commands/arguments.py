@@ -29,8 +29,6 @@ def run_words(verb: str, words: Sequence[str], options: Mapping[str, bool], usag
     while waiting:
         word = waiting.pop(0)
         name, equals, value = word.partition("=")
-        if word in ("-h", "--help"):
-            raise UserError(Problem("usage", usage, None))
         if name == "runs" and equals:
             runs = Path(value).expanduser()
         elif not word.startswith("-"):

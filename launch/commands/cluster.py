@@ -16,6 +16,21 @@ from launch.slurm.limits import unknown_partition
 from launch.slurm.partitions import associations, partitions, told
 
 USAGE = "launch cluster NAME [--partition P] [--print]"
+HELP = f"""usage: {USAGE}
+
+Drafts the description of the Slurm cluster that this machine belongs to, from what sinfo, scontrol and sacctmgr tell:
+partition, account, time limit, CPUs a GPU, how GPUs are asked for, shared folders. It is written as cluster/NAME.yaml
+into the folder that LAUNCH_CONFIG_DIR names, or ~/.config/launch, whichever there is; read it before you use it.
+
+arguments:
+  NAME           what cluster=NAME is to mean
+  --partition P  of this partition; else of one with GPUs that is up: the default one, or that with most nodes
+  --print        print it and write nothing
+
+example:
+  launch cluster mine --print
+  launch submit stage=demo cluster=mine dry_run=true
+"""
 _NETWORK = re.compile(
     r"nfs4?|lustre|gpfs|beegfs|ceph|wekafs|panfs|pvfs2|glusterfs|cifs|fuse\.(ceph|juicefs|glusterfs)\b.*"
 )

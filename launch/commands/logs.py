@@ -19,6 +19,21 @@ from launch.slurm.queue import QueuedJob
 from launch.slurm.standing import JobStanding, job_folder_of, job_folders, run_standing
 
 USAGE = "launch logs RUN [--follow] [--rank N | --job] [runs=DIR]"
+HELP = f"""usage: {USAGE}
+
+Prints what a run's display shows, from its record, and how it ended.
+
+arguments:
+  RUN           STAGE/NAME, NAME, the start of either that only one run has, or its folder
+  -f, --follow  wait for a job that is pending, and go on until the run ends, over requeues too; Ctrl-C ends only this
+  --rank N      the whole log of one rank, on whichever node it ran
+  --job         the log of its Slurm job
+  runs=DIR      where the runs are, when not in ./runs
+
+examples:
+  launch logs gpu8-8fa3c2d1 --follow
+  launch logs gpu8-8fa3c2d1 --rank 3 | less
+"""
 _OPTIONS = {"--follow": False, "-f": False, "--rank": True, "--job": False}
 _ASK_EVERY = 15.0  # seconds between two questions to Slurm, which has other users
 _ASK_AT_END = 3.0  # the same once the run does not run any more

@@ -19,6 +19,23 @@ from launch.slurm.standing import JobStanding, all_standings, job_folders, run_s
 
 LATE = 3 * INTERVAL  # seconds without a heartbeat that are worth telling
 USAGE = "launch status [RUN ...] [runs=DIR] [--json]"
+HELP = f"""usage: {USAGE}
+
+Prints the runs and the submitted jobs that there are, and how each stands: state, step, loss, tokens/s, time left; of a
+Slurm job its id, the reason why it waits, its nodes and what is left of its time limit.
+
+arguments:
+  RUN        STAGE/NAME, NAME, the start of either that only one run has, or its folder; all of them when left out
+  runs=DIR   where the runs are, when not in ./runs
+  --json     a list with one object a run
+
+states: running, done, failed, unfinished (its launcher ended without a word); of a job also pending, starting,
+        requeued, submitted (Slurm was not asked or did not answer), ended (before the run began)
+
+examples:
+  launch status
+  launch status sft_25pct/gpu8-8fa3c2d1 --json | jq '.[].step'
+"""
 
 
 def status(words: list[str]) -> int:

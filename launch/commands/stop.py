@@ -19,6 +19,20 @@ from launch.slurm.queue import QueuedJob, user_jobs
 from launch.slurm.standing import job_folder_of, job_folders
 
 USAGE = "launch stop RUN [runs=DIR]"
+HELP = f"""usage: {USAGE}
+
+Ends a run from another terminal, as Ctrl-C does in its own: every process of it, and waits until that has happened. A
+Slurm job is cancelled. What was trained since the last checkpoint is lost; the same command goes on from there.
+
+arguments:
+  RUN       STAGE/NAME, NAME, the start of either that only one run has, or its folder
+  runs=DIR  where the runs are, when not in ./runs
+
+exit code: 0 when nothing of it lives, 1 when something does after 30 s (90 s for a job), 2 when it does not run
+
+example:
+  launch stop gpu8-8fa3c2d1
+"""
 _PATIENCE = 30.0  # seconds; a tear-down takes 15 at most
 _SLURM_PATIENCE = 90.0  # seconds; Slurm gives a job KillWait, often 30, before it kills
 

@@ -163,7 +163,15 @@ def _composed(config: DictConfig) -> Composed:
 
 
 # Hydra says it in one way where there are overlays, OmegaConf in another where there are none
-_TUNED_ALONE = Problem("tuned_is_added", "a stage has no tuned= to replace", "override tuned", "say +tuned=NAME")
+def _no_tuned(line: Line) -> Problem:
+    """`tuned=` without its plus, or an overlay where there are none yet."""
+    added = next((word for word in line.words if word.startswith("+tuned=")), None)
+    if added is None:
+        return Problem("tuned_is_added", "a stage has no tuned= to replace", "override tuned", "say +tuned=NAME")
+    folder = user_folder(os.environ)
+    where = f"{folder}/tuned" if folder else f"the folder that {USER_DIR_VARIABLE} names"
+    message = f"there is no overlay '{added.partition('=')[2]}' in {where}"
+    return Problem("unknown_tuned", message, f"override {added}", "`tune` writes one")
 
 
 def _explain(error: Exception, line: Line) -> Problem:
@@ -178,14 +186,14 @@ def _explain(error: Exception, line: Line) -> Problem:
         return Problem(f"unknown_{group or 'config'}", f"there is no {group or 'config'} '{option}'", None, cure)
     cause = error.__cause__ if isinstance(error, ConfigCompositionException) else error
     if isinstance(cause, OmegaConfBaseException):
-        return _explain_value(cause)
+        return _no_tuned(line) if str(cause.full_key or cause.key or "") == "tuned" else _explain_value(cause)
     first = str(error).strip().splitlines()[0]
     if "You must specify 'stage'" in first:
         stages = ", ".join(sorted(path.stem for path in (project.CONFIGS / "stage").glob("*.yaml")))
         return Problem("no_stage", f"'{line.verb}' needs a stage", None, f"say stage=NAME; there are {stages}")
     if "You must specify" in first and line.words:
         return Problem("incomplete", first, None, "the stage file has to choose it, or the command line")
-    return _TUNED_ALONE if first.startswith("Could not override 'tuned'") else Problem("bad_config", first)
+    return _no_tuned(line) if first.startswith("Could not override 'tuned'") else Problem("bad_config", first)
 
 
 def _explain_value(error: OmegaConfBaseException) -> Problem:
@@ -197,8 +205,6 @@ def _explain_value(error: OmegaConfBaseException) -> Problem:
         return Problem("unknown_key", f"there is no key '{key}'", None, _nearest_key(parent, name, siblings))
     if type(error).__name__ == "MissingMandatoryValue":
         return Problem("missing_value", f"'{key}' has no value", None, "the stage file has to say it, or an override")
-    if key == "tuned":
-        return _TUNED_ALONE
     return Problem("bad_value", f"{key}: {text}" if key and key not in text else text)
 
 

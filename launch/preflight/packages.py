@@ -8,9 +8,11 @@ import subprocess
 import time
 from pathlib import Path
 
+from launch import project
 from launch.config.schema import Family, Tracking
 from launch.planning.plan import Plan
 from launch.preflight.finding import Finding, Machine, failed, passed, rule, skipped
+from launch.worker.patches import unused_imports
 
 _TIMEOUT = 30.0  # seconds; a cold network file system has been seen to take ten to start an interpreter
 _IMPORT_TIMEOUT = 300.0
@@ -19,6 +21,10 @@ _ASK = (
     "print(json.dumps([name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]))"
 )
 _IMPORT = "import importlib,sys; importlib.import_module(sys.argv[1])"
+_WITH_PLACEHOLDERS = (
+    "import sys; sys.path.insert(0, sys.argv[2]); from launch.worker.patches import unused_imports as unused;"
+    f"del sys.path[0]; sys.meta_path.append(unused.PlaceholderFinder(unused.missing())); {_IMPORT}"
+)
 _NEEDED = {
     Family.open_instruct: ("torch", "transformers", "accelerate", "datasets", "deepspeed", "ray", "olmo_core", "wandb"),
     Family.trl: ("torch", "transformers", "accelerate", "datasets", "trl"),
@@ -54,11 +60,12 @@ def trainer_imports(plan: Plan, machine: Machine) -> Finding:
     if trainer.family == Family.open_instruct and plan.upstream.checkout is None:
         return skipped("there is no checkout")
     module = trainer.entry.removesuffix(".py").replace("/", ".")
+    program = _WITH_PLACEHOLDERS if unused_imports.PATCH.id in plan.patches else _IMPORT  # as the run does
     environ = run_environment(plan, machine)
     began = time.monotonic()
     try:
         done = subprocess.run(
-            [plan.command[0], "-c", _IMPORT, module],
+            [plan.command[0], "-c", program, module, str(project.ROOT)],
             env=environ,
             capture_output=True,
             text=True,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.__main__ import main
 from launch.commands.logs import logs
 from launch.commands.status import status
 from launch.commands.stop import stop
@@ -164,3 +165,11 @@ def test_ctrl_c_ends_the_following_and_stop_ends_the_run(runs: Path) -> None:
     finally:
         holder.kill()
         holder.stdout.close()
+
+
+@pytest.mark.parametrize("verb", ["status", "logs", "stop", "cluster"])
+def test_help_teaches_without_a_run(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"usage: launch {verb} ") and "example" in shown.out and not shown.err
+    assert max(map(len, shown.out.splitlines())) <= 120

@@ -24,6 +24,7 @@ MISTAKES = {
     "stage=sft data.fraction=${nope}": r"Interpolation key 'nope' not found \[bad_value\]",
     "stage=sft name=a=b": r"override name=a=b: .*; quote the value.*\[unreadable_override\]",
     "stage=sft tuned=mine": r"override tuned: .*; say \+tuned=NAME \[tuned_is_added\]",
+    "stage=sft +tuned=mine": r"there is no overlay 'mine' in .*; `tune` writes one \[unknown_tuned\]",
 }
 
 

@@ -104,6 +104,17 @@ def test_a_package_that_does_not_load_is_quoted(tmp_path: Path) -> None:
     assert found.facts == "`import trl.scripts.sft`: ImportError: libcudart.so.12: cannot open"
 
 
+def test_a_package_that_the_run_has_a_placeholder_for_is_not_missed(tmp_path: Path) -> None:
+    (tmp_path / "open_instruct").mkdir()
+    (tmp_path / "open_instruct" / "dpo.py").write_text("import vllm\nvllm.SamplingParams\n", encoding="utf-8")
+    plan = replace(planned(tmp_path, "stage=dpo", "trainer=dpo", "gpus=2"), env={"PYTHONPATH": str(tmp_path)})
+    assert "unused_imports" in plan.patches
+    found = trainer_imports.inspect(plan, Machine({}))
+    assert found.verdict == Verdict.passed, found.facts
+    bare = trainer_imports.inspect(replace(plan, patches=()), Machine({}))
+    assert bare.facts == "`import open_instruct.dpo`: ModuleNotFoundError: No module named 'vllm'"
+
+
 @pytest.mark.slow
 def test_two_ranks_talk_over_gloo_and_a_bad_network_is_said(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
