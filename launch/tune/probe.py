@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass
 from enum import StrEnum
 
+from launch.config.schema import Device
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED
 from launch.measure.measured import Measured, number
 from launch.measure.speed import padding_share
@@ -16,12 +17,13 @@ from launch.tune.predict import Prediction
 _FEW = 2  # steps, to tell a spread from
 _ONE_STEP = 0.2  # the noise of a single step
 TIME_USED = "time_used"  # of launch.commands.run
-OUT_OF_MEMORY = ("out_of_memory", "host_memory")  # ids of launch.runtime.cures
+OUT_OF_MEMORY, HOST_MEMORY = "out_of_memory", "host_memory"  # ids of launch.runtime.cures
 
 
 class Verdict(StrEnum):
     measured = "measured"
-    out_of_memory = "out_of_memory"
+    out_of_memory = "out_of_memory"  # of its device
+    host_memory = "host_memory"  # a run on GPUs; what the job was given, and no card, decides it
     failed = "failed"
     refused = "refused"  # it could not be started
     interrupted = "interrupted"
@@ -123,8 +125,8 @@ def _rates(measured: Measured, skip: int) -> _Rates:
 
 def is_final(measured: Measured) -> bool:
     """Whether a run of the same plan would tell nothing else: it came to its steps, or to the end of its time, or of
-    the memory."""
-    return measured.finished or measured.outcome.cause_id in (TIME_USED, *OUT_OF_MEMORY)
+    its card's memory. The host's memory is the job's, which may be given more the next time."""
+    return measured.finished or measured.outcome.cause_id in (TIME_USED, OUT_OF_MEMORY)
 
 
 def _verdict(measured: Measured) -> Verdict:
@@ -133,4 +135,6 @@ def _verdict(measured: Measured) -> Verdict:
         return Verdict.interrupted
     if outcome.exit_code == EXIT_DONE or outcome.cause_id == TIME_USED:
         return Verdict.measured  # of fewer steps, if it was cut short
-    return Verdict.out_of_memory if outcome.cause_id in OUT_OF_MEMORY else Verdict.failed
+    if outcome.cause_id == HOST_MEMORY:
+        return Verdict.out_of_memory if measured.setup.device == Device.cpu else Verdict.host_memory
+    return Verdict.out_of_memory if outcome.cause_id == OUT_OF_MEMORY else Verdict.failed

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from launch.config.schema import Mode
 from launch.tune.belief import NOISE, Belief, Seen
 from launch.tune.candidate import Candidate
 from launch.tune.predict import Prediction, Subject
@@ -19,7 +20,8 @@ _SAME_FAILURES = 2  # probes that fail alike before any measured: the next ones 
 
 
 class Fit(StrEnum):
-    """Whether a setting's whole run fits its card. `ruled_out`: one that needs no more ran out of memory."""
+    """Whether a setting's whole run fits its card. `ruled_out`: one that needs no more ran out of memory, and none that
+    needs no less was measured."""
 
     fits = "fits"
     too_big = "too_big"
@@ -84,14 +86,13 @@ def estimates(
     time = Belief(rates.bias, rates.spread, tuple(times))
     memory = Belief(MEMORY_BIAS, MEMORY_SPREAD, tuple(_memory_seen(probes, subject)))
     own = {one.prediction.candidate: error for one in probes if (error := one.memory_error) is not None}
-    failed = [one for one in probes if one.verdict == Verdict.out_of_memory]
     found = []
     for one in predictions:
         expected = time.at(one.candidate)
         low, high = expected.between(one.seconds)
         wrong = own[one.candidate] if one.candidate in own else memory.at(one.candidate).mean
         needed = None if one.memory_gib is None else one.memory_gib * math.exp(wrong)
-        fit = _fit(one, needed, failed, subject, limits)
+        fit = _fit(one, needed, probes, subject, limits)
         found.append(Estimate(one, one.seconds * math.exp(expected.mean), low, high, needed, fit))
     return sorted(found, key=lambda estimate: (estimate.seconds, -estimate.prediction.candidate.per_device))
 
@@ -150,18 +151,37 @@ def _wall(seconds: float, probes: Sequence[Probe], limits: Limits) -> float:
     return max(start, 0.0) + limits.steps * seconds
 
 
-def _fit(one: Prediction, needed: float | None, failed: Sequence[Probe], subject: Subject, limits: Limits) -> Fit:
-    for probe in failed:
-        more = one.probe_gib is not None and one.probe_gib >= (probe.prediction.probe_gib or math.inf)
-        if more or needs_more(one.candidate, probe.prediction.candidate):
-            return Fit.ruled_out
+def _fit(one: Prediction, needed: float | None, probes: Sequence[Probe], subject: Subject, limits: Limits) -> Fit:
+    if _is_ruled_out(one, probes):
+        return Fit.ruled_out
     if needed is None or subject.card_gib is None:
         return Fit.unknown
     return Fit.fits if needed <= subject.card_gib * (1 - limits.room) else Fit.too_big
 
 
+def _is_ruled_out(one: Prediction, probes: Sequence[Probe]) -> bool:
+    """By a probe that ran out of memory. What was measured refutes a prediction: neither that setting nor one that
+    needs no more is ruled out by another one. A host that ran out tells of its own offload mode alone."""
+    ran_out = [probe.prediction for probe in probes if probe.verdict == Verdict.out_of_memory]
+    if any(other.candidate == one.candidate for other in ran_out):
+        return True
+    measured = [probe.prediction.candidate for probe in probes if probe.verdict == Verdict.measured]
+    if any(needs_more(other, one.candidate) for other in measured):
+        return False
+    if one.candidate.mode == Mode.zero3_offload and any(
+        probe.verdict == Verdict.host_memory and probe.prediction.candidate.mode == Mode.zero3_offload
+        for probe in probes
+    ):
+        return True
+    for other in ran_out:
+        more = one.probe_gib is not None and other.probe_gib is not None and one.probe_gib >= other.probe_gib
+        if more or needs_more(one.candidate, other.candidate):
+            return True
+    return False
+
+
 def _memory_seen(probes: Sequence[Probe], subject: Subject) -> list[Seen]:
-    """The errors of the memory model. One that ran out needed at least the card."""
+    """The errors of the memory model. One that ran out of its card's memory needed at least the card."""
     found = []
     for one in probes:
         error = one.memory_error

@@ -86,5 +86,9 @@ def out_of_memory(prediction: Prediction) -> Probe:
     return Probe(prediction, Verdict.out_of_memory, "somewhere", wall=40.0, why="OutOfMemoryError: CUDA out of memory")
 
 
+def host_memory(prediction: Prediction) -> Probe:
+    return Probe(prediction, Verdict.host_memory, "somewhere", wall=40.0, why="DefaultCPUAllocator: no memory")
+
+
 def failed(prediction: Prediction, why: str = "no luck") -> Probe:
     return Probe(prediction, Verdict.failed, "somewhere", wall=10.0, why=why)

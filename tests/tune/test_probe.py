@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from launch.measure.measured import Measured, setup_of
+from launch.planning.plan import build_plan
 from launch.runtime.folder import Outcome
-from launch.tune.probe import Probe, Verdict, probe_of
-from tests.tune.searches import record_in
+from launch.tune.probe import Probe, Verdict, is_final, probe_of
+from tests.conftest import fixed_machine
+from tests.tune.searches import composed_once, record_in
 
 DONE = Outcome(exit_code=0, seconds=50.0, steps=4, last_loss=2.0)
 
@@ -56,6 +58,18 @@ def test_one_that_was_cut_short_measured_its_steps(probed: Any) -> None:
     cut = replace(DONE, exit_code=3, steps=3, cause="ended after 9 s", cause_id="time_used")
     assert probed(cut, steps(2.2, 2.1, 2.0)).per_second == 40_000
     assert probed(replace(cut, steps=0), ()).verdict == Verdict.failed
+
+
+def test_the_hosts_memory_is_no_cards_and_not_final(tmp_path: Path) -> None:
+    """The job may be given more of it, and the same command goes on."""
+    ran_out = replace(DONE, exit_code=1, cause="rank 0: DefaultCPUAllocator", cause_id="host_memory")
+    for words, verdict in (((), Verdict.host_memory), (("stage=demo", "device=cpu"), Verdict.out_of_memory)):
+        plan = build_plan(composed_once(*words or ("stage=sft", "gpus=8")), fixed_machine())
+        found = Measured(setup_of(plan, 4), ran_out)
+        prediction = record_in(tmp_path).predictions[0]
+        assert probe_of(prediction, found, "folder", skip=1).verdict == verdict and not is_final(found)
+    card = Measured(setup_of(plan, 4), replace(ran_out, cause_id="out_of_memory"))
+    assert is_final(card)
 
 
 def test_a_loss_that_is_not_finite_is_no_measurement(probed: Any) -> None:

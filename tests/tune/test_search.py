@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.schema import Kind
+from launch.config.schema import Kind, Mode
 from launch.errors import UserError
 from launch.planning.lengths import Histogram, Lengths
 from launch.tune.loop import refuse_what_fits_nowhere, search
@@ -15,7 +15,7 @@ from launch.tune.predict import Prediction
 from launch.tune.probe import Probe, Verdict
 from launch.tune.record import Record, State
 from launch.tune.search import Fit, Limits, Stop, needs_more
-from tests.tune.searches import failed, measured, out_of_memory, record_in
+from tests.tune.searches import failed, host_memory, measured, out_of_memory, record_in
 
 
 @pytest.fixture
@@ -94,6 +94,33 @@ def test_out_of_memory_rules_out_all_that_need_more(tmp_path: Path) -> None:
                 assert (one.prediction.probe_gib or 0) < (earlier.prediction.probe_gib or 0)
     ruled = [one for one in record.estimates if one.fit == Fit.ruled_out]
     assert all((one.prediction.probe_gib or 0) >= min(p.prediction.probe_gib or 0 for p in ran_out) for one in ruled)
+
+
+def test_what_was_measured_is_not_ruled_out_by_what_was_predicted(record: Record) -> None:
+    """122 GiB fitted and what was thought to need 50 did not: the model is wrong, not the measurement."""
+    every = [one.prediction for one in record.estimates if one.open and one.prediction.probe_gib is not None]
+    big = max(every, key=lambda one: one.probe_gib or 0)
+    small = min((one for one in every if one.candidate.mode != big.candidate.mode), key=lambda one: one.probe_gib or 0)
+    assert (small.probe_gib or 0) < 0.5 * (big.probe_gib or 0)
+    record.probes = [measured(big, big.seconds), out_of_memory(small)]
+    fits = {one.prediction.candidate: one.fit for one in record.estimates}
+    assert record.best is record.probes[0] and fits[big.candidate] == Fit.fits
+    assert fits[small.candidate] == Fit.ruled_out
+    less = [one for one in fits if needs_more(big.candidate, one)]
+    assert len(less) > 1 and all(fits[one] != Fit.ruled_out for one in less)
+
+
+def test_a_host_that_runs_out_tells_of_its_own_mode_alone(record: Record) -> None:
+    before = {one.prediction.candidate: (one.fit, one.memory_gib) for one in record.estimates}
+    offloaded = next(one for one in record.predictions if one.candidate.mode == Mode.zero3_offload)
+    record.probes = [host_memory(offloaded)]
+    for one in record.estimates:
+        candidate = one.prediction.candidate
+        fit = Fit.ruled_out if candidate.mode == Mode.zero3_offload else before[candidate][0]
+        assert (one.fit, one.memory_gib) == (fit, before[candidate][1])
+    other = next(one.prediction for one in record.estimates if one.open)
+    record.probes = [host_memory(other)]
+    assert Fit.ruled_out not in {one.fit for one in record.estimates}
 
 
 def test_measured_memory_corrects_what_is_thought_to_fit(record: Record) -> None:
