@@ -20,6 +20,7 @@ from launch.planning.expectations import allowed, expectations
 from launch.planning.flags import Flag, Flags, build_flags
 from launch.planning.identity import content_key, identity
 from launch.planning.inputs import Inputs, resolve_inputs
+from launch.planning.olmo_core import refuse_model
 from launch.planning.packing import refuse_packing
 from launch.planning.parallel import Parallel, resolve_parallel
 from launch.planning.patches import choose_batch_patches, choose_patches
@@ -156,6 +157,7 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
 
     nameless = flags_for("{name}")
     refuse_packing(config.trainer.name, nameless.flags)
+    refuse_model(config.trainer.name, nameless.flags, checkout)
     patches = choose_batch_patches(config.trainer.name, config.recipe)
     patches += choose_patches(config.trainer.name, parallel, inputs, nameless)
     parts = {

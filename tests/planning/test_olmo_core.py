@@ -1,0 +1,48 @@
+"""Models that OLMo-core's trainers have no preset for are refused in the plan, by upstream's own table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.errors import UserError
+from launch.planning.plan import Plan, build_plan
+from tests.conftest import composed, fixed_machine
+from tests.upstream.checkouts import checkout
+
+SFT = ("stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", "gpus=2")
+DPO = ("stage=dpo", "trainer=dpo", "gpus=2")
+
+
+@pytest.fixture
+def open_instruct() -> Path:
+    found = checkout()
+    if found is None:
+        pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR or fetch the submodule")
+    return found
+
+
+def planned(folder: Path | None, *words: str) -> Plan:
+    machine = fixed_machine()
+    return build_plan(composed(*words), replace(machine, upstream=replace(machine.upstream, checkout=folder)))
+
+
+@pytest.mark.parametrize("words", [SFT, DPO])
+def test_llama_is_refused_and_what_there_is_said(words: tuple[str, ...], open_instruct: Path) -> None:
+    with pytest.raises(UserError, match="has no preset for meta-llama.*|has no preset for allenai.*") as refused:
+        planned(open_instruct, *words)
+    assert [problem.id for problem in refused.value.problems] == ["no_olmo_preset"]
+    planned(open_instruct, *words, "model=olmo2_1b")
+    planned(open_instruct, *words, "flags.config_name=olmo2_1B_v2")
+
+
+def test_a_hub_id_that_is_nearly_right(open_instruct: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'Qwen/Qwen3-8B'"):
+        planned(open_instruct, *SFT, "model.path=Qwen/Qwen3-8b")
+
+
+def test_without_upstreams_table_nothing_is_said(tmp_path: Path) -> None:
+    planned(None, *SFT)
+    planned(tmp_path, *SFT)
