@@ -118,9 +118,11 @@ def _before(job: Job) -> list[str]:
 
 
 def _srun(job: Job) -> list[str]:
-    """`--mpi=none`: nothing here is MPI's, and a cluster's default plugin may not work. Since 22.05 srun does not take
-    --cpus-per-task from the job. The nodes end together, so that one that lags far behind hangs."""
-    words = ["--mpi=none", "--kill-on-bad-exit=1", "--wait=120"]  # as the shell reads them
+    """`--mpi=none`: nothing here is MPI's, and a cluster's default plugin may not work. `--export=ALL`: what the script
+    exports reaches the nodes, also where the job itself was submitted with --export=NONE, which srun inherits. Since
+    22.05 srun does not take --cpus-per-task from the job. The nodes end together, so that one that lags far behind
+    hangs."""
+    words = ["--mpi=none", "--export=ALL", "--kill-on-bad-exit=1", "--wait=120"]  # as the shell reads them
     if job.cluster.cpus_per_rank is not None:
         words.append('--cpus-per-task="$SLURM_CPUS_PER_TASK"')  # the job's own, whatever sbatch was told by hand
     if job.cluster.container == Container.pyxis:

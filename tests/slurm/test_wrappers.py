@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -29,14 +30,17 @@ def clone(home: Path) -> Path:
         shutil.copytree(project.ROOT / "scripts", folder / "scripts")
         (folder / ".venv" / "bin").mkdir(parents=True)
         python = folder / ".venv" / "bin" / "python"
-        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        installed = f"export PYTHONPATH={shlex.quote(str(project.ROOT))}"  # as in a clone that was set up
+        python.write_text(f'#!/bin/sh\n{installed}\nexec {sys.executable} "$@"\n')
         python.chmod(0o755)
     return folder
 
 
 def test_runs_as_it_is(slurm: Cluster, clone: Path) -> None:
-    """Until the trainer has started on both nodes; `status` and `stop` know a job that was not made by `submit`."""
-    job = called(slurm, "sbatch", "--parsable", "scripts/demo_2nodes.sbatch", cwd=clone).stdout.strip()
+    """Until the trainer has started on both nodes, even in a job that inherits no environment; `status` and `stop`
+    know a job that was not made by `submit`."""
+    words = ("sbatch", "--parsable", "--export=NONE", "scripts/demo_2nodes.sbatch")
+    job = called(slurm, *words, cwd=clone).stdout.strip()
     run = clone / "runs" / "demo" / "2nodes"
     logs = [run / part / "logs" / "launcher.log" for part in (".", "nodes/1")]
     until(lambda: all(path.is_file() for path in logs), 120)
