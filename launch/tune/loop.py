@@ -11,7 +11,7 @@ from launch.tune.candidate import Candidate
 from launch.tune.predict import Prediction
 from launch.tune.probe import Probe, Verdict
 from launch.tune.record import Record
-from launch.tune.search import Fit, Stop, next_probe, spent
+from launch.tune.search import Stop, next_probe, spent
 
 Extra = tuple[str, Any]  # a key and its value
 _GOES_ON = (Stop.best_beats_the_rest, Stop.all_tried)
@@ -97,6 +97,6 @@ def _compare(record: Record, probe: Callable[[Prediction], Probe], changed: Call
     if record.base is not None:
         return
     own = next(one for one in record.estimates if one.prediction.candidate == record.space.base)
-    if own.fit in (Fit.ruled_out, Fit.too_big) or spent(own.seconds, record.probes, record.limits, record.used):
+    if not own.open or spent(own.seconds, record.probes, record.limits, record.used):
         return
     _run(record, own.prediction, probe, changed)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from launch.config.schema import Mode
+from launch.tune.alike import fails_alike, likeness, none_ran, suspected
 from launch.tune.belief import NOISE, Belief, Seen
 from launch.tune.candidate import Candidate
 from launch.tune.predict import Prediction, Subject
@@ -16,16 +17,16 @@ from launch.tune.probe import Probe, Verdict
 
 MEMORY_BIAS, MEMORY_SPREAD = 0.08, 0.08  # of the logarithm of measured over predicted memory
 MARGIN = 0.02  # by which a prediction has to beat the best measured to be worth a probe
-_SAME_FAILURES = 2  # probes that fail alike before any measured: the next ones would, too
 
 
 class Fit(StrEnum):
     """Whether a setting's whole run fits its card. `ruled_out`: one that needs no more ran out of memory, and none that
-    needs no less was measured."""
+    needs no less was measured. `fails`: it has all that probes which failed alike have in common."""
 
     fits = "fits"
     too_big = "too_big"
     ruled_out = "ruled_out"
+    fails = "fails"
     unknown = "unknown"
 
 
@@ -86,27 +87,35 @@ def estimates(
     time = Belief(rates.bias, rates.spread, tuple(times))
     memory = Belief(MEMORY_BIAS, MEMORY_SPREAD, tuple(_memory_seen(probes, subject)))
     own = {one.prediction.candidate: error for one in probes if (error := one.memory_error) is not None}
+    suspects = suspected(probes, [one.candidate for one in predictions])
     found = []
     for one in predictions:
         expected = time.at(one.candidate)
         low, high = expected.between(one.seconds)
         wrong = own[one.candidate] if one.candidate in own else memory.at(one.candidate).mean
         needed = None if one.memory_gib is None else one.memory_gib * math.exp(wrong)
-        fit = _fit(one, needed, probes, subject, limits)
+        fails = fails_alike(one.candidate, suspects)
+        fit = Fit.fails if fails else _fit(one, needed, probes, subject, limits)
         found.append(Estimate(one, one.seconds * math.exp(expected.mean), low, high, needed, fit))
     return sorted(found, key=lambda estimate: (estimate.seconds, -estimate.prediction.candidate.per_device))
 
 
 def next_probe(found: Sequence[Estimate], probes: Sequence[Probe], limits: Limits, used: float) -> Estimate | Stop:
     """The setting to probe, or why none. `used`: seconds that the probes have taken. The most hopeful goes first: the
-    one that is fastest if its error is a standard deviation in its favour."""
+    one that is fastest if its error is a standard deviation in its favour. While all that was probed failed, it is the
+    one that is least like those: it tells whether the settings are why."""
     tried = {one.prediction.candidate for one in probes}
     waiting = [one for one in found if one.open and one.prediction.candidate not in tried]
-    if failures := _alike(probes):
-        return failures
+    space = [one.prediction.candidate for one in found]
+    suspects = suspected(probes, space)
+    if none_ran(probes) and suspects and not (waiting and all(suspects)):
+        return Stop.all_failed
     best = fastest(found, probes)
     if not waiting:
         return Stop.all_tried if probes else Stop.nothing_fits
+    if none_ran(probes):
+        least = min(likeness(one.prediction.candidate, probes, space) for one in waiting)
+        waiting = [one for one in waiting if likeness(one.prediction.candidate, probes, space) == least]
     hopeful = min(waiting, key=lambda one: one.low)
     if best is not None and best.step_seconds is not None and hopeful.low > best.step_seconds * (1 - MARGIN):
         return Stop.best_beats_the_rest
@@ -190,12 +199,3 @@ def _memory_seen(probes: Sequence[Probe], subject: Subject) -> list[Seen]:
         if error is not None:
             found.append(Seen(one.prediction.candidate, error))
     return found
-
-
-def _alike(probes: Sequence[Probe]) -> Stop | None:
-    """Probes that fail alike, with nothing measured: something else than the setting is wrong."""
-    if any(one.verdict in (Verdict.measured, Verdict.out_of_memory) for one in probes):
-        return None
-    failures = [one for one in probes if one.verdict in (Verdict.failed, Verdict.refused)]
-    causes = {one.why for one in failures}
-    return Stop.all_failed if len(failures) >= _SAME_FAILURES and len(causes) == 1 else None

@@ -62,7 +62,7 @@ def predicted_cells(one: Estimate) -> tuple[str, ...]:
         f"{one.memory_gib:.0f} GiB" if one.memory_gib is not None else "-",
         f"{step.dealt.padding:.0%}",
         f"{step.dealt.imbalance:.2f}",
-        {Fit.fits: "yes", Fit.too_big: "no", Fit.ruled_out: "no", Fit.unknown: "-"}[one.fit],
+        {Fit.fits: "yes", Fit.unknown: "-", Fit.fails: "fails"}.get(one.fit, "no"),
     )
 
 

@@ -14,7 +14,7 @@ from launch.tune.loop import refuse_what_fits_nowhere, search
 from launch.tune.predict import Prediction
 from launch.tune.probe import Probe, Verdict
 from launch.tune.record import Record, State
-from launch.tune.search import Fit, Limits, Stop, needs_more
+from launch.tune.search import Fit, Limits, Stop, needs_more, next_probe
 from tests.tune.searches import failed, host_memory, measured, out_of_memory, record_in
 
 
@@ -194,6 +194,39 @@ def test_probes_that_fail_alike_end_it_and_are_told(record: Record) -> None:
     probes = Dead()
     go(record, probes)
     assert len(probes.asked) == 2 and record.stop == Stop.all_failed and record.state == State.failed
+
+
+@pytest.mark.parametrize("broken", [("flatten",), ("liger",), ("zero1",), ("flatten", "liger")])
+def test_what_the_failing_probes_share_is_dropped_and_the_rest_goes_on(tmp_path: Path, broken: tuple[str, ...]) -> None:
+    record = record_in(tmp_path, "stage=sft", "gpus=8", "recipe.gradient_checkpointing=false")
+
+    class Broken(Probes):
+        def result(self, prediction: Prediction) -> Probe:
+            bad = all(word in prediction.label.split("-") for word in broken)
+            return failed(prediction, f"rank {len(self.asked)}: it is broken") if bad else super().result(prediction)
+
+    probes = Broken()
+    go(record, probes)
+    assert record.state == State.done and record.best is not None and record.stop != Stop.all_failed
+    able = [one for one in record.predictions if not all(word in one.label.split("-") for word in broken)]
+    fitting = {one.prediction.candidate for one in record.estimates if one.open}
+    fastest = min(one.seconds for one in able if one.candidate in fitting)
+    assert record.best.step_seconds is not None and record.best.step_seconds < 1.05 * fastest
+
+
+def test_failures_of_every_mode_and_packing_are_not_the_settings(record: Record) -> None:
+    first, *_ = (one.prediction for one in record.estimates if one.open)
+    record.probes = [failed(first), failed(next(one for one in record.predictions if like(one, first, "packing")))]
+    assert not isinstance(next_probe(record.estimates, record.probes, record.limits, 0.0), Stop)
+    record.probes = [failed(first), failed(next(one for one in record.predictions if not like(one, first)))]
+    assert next_probe(record.estimates, record.probes, record.limits, 0.0) == Stop.all_failed
+
+
+def like(one: Prediction, other: Prediction, *words: str) -> bool:
+    """Whether two settings have these words in common; by default any of those that matter."""
+    names = words or ("mode", "packing", "balanced", "averaging")
+    same = [getattr(one.candidate, name) == getattr(other.candidate, name) for name in names]
+    return all(same) if words else any(same)
 
 
 def test_one_that_fails_by_itself_does_not(record: Record) -> None:
