@@ -124,7 +124,8 @@ def _srun(job: Job) -> list[str]:
     hangs."""
     words = ["--mpi=none", "--export=ALL", "--kill-on-bad-exit=1", "--wait=120"]  # as the shell reads them
     if job.cluster.cpus_per_rank is not None:
-        words.append('--cpus-per-task="$SLURM_CPUS_PER_TASK"')  # the job's own, whatever sbatch was told by hand
+        # the job's own, whatever sbatch was told by hand, and nothing where it was told nothing
+        words.append('${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}')
     if job.cluster.container == Container.pyxis:
         words.append(shlex.quote(f"--container-image={job.cluster.image}"))
         words += [shlex.quote(f"--container-mounts={','.join(job.cluster.mounts)}")] if job.cluster.mounts else []

@@ -99,6 +99,19 @@ def test_whatever_a_word_holds_bash_gives_it_back(odd: str) -> None:
     shellcheck(render(job))
 
 
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [({"SLURM_CPUS_PER_TASK": "6"}, ["--cpus-per-task=6"]), ({}, [])],  # {}: somebody took the #SBATCH line out
+)
+def test_srun_takes_the_cpus_that_the_job_has(environ: dict[str, str], said: list[str]) -> None:
+    text = script("stage=demo", "trainer=trl_sft").replace("srun ", "printf '%s\\n' ").replace("cd '/my work'", "")
+    text = text.replace("scontrol show hostnames", "echo")
+    done = subprocess.run(["bash", "-c", text], env={"SLURM_JOB_NODELIST": "n1", **environ}, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.decode().splitlines()
+    assert [word for word in words if word.startswith("--cpus") or not word] == said
+
+
 def test_many_nodes_are_rendered_at_once() -> None:
     stage = composed("stage=sft", "nodes=512", "gpus=8", "recipe.global_batch_size=4096")
     began = time.process_time()
