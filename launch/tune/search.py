@@ -150,7 +150,8 @@ def needs_more(one: Candidate, other: Candidate) -> bool:
     """Whether `one` needs at least the memory of `other`, whatever the numbers: the same but for what only adds."""
     same = one.mode == other.mode and one.packing == other.packing and one.attention == other.attention
     saving = (not one.checkpointing or other.checkpointing) and (not one.liger or other.liger)
-    return same and saving and one.per_device >= other.per_device
+    dealt = not one.balanced or other.balanced
+    return same and saving and dealt and one.per_device >= other.per_device
 
 
 def _wall(seconds: float, probes: Sequence[Probe], limits: Limits) -> float:

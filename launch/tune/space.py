@@ -119,8 +119,18 @@ def loss_kept(candidate: Candidate, base: Candidate, plan: Plan) -> Loss:
         return Loss.same
     if candidate.averaging == TOKENS:
         return Loss.same if base.averaging == TOKENS else Loss.token_weighted
-    dealt_alike = candidate.balanced == base.balanced or candidate.per_device == 1
-    return Loss.same if candidate.per_device == base.per_device and dealt_alike else Loss.micro_batches
+    same = candidate.per_device == base.per_device and _dealt_alike(candidate, base)
+    return Loss.same if same else Loss.micro_batches
+
+
+def _dealt_alike(candidate: Candidate, base: Candidate) -> bool:
+    """Whether the same samples are put together, at one size: balanced, padded ones are dealt otherwise than packed
+    ones (launch/worker/dealing.py)."""
+    if candidate.per_device == 1:
+        return True
+    if candidate.balanced != base.balanced:
+        return False
+    return not base.balanced or candidate.packing == base.packing
 
 
 def _goes(plan: Plan, **recipe: Any) -> bool:

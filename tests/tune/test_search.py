@@ -158,6 +158,8 @@ def test_without_a_memory_model_the_same_setting_and_more_is_ruled_out(record: R
     assert needs_more(large, small) and not needs_more(small, large)
     assert not needs_more(replace(large, checkpointing=True), replace(small, checkpointing=False))
     assert not needs_more(replace(large, liger=True), replace(small, liger=False))
+    assert not needs_more(replace(small, balanced=True), small)  # whose largest micro batch is larger
+    assert needs_more(small, replace(small, balanced=True))
 
 
 def test_the_probes_are_counted(tmp_path: Path) -> None:

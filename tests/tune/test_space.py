@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from launch.config.schema import Mode, Packing
@@ -83,6 +85,18 @@ def test_another_micro_batch_is_another_loss_where_tokens_are_not_weighted() -> 
     weighted = Candidate(8, Mode.zero2, averaging=TOKENS)
     assert loss_kept(weighted, BASE, plan) == Loss.token_weighted
     assert loss_kept(weighted, Candidate(1, Mode.zero3, averaging=TOKENS), plan) == Loss.same
+
+
+def test_balanced_micro_batches_are_others_where_they_are_packed() -> None:
+    words = ("stage=sft", "gpus=8", "recipe.balanced=true", "recipe.per_device_batch_size=8")
+    plan = build_plan(composed_once(*words), fixed_machine())
+    padded, packed = (Candidate(8, Mode.zero3, packing, balanced=True) for packing in (Packing.none, Packing.flatten))
+    assert loss_kept(packed, padded, plan) == Loss.micro_batches
+    assert loss_kept(replace(padded, mode=Mode.zero2), padded, plan) == Loss.same
+    assert loss_kept(*(replace(one, balanced=False) for one in (packed, padded)), plan) == Loss.same
+    assert loss_kept(*(replace(one, per_device=1) for one in (packed, padded)), plan) == Loss.same
+    others = [one for one in space(*words).candidates if one.per_device == 8 and one.packing == Packing.flatten]
+    assert {one.averaging for one in others if one.balanced} == {TOKENS}
 
 
 @pytest.mark.parametrize("words", [("stage=dpo",), ("stage=sft", "trainer=trl_sft")])
