@@ -19,7 +19,7 @@ from launch.errors import EXIT_DONE
 from launch.estimate.forecast import Forecast
 from launch.estimate.forecast import describe as describe_forecast
 from launch.planning.lengths import read_lengths
-from launch.planning.packing import TRAINER, forecast_packing
+from launch.planning.packing import TRAINER, forecast_packing, share_of_a_rank
 from launch.planning.packing import describe as describe_packing
 from launch.planning.plan import Plan, build_plan
 from launch.planning.rendezvous import quoted
@@ -52,7 +52,16 @@ def plan(line: Line) -> int:
 def tokens_forecast(plan: Plan) -> TokenForecast | None:
     """What the data's lengths say of the plan's batches; None where they were not measured."""
     lengths = read_lengths(plan.lengths_file) if plan.lengths_file else None
-    return forecast_tokens(lengths, plan.config.recipe, plan.batch) if lengths else None
+    if lengths is None:
+        return None
+    padded_by_rank = plan.trainer == TRAINER and plan.config.recipe.packing == Packing.none  # dpo.py's own way
+    return forecast_tokens(
+        lengths,
+        plan.config.recipe,
+        plan.batch,
+        together=share_of_a_rank(plan.batch) if padded_by_rank else None,
+        deals="true" in plan.config.trainer.recipe["balanced"],
+    )
 
 
 def _packing(plan: Plan) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.config.schema import Family, Packing, RecipeConfig
@@ -21,7 +22,7 @@ class TokenForecast:
     `padding_share` of all that is computed. `micro_batch` and `micro_batch_p99`: tokens with padding, the mean and what
     99% stay within; None for bins, which have a budget. `imbalance`: tokens of the ranks in an accumulation step, the
     largest with its padding over the mean without, in upstream's order and dealt by length; None for bins
-    and where a rank is alone."""
+    and where a rank is alone, the second also where the trainer can't deal."""
 
     samples: int
     mean: float
@@ -38,22 +39,30 @@ class TokenForecast:
         return {"schema_version": SCHEMA_VERSION, **vars(self)}
 
 
-def forecast_tokens(lengths: Lengths, recipe: RecipeConfig, batch: Batch) -> TokenForecast:
-    """The forecast of a plan with this recipe and batch on data of these lengths."""
+def forecast_tokens(
+    lengths: Lengths, recipe: RecipeConfig, batch: Batch, *, together: int | None = None, deals: bool = True
+) -> TokenForecast:
+    """The forecast of a plan with this recipe and batch on data of these lengths. `together`: the samples that are
+    padded to the same length, when they are more than a micro batch. `deals`: the trainer knows recipe.balanced."""
     bins, padded = recipe.packing == Packing.bins, recipe.packing == Packing.none
     total, mean = lengths.tokens.total, lengths.tokens.mean
-    upstream, balanced = (None, None) if bins or batch.width == 1 else _imbalance(lengths, batch, padded=padded)
+    together = together or batch.per_device
+    part = batch.per_device / together
+    of_a_rank = replace(batch, per_device=together, accumulation=batch.global_ // (batch.width * together))
+    upstream, balanced = (None, None) if bins or batch.width == 1 else _imbalance(lengths, of_a_rank, padded=padded)
     return TokenForecast(
         samples=lengths.samples,
         mean=mean,
         longest=lengths.tokens.longest,
         loss_share=lengths.label_tokens / total if lengths.label_tokens is not None and total else None,
         tokens_per_step=lengths.tokens_of_step(batch.global_),
-        padding_share=None if bins else lengths.padding_share(batch.per_device) if padded else 0.0,
-        micro_batch=None if bins else lengths.padded_tokens(batch.per_device) if padded else mean * batch.per_device,
-        micro_batch_p99=None if bins else lengths.micro_batch_quantile(batch.per_device, recipe.packing, 0.99),
+        padding_share=None if bins else lengths.padding_share(together) if padded else 0.0,
+        micro_batch=None if bins else part * (lengths.padded_tokens(together) if padded else mean * together),
+        micro_batch_p99=None
+        if bins
+        else math.ceil(part * lengths.micro_batch_quantile(together, recipe.packing, 0.99)),
         imbalance_upstream=upstream,
-        imbalance_balanced=balanced,
+        imbalance_balanced=balanced if deals else None,
     )
 
 
@@ -83,6 +92,8 @@ def describe(forecast: TokenForecast | None, batch: Batch, family: Family) -> li
         step += f"{forecast.micro_batch_p99:,}, {forecast.padding_share:.0%} padding"
     facts = [("lengths", data), ("tokens", step)]
     if forecast.imbalance_upstream is not None:
-        text = f"tokens a rank, largest over mean: {forecast.imbalance_upstream:.2f} in upstream's order, "
-        facts.append(("balance", f"{text}{forecast.imbalance_balanced:.2f} with recipe.balanced=true"))
+        text = f"tokens a rank, largest over mean: {forecast.imbalance_upstream:.2f} in upstream's order"
+        if forecast.imbalance_balanced is not None:
+            text += f", {forecast.imbalance_balanced:.2f} with recipe.balanced=true"
+        facts.append(("balance", text))
     return facts

@@ -47,6 +47,33 @@ def test_flattened_and_padded() -> None:
     assert padded == forecast_tokens(CHATS, recipe(Packing.none), EIGHT)  # the same draws
 
 
+def test_a_rank_that_pads_its_whole_share_together() -> None:
+    batch = Batch(128, 1, 16, 8)
+    alone = forecast_tokens(CHATS, recipe(Packing.none), batch)
+    together = forecast_tokens(CHATS, recipe(Packing.none), batch, together=16, deals=False)
+    assert alone.padding_share == pytest.approx(0.0) and together.padding_share is not None
+    assert together.padding_share == pytest.approx(CHATS.padding_share(16))
+    assert together.micro_batch == pytest.approx(CHATS.padded_tokens(16) / 16)
+    assert alone.imbalance_balanced is not None and together.imbalance_balanced is None
+
+
+def test_dpo_py_is_such_a_one_and_what_cannot_deal_is_not_told_to(tmp_path: Path) -> None:
+    content = {"schema_version": 1, "kind": "dpo", "label_tokens": None, "tokens": {"20": 50, "600": 5}}
+    content |= {"chosen": {"10": 50, "300": 5}, "rejected": {"10": 50, "300": 5}, "longer": {"10": 50, "300": 5}}
+    content |= {"pairs": [[10, 10]] * 50 + [[300, 300]] * 5}
+    for trainer, deals in (("dpo", False), ("dpo_tune_cache", True)):
+        asked = ("stage=dpo", "gpus=8", f"trainer={trainer}", "recipe.per_device_batch_size=1")
+        plan = build_plan(composed(*asked), fixed_machine(tmp_path))
+        assert plan.lengths_file is not None and plan.batch.accumulation > 1
+        plan.lengths_file.parent.mkdir(parents=True, exist_ok=True)
+        plan.lengths_file.write_text(json.dumps(content), encoding="utf-8")
+        told = tokens_forecast(plan)
+        assert told is not None and told.padding_share is not None
+        assert (told.padding_share > 0.5) == (trainer == "dpo")
+        [line] = [line for line in describe(plan, Redactor({}), {}, tokens=told) if line.startswith("balance")]
+        assert ("recipe.balanced" in line) == deals
+
+
 def test_bins_and_a_rank_alone() -> None:
     bins = forecast_tokens(CHATS, recipe(Packing.bins), EIGHT)
     assert (bins.micro_batch, bins.padding_share, bins.imbalance_upstream) == (None, None, None)
