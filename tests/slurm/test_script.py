@@ -106,9 +106,9 @@ def test_whatever_a_word_holds_bash_gives_it_back(odd: str) -> None:
 def test_srun_takes_the_cpus_that_the_job_has(environ: dict[str, str], said: list[str]) -> None:
     text = script("stage=demo", "trainer=trl_sft").replace("srun ", "printf '%s\\n' ").replace("cd '/my work'", "")
     text = text.replace("scontrol show hostnames", "echo")
-    done = subprocess.run(["bash", "-c", text], env={"SLURM_JOB_NODELIST": "n1", **environ}, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    words = done.stdout.decode().splitlines()
+    environ = {"SLURM_JOB_NODELIST": "n1", **environ}
+    done = subprocess.run(["bash", "-c", text], env=environ, capture_output=True, text=True, check=True)
+    words = done.stdout.splitlines()
     assert [word for word in words if word.startswith("--cpus") or not word] == said
 
 
