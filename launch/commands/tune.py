@@ -184,8 +184,9 @@ def _search(record: Record, request: Line, display: Display) -> int:
             name = f"tune-{record.name}/{prediction.label}-{plan.identity}"
             setting = setting_in(name, composed, lambda named: build_plan(named, this_machine(named)))
             folder = str(setting.plan.folder)
+            left = time_left(record.probes, record.limits, record.used)
             kept = None if restart else read_measured(setting.plan, record.limits.steps)
-            if kept is not None and is_final(kept):
+            if kept is not None and is_final(kept, skip, left):
                 return probe_of(prediction, kept, folder, skip, reused=True)
             ran = [probe for probe in record.probes if not probe.reused]
             measured = measure(
@@ -194,7 +195,7 @@ def _search(record: Record, request: Line, display: Display) -> int:
                 display,
                 after_another=bool(ran),
                 inspected=any(probe.verdict == Verdict.measured for probe in ran),
-                seconds=time_left(record.probes, record.limits, record.used),
+                seconds=left,
             )
         except UserError as error:
             why = "; ".join(str(problem) for problem in error.problems)

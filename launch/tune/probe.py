@@ -16,6 +16,7 @@ from launch.tune.predict import Prediction
 
 _FEW = 2  # steps, to tell a spread from
 _ONE_STEP = 0.2  # the noise of a single step
+_LONGER = 1.25  # times the seconds that a run had: what makes another one of it worth while
 TIME_USED = "time_used"  # of launch.commands.run
 OUT_OF_MEMORY, HOST_MEMORY = "out_of_memory", "host_memory"  # ids of launch.runtime.cures
 
@@ -115,7 +116,7 @@ class _Rates:
 
 
 def _rates(measured: Measured, skip: int) -> _Rates:
-    timed = [(seconds, number(step, "tokens")) for step in measured.steps if (seconds := number(step, "seconds"))]
+    timed = _timed(measured)
     timed = timed[min(skip, max(0, len(timed) - 1)) :]
     unit = "tokens" if all(tokens for _, tokens in timed) else "samples"
     done = [tokens if unit == "tokens" and tokens else measured.setup.global_batch for _, tokens in timed]
@@ -123,10 +124,21 @@ def _rates(measured: Measured, skip: int) -> _Rates:
     return _Rates(tuple((seconds, count / seconds) for (seconds, _), count in steps), unit)
 
 
-def is_final(measured: Measured) -> bool:
-    """Whether a run of the same plan would tell nothing else: it came to its steps, or to the end of its time, or of
-    its card's memory. The host's memory is the job's, which may be given more the next time."""
-    return measured.finished or measured.outcome.cause_id in (TIME_USED, OUT_OF_MEMORY)
+def is_final(measured: Measured, skip: int, seconds: float | None) -> bool:
+    """Whether a run of the same plan would tell nothing else: it came to its steps, or to the end of its card's memory,
+    or of its time with a step after the first `skip`, or with hardly less time than the `seconds` that it would have
+    now (None: no end). The host's memory is the job's, which may be given more the next time."""
+    outcome = measured.outcome
+    if measured.finished or outcome.cause_id == OUT_OF_MEMORY:
+        return True
+    if outcome.cause_id != TIME_USED:
+        return False
+    return len(_timed(measured)) > skip or (seconds is not None and seconds <= outcome.seconds * _LONGER)
+
+
+def _timed(measured: Measured) -> list[tuple[float, float | None]]:
+    """Seconds and tokens of the steps that have a clock."""
+    return [(seconds, number(step, "tokens")) for step in measured.steps if (seconds := number(step, "seconds"))]
 
 
 def _verdict(measured: Measured) -> Verdict:

@@ -67,9 +67,18 @@ def test_the_hosts_memory_is_no_cards_and_not_final(tmp_path: Path) -> None:
         plan = build_plan(composed_once(*words or ("stage=sft", "gpus=8")), fixed_machine())
         found = Measured(setup_of(plan, 4), ran_out)
         prediction = record_in(tmp_path).predictions[0]
-        assert probe_of(prediction, found, "folder", skip=1).verdict == verdict and not is_final(found)
+        assert probe_of(prediction, found, "folder", skip=1).verdict == verdict and not is_final(found, 1, 40.0)
     card = Measured(setup_of(plan, 4), replace(ran_out, cause_id="out_of_memory"))
-    assert is_final(card)
+    assert is_final(card, 1, None)
+
+
+def test_one_that_was_cut_short_before_a_step_counted_is_run_again_with_more_time() -> None:
+    cut = replace(DONE, exit_code=3, steps=0, seconds=120.0, cause="ended after 120 s", cause_id="time_used")
+    setup = setup_of(build_plan(composed_once("stage=sft", "gpus=8"), fixed_machine()), 4)
+    for logged in ((), steps(2.2)):
+        found = Measured(setup, cut, logged)
+        assert is_final(found, 1, 120.0) and not is_final(found, 1, 1800.0) and not is_final(found, 1, None)
+    assert is_final(Measured(setup, cut, steps(2.2, 2.1)), 1, 1800.0)
 
 
 def test_a_loss_that_is_not_finite_is_no_measurement(probed: Any) -> None:
