@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from launch.slurm.jobs import TOKENIZE, JobFolder, jobs_of, known_ids
 from launch.slurm.queue import QueuedJob
 
 _CLOCKS = 5.0  # seconds by which the clocks of two machines may differ
-_TAIL = 1 << 14  # bytes of a log that its last line is looked for in
+_TAIL = 1 << 14  # bytes of a log that its last words are looked for in
+_REFUSAL = re.compile(r"launch: .*\[\w+\]")  # a Problem, as `__main__` prints it
+_SLURMS = ("srun:", "slurmstepd:", "slurmd[")
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def run_standing(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) -> Jo
     state = told.state if job_id is None else _state(told, job, asked=queue is not None)
     since = _submitted(folder) if told.state == "absent" else told.since
     well = job is not None and job.state == "COMPLETED"
-    cause = last_line(folder.log(job_id)) if state == "ended" and job_id and not well else None
+    cause = last_words(folder.log(job_id)) if state == "ended" and job_id and not well else None
     return JobStanding(told, state, since, job_id, job, cause)
 
 
@@ -101,12 +104,16 @@ def _submitted(folder: JobFolder) -> float:
     return time.time()
 
 
-def last_line(log: Path) -> str | None:
-    """The last line of a log that says anything; None without one."""
+def last_words(log: Path) -> str | None:
+    """What a job's log says of its end: the last refusal of ours, else the last line that is not Slurm's, which come
+    after it and say that the tasks were ended, else the last line; None when it says nothing."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return None
-    return next((line.strip() for line in reversed(lines) if line.strip()), None)
+    said = [line.strip() for line in lines if line.strip()]
+    refusals = [line for line in said if _REFUSAL.fullmatch(line)]
+    own = [line for line in said if not line.startswith(_SLURMS)]
+    return next((found[-1] for found in (refusals, own, said) if found), None)

@@ -155,6 +155,30 @@ def test_the_table_has_jobs_where_there_are_any(runs: Path) -> None:
     assert rows[2].startswith("sft/waits ended (failed)") and rows[3] == "launch: no such thing [no_such]"
 
 
+SLURM_ENDS_IT = """srun: error: n1: task 0: Exited with exit code 2
+srun: launch/slurm: _step_signal: Terminating StepId=11.0
+slurmstepd: error: *** STEP 11.0 ON n1 CANCELLED AT 2026-11-21T13:00:00 ***
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (
+            "launch: no hosts; say so [no_allocation]\nn2: bye\n" + SLURM_ENDS_IT,
+            "launch: no hosts; say so [no_allocation]",
+        ),
+        ("launch: made the demo's data\nKeyError: 'x'\n\n" + SLURM_ENDS_IT, "KeyError: 'x'"),
+        (SLURM_ENDS_IT, SLURM_ENDS_IT.splitlines()[-1]),
+        ("\n", None),
+    ],
+)
+def test_the_cause_of_a_job_that_never_began(runs: Path, log: str, told: str | None) -> None:
+    JobFolder.of(runs, "sft", "waits").log("12").write_text(log, encoding="utf-8")
+    [ended] = queue(runs, replace(RUNNING, state="FAILED"))
+    assert run_standing(runs / "sft" / "waits", runs, [ended]).cause == told
+
+
 def test_a_folder_elsewhere_has_no_job(runs: Path, tmp_path: Path) -> None:
     assert job_folder_of(write_run(tmp_path / "other" / "sft" / "waits", steps=1), runs) is None
 
