@@ -11,7 +11,8 @@ from launch.errors import Problem, UserError
 @dataclass(frozen=True)
 class Allocation:
     """`hosts`: of the job's nodes, in Slurm's order. `restarts`: how often Slurm requeued the job. `job_id`: 12, or
-    12_3 of an array's task, whose own `number` is another one."""
+    12_3 of an array's task, whose own `number` is another one. Slurm is asked by `job_id` alone: the number of one of
+    an array's tasks is the array's own, and by it Slurm means all of them."""
 
     job_id: str
     number: int
@@ -51,8 +52,13 @@ def this_allocation(environ: Mapping[str, str]) -> Allocation:
 
 
 def _job_id(environ: Mapping[str, str]) -> str:
-    """As Slurm's commands say it. What an array's script exports counts for its own job, and not for one that is
-    submitted from within it."""
+    """As Slurm's commands say it: by LAUNCH_TASK, or, of an array whose script is somebody else's, by Slurm's own
+    variables. What an array's script exports counts for its own job, and not for one that is submitted from within it;
+    that one inherits the array's variables, too."""
     own = environ["SLURM_JOB_ID"]
     number, _, task = environ.get("LAUNCH_TASK", "").partition(" ")
-    return task if task and number == own else own
+    if task and number == own:
+        return task
+    array, index = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    by_slurm = f"{array}_{index}" if array and index else own
+    return own if by_slurm == task else by_slurm

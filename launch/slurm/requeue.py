@@ -24,8 +24,10 @@ _FIELD = re.compile(r"(\w+)=(\S*)")
 
 @dataclass(frozen=True)
 class JobRecord:
-    """What Slurm says of a job. `asked`, `excluded`: node lists as Slurm writes them, "" for none."""
+    """What Slurm says of a job. `number`: an array's task has one of its own. `asked`, `excluded`: node lists as Slurm
+    writes them, "" for none."""
 
+    number: int
     state: str
     restarts: int
     may_requeue: bool
@@ -40,6 +42,7 @@ def read_record(output: str) -> JobRecord:
     for name, value in _FIELD.findall(output):
         fields.setdefault(name, "" if value == "(null)" else value)
     return JobRecord(
+        number=int(fields.get("JobId") or 0),
         state=fields.get("JobState", ""),
         restarts=int(fields.get("Restarts") or 0),
         may_requeue=fields.get("Requeue") == "1",
@@ -87,7 +90,7 @@ def requeue(here: Allocation, limit: int, lost: str | None = None) -> tuple[bool
             return False, [f"job {here.job_id} is no longer this one's to requeue"]
         if not record.may_requeue:
             return False, [f"Slurm has job {here.job_id} down as one that is not requeued (--no-requeue)"]
-        answer = ask(["scontrol", "requeue", str(here.number)])
+        answer = ask(["scontrol", "requeue", here.job_id])
         if answer.status:
             return False, [f"Slurm does not requeue job {here.job_id}: {answer.words}"]
         said = [f"job {here.job_id} is requeued ({here.restarts + 1} of {limit} times)"]
@@ -101,17 +104,17 @@ def cancel(here: Allocation) -> None:
     as Slurm does. Raises UserError."""
     record = _record(here)
     if record is not None and of_this_attempt(record, here):
-        ask(["scancel", str(here.number)])
+        ask(["scancel", here.job_id])
 
 
 def of_this_attempt(record: JobRecord, here: Allocation) -> bool:
     """Whether the job still runs as it did when this node's task began: a node that comes back after Slurm has started
     the job elsewhere must not end that one."""
-    return record.state == "RUNNING" and record.restarts == here.restarts
+    return (record.number, record.state, record.restarts) == (here.number, "RUNNING", here.restarts)
 
 
 def _record(here: Allocation) -> JobRecord | None:
-    answer = ask(["scontrol", "--oneliner", "show", "job", str(here.number)])
+    answer = ask(["scontrol", "--oneliner", "show", "job", here.job_id])
     return None if answer.status else read_record(answer.output)
 
 
@@ -125,7 +128,7 @@ def _without(here: Allocation, record: JobRecord, lost: str) -> list[str]:
         only = f"partition {record.partition} has {there} other nodes and the job needs {needed}"
         return [f"{only}, so {lost} is not excluded: it waits until that is back"]
     excluded = ",".join(name for name in (record.excluded, lost) if name)
-    answer = ask(["scontrol", "update", f"JobId={here.number}", f"ExcNodeList={excluded}"])
+    answer = ask(["scontrol", "update", f"JobId={here.job_id}", f"ExcNodeList={excluded}"])
     if answer.status:
         return [f"{lost} could not be excluded: {answer.words}"]
     said = [f"it starts without {lost}, once Slurm itself counts that node as down (SlurmdTimeout)"]

@@ -17,10 +17,11 @@ from launch.lifecycle import lock
 from launch.lifecycle.checkpoints import Checkpoint
 from launch.planning.plan import Plan, build_plan
 from launch.slurm.allocation import Allocation
-from launch.slurm.requeue import claim, of_this_attempt, read_record, remember, remembered
+from launch.slurm.requeue import cancel, claim, of_this_attempt, read_record, remember, remembered, requeue
 from launch.slurm.survival import last_checkpoint, started_again, why_not_again
 from tests.conftest import composed, fixed_machine
 from tests.runtime.records import write_run
+from tests.slurm.cluster import Cluster, until
 
 HERE = Allocation(job_id="7", number=7, restarts=0, node_rank=0, hosts=("n1", "n2"))
 SHOWN = (
@@ -47,6 +48,50 @@ def test_what_slurm_shows_of_a_job() -> None:
     # it has been started elsewhere meanwhile, or waits for that: not this node's any more
     assert not of_this_attempt(record, replace(HERE, restarts=1))
     assert not of_this_attempt(replace(record, state="PENDING"), replace(HERE, restarts=2))
+    # an id that was inherited from the job that this one was submitted in
+    assert not of_this_attempt(replace(record, number=6), replace(HERE, restarts=2))
+
+
+ARRAY = """#!/bin/bash
+#SBATCH --array=0-2
+#SBATCH --requeue
+#SBATCH --output=/dev/null
+sleep 600
+"""
+
+
+@pytest.mark.slow
+def test_the_last_task_of_an_array_is_requeued_and_cancelled_alone(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm gives it the array's own number, by which its commands mean every task."""
+    for name, value in slurm.environ.items():
+        monkeypatch.setenv(name, value)
+    script = tmp_path / "job.sbatch"
+    script.write_text(ARRAY)
+    array = slurm.ask("sbatch", "--parsable", str(script))
+    last = f"{array}_2"
+
+    def states() -> list[str]:
+        return [slurm.state(f"{array}_{task}") for task in range(3)]
+
+    until(lambda: states() == ["RUNNING"] * 3, 30)
+    number = read_record(slurm.ask("scontrol", "--oneliner", "show", "job", last)).number
+    assert number == int(array)
+    here = Allocation(last, number, restarts=0, node_rank=0, hosts=("n1",))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        again, said = requeue(here, 5, lost="n1")
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    assert again and "it starts without n1" in said[1], said
+    until(lambda: states() == ["RUNNING", "RUNNING", "PENDING"], 30)
+    told = [slurm.ask("scontrol", "--oneliner", "show", "job", f"{array}_{task}") for task in range(3)]
+    assert [read_record(one).excluded for one in told] == ["", "", "n1"]
+    second = read_record(told[1])
+    cancel(Allocation(f"{array}_1", second.number, restarts=0, node_rank=0, hosts=("n1",)))
+    until(lambda: states() == ["RUNNING", "CANCELLED", "PENDING"], 30)
+    slurm.ask("scancel", array)
 
 
 def test_of_several_survivors_one_asks(tmp_path: Path) -> None:

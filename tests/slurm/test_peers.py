@@ -143,6 +143,12 @@ def test_the_place_in_an_allocation() -> None:
     for missing in ("SLURM_JOB_ID", "SLURM_NODEID", "LAUNCH_HOSTS"):
         with pytest.raises(UserError, match="no_allocation"):
             this_allocation({name: value for name, value in environ.items() if name != missing})
+    # a task of an array whose script is not launch's own
+    task = this_allocation({**environ, "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3"})
+    assert (task.job_id, task.number) == ("7_3", 7)
+    # submitted from within the job of an array, whose variables it inherits
+    of_another = {"LAUNCH_TASK": "5 4_1", "SLURM_ARRAY_JOB_ID": "4", "SLURM_ARRAY_TASK_ID": "1"}
+    assert this_allocation({**environ, **of_another}).job_id == "7"
 
 
 def test_the_signpost_says_what_was_written(tmp_path: Path) -> None:
