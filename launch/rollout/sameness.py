@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launch.config.schema import Family, Kind, Launcher, LossAveraging, Precision
+from launch.config.schema import Family, Kind, Launcher, LossAveraging, Packing, Precision
 from launch.planning.plan import Plan
 
 SCHEMA_VERSION = 1
@@ -41,7 +41,7 @@ def differences(plans: Sequence[Plan]) -> tuple[Difference, ...]:
     """Everything that differs between the widths but the number of accumulation steps. [] for one width."""
     if len(plans) < 2:
         return ()
-    rules = (_other_flags, _master_weights, _warmup, _schedule, _last_step, _dealing, _dropout, _sharding)
+    rules = (_other_flags, _master_weights, _warmup, _schedule, _last_step, _dealing, _weighing, _dropout, _sharding)
     return tuple(found for rule in rules if (found := rule(plans)) is not None)
 
 
@@ -133,14 +133,25 @@ def _last_step(plans: Sequence[Plan]) -> Difference | None:
 
 
 def _dealing(plans: Sequence[Plan]) -> Difference | None:
-    """How the samples of a global batch are dealt best depends on the ranks (launch/worker/dealing.py). DPO's loss is a
-    mean over pairs, wherever they are."""
+    """How the samples of a global batch are dealt best depends on the ranks (launch/worker/dealing.py). The loss of
+    dpo_tune_cache.py is a mean over pairs, wherever they are; the other DPO trainers have no balanced batches."""
     config = plans[0].config
     weighted = config.recipe.loss_averaging == LossAveraging.tokens
     if not config.recipe.balanced or weighted or config.stage.kind == Kind.dpo:
         return None
     what = "balanced batches put samples together in other micro batches, whose means the loss is the mean of"
     return Difference("other_micro_batches", what, None, "recipe.loss_averaging=tokens makes the loss the same")
+
+
+def _weighing(plans: Sequence[Plan]) -> Difference | None:
+    """dpo.py deals the pairs of a global batch round robin (data_loader.py:298) and weighs each micro batch by its share
+    of its rank's tokens (olmo_core_train_modules.py:236-243). A packed batch is one micro batch."""
+    config = plans[0].config
+    if config.trainer.name != "dpo" or config.recipe.packing != Packing.none:
+        return None
+    what = "dpo.py weighs a micro batch by its share of its rank's tokens: pairs weigh otherwise among other ranks"
+    cure = "trainer=dpo_tune_cache takes the mean over all pairs"
+    return Difference("pairs_weighed_by_tokens", what, None, cure)
 
 
 def _dropout(plans: Sequence[Plan]) -> Difference | None:

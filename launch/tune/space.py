@@ -19,6 +19,7 @@ from launch.tune.candidate import Candidate
 
 TOKENS = LossAveraging.tokens.value  # of recipe.loss_averaging: every token of the global batch weighs alike
 _WORKERS = "dataloader_num_workers"
+_WEIGHS_PAIRS = "dpo"  # the trainer
 _ON_GPUS = (Mode.ddp, Mode.zero1, Mode.zero2, Mode.zero3, Mode.zero3_offload)
 
 
@@ -100,8 +101,9 @@ def base_of(plan: Plan) -> Candidate:
 
 
 class Loss(StrEnum):
-    """How tokens weigh in the loss, against the recipe's own setting. `token_weighted`: every token of the global batch
-    alike, at every setting, where the recipe weighs them by their micro batches; `micro_batches`: by other ones."""
+    """How tokens, or DPO's pairs, weigh in the loss, against the recipe's own setting. `token_weighted`: every token of
+    the global batch alike, at every setting, where the recipe weighs them by their micro batches; `micro_batches`: by
+    other ones."""
 
     same = "same"
     token_weighted = "token_weighted"
@@ -113,8 +115,11 @@ def loss_kept(candidate: Candidate, base: Candidate, plan: Plan) -> Loss:
 
     open-instruct's SFT takes the mean over the tokens of a micro batch and the mean of those (finetune.py:820), so
     that other micro batches weigh tokens otherwise, unless every token weighs alike. TRL divides by the tokens of the
-    whole step (transformers trainer.py, num_items_in_batch), and DPO's means are over pairs.
+    whole step (transformers trainer.py, num_items_in_batch). DPO's means are over pairs, as many in each micro batch;
+    but dpo.py weighs the micro batches by their tokens (olmo_core_train_modules.py:236-243), and has no other way.
     """
+    if plan.trainer == _WEIGHS_PAIRS:
+        return Loss.same if candidate.per_device == base.per_device else Loss.micro_batches
     if plan.config.stage.kind != Kind.sft or plan.config.trainer.family == Family.trl:
         return Loss.same
     if candidate.averaging == TOKENS:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launch.config.schema import Kind
 from launch.measure.rows import markdown_table, padded
 from launch.tune.probe import Probe, Verdict
 from launch.tune.record import Record, State
 from launch.tune.search import Estimate, Fit, Stop
-from launch.tune.space import Loss
+from launch.tune.space import Loss, loss_kept
 
 HEADS = ("setting", "predicted", "measured", "s/step", "memory", "loss", "verdict")
 PREDICTED = ("setting", "per second", "s/step", "between", "memory", "padding", "longest/mean", "fits")
@@ -91,6 +92,9 @@ def fact_lines(record: Record) -> list[str]:
     if space.held:
         lines.append(f"held as said: {', '.join(space.held)}")
     lines += [f"left out: {why}" for why in space.left_out]
+    if any(loss_kept(one, space.base, record.plan) == Loss.micro_batches for one in space.candidates):
+        held = f"recipe.per_device_batch_size={space.base.per_device}"
+        lines.append(f"loss: {_weighed(record)}s of other micro batches weigh otherwise, another loss; {held} holds it")
     return lines
 
 
@@ -118,11 +122,11 @@ def loss_line(record: Record) -> str:
     if change.median is not None and change.first is not None:
         measured = f" ({change.first:.2%} apart at the first step, {change.median:.2%} in the median of {change.steps})"
     if change.kept == Loss.same:
-        return f"The loss is the recipe's own: every token weighs as before{measured}."
+        return f"The loss is the recipe's own: every {_weighed(record)} weighs as before{measured}."
     how = measured or "; by how much was not measured"
     if change.kept == Loss.token_weighted:
         return f"It changes the loss: every token weighs alike, no longer by its micro batch{how}."
-    return f"It changes the loss: tokens weigh by other micro batches{how}."
+    return f"It changes the loss: {_weighed(record)}s weigh by other micro batches{how}."
 
 
 def verdict_line(record: Record) -> str:
@@ -156,6 +160,11 @@ def markdown(record: Record) -> str:
     shown = [predicted_cells(one) for one in record.estimates if one.open][:_SHOWN]
     lines += ["", "Predicted, as the probes correct it:", "", *markdown_table(PREDICTED, shown)]
     return "\n".join([*lines, "", *(f"- {line}" for line in fact_lines(record)), ""])
+
+
+def _weighed(record: Record) -> str:
+    """What the loss is a mean over."""
+    return "token" if record.plan.config.stage.kind == Kind.sft else "pair"
 
 
 def _title(record: Record) -> str:

@@ -88,7 +88,15 @@ def test_the_end_of_an_epoch_is_bounded_by_the_widest() -> None:
 
 def test_an_olmo_core_trainer_is_not_vouched_for() -> None:
     found = differences(plans("stage=dpo", "trainer=dpo", "model=olmo2_1b", "model.sft=some/model"))
-    assert [one.id for one in found] == ["olmo_core_sharding"] and found[0].bound is None
+    assert [one.id for one in found] == ["pairs_weighed_by_tokens", "olmo_core_sharding"] and found[1].bound is None
+
+
+def test_pairs_that_weigh_by_their_ranks_tokens_are_told() -> None:
+    """Upstream olmo_core_train_modules.py:236-243; a packed batch is one micro batch."""
+    words = ("stage=dpo", "trainer=dpo", "model=olmo2_1b", "model.sft=some/model")
+    assert "pairs_weighed_by_tokens" in ids(*words, widths=(2, 8))
+    assert "pairs_weighed_by_tokens" not in ids(*words, "recipe.packing=bins", widths=(2, 8))
+    assert "pairs_weighed_by_tokens" not in ids("stage=dpo", widths=(2, 8))
 
 
 def test_dropout_is_told() -> None:

@@ -17,7 +17,7 @@ from launch.tune.probe import Probe, Verdict
 from launch.tune.record import Record, State, measured_elsewhere, refuse_another
 from launch.tune.search import Stop
 from launch.tune.space import Loss
-from launch.tune.table import gain, loss_line, markdown, text, verdict_line
+from launch.tune.table import fact_lines, gain, loss_line, markdown, text, verdict_line
 from tests.tune.searches import failed, measured, out_of_memory, record_in
 
 
@@ -90,6 +90,14 @@ def test_what_keeps_the_loss_says_so(tmp_path: Path) -> None:
                 and one.prediction.candidate.per_device == 1)  # fmt: skip
     with_probes(record, measured(same.prediction, 0.01), own(record))
     assert loss_line(record).startswith("The loss is the recipe's own")
+
+
+def test_where_nothing_keeps_the_loss_it_is_said_before(tmp_path: Path) -> None:
+    said = "recipe.loss_averaging=micro_batch_means"
+    kept, changed = record_in(tmp_path), record_in(tmp_path, "stage=sft", "gpus=8", said)
+    assert not [line for line in fact_lines(kept) if line.startswith("loss:")]
+    (line,) = [line for line in fact_lines(changed) if line.startswith("loss:")]
+    assert "tokens of other micro batches" in line and line.endswith("recipe.per_device_batch_size=1 holds it")
 
 
 def test_failures_keep_what_was_measured_and_say_the_cause(tmp_path: Path) -> None:

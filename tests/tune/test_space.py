@@ -99,6 +99,15 @@ def test_balanced_micro_batches_are_others_where_they_are_packed() -> None:
     assert {one.averaging for one in others if one.balanced} == {TOKENS}
 
 
+def test_dpo_py_weighs_pairs_by_the_tokens_of_their_micro_batch() -> None:
+    """Upstream olmo_core_train_modules.py:236-243."""
+    words = ("stage=dpo", "trainer=dpo", "model=olmo2_1b", "model.sft=some/model", "gpus=8")
+    plan = build_plan(composed_once(*words), fixed_machine())
+    own = Candidate(1, Mode.fsdp)
+    assert loss_kept(replace(own, checkpointing=True), own, plan) == Loss.same
+    assert loss_kept(replace(own, per_device=2), own, plan) == Loss.micro_batches
+
+
 @pytest.mark.parametrize("words", [("stage=dpo",), ("stage=sft", "trainer=trl_sft")])
 def test_pairs_and_trl_weigh_alike_at_every_micro_batch(words: tuple[str, ...]) -> None:
     plan = build_plan(composed_once(*words, "gpus=8"), fixed_machine())
