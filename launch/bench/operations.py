@@ -53,7 +53,8 @@ def operations_of(plan: Plan, tokens: Sequence[float]) -> Operations:
         return Operations(None, document, reference, ("the model's shape is not known",))
     left_out = [] if document is not None else ["attention, as the length of the documents is not known"]
     left_out += ["the adapters"] if frozen else []
-    per_token = token_flops(shape, document, frozen=frozen, reference=reference)
+    headless = plan.config.stage.kind == Kind.rm  # one number a sequence in the place of the output matrix
+    per_token = token_flops(shape, document, frozen=frozen, reference=reference, headless=headless)
     return Operations(per_token, document, reference, tuple(left_out))
 
 

@@ -56,11 +56,13 @@ class RunRecord:
 
 @dataclass
 class Record:
-    """A bench: `rates` of A's and of B's card and precision, each run in its turn, `why` it ended before its end."""
+    """A bench: `rates` of A's and of B's card and precision, `versions` of the packages of A's and of B's interpreter,
+    each run in its turn, `why` it ended before its end."""
 
     planned: Planned
     runs: list[RunRecord]
     rates: tuple[Rate | None, Rate | None] = (None, None)
+    versions: tuple[Mapping[str, str], Mapping[str, str]] = field(default_factory=lambda: ({}, {}))
     why: str | None = None
     began: str = field(default_factory=now)
 
@@ -156,6 +158,7 @@ class Record:
             "parallel": plan.parallel.mode.value,
             "precision": plan.parallel.precision.value,
             "batch": plan.batch.as_json(),
+            "versions": dict(self.versions[side]),
             "rate": None if rate is None else rate.as_json(),
             "operations": _versioned(self.operations(side).as_json()),
             "not_proven": self.not_proven(side),
@@ -234,8 +237,26 @@ def _versioned(values: Mapping[str, Any]) -> dict[str, Any]:
     return {"schema_version": SCHEMA_VERSION, **values}
 
 
-def earlier_rates(planned: Planned) -> list[Rate]:
-    """The rates that an earlier call of the bench measured; [] when there was none.
+@dataclass(frozen=True)
+class Earlier:
+    """What an earlier call of the bench wrote: the rates that it measured, the packages of A's and B's interpreter."""
+
+    rates: tuple[Rate, ...] = ()
+    versions: tuple[Mapping[str, str], ...] = ()
+
+    def other_versions(self, now_: Sequence[Mapping[str, str]]) -> str | None:
+        """The packages that are not what they were, as "torch was 2.11.0, is 2.13.0"; None when all are."""
+        found = [
+            f"{name} was {before.get(name)}, is {after.get(name)}"
+            for before, after in zip(self.versions, now_, strict=False)
+            for name in {**before, **after}
+            if before.get(name) != after.get(name)
+        ]
+        return ", ".join(dict.fromkeys(found)) or None
+
+
+def read_earlier(planned: Planned) -> Earlier:
+    """What an earlier call left; empty when there was none.
 
     Raises UserError (`other_bench`) when the folder holds a bench of another stage, or what can't be read.
     """
@@ -243,9 +264,10 @@ def earlier_rates(planned: Planned) -> list[Rate]:
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         stage = str(told["stage"])
-        rates = [rate_of_json(told[side]["rate"]) for side in ("a", "b") if told[side]["rate"]]
+        rates = tuple(rate_of_json(told[side]["rate"]) for side in ("a", "b") if told[side]["rate"])
+        versions = tuple(dict(told[side]["versions"]) for side in ("a", "b"))
     except FileNotFoundError:
-        return []
+        return Earlier()
     except (OSError, ValueError, KeyError, TypeError) as error:
         message = f"{path} can't be read: {type(error).__name__}"
         raise UserError(Problem("other_bench", message, "name", "say another name=, or move the folder")) from None
@@ -253,4 +275,4 @@ def earlier_rates(planned: Planned) -> list[Rate]:
     if stage != plan.stage:
         message = f"{planned.folder} is a bench of {stage}, not of {plan.stage}"
         raise UserError(Problem("other_bench", message, "name", "say another name=, or leave it out"))
-    return rates
+    return Earlier(rates, versions)

@@ -33,6 +33,7 @@ class Request:
         """The line of A (0) or B (1); what a setting says of its own wins over what is said for both."""
         own = self.own[side]
         keys = {override_key(word) for word in own}
+        keys |= {f"{key}.mode" for key in keys if key == "parallel"}  # a group's choice says its keys anew
         names = set(self.common.overrides)
         common = [word for word in self.common.words if word not in names or override_key(word) not in keys]
         return replace(self.common, words=(*common, *own))

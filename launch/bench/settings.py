@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from launch.planning.identity import identity
 from launch.planning.plan import Plan
 
 LEAST_STEPS = 2  # after the warm-up
+_SAID_ABOVE = ("global_batch_size", "per_device_batch_size", "precision", "max_grad_norm")  # of the recipe
 
 
 @dataclass(frozen=True)
@@ -171,9 +172,16 @@ def differences(a: Plan, b: Plan) -> list[tuple[str, str, str]]:
             ("clip", a.config.recipe.max_grad_norm, b.config.recipe.max_grad_norm),
             ("upstream", a.upstream.description, b.upstream.description),
             ("python", a.command[0], b.command[0]),
+            ("model", a.inputs.model.reference, b.inputs.model.reference),
             ("patches", _beyond(a.patches, b.patches), _beyond(b.patches, a.patches)),
         )
     ]
+    if a.trainer != b.trainer:  # whose flags have other names: what is said in the recipe's words
+        found += [
+            (f"recipe.{one.name}", _said(getattr(a.config.recipe, one.name)), _said(getattr(b.config.recipe, one.name)))
+            for one in fields(a.config.recipe)
+            if one.name not in _SAID_ABOVE
+        ]
     carried = {*_computed(a), *_computed(b)}
     names = sorted({*a.flags, *b.flags} - carried) if a.trainer == b.trainer else []
     found += [(f"flags.{name}", _flag(a, name), _flag(b, name)) for name in names]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from launch.bench.loop import Machine, run_bench, turns
-from launch.bench.record import Record, RunRecord, State, earlier_rates
+from launch.bench.record import Earlier, Record, RunRecord, State, read_earlier
 from launch.bench.request import SHORT, read_request
 from launch.bench.settings import Planned, plan_bench
 from launch.bench.table import HEADS, markdown, rate_lines, report, row, run_lines, text, verdict_lines
+from launch.commands.interpreter import installed_versions, package_folders
 from launch.commands.machine import this_machine
 from launch.commands.measure import composed_probe, gpus_for, measure
 from launch.config.compose import compose
@@ -19,6 +21,7 @@ from launch.lifecycle.lock import held
 from launch.measure.measured import Measured
 from launch.measure.rate import Rate, card_name, measure_rate
 from launch.planning.plan import build_plan
+from launch.planning.tuned import PACKAGES
 from launch.preflight.rules import preflight
 from launch.redact import Redactor
 from launch.runtime.progress import Display, display_for
@@ -34,27 +37,31 @@ def bench(line: Line) -> int:
         return compose(taken(Line(line.verb, line.json, common), SHORT)[1], lambda composed: EXIT_DONE)
     request = read_request(line)
     planned = plan_bench(request, composed_probe, lambda one: build_plan(one, this_machine(one)))
-    known = earlier_rates(planned)
+    earlier = read_earlier(planned)
     runs = [
         RunRecord(repeat, side, planned.setting(side, repeat))
         for repeat, side in turns(planned.config.repeats, planned.config.order)
     ]
-    record = Record(planned, runs)
+    found = [installed_versions(package_folders(side.plan.command[0]), PACKAGES) for side in planned.sides]
+    record = Record(planned, runs, versions=(found[0], found[1]))
     display = display_for(sys.stderr if line.json else sys.stdout)
     with held(planned.folder, display.say):
-        code = _run(record, known, display)
+        code = _run(record, earlier, display)
     if line.json:
         print((planned.folder / "bench.json").read_text(encoding="utf-8"), end="")
     return code
 
 
-def _run(record: Record, known: list[Rate], display: Display) -> int:
+def _run(record: Record, earlier: Earlier, display: Display) -> int:
     redactor = Redactor(os.environ)
     planned = record.planned
     _say_plan(record, display, redactor)
     if any(run.setting.kept(record.steps) is None for run in record.runs):
         _refuse_what_cannot_start(planned)
-    same_card = _rate_cards(record, known)
+    same_card = _rate_cards(record, earlier.rates)
+    other = earlier.other_versions(record.versions)
+    if other is not None:
+        display.say(f"nothing is kept of the earlier runs: {other}")
     for line in rate_lines(record):
         display.say(line)
     display.say(row(HEADS))
@@ -75,7 +82,7 @@ def _run(record: Record, known: list[Rate], display: Display) -> int:
             display.say(f"  so far: {verdict_lines(record)[0]}")
 
     restart = planned.sides[0].composed.config.restart
-    code = run_bench(record, Machine(one), same_card and not restart, changed)
+    code = run_bench(record, Machine(one), same_card and other is None and not restart, changed)
     changed(None)
     for line in ["", *report(record), str(planned.folder)]:
         display.say(redactor.redact_text(line))
@@ -105,7 +112,7 @@ def _refuse_what_cannot_start(planned: Planned) -> None:
         raise UserError(problems)
 
 
-def _rate_cards(record: Record, known: list[Rate]) -> bool:
+def _rate_cards(record: Record, known: Sequence[Rate]) -> bool:
     """Measure what the cards give at best, each precision once. Returns whether what an earlier call measured was on
     such cards too, so that its runs may be kept."""
     found: list[Rate] = []

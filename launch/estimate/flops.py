@@ -13,16 +13,21 @@ from launch.estimate.shape import ModelShape
 
 
 def token_flops(
-    shape: ModelShape, document: float | None = None, *, frozen: bool = False, reference: bool = False
+    shape: ModelShape,
+    document: float | None = None,
+    *,
+    frozen: bool = False,
+    reference: bool = False,
+    headless: bool = False,
 ) -> float:
     """Operations of training on one token. `document`: tokens of the document that it attends to, None leaves attention
     out; with the mean length of several documents the sum is a lower bound, as long ones have more of the tokens.
 
     `frozen`: the matrices have no gradients of their own (LoRA, whose adapters are left out): 4 operations an element.
     `reference`: a second, fixed model is evaluated in the same step (DPO without cached reference): 2 more, and a third
-    of attention's.
+    of attention's. `headless`: there is no output matrix over the vocabulary (a reward model).
     """
-    matrices = shape.layers * shape.layer + shape.embedding
+    matrices = shape.layers * shape.layer + (0 if headless else shape.embedding)
     attention = 12.0 * shape.layers * shape.query_width * (document or 0.0)
     trained = (4.0 if frozen else 6.0) * matrices + attention
     return trained + (2.0 * matrices + attention / 3 if reference else 0.0)

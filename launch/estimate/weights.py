@@ -34,12 +34,25 @@ def weights_of(plan: Plan, environ: Mapping[str, str]) -> Weights | None:
 
 
 def count_parameters(folder: Path) -> int | None:
-    """The elements of all tensors in a folder's `*.safetensors`, from their headers; None without a readable one."""
+    """The elements of all tensors in a folder's safetensors files, from their headers; None without a readable one, and
+    where one of them is missing. Another form of the same weights beside them (`consolidated*`) is not counted."""
     try:
-        files = sorted(folder.glob("*.safetensors"))
-        return sum(_count(file) for file in files) or None
+        return sum(_count(file) for file in _weight_files(folder)) or None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
         return None
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Those that transformers would load: of the index, else `model.safetensors`, else all shards of one number."""
+    index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return sorted(folder / name for name in names)
+    if whole.is_file():
+        return [whole]
+    shards = sorted(folder.glob("model-*-of-*.safetensors"))
+    promised = {int(path.stem.rpartition("-")[2]) for path in shards}
+    return shards if promised == {len(shards)} else []
 
 
 def _count(file: Path) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launch import project
-from launch.bench.record import Record, RunRecord, earlier_rates
+from launch.bench.record import Earlier, Record, RunRecord, read_earlier
 from launch.bench.table import HEADS, cells, markdown, rate_line, report, row, run_lines, text
 from launch.config.schema import Device, Precision
 from launch.errors import UserError
@@ -124,9 +124,15 @@ def test_what_is_not_proven_is_told(tmp_path: Path) -> None:
 
 def test_rates_are_kept_for_the_next_call(tmp_path: Path) -> None:
     record, _, _ = benched(tmp_path)
-    assert earlier_rates(record.planned) == []  # nothing was written yet
+    assert read_earlier(record.planned) == Earlier()  # nothing was written yet
+    record.versions = ({"torch": "2.11.0"}, {"torch": "2.11.0", "liger-kernel": "0.8.5"})
     written(record)
-    assert earlier_rates(record.planned) == [RATE, RATE]
+    earlier = read_earlier(record.planned)
+    assert earlier.rates == (RATE, RATE)
+    assert earlier.other_versions(record.versions) is None
+    now = ({"torch": "2.13.0"}, {"torch": "2.13.0"})
+    assert earlier.other_versions(now) == "torch was 2.11.0, is 2.13.0, liger-kernel was 0.8.5, is None"
+    assert Earlier().other_versions(now) is None
     unknown = Rate("a card", Device.cuda, Precision.bf16, why="torch is missing")
     assert rate_of_json(unknown.as_json()) == unknown and "not measured (torch is missing)" in rate_line(unknown)
 
@@ -137,10 +143,10 @@ def test_the_folder_of_another_bench_is_refused(tmp_path: Path) -> None:
     path = record.planned.folder / "bench.json"
     path.write_text(json.dumps({**told, "stage": "dpo"}))
     with pytest.raises(UserError, match=r"is a bench of dpo, not of sft.*\[other_bench\]"):
-        earlier_rates(record.planned)
+        read_earlier(record.planned)
     path.write_text("{")
     with pytest.raises(UserError, match=r"can't be read.*\[other_bench\]"):
-        earlier_rates(record.planned)
+        read_earlier(record.planned)
 
 
 def test_no_secret_is_written(tmp_path: Path) -> None:

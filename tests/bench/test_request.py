@@ -31,6 +31,11 @@ def test_what_a_setting_says_wins_over_what_is_said_for_both() -> None:
     request = read_request(line("stage=sft", "recipe.packing=none", "--", "--", "recipe.packing=flatten"))
     assert request.line(0).words == ("stage=sft", "recipe.packing=none")
     assert request.line(1).words == ("stage=sft", "recipe.packing=flatten")
+    request = read_request(
+        line("stage=sft", "parallel.mode=zero3", "--", "parallel=zero2", "--", "parallel.mode=zero1")
+    )
+    assert request.line(0).words == ("stage=sft", "parallel=zero2")
+    assert request.line(1).words == ("stage=sft", "parallel.mode=zero1")
 
 
 @pytest.mark.parametrize(

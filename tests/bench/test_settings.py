@@ -40,6 +40,15 @@ def test_what_differs_is_told(tmp_path: Path) -> None:
     assert not found.alike and not found.notes
 
 
+def test_what_differs_between_trainers_is_told_in_the_recipes_words(tmp_path: Path) -> None:
+    a = ("trainer=trl_sft", "recipe.learning_rate=1e-3", "recipe.packing=flatten", "recipe.liger=true")
+    found = planned(tmp_path, "stage=demo", "gpus=2", "allow=[bench_data]", a=a, b=("trainer=finetune",))
+    told = {what: (ours, theirs) for what, ours, theirs in found.differs}
+    assert told["trainer"] == ("trl_sft", "finetune")
+    assert told["recipe.packing"] == ("flatten", "none") and told["recipe.liger"] == ("true", "false")
+    assert told["recipe.learning_rate"][0] == "0.001" and "recipe.seed" not in told
+
+
 def test_the_same_setting_twice_is_a_test_of_the_machine(tmp_path: Path) -> None:
     found = planned(tmp_path, *WORDS, a=(), b=())
     assert found.alike and not found.differs

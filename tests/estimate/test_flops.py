@@ -25,3 +25,7 @@ def test_frozen_weights_have_no_gradients_and_a_reference_is_evaluated() -> None
     assert token_flops(LLAMA_8B, reference=True) == pytest.approx(8 * MATRICES, rel=1e-3)
     both = token_flops(LLAMA_8B, 300, reference=True) - token_flops(LLAMA_8B, reference=True)
     assert both == pytest.approx(16 * 32 * 4096 * 300)
+
+
+def test_a_reward_model_has_no_output_matrix() -> None:
+    assert token_flops(LLAMA_8B) - token_flops(LLAMA_8B, headless=True) == 6 * LLAMA_8B.embedding

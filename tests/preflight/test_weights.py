@@ -35,6 +35,17 @@ def test_parameters_are_counted_over_the_shards(tmp_path: Path) -> None:
     assert count_parameters(tmp_path) == 2013
 
 
+def test_what_is_half_there_is_not_counted_and_what_is_there_twice_is_once(tmp_path: Path) -> None:
+    shard(tmp_path / "model-00001-of-00002.safetensors", a=[100, 20])
+    assert count_parameters(tmp_path) is None
+    shard(tmp_path / "model-00002-of-00002.safetensors", b=[10])
+    shard(tmp_path / "consolidated.safetensors", a=[100, 20], b=[10])
+    assert count_parameters(tmp_path) == 2010
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "gone.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert count_parameters(tmp_path) is None
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff" * 64, struct.pack("<Q", 5) + b"nope!"])
 def test_what_is_no_safetensors_file_counts_nothing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from launch.worker.global_batches import Dealing, GlobalBatches
 from launch.worker.patches import PatchError
-from launch.worker.patches.token_weighting import WeighingCollator
+from launch.worker.patches.token_weighting import Weigher, WeighingCollator
 
 pytest.importorskip("torch", reason="the `train` dependencies are not installed")
 
@@ -28,6 +30,23 @@ def test_each_batch_gets_its_weight() -> None:
     first, second = weigh(samples(3, 5)), weigh(samples(2))
     assert first["rows"] == 2
     assert (float(first["launch_weight"]), float(second["launch_weight"])) == pytest.approx((4 * 2 / 6, 2 * 2 / 6))
+
+
+def test_a_micro_batch_without_a_token_that_counts_adds_nothing_and_no_nan() -> None:
+    import torch
+
+    class Model(torch.nn.Module):
+        def forward(self, values: torch.Tensor) -> SimpleNamespace:
+            return SimpleNamespace(loss=values.mean())
+
+    model = Model()
+    Weigher().follow(model)
+    empty, full = torch.empty(0, requires_grad=True), torch.tensor([2.0, 4.0], requires_grad=True)
+    loss = model(empty, launch_weight=torch.tensor(0.0)).loss + model(full, launch_weight=torch.tensor(0.5)).loss
+    loss.backward()
+    assert float(loss.detach()) == 1.5
+    assert full.grad is not None and full.grad.tolist() == [0.25, 0.25]
+    assert torch.isnan(model(empty, launch_weight=torch.tensor(1.0)).loss)  # a loss that should be one is not hidden
 
 
 def test_other_samples_than_those_that_were_dealt_end_the_run() -> None:

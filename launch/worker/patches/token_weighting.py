@@ -55,7 +55,11 @@ class Weigher:
             return output
         if getattr(output, "loss", None) is None:
             raise PatchError(_ID, f"{type(model).__name__} gave no loss to weigh")
-        output.loss = output.loss * self._weight.to(output.loss.device)
+        import torch
+
+        weight, loss = self._weight.to(output.loss.device), output.loss
+        # the mean over no token at all is NaN, and so is NaN times nothing
+        output.loss = torch.where(weight == 0, loss.nan_to_num(), loss) * weight
         model.weighs_tokens_for_launch = True  # what the evidence looks at
         return output
 
