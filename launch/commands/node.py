@@ -145,7 +145,8 @@ def _survive(task: _Task, code: int, before: Checkpoint | None) -> None:
     if code != EXIT_DONE:
         why_not = why_not_again(task.plan, here, lost=lost is not None, before=before, now=now)
         if why_not is None:
-            again, told = requeue(here, task.plan.config.cluster.requeues, here.hosts[lost.node_rank] if lost else None)
+            limit, script = task.plan.config.cluster.requeues, JobFolder(task.attempt.parent).script
+            again, told = requeue(here, limit, script, here.hosts[lost.node_rank] if lost else None)
         else:
             told = [f"job {here.job_id} is not requeued: {why_not}"]
         goes_on = f"goes on from {now.path.name}" if now else "has no checkpoint to go on from"

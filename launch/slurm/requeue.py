@@ -1,7 +1,8 @@
 """Asking Slurm to start this job again: once an attempt, and without a node that was lost.
 
 Slurm (22.05) takes the exclusion of a node for jobs that wait, so the job is requeued first. It cannot start in
-between: until every node of it has ended, or counts as down, it is completing.
+between: until every node of it has ended, or counts as down, it is completing. That no other node fits shows only after
+that, when nobody is left to undo it and the job is held for good (BadConstraints): so Slurm is asked before.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from launch.errors import UserError
 from launch.slurm.allocation import Allocation
 from launch.slurm.ask import ask
 
-_UP = ("idle", "alloc", "mix", "comp", "plnd", "resv")
 _ASKED = "asked.json"
 _FIELD = re.compile(r"(\w+)=(\S*)")
 
@@ -25,7 +25,7 @@ _FIELD = re.compile(r"(\w+)=(\S*)")
 @dataclass(frozen=True)
 class JobRecord:
     """What Slurm says of a job. `number`: an array's task has one of its own. `asked`, `excluded`: node lists as Slurm
-    writes them, "" for none."""
+    writes them, "" for none. `features`: what it asks of its nodes (--constraint)."""
 
     number: int
     state: str
@@ -34,6 +34,7 @@ class JobRecord:
     partition: str
     asked: str
     excluded: str
+    features: str
 
 
 def read_record(output: str) -> JobRecord:
@@ -49,6 +50,7 @@ def read_record(output: str) -> JobRecord:
         partition=fields.get("Partition", ""),
         asked=fields.get("ReqNodeList", ""),
         excluded=fields.get("ExcNodeList", ""),
+        features=fields.get("Features", ""),
     )
 
 
@@ -77,8 +79,9 @@ def remembered(attempt: Path) -> list[str]:
     return said
 
 
-def requeue(here: Allocation, limit: int, lost: str | None = None) -> tuple[bool, list[str]]:
+def requeue(here: Allocation, limit: int, script: Path, lost: str | None = None) -> tuple[bool, list[str]]:
     """Ask Slurm to start the job again, without the host `lost`. Whether it will, and what there is to say of it.
+    `script`: the job's, which says what it asks for.
 
     From then on Slurm ends this job's processes, this one too.
     """
@@ -90,11 +93,14 @@ def requeue(here: Allocation, limit: int, lost: str | None = None) -> tuple[bool
             return False, [f"job {here.job_id} is no longer this one's to requeue"]
         if not record.may_requeue:
             return False, [f"Slurm has job {here.job_id} down as one that is not requeued (--no-requeue)"]
+        why_not = _why_not_without(here, record, script, lost) if lost else None
         answer = ask(["scontrol", "requeue", here.job_id])
         if answer.status:
             return False, [f"Slurm does not requeue job {here.job_id}: {answer.words}"]
         said = [f"job {here.job_id} is requeued ({here.restarts + 1} of {limit} times)"]
-        return True, said + (_without(here, record, lost) if lost else [])
+        if why_not:
+            return True, [*said, f"{why_not}, so {lost} is not excluded: it waits until that is back"]
+        return True, [*said, _without(here, record, lost)] if lost else said
     except UserError as error:
         return False, [f"job {here.job_id} cannot be requeued: {error.problems[0].message}"]
 
@@ -118,29 +124,23 @@ def _record(here: Allocation) -> JobRecord | None:
     return None if answer.status else read_record(answer.output)
 
 
-def _without(here: Allocation, record: JobRecord, lost: str) -> list[str]:
-    """Keep the requeued job off a node."""
+def _why_not_without(here: Allocation, record: JobRecord, script: Path, lost: str) -> str | None:
+    """Why the job cannot do without a node, in Slurm's words where it is asked whether others fit; None: it can."""
     if record.asked:
-        return [f"it asks for its nodes by name, so {lost} is not excluded: it waits until that is back"]
-    there, up = _others(record, lost)
-    needed = len(here.hosts)
-    if there < needed:
-        only = f"partition {record.partition} has {there} other nodes and the job needs {needed}"
-        return [f"{only}, so {lost} is not excluded: it waits until that is back"]
-    excluded = ",".join(name for name in (record.excluded, lost) if name)
-    answer = ask(["scontrol", "update", f"JobId={here.job_id}", f"ExcNodeList={excluded}"])
+        return "it asks for its nodes by name"
+    asked = [f"--exclude={_excluding(record, lost)}", f"--nodes={len(here.hosts)}", f"--partition={record.partition}"]
+    asked += [f"--constraint={record.features}"] if record.features else []
+    answer = ask(["sbatch", "--test-only", *asked, str(script)])
+    return f"no other nodes are there for it ({answer.words})" if answer.status else None
+
+
+def _without(here: Allocation, record: JobRecord, lost: str) -> str:
+    """Keep the requeued job off a node."""
+    answer = ask(["scontrol", "update", f"JobId={here.job_id}", f"ExcNodeList={_excluding(record, lost)}"])
     if answer.status:
-        return [f"{lost} could not be excluded: {answer.words}"]
-    said = [f"it starts without {lost}, once Slurm itself counts that node as down (SlurmdTimeout)"]
-    if up < needed:
-        said.append(f"it waits longer than that: {up} other nodes of {record.partition} are up and it needs {needed}")
-    return said
+        return f"{lost} could not be excluded: {answer.words}"
+    return f"it starts without {lost}, once Slurm itself counts that node as down (SlurmdTimeout)"
 
 
-def _others(record: JobRecord, lost: str) -> tuple[int, int]:
-    """How many nodes the job's partition has besides a lost and the excluded ones, and how many of those are up."""
-    nodes = ask(["sinfo", "--noheader", "--Node", f"--partition={record.partition}", "--format=%N %t"])
-    gone = ask(["scontrol", "show", "hostnames", ",".join(name for name in (record.excluded, lost) if name)])
-    states = dict(line.split()[:2] for line in nodes.output.splitlines() if " " in line)
-    left = [state for name, state in states.items() if name not in gone.output.split()]
-    return len(left), sum(state.startswith(_UP) and not state.endswith("*") for state in left)
+def _excluding(record: JobRecord, lost: str) -> str:
+    return ",".join(name for name in (record.excluded, lost) if name)

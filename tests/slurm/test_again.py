@@ -17,7 +17,16 @@ from launch.lifecycle import lock
 from launch.lifecycle.checkpoints import Checkpoint
 from launch.planning.plan import Plan, build_plan
 from launch.slurm.allocation import Allocation
-from launch.slurm.requeue import cancel, claim, of_this_attempt, read_record, remember, remembered, requeue
+from launch.slurm.requeue import (
+    JobRecord,
+    cancel,
+    claim,
+    of_this_attempt,
+    read_record,
+    remember,
+    remembered,
+    requeue,
+)
 from launch.slurm.survival import last_checkpoint, started_again, why_not_again
 from tests.conftest import composed, fixed_machine
 from tests.runtime.records import write_run
@@ -54,44 +63,65 @@ def test_what_slurm_shows_of_a_job() -> None:
 
 ARRAY = """#!/bin/bash
 #SBATCH --array=0-2
+#SBATCH --nodes=1
 #SBATCH --requeue
 #SBATCH --output=/dev/null
 sleep 600
 """
 
 
+def requeued(here: Allocation, script: Path, lost: str) -> tuple[bool, list[str]]:
+    """With SIGTERM as it was afterwards: the process that asks is about to end, and this one is not."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        return requeue(here, 5, script, lost)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
 @pytest.mark.slow
-def test_the_last_task_of_an_array_is_requeued_and_cancelled_alone(
+def test_a_task_of_an_array_is_requeued_and_cancelled_alone(
     slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slurm gives it the array's own number, by which its commands mean every task."""
+    """Slurm gives the last one the array's own number, by which its commands mean every task. Of a job that only the
+    lost node fits Slurm itself says so."""
     for name, value in slurm.environ.items():
         monkeypatch.setenv(name, value)
     script = tmp_path / "job.sbatch"
     script.write_text(ARRAY)
     array = slurm.ask("sbatch", "--parsable", str(script))
-    last = f"{array}_2"
+    tasks = [f"{array}_{task}" for task in range(3)]
+
+    def told(task: int) -> JobRecord:
+        return read_record(slurm.ask("scontrol", "--oneliner", "show", "job", tasks[task]))
 
     def states() -> list[str]:
-        return [slurm.state(f"{array}_{task}") for task in range(3)]
+        return [told(task).state for task in range(3)]
+
+    def place(task: int) -> Allocation:
+        return Allocation(tasks[task], told(task).number, restarts=0, node_rank=0, hosts=("n1",))
 
     until(lambda: states() == ["RUNNING"] * 3, 30)
-    number = read_record(slurm.ask("scontrol", "--oneliner", "show", "job", last)).number
-    assert number == int(array)
-    here = Allocation(last, number, restarts=0, node_rank=0, hosts=("n1",))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    try:
-        again, said = requeue(here, 5, lost="n1")
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    assert place(2).number == int(array)
+    again, said = requeued(place(2), script, lost="n1")
     assert again and "it starts without n1" in said[1], said
     until(lambda: states() == ["RUNNING", "RUNNING", "PENDING"], 30)
-    told = [slurm.ask("scontrol", "--oneliner", "show", "job", f"{array}_{task}") for task in range(3)]
-    assert [read_record(one).excluded for one in told] == ["", "", "n1"]
-    second = read_record(told[1])
-    cancel(Allocation(f"{array}_1", second.number, restarts=0, node_rank=0, hosts=("n1",)))
+    assert [told(task).excluded for task in range(3)] == ["", "", "n1"]
+    cancel(place(1))
     until(lambda: states() == ["RUNNING", "CANCELLED", "PENDING"], 30)
-    slurm.ask("scancel", array)
+
+    slurm.ask("scontrol", "update", "NodeName=n1", "AvailableFeatures=only", "ActiveFeatures=only")
+    by_hand = slurm.ask("sbatch", "--parsable", "--array=0", "--constraint=only", str(script))
+    try:
+        tasks[0] = f"{by_hand}_0"
+        until(lambda: told(0).state == "RUNNING", 30)
+        again, said = requeued(place(0), script, lost="n1")
+        assert again and "node configuration is not available" in said[1] and "n1 is not excluded" in said[1], said
+        until(lambda: told(0).state == "PENDING", 30)
+        assert told(0).excluded == "" and told(0).features == "only"
+    finally:
+        slurm.ask("scancel", array, by_hand)
+        slurm.ask("scontrol", "update", "NodeName=n1", "AvailableFeatures=", "ActiveFeatures=")
 
 
 def test_of_several_survivors_one_asks(tmp_path: Path) -> None:
