@@ -144,7 +144,7 @@ def _dealing(plans: Sequence[Plan]) -> Difference | None:
 
 
 def _weighing(plans: Sequence[Plan]) -> Difference | None:
-    """dpo.py deals the pairs of a global batch round robin (data_loader.py:298) and weighs each micro batch by its share
+    """dpo.py deals the pairs of a global batch round robin (data_loader.py:298) and weighs a micro batch by its share
     of its rank's tokens (olmo_core_train_modules.py:236-243). A packed batch is one micro batch."""
     config = plans[0].config
     if config.trainer.name != "dpo" or config.recipe.packing != Packing.none:

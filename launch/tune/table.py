@@ -92,10 +92,23 @@ def fact_lines(record: Record) -> list[str]:
     if space.held:
         lines.append(f"held as said: {', '.join(space.held)}")
     lines += [f"left out: {why}" for why in space.left_out]
-    if any(loss_kept(one, space.base, record.plan) == Loss.micro_batches for one in space.candidates):
-        held = f"recipe.per_device_batch_size={space.base.per_device}"
-        lines.append(f"loss: {_weighed(record)}s of other micro batches weigh otherwise, another loss; {held} holds it")
+    if words := _words_of_the_loss(record):
+        holds = f"{' '.join(words)} hold{'s' if len(words) == 1 else ''} it"
+        lines.append(f"loss: {_weighed(record)}s of other micro batches weigh otherwise, another loss; {holds}")
     return lines
+
+
+def _words_of_the_loss(record: Record) -> list[str]:
+    """The words of the recipe's own setting without which some setting changes the loss by its micro batches."""
+    base, keys = record.space.base, {}
+    for one in record.space.candidates:
+        differing = [
+            name for name in ("per_device", "balanced", "packing") if getattr(one, name) != getattr(base, name)
+        ]
+        if len(differing) == 1 and loss_kept(one, base, record.plan) == Loss.micro_batches:
+            keys[differing[0]] = getattr(base, differing[0])
+    names = {"per_device": "recipe.per_device_batch_size"}
+    return [f"{names.get(name, f'recipe.{name}')}={str(value).lower()}" for name, value in keys.items()]
 
 
 def gain(record: Record) -> str:
