@@ -55,12 +55,13 @@ def submit(line: Line) -> int:
     """Write the job folders and submit them. Raises UserError when that cannot be done; nothing is then submitted."""
     request = _request(line)
     links = _links(request)
-    waiting = []
+    waiting, done = [], set()
     for link in links:
         if not request.dry_run and not link.alone and is_finished(link.plan):
             print(f"already done: {link.plan.folder}", file=sys.stderr)
+            done.add(link.plan.model_dir)
         else:
-            waiting.append(link)
+            waiting.append(replace(link, awaited=None) if link.awaited in done else link)
     ordered = in_turn if request.pipeline else side_by_side
     steps = ordered(waiting, request.tokenizing)
     shapes(() if request.pipeline else steps, say)
@@ -109,7 +110,7 @@ def _request(line: Line) -> _Request:
         raise UserError(Problem("bad_value", message, "override tokenize_first"))
     stages = tuple(name for name in own.get("pipeline", "").strip("[]").split(",") if name)
     problems = []
-    for key in ("stage", "model.path", "detach"):
+    for key in ("stage", "model.path", "model.trained_by", "detach"):
         if key in [override_key(word) for word in kept.overrides] and (stages or key == "detach"):
             cure = "leave it out" if key == "detach" else "the pipeline says it"
             problems.append(Problem("submit_conflict", f"'submit' decides {key} itself", f"override {key}", cure))
@@ -144,13 +145,14 @@ def _links(request: _Request) -> list[Link]:
         return EXIT_DONE
 
     awaited: Path | None = None
+    handed: tuple[str, ...] = ()
     line, pipeline = request.line, request.pipeline
     if not pipeline:
         compose(line, add)
     for stage in pipeline:
-        handed = (f"model.path={_quoted(str(awaited))}",) if awaited else ()
         compose(replace(line, words=(f"stage={stage}", *_words_for(stage, pipeline, line), *handed)), add)
         awaited = links[-1].plan.model_dir
+        handed = (f"model.path={_quoted(str(awaited))}", f"model.trained_by='{links[-1].plan.identity}'")
         if links[-1].plan.config.trainer.leaves != "config.json" and stage != pipeline[-1]:
             message = f"{links[-1].plan.trainer} leaves no model that the next stage can start from"
             raise UserError(Problem("pipeline_model", message, stage, "say another trainer="))

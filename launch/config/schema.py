@@ -147,6 +147,7 @@ class ModelConfig:
     base: str | None = None  # hub id or folder of the pretrained checkpoint
     sft: str | None = None  # hub id or folder of the checkpoint after SFT, where DPO starts
     path: str | None = None  # overrides both
+    trained_by: str | None = None  # identity of the plan whose run makes `path`; said by a pipeline's jobs
     revision: str | None = None
     build: str | None = None  # `demo`: made on this machine when it is missing
     shape: ShapeConfig = field(default_factory=ShapeConfig)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from launch.planning.inputs import Inputs
+from launch.planning.inputs import Inputs, Source
 
 Digest = Callable[[Path], str | None]
 
@@ -22,6 +22,18 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
 )
+
+
+def known_by_its_run(model: Source, run: str, digest: Digest) -> Digest:
+    """`digest`, with a model known by the identity of the plan whose run makes it: the same before that run, when there
+    is no model yet, and after it."""
+
+    def found(path: Path) -> str | None:
+        if path == model.local:
+            return f"run-{run}"
+        return None if model.local and path.is_relative_to(model.local) else digest(path)
+
+    return found
 
 
 def input_content(inputs: Inputs, digest: Digest) -> dict[Path, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +13,13 @@ from launch.config.schema import Device, LossAveraging, Packing, RootConfig
 from launch.errors import Problem, UserError
 from launch.planning.batch import Batch, split_batch
 from launch.planning.command import build_command
-from launch.planning.content import input_content, tokenized_content
+from launch.planning.content import Digest, input_content, known_by_its_run, tokenized_content
 from launch.planning.environment import build_environment, scrubbed
 from launch.planning.expectations import allowed, expectations
 from launch.planning.flags import Flag, Flags, build_flags
 from launch.planning.identity import content_key, identity
 from launch.planning.inputs import Inputs, resolve_inputs
+from launch.planning.names import refuse_name
 from launch.planning.olmo_core import refuse_model
 from launch.planning.packing import refuse_packing
 from launch.planning.parallel import Parallel, resolve_parallel
@@ -31,7 +31,6 @@ from launch.planning.upstream import UpstreamState, entry_of
 from launch.planning.width import Width, resolve_width
 
 SCHEMA_VERSION = 1
-_NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")  # folders below runs/<stage>, and no hidden one
 
 
 @dataclass(frozen=True)
@@ -136,18 +135,18 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
     _refuse_contradictions(config, parallel)
     batch = split_batch(config.recipe.global_batch_size, config.recipe.per_device_batch_size, width.world_size)
 
-    content = input_content(inputs, machine.digest)
     tokenizer = config.flags.get("tokenizer_name_or_path")
-    tokenized_key = content_key(tokenized_content(inputs, tokenizer, content, machine.digest, machine.cwd))
-    tokenized = cache / "tokenized" / tokenized_key
+
+    def known(digest: Digest) -> tuple[dict[Path, str], str, str]:
+        """The content of the local inputs, and the caches that hang on it: tokenised data, reference log-probs."""
+        found = input_content(inputs, digest)
+        key = content_key(tokenized_content(inputs, tokenizer, found, digest, machine.cwd))
+        return found, f"tokenized/{key}", f"reference_logprobs/{_reference_key(found, config.trainer.name, parallel)}"
+
+    content, *caches = known(machine.digest)
+    tokenized, reference = (cache / folder for folder in caches)
     checkout = machine.upstream.checkout
-    env = build_environment(
-        config.trainer,
-        parallel,
-        checkout,
-        cache / "reference_logprobs" / _reference_key(content, config.trainer.name, parallel),
-        machine.environ,
-    )
+    env = build_environment(config.trainer, parallel, checkout, reference, machine.environ)
 
     def flags_for(name: str) -> Flags:
         output = runs / composed.stage / name / "model"
@@ -183,6 +182,9 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
     )
     if lengths is not None:  # it changes nothing in the training, so it is no part of the identity
         patches = (*patches, f"{lengths_patch(config.trainer.name)}={lengths}")
+    if config.model.trained_by:  # the caches hang on the model itself, and the identity on the run that makes it
+        content, *named = known(known_by_its_run(inputs.model, config.model.trained_by, machine.digest))
+        places |= {cache / now: f"{{cache}}/{always}" for now, always in zip(caches, named, strict=True)}
     plan_identity = identity(parts, places, content)
     name = config.name or f"{width}-{plan_identity}"
     flags = flags_for(name)
@@ -240,9 +242,7 @@ def _warnings(config: RootConfig) -> tuple[Problem, ...]:
 
 
 def _refuse_contradictions(config: RootConfig, parallel: Parallel) -> None:
-    if config.name is not None and not _NAME.fullmatch(config.name):
-        cure = "say letters, digits, and . _ + - between them"
-        raise UserError(Problem("bad_name", f"name={config.name} is no name of a folder", "name", cure))
+    refuse_name(config.name)
     clip = config.recipe.max_grad_norm
     if clip is not None and clip < 0:
         message = f"recipe.max_grad_norm={clip} is no gradient norm"

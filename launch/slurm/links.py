@@ -28,8 +28,8 @@ _HANDED_ON = (USER_DIR_VARIABLE, "OPEN_INSTRUCT_DIR")  # folders that the plan d
 
 @dataclass(frozen=True)
 class Link:
-    """One job to be. `awaited`: the model of a job before it, whose content no identity knows yet. `words`: what its
-    nodes are asked. `job_name`: where it is not the run's."""
+    """One job to be. `awaited`: the model of a job before it, which is not there yet. `words`: what its nodes are
+    asked. `job_name`: where it is not the run's."""
 
     plan: Plan
     composed: Composed
@@ -134,8 +134,7 @@ def job_of(plan: Plan, composed: Composed, output: str, *, exports: Mapping[str,
 def job_of_link(link: Link) -> Job:
     plan = link.plan
     exports = {name: str(Path(os.environ[name]).absolute()) for name in _HANDED_ON if os.environ.get(name)}
-    if link.awaited is None:  # else the identity hangs on a model that is not there yet
-        exports["LAUNCH_PLAN"] = plan.identity
+    exports["LAUNCH_PLAN"] = plan.identity
     python = plan.config.cluster.python or sys.executable
     job = job_of(plan, link.composed, link.folder.output, exports=exports, cwd=str(Path.cwd()), python=python)
     return replace(job, words=link.words, name=link.job_name or job.name, title=link.title or job.title)

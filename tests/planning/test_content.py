@@ -142,3 +142,20 @@ def test_a_digest_is_kept_once_the_file_has_settled(tmp_path: Path, monkeypatch:
     again = DigestCache(kept)
     assert again.of(path) == value
     assert path not in reads
+
+
+def test_a_model_that_a_run_makes_is_known_by_that_run(tmp_path: Path) -> None:
+    inputs(tmp_path)
+    (tmp_path / "model").rename(tmp_path / "later")
+    words = ("model.trained_by='00000012'", "flags.tokenizer_name_or_path=./model")
+    before = plan_of(tmp_path, *words)
+    (tmp_path / "later").rename(tmp_path / "model")
+    after = plan_of(tmp_path, *words)
+    assert (after.identity, after.name) == (before.identity, before.name)
+    # the caches hang on what is in it all the same
+    assert all(old != new for old, new in zip(keys(before), keys(after), strict=True))
+    assert keys(after) == keys(plan_of(tmp_path, words[1]))
+    others = [("model.trained_by='00000013'", words[1]), (words[1],)]
+    assert after.identity not in [plan_of(tmp_path, *said).identity for said in others]
+    edit_row(tmp_path)
+    assert plan_of(tmp_path, *words).identity != after.identity

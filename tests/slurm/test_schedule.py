@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from launch.__main__ import main
 from launch.errors import UserError
 from launch.lifecycle.cache_pass import cache_pass
 from launch.lifecycle.tokenized import tokenized_already
@@ -49,6 +50,25 @@ def test_a_chain_tokenises_ahead_of_each_of_its_runs(tmp_path: Path) -> None:
         (["dpo/b"], (2,)),
     ]
     assert order(in_turn([sft, dpo], Tokenizing.never)) == [(["sft/a"], ()), (["dpo/b"], (0,))]
+
+
+def test_a_pipeline_has_the_same_names_when_its_first_model_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def runs(*words: str) -> list[str]:
+        line = ["submit", "pipeline=demo,demo_dpo", "demo:trainer=trl_sft", "demo_dpo:trainer=trl_dpo", *words]
+        assert main([*line, "dry_run=true", "--json"]) == 0
+        return [one["run"] for one in json.loads(capsys.readouterr().out)]
+
+    before = runs()
+    model = tmp_path / "runs" / before[0] / "model"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    assert runs() == before
+    other = runs("demo:recipe.seed=5")
+    assert other[0] != before[0] and other[1] != before[1]
 
 
 def test_who_tokenises_ahead(tmp_path: Path) -> None:

@@ -40,7 +40,13 @@ def test_sft_over_two_nodes_then_dpo(slurm: Cluster, home: Path) -> None:
     words += ["demo:nodes=2", "recipe.max_steps=2"]
     first, second = slurm.submit(*words, cwd=home, HF_TOKEN=TOKEN)
     logs = home / "runs" / ".jobs"
+    slurm.ask("scontrol", "hold", second)
     assert slurm.wait(first, 240) == "COMPLETED", (logs / "demo" / "two" / f"job-{first}.log").read_text()
+    # the model is there now, and the same line is the same runs
+    again = slurm.launch("submit", *words, "cluster.cpus_per_rank=1", cwd=home)
+    assert again.returncode == 2 and "[already_submitted]" in again.stderr, again.stderr
+    assert f"job {second}, pending" in again.stderr, again.stderr
+    slurm.ask("scontrol", "release", second)
     assert slurm.wait(second, 240) == "COMPLETED", (logs / "demo_dpo" / "two" / f"job-{second}.log").read_text()
 
     sft, dpo = (home / "runs" / stage / "two" for stage in ("demo", "demo_dpo"))
@@ -52,6 +58,9 @@ def test_sft_over_two_nodes_then_dpo(slurm: Cluster, home: Path) -> None:
     assert (sft / "nodes" / "1" / "DONE").is_file()
     plan = json.loads((dpo / "plan.json").read_text())
     assert plan["flags"]["model_name_or_path"]["value"] == str(sft / "model")
+    submitted = json.loads((logs / "demo_dpo" / "two" / "plan.json").read_text())
+    assert plan["identity"] == submitted["identity"]
+    assert f"LAUNCH_PLAN={plan['identity']}" in (logs / "demo_dpo" / "two" / "job.sbatch").read_text()
 
     for path in (home / "runs").rglob("*"):
         if path.is_file() and path.suffix != ".safetensors":
