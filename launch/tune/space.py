@@ -11,8 +11,9 @@ from typing import Any
 from launch.config.compose import Composed
 from launch.config.line import override_key
 from launch.config.schema import Buckets, Device, Family, Kind, LossAveraging, Mode, Packing, TrainerConfig
-from launch.errors import UserError
+from launch.errors import Problem, UserError
 from launch.planning.batch import divisors
+from launch.planning.effective import carried_by, word_of_flags
 from launch.planning.parallel import Parallel, bucket_sizes, has_masters
 from launch.planning.plan import Plan, refuse_dealing
 from launch.tune.candidate import Candidate
@@ -43,7 +44,7 @@ def space_of(composed: Composed, plan: Plan, installed: Collection[str]) -> Spac
     left_out: list[str] = []
 
     def choices(key: str, own: Any, found: Iterable[Any], *aliases: str) -> tuple[Any, ...]:
-        if said & {key, *aliases} or _flag_said(trainer, key.partition(".")[2], plan.config.flags):
+        if said & {key, *aliases} or flags_said(plan, key.partition(".")[2]):
             held.append(key)
             return (own,)
         return tuple(dict.fromkeys([own, *found]))
@@ -86,18 +87,33 @@ def extras_of(plan: Plan, best: Candidate) -> list[tuple[str, Any]]:
 
 
 def base_of(plan: Plan) -> Candidate:
-    """The plan's own setting."""
+    """The plan's own setting, as its flags have it. Raises UserError (`unpredicted_flag`)."""
     recipe = plan.config.recipe
     return Candidate(
         per_device=plan.batch.per_device,
         mode=plan.parallel.mode,
-        packing=recipe.packing,
-        checkpointing=recipe.gradient_checkpointing,
-        liger=recipe.liger,
-        attention=recipe.attention,
+        packing=Packing(_effective(plan, "packing", recipe.packing)),
+        checkpointing=bool(_effective(plan, "gradient_checkpointing", recipe.gradient_checkpointing)),
+        liger=bool(_effective(plan, "liger", recipe.liger)),
+        attention=str(_effective(plan, "attention", recipe.attention)),
         balanced=recipe.balanced,
         averaging=recipe.loss_averaging.value if recipe.loss_averaging else None,
     )
+
+
+def _effective(plan: Plan, word: str, own: Any) -> Any:
+    """A recipe word's value, or what the flags that the user set in its place make of it."""
+    said = flags_said(plan, word)
+    if not said:
+        return own
+    meaning = plan.config.trainer.recipe[word]
+    try:
+        return word_of_flags(meaning, {name: flag.value for name, flag in plan.flags.items()})
+    except LookupError:
+        told = " ".join(f"flags.{name}={value}" for name, value in said.items())
+        message = f"{told} is no value of recipe.{word}, and nothing else of it can be predicted"
+        known = " or ".join(f"recipe.{word}={value}" for value in meaning)
+        raise UserError(Problem("unpredicted_flag", message, f"flags.{min(said)}", f"say {known}")) from None
 
 
 class Loss(StrEnum):
@@ -205,8 +221,7 @@ def _as_key(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _flag_said(trainer: TrainerConfig, word: str, flags: Mapping[str, Any]) -> bool:
-    """Whether the user set a flag himself that the recipe's word stands for: it wins over the recipe."""
-    meaning = trainer.recipe.get(word)
-    carried = {meaning} if isinstance(meaning, str) else {name for one in (meaning or {}).values() for name in one}
-    return bool(carried & set(flags))
+def flags_said(plan: Plan, word: str) -> dict[str, Any]:
+    """The flags that the user set himself and that a recipe word stands for: they win over the recipe."""
+    carried = carried_by(plan.config.trainer.recipe.get(word))
+    return {name: value for name, value in plan.config.flags.items() if name in carried}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from launch.config.schema import Mode, Packing
+from launch.errors import UserError
 from launch.planning.plan import build_plan
 from launch.tune.candidate import Candidate
 from launch.tune.space import TOKENS, Loss, Space, extras_of, loss_kept, space_of
@@ -50,8 +51,24 @@ def test_what_the_user_says_is_held() -> None:
     assert {one.liger for one in found.candidates} == {True}
     assert modes(found) == {Mode.zero2} and {one.per_device for one in found.candidates} == {4}
     assert {"recipe.liger", "parallel", "recipe.per_device_batch_size"} <= set(found.held)
-    flag = space("stage=sft", "gpus=8", "flags.gradient_checkpointing=true")
-    assert "recipe.gradient_checkpointing" in flag.held
+
+
+def test_a_flag_that_is_held_is_what_is_predicted() -> None:
+    """It wins over the recipe in the run, and so here."""
+    off = space("stage=sft", "gpus=8", "flags.gradient_checkpointing=false")  # the stage's file says true
+    assert "recipe.gradient_checkpointing" in off.held and {one.checkpointing for one in off.candidates} == {False}
+    packed = space("stage=sft", "gpus=8", "flags.packing=true", "recipe.per_device_batch_size=2")
+    assert {one.packing for one in packed.candidates} == {Packing.flatten}
+    dpo = space("stage=dpo", "gpus=8", "recipe.gradient_checkpointing=false", "flags.activation_memory_budget=0.5")
+    assert {one.checkpointing for one in dpo.candidates} == {True}
+    assert {one.attention for one in space("stage=dpo", "gpus=8", "flags.attn_implementation=torch").candidates} == {
+        "sdpa"
+    }
+
+
+def test_a_flag_that_no_word_stands_for_is_refused() -> None:
+    with pytest.raises(UserError, match=r"say recipe.gradient_checkpointing=false or .*=true \[unpredicted_flag\]"):
+        space("stage=dpo", "gpus=8", "flags.activation_memory_budget=0.3")
 
 
 def test_bins_are_never_picked() -> None:
