@@ -110,9 +110,6 @@ def _numbers(composed: Composed) -> list[Problem]:
     if not 0 < bench.loss_tolerance < 1:
         message = f"loss_tolerance={bench.loss_tolerance} is no share"
         problems.append(Problem("bad_tolerance", message, "bench.loss_tolerance", "say a number such as 0.05"))
-    if config.name and "/" in config.name:
-        message = f"name={config.name} is no name of a folder"
-        problems.append(Problem("bad_name", message, "override name", "leave the slash out"))
     return problems
 
 

@@ -70,8 +70,6 @@ def tune(line: Line) -> int:
     plan = build_plan(composed, this_machine(composed))
     display = display_for(sys.stderr if line.json else sys.stdout)
     name = composed.config.name or f"{plan.stage}-{plan.parallel.width}-{plan.identity}"
-    if "/" in name:
-        raise UserError(Problem("bad_name", f"name={name} is no name of a folder", "name", "leave the slash out"))
     folder = plan.runs / plan.stage / f"tune-{name}"
     refuse_another(folder, plan.identity)
     with held(folder, display.say):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 USER_DIR_VARIABLE = "LAUNCH_CONFIG_DIR"
 _HELP = ("--help", "-h", "--hydra-help")
+_NAME = re.compile(r"\w[\w.+-]*")  # of a run's folder, and no hidden one
 _GUARD_OFF = re.compile(r"^(guards(?:\.\w+)?)=(?:false|off)$", re.IGNORECASE)  # for OmegaConf null: no node is false
 
 
@@ -159,7 +160,19 @@ def _composed(config: DictConfig) -> Composed:
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True, enum_to_str=True)
     typed = OmegaConf.to_object(config)
     assert isinstance(typed, RootConfig) and isinstance(plain, dict)
+    _refuse_name(typed.name, origins)
     return Composed(typed, {str(key): value for key, value in plain.items()}, origins)
+
+
+def _refuse_name(name: str | None, origins: Origins) -> None:
+    """Raises UserError (`bad_name`) unless it names one folder below the stage's, where `status`, `logs` and `stop` look
+    for runs. A rollout, a bench and a search put theirs a level deeper, in a folder of their own."""
+    if name is None or _NAME.fullmatch(name):
+        return
+    flat = name.replace("/", "-")
+    cure = f"say name={flat}" if _NAME.fullmatch(flat) else "say letters, digits, and . _ + - between them"
+    message = f"name={name} is no name of a folder: it has to be a single one"
+    raise UserError(Problem("bad_name", message, origins.of("name").where, cure))
 
 
 # Hydra says it in one way where there are overlays, OmegaConf in another where there are none

@@ -19,7 +19,6 @@ from launch.planning.expectations import allowed, expectations
 from launch.planning.flags import Flag, Flags, build_flags
 from launch.planning.identity import content_key, identity
 from launch.planning.inputs import Inputs, resolve_inputs
-from launch.planning.names import refuse_name
 from launch.planning.olmo_core import refuse_model
 from launch.planning.packing import refuse_packing
 from launch.planning.parallel import Parallel, resolve_parallel
@@ -242,7 +241,6 @@ def _warnings(config: RootConfig) -> tuple[Problem, ...]:
 
 
 def _refuse_contradictions(config: RootConfig, parallel: Parallel) -> None:
-    refuse_name(config.name)
     clip = config.recipe.max_grad_norm
     if clip is not None and clip < 0:
         message = f"recipe.max_grad_norm={clip} is no gradient norm"

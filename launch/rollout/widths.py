@@ -86,9 +86,6 @@ def _check(composed: Composed) -> None:
     price = rollout.price_per_gpu_hour
     if price is not None and not 0 <= price < float("inf"):
         raise UserError(Problem("bad_price", f"{price} is no price", "rollout.price_per_gpu_hour", "say a number"))
-    if composed.config.name and "/" in composed.config.name:
-        message = f"name={composed.config.name} is no name of a folder"
-        raise UserError(Problem("bad_name", message, "override name", "leave the slash out"))
 
 
 def rollout_id(plan: Plan) -> str:

@@ -71,6 +71,7 @@ def test_where_names_the_line_that_says_it() -> None:
         (["recipe.max_grad_norm=-1"], ["negative_clip"]),
         (["name=../x"], ["bad_name"]),
         (["name=/a"], ["bad_name"]),
+        (["name=a/b"], ["bad_name"]),  # only a rollout, a bench and a search have folders with runs in them
         (["name=a/../../b"], ["bad_name"]),
         (["name=.hidden"], ["bad_name"]),
         (["gpus=-1"], ["bad_width"]),
