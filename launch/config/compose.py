@@ -165,8 +165,8 @@ def _composed(config: DictConfig) -> Composed:
 
 
 def _refuse_name(name: str | None, origins: Origins) -> None:
-    """Raises UserError (`bad_name`) unless it names one folder below the stage's, where `status`, `logs` and `stop` look
-    for runs. A rollout, a bench and a search put theirs a level deeper, in a folder of their own."""
+    """Raises UserError (`bad_name`) unless it names one folder below the stage's, where `status`, `logs` and `stop`
+    look for runs. A rollout, a bench and a search put theirs a level deeper, in a folder of their own."""
     if name is None or _NAME.fullmatch(name):
         return
     flat = name.replace("/", "-")
