@@ -96,8 +96,8 @@ class Mode(StrEnum):
 
 @dataclass
 class StageConfig:
-    kind: Kind = MISSING
-    start: Start = Start.base
+    kind: Kind = MISSING  # what is trained
+    start: Start = Start.base  # which of the model's checkpoints it trains
     description: str = ""
 
 
@@ -105,38 +105,38 @@ class StageConfig:
 class RecipeConfig:
     global_batch_size: int = MISSING  # samples (pairs for DPO) in one optimizer step, over all ranks
     per_device_batch_size: int = 1  # samples in one forward pass of one rank
-    learning_rate: float = MISSING
-    lr_scheduler: str = "linear"
-    warmup_ratio: float | None = None
-    weight_decay: float | None = None
-    epochs: int = 1
+    learning_rate: float = MISSING  # the highest
+    lr_scheduler: str = "linear"  # linear, cosine, constant, ...: what the trainer knows
+    warmup_ratio: float | None = None  # share of all steps; null: the trainer's own
+    weight_decay: float | None = None  # null: the trainer's own
+    epochs: int = 1  # times that the data is gone through
     max_steps: int | None = None  # optimizer steps; ends the run before `epochs` do
     max_seq_length: int = MISSING  # tokens
     max_grad_norm: float | None = 1.0  # null: no clipping
-    seed: int = 42
-    precision: Precision = Precision.auto
+    seed: int = 42  # of the data's order, and of what is drawn
+    precision: Precision = Precision.auto  # auto: bf16 where the trainer can
     chat_template: str | None = None  # null: the tokenizer's own
-    packing: Packing = Packing.none
+    packing: Packing = Packing.none  # flatten: the same samples, unpadded; bins: rows filled to a token budget
     balanced: bool = False  # deal the samples of a global batch to the ranks by length
     loss_averaging: LossAveraging | None = None  # null: the trainer's own
-    liger: bool = False
-    attention: str = "auto"
-    gradient_checkpointing: bool = False
+    liger: bool = False  # Liger's kernels
+    attention: str = "auto"  # sdpa, eager, flash_2, ...; auto: what the trainer takes
+    gradient_checkpointing: bool = False  # compute the activations again in backward, and keep fewer
     checkpoint_steps: int | None = None  # null: none before the end
-    beta: float | None = None
-    loss: str | None = None
+    beta: float | None = None  # DPO's
+    loss: str | None = None  # DPO's: dpo, dpo_norm, simpo, ...; null: the trainer's own
 
 
 @dataclass
 class ShapeConfig:
     """What planning needs to know of a model without loading it."""
 
-    parameters: float | None = None
+    parameters: float | None = None  # tied embeddings count once
     layers: int | None = None
     hidden: int | None = None
-    intermediate: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
+    intermediate: int | None = None  # of the MLP
+    heads: int | None = None  # of the queries
+    kv_heads: int | None = None  # of the keys and of the values
     vocabulary: int | None = None
     tied_embeddings: bool = False  # the output matrix is the embedding
     model_type: str = "llama"  # transformers' name of the architecture
@@ -148,7 +148,7 @@ class ModelConfig:
     sft: str | None = None  # hub id or folder of the checkpoint after SFT, where DPO starts
     path: str | None = None  # overrides both
     trained_by: str | None = None  # identity of the plan whose run makes `path`; said by a pipeline's jobs
-    revision: str | None = None
+    revision: str | None = None  # of the hub repository
     build: str | None = None  # `demo`: made on this machine when it is missing
     shape: ShapeConfig = field(default_factory=ShapeConfig)
 
@@ -157,13 +157,13 @@ class ModelConfig:
 class MixConfig:
     name: str = MISSING  # hub id, or path of a .jsonl or .parquet file
     share: float = 1.0  # of the split's rows; above 1 repeats rows where the trainer can
-    split: str = "train"
+    split: str = "train"  # of the hub data set
 
 
 @dataclass
 class DataConfig:
-    kind: Kind = MISSING
-    mix: list[MixConfig] = field(default_factory=list)
+    kind: Kind = MISSING  # chats for sft, pairs of them for dpo and rm
+    mix: list[MixConfig] = field(default_factory=list)  # '[{name: NAME, share: 0.5}, ...]'
     fraction: float = 1.0  # of every entry's share
     build: str | None = None  # `demo_chats` or `demo_preferences`: made on this machine when missing
 
@@ -212,13 +212,13 @@ class Buckets(StrEnum):
 
 @dataclass
 class ParallelConfig:
-    mode: Mode = Mode.auto
-    buckets: Buckets = Buckets.usual
+    mode: Mode = Mode.auto  # what the group parallel= says
+    buckets: Buckets = Buckets.usual  # how much DeepSpeed gathers and reduces at a time
 
 
 @dataclass
 class UpstreamConfig:
-    dir: str | None = None
+    dir: str | None = None  # an open-instruct checkout; null: OPEN_INSTRUCT_DIR, else external/open-instruct
 
 
 @dataclass
@@ -250,7 +250,7 @@ class GradNormGuard:
     factor: float = 20.0
     floor: float = 10.0  # a norm below this is never an explosion
     steps: int = 5
-    window: int = 100
+    window: int = 100  # logged steps that the median is of
 
 
 @dataclass
@@ -323,7 +323,7 @@ class RootConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)  # of `submit`
-    flags: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, Any] = field(default_factory=dict)  # the trainer's own, unchanged
     guards: GuardsConfig | None = field(default_factory=GuardsConfig)  # null: none
     gates: GatesConfig = field(default_factory=GatesConfig)  # of `rollout`, as the next
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
@@ -332,18 +332,18 @@ class RootConfig:
     tuned: TunedConfig | None = None  # what an overlay of `tune` (+tuned=NAME) was measured with
     nodes: int = 1  # machines; above 1 for `submit` alone
     gpus: int | None = None  # GPUs of a machine; 0: one CPU process; null: 1, or what `device` says
-    device: Device | None = None
+    device: Device | None = None  # cuda or cpu; null: by gpus and processes
     processes: int | None = None  # ranks of a machine with device=cpu
     name: str | None = None  # of the run's folder; null: width and plan identity
-    runs: str = "runs"
-    cache: str | None = None  # null: <runs>/.cache
+    runs: str = "runs"  # the folder that all run folders are in
+    cache: str | None = None  # of tokenised data and reference log-probs; null: <runs>/.cache
     python: str | None = None  # the trainer's interpreter; null: the launcher's
     upstream: UpstreamConfig = field(default_factory=UpstreamConfig)
     restart: bool = False  # keep an earlier run of the same plan aside and start over
     cache_only: bool = False  # build the tokenised data on the CPU, and train nothing
-    tracking: Tracking = Tracking.none
+    tracking: Tracking = Tracking.none  # where the numbers go besides the run folder
     tracking_project: str = "launch"  # wandb's
     tracking_entity: str | None = None  # wandb's user or team; null: WANDB_ENTITY
     hub: HubConfig = field(default_factory=HubConfig)
     detach: bool = False  # return when the run has started; it survives the terminal
-    allow: list[str] = field(default_factory=list)
+    allow: list[str] = field(default_factory=list)  # ids of rules, guards, gates and expectations that only warn

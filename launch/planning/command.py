@@ -53,7 +53,7 @@ def _accelerate(parallel: Parallel, batch: Batch, clip: float | None) -> list[st
         words += ["--machine_rank", NODE_RANK, "--main_process_ip", MAIN_HOST, "--main_process_port", MAIN_PORT]
     words += ["--mixed_precision", "bf16" if parallel.precision == "bf16" else "no", "--dynamo_backend", "no"]
     if parallel.deepspeed_file:
-        # `auto` in the file would become 1.0 whatever the recipe says (accelerate accelerator.py:2170)
+        # `auto` in the file would become 1.0 whatever the recipe says (accelerate accelerator.py:2224)
         words += ["--deepspeed_config_file", str(parallel.deepspeed_file)]
         if width.nodes > 1:
             words += ["--deepspeed_multinode_launcher", "standard"]

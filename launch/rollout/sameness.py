@@ -105,7 +105,7 @@ def _warmup(plans: Sequence[Plan]) -> Difference | None:
 
 def warmup_steps(steps: int, ratio: float, ranks: int) -> float:
     """The length of open-instruct's warm-up in optimizer steps: its scheduler is stepped once a rank and step
-    (accelerate/scheduler.py:67)."""
+    (accelerate/scheduler.py:76)."""
     return int(steps * ranks * ratio) / ranks
 
 

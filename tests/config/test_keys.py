@@ -1,0 +1,131 @@
+"""docs/keys.md: every key of the configuration, read off the dataclasses. `--update-golden` writes it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import inspect
+import io
+import re
+import tokenize
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from launch import project
+from launch.config.schema import MixConfig, RootConfig
+
+PAGE = project.ROOT / "docs" / "keys.md"
+# a trainer's file explains its own keys, an overlay is written by `tune`, and a pipeline says this for its jobs
+LEFT_OUT = ("trainer", "tuned", "model.trained_by")
+HEAD = """# Every key
+
+Each can be said on the command line as KEY=VALUE, and in a stage's YAML. `python -m launch stage=NAME --cfg job` prints
+their values for a stage. What a stage has to say has no default here. `null` is none.
+"""
+
+
+def comments(cls: type) -> dict[str, str]:
+    """The comment at the end of each field's line."""
+    found: dict[str, str] = {}
+    source = inspect.getsource(cls)
+    for token in tokenize.generate_tokens(io.StringIO(inspect.cleandoc(source)).readline):
+        field = re.match(r"\s+(\w+): ", token.line)
+        if token.type == tokenize.COMMENT and field:
+            found[field[1]] = token.string.removeprefix("#").strip()
+    return found
+
+
+def kind(hint: Any) -> str:
+    """A type in the words of YAML."""
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return " ".join(f"`{one.value}`" for one in hint)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return ", ".join(kind(one) for one in typing.get_args(hint) if one is not type(None))
+    names = {int: "whole number", float: "number", str: "text", bool: "`true` `false`"}
+    return names.get(hint) or {list: "list", dict: "map"}[typing.get_origin(hint)]
+
+
+def default(field: dataclasses.Field[Any]) -> str:
+    value = field.default if field.default is not dataclasses.MISSING else None
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    if value == "???":
+        return ""
+    if isinstance(value, enum.Enum):
+        return f"`{value.value}`"
+    if isinstance(value, bool) or value is None:
+        return f"`{str(value).lower().replace('none', 'null')}`"
+    return f"`{value}`" if value != "" else ""
+
+
+def nested(hint: Any) -> type | None:
+    several = [one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one)]
+    return several[0] if several and typing.get_origin(hint) is not list else None  # type: ignore[return-value]
+
+
+def rows(cls: Any, above: str) -> Iterator[tuple[str, str, str, str]]:
+    """(key, type, default, comment) of a node's own keys and those below it."""
+    hints, said = typing.get_type_hints(cls), comments(cls)
+    for field in dataclasses.fields(cls):
+        key = f"{above}{field.name}"
+        inner = nested(hints[field.name])
+        if key in LEFT_OUT or (inner is not None and not above):
+            continue
+        if inner is not None:
+            text = " ".join(sentence(inner))
+            if text:
+                yield key, "", "", text.strip()
+            yield from rows(inner, f"{key}.")
+        else:
+            yield key, kind(hints[field.name]), default(field), said.get(field.name, "")
+
+
+def table(found: list[tuple[str, str, str, str]]) -> list[str]:
+    lines = ["| key | is | default | |", "| --- | --- | --- | --- |"]
+    return lines + [
+        f"| `{key}` | {is_} | {usual} | {said.replace('|', chr(92) + '|')} |" for key, is_, usual, said in found
+    ]
+
+
+def sentence(cls: Any) -> list[str]:
+    """What the dataclass says of itself, if anything."""
+    text = inspect.getdoc(cls) or ""
+    return [text, ""] if text and not text.startswith(f"{cls.__name__}(") else []
+
+
+def page() -> str:
+    hints = typing.get_type_hints(RootConfig)
+    lines = [HEAD, "## What runs, where", "", *table(list(rows(RootConfig, "")))]
+    for field in dataclasses.fields(RootConfig):
+        inner = nested(hints[field.name])
+        if inner is None or field.name in LEFT_OUT:
+            continue
+        lines += ["", f"## {field.name}", "", *sentence(inner), *table(list(rows(inner, f"{field.name}.")))]
+        if field.name == "data":
+            entries = [(f"- {key}", *rest) for key, *rest in rows(MixConfig, "")]
+            lines += ["", "An entry of `data.mix`:", "", *table(entries)]  # type: ignore[arg-type]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_has_every_key(request: pytest.FixtureRequest) -> None:
+    now = page()
+    if request.config.getoption("--update-golden"):
+        PAGE.write_text(now, encoding="utf-8")
+    written = PAGE.read_text(encoding="utf-8")
+    apart = "\n".join(difflib.unified_diff(written.splitlines(), now.splitlines(), "docs/keys.md", "now", lineterm=""))
+    assert written == now, f"{apart}\nif the change is meant: scripts/test --update-golden tests/config/test_keys.py"
+
+
+def test_a_key_that_has_no_name_for_itself_is_explained() -> None:
+    """What a reader of the page would have to guess."""
+    bare = [
+        key
+        for key, _, _, said in [*rows(RootConfig, ""), *rows(typing.get_type_hints(RootConfig)["recipe"], "")]
+        if not said
+    ]
+    assert not bare
