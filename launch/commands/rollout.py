@@ -122,9 +122,8 @@ def _refuse_jobs(record: Record, request: Request) -> None:
         problems.append(Problem("no_slurm", "there is no sbatch on this machine", "override submit", cure))
     if problems:
         raise UserError(list(dict.fromkeys(problems)))
-    for width in record.widths if not request.dry_run else ():
-        link = width_link(width.planned, request)
-        refuse_alive(link.folder, link.run)
+    links = [width_link(width.planned, request) for width in record.widths]
+    refuse_alive([(link.folder, link.run) for link in links], dry_run=request.dry_run)
 
 
 def _hand_over(record: Record, request: Request, display: Display) -> int:

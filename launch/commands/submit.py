@@ -24,7 +24,7 @@ from launch.preflight.wandb import wandb_has_a_login
 from launch.slurm.limits import mismatches
 from launch.slurm.links import Link, link_problems, run_link, tokenize_link
 from launch.slurm.schedule import Step, Tokenizing, in_turn, shapes, side_by_side
-from launch.slurm.submission import check_script, submit_all
+from launch.slurm.submission import check_script, reserved, submit_all
 from launch.slurm.telling import as_json, lines
 
 # what a login node can tell of the nodes
@@ -77,7 +77,7 @@ def submit(line: Line) -> int:
 def hand_over(steps: Sequence[Step], *, dry_run: bool) -> list[str]:
     """Write the job folders, have everything checked, and submit it; the job ids, none with `dry_run`.
 
-    Raises UserError when something is not to be submitted; nothing is then.
+    Raises UserError when something is not to be submitted; nothing is then, and nothing is written that a job reads.
     """
     if not dry_run:
         links = [link for step in steps for link in step.links]
@@ -85,13 +85,15 @@ def hand_over(steps: Sequence[Step], *, dry_run: bool) -> list[str]:
         problems += mismatches([link.plan for link in links])
         if problems:
             raise UserError(list(dict.fromkeys(problems)))
-    for step in steps:
-        step.write()
-    if dry_run:
-        return []
-    for step in steps:
-        check_script(step.folder)
-    return submit_all([step.submission() for step in steps], say)
+    submissions = [step.submission() for step in steps]
+    with reserved(submissions, say, dry_run=dry_run):
+        for step in steps:
+            step.write()
+        if dry_run:
+            return []
+        for step in steps:
+            check_script(step.folder)
+        return submit_all(submissions, say)
 
 
 def say(text: str) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from launch.errors import Problem, UserError
 from launch.lifecycle.lock import Holder, held_file, holder_of, lock_path
 from launch.slurm.ask import Answer, ask, ask_once
-from launch.slurm.jobs import JobFolder, living, task_id
+from launch.slurm.jobs import JobFolder, known_ids, living, task_id
 
 _PAUSES = (2.0, 5.0)  # seconds before another try at sbatch
 _SETTLE = 3.0  # seconds in which a job shows up whose sbatch got no answer
@@ -33,6 +33,21 @@ class Submission:
         return self.folder not in [folder for folder, _ in self.runs]
 
 
+@contextlib.contextmanager
+def reserved(submissions: Sequence[Submission], say: Callable[[str], None], *, dry_run: bool) -> Iterator[None]:
+    """Have the job folders for oneself: what a run's job still reads is not written, and nothing is submitted twice.
+
+    Raises UserError (`already_submitted`, `run_is_locked`, `not_writable`, `no_slurm`, `slurm_silent`).
+    """
+    runs = list(dict.fromkeys(run for one in submissions for run in one.runs))
+    folders = [*(folder for folder, _ in runs), *(one.folder for one in submissions)]
+    with contextlib.ExitStack() as locks:
+        for folder in dict.fromkeys(folders):
+            locks.enter_context(held_file(folder.path / "submit.lock", _being_submitted, say))
+        refuse_alive(runs, dry_run=dry_run, say=say)
+        yield
+
+
 def check_script(folder: JobFolder) -> None:
     """Ask Slurm whether it would take the script. Raises UserError (`sbatch_refused`, `no_slurm`, `slurm_silent`)."""
     answer = ask(["sbatch", "--test-only", str(folder.script)])
@@ -41,20 +56,15 @@ def check_script(folder: JobFolder) -> None:
 
 
 def submit_all(submissions: Sequence[Submission], say: Callable[[str], None], settle: float = _SETTLE) -> list[str]:
-    """Submit the scripts in turn; their job ids. When one fails, those before it are cancelled.
+    """Submit the scripts of `reserved` folders in turn; their job ids. When one fails, those before it are cancelled.
 
-    Raises UserError (`already_submitted`, `run_is_locked`, `sbatch_refused`, `no_slurm`, `slurm_silent`).
+    Raises UserError (`sbatch_refused`, `no_slurm`, `slurm_silent`).
     """
     ids: list[str] = []
     try:
         for one in submissions:
-            with contextlib.ExitStack() as locks:
-                for folder in dict.fromkeys([*(folder for folder, _ in one.runs), one.folder]):
-                    locks.enter_context(held_file(folder.path / "submit.lock", _being_submitted, say))
-                for folder, run in one.runs:
-                    refuse_alive(folder, run)
-                ids.append(_submit(one, [ids[number] for number in one.after], settle))
-                _remember(one, ids[-1])
+            ids.append(_submit(one, [ids[number] for number in one.after], settle))
+            _remember(one, ids[-1])
     except BaseException:
         if ids:
             _cancel(ids, say)
@@ -66,17 +76,30 @@ def _being_submitted(holder: Holder, age: float) -> Problem:
     return Problem("already_submitted", f"another `submit` of this run is at work: {holder}", None, "wait for it")
 
 
-def refuse_alive(folder: JobFolder, run: Path) -> None:
-    """Raises UserError (`already_submitted`, `run_is_locked`) for a run that is at work or is going to be."""
-    jobs = living(folder)
-    if jobs:
-        told = "; ".join(str(job) for job in jobs)
-        cure = f"wait for it, or `scancel {jobs[0].job_id}` first"
-        raise UserError(Problem("already_submitted", f"this run is submitted already: {told}", None, cure))
-    holder = holder_of(lock_path(run))
-    if holder:
-        message = f"another launcher holds {run}: {holder[0]}"
-        raise UserError(Problem("run_is_locked", message, None, "wait for it, end it, or say another name="))
+def refuse_alive(
+    runs: Iterable[tuple[JobFolder, Path]], *, dry_run: bool, say: Callable[[str], None] = lambda text: None
+) -> None:
+    """Raises UserError (`already_submitted`, `run_is_locked`) for a run that is at work or is going to be, and where
+    Slurm can't be asked, unless for a dry run (`no_slurm`, `slurm_silent`)."""
+    slurm = True
+    for folder, run in runs:
+        try:
+            jobs = living(folder) if slurm and (folder.script.exists() or not dry_run) else []
+        except UserError:
+            if not dry_run:
+                raise
+            slurm, jobs = False, []
+        if jobs:
+            dry = ", and its job reads what a dry run would write" if dry_run else ""
+            told = "; ".join(str(job) for job in jobs)
+            cure = f"wait for it, or `scancel {jobs[0].job_id}` first"
+            raise UserError(Problem("already_submitted", f"this run is submitted already{dry}: {told}", None, cure))
+        if not slurm and known_ids(folder):
+            say(f"Slurm does not say whether job {known_ids(folder)[-1]} still needs what is in {folder.path}")
+        holder = holder_of(lock_path(run))
+        if holder:
+            message = f"another launcher holds {run}: {holder[0]}"
+            raise UserError(Problem("run_is_locked", message, None, "wait for it, end it, or say another name="))
 
 
 def _submit(one: Submission, after: Sequence[str], settle: float) -> str:

@@ -76,8 +76,13 @@ def test_a_sweep_is_an_array(slurm: Cluster, home: Path) -> None:
     until(lambda: told()[ids[0]]["state"] == "running", 90)
     standing = told()
     assert (standing[ids[1]]["state"], standing[ids[1]]["job"]["reason"]) == ("pending", "JobArrayTaskLimit")
-    refused = slurm.launch("submit", *words, "cluster.cpus_per_rank=1", cwd=home)
-    assert refused.returncode == 2 and f"job {ids[0]}, running" in refused.stderr, refused.stderr
+    # the second task has yet to read its run's script
+    one = [word for word in words if word != "--multirun" and not word.startswith("recipe.seed")] + ["recipe.seed=2"]
+    scripts = {path: path.read_text() for path in (home / "runs" / ".jobs" / "demo").glob("*/*.sbatch")}
+    for said, job in ((words, ids[0]), (one, ids[1]), ([*one, "dry_run=true"], ids[1])):
+        refused = slurm.launch("submit", *said, "cluster.cpus_per_rank=1", "cluster.setup=['exit 1']", cwd=home)
+        assert refused.returncode == 2 and f"job {job}, " in refused.stderr, refused.stderr
+    assert scripts == {path: path.read_text() for path in scripts}
 
     go.touch()
     for job in ids:

@@ -15,6 +15,7 @@ import pytest
 from launch.__main__ import main
 from launch.errors import UserError
 from launch.lifecycle.cache_pass import cache_pass
+from launch.lifecycle.lock import held
 from launch.lifecycle.tokenized import tokenized_already
 from launch.planning.plan import build_plan
 from launch.slurm.allocation import this_allocation
@@ -69,6 +70,21 @@ def test_a_pipeline_has_the_same_names_when_its_first_model_is_there(
     assert runs() == before
     other = runs("demo:recipe.seed=5")
     assert other[0] != before[0] and other[1] != before[1]
+
+
+def test_a_dry_run_leaves_what_a_living_run_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["submit", "stage=demo", "trainer=trl_sft", "name=x", "dry_run=true"]
+    script = tmp_path / "runs" / ".jobs" / "demo" / "x" / "job.sbatch"
+    assert main(words) == 0
+    written = script.read_text()
+    with held(tmp_path / "runs" / "demo" / "x", print):
+        assert main([*words, "cluster.setup=['echo another']"]) == 2
+    assert "[run_is_locked]" in capsys.readouterr().err and script.read_text() == written
+    assert main([*words, "cluster.setup=['echo another']"]) == 0
+    assert "echo another" in script.read_text()
 
 
 def test_who_tokenises_ahead(tmp_path: Path) -> None:
