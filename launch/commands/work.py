@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from launch.commands.machine import this_machine
 from launch.commands.measure import card_gib, gpus_for, run_setting
@@ -21,12 +21,14 @@ from launch.rollout.loop import Machine
 from launch.rollout.record import State
 from launch.rollout.request import read_request
 from launch.rollout.widths import PlannedWidth
-from launch.runtime.folder import Outcome
+from launch.runtime.folder import Outcome, RunFolder
 from launch.runtime.progress import Display
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder, known_ids
 from launch.slurm.requeue import remembered
-from launch.slurm.survival import started_again, wait_for_the_lock
+from launch.slurm.survival import Restart, started_again, wait_for_the_lock
+
+_SUBMITTING = 300.0  # seconds that `rollout` may take over submitting its jobs, with a Slurm that is busy
 
 
 @dataclass(frozen=True)
@@ -41,24 +43,29 @@ class Work:
 
 def run_work(composed: Composed, here: Allocation) -> Work:
     """The whole composed stage. Raises UserError."""
-    if here.restarts:  # what was asked of the first start: a requeued job goes on with what that one left
-        composed = replace(composed, config=replace(composed.config, restart=False))
     plan = build_plan(composed, this_machine(composed))
+    restart = Restart(plan, here)
 
     def lead(ranks: Ranks, display: Display) -> int:
         redactor = Redactor(os.environ)
         for warning in plan.warnings:
             display.say(f"warning: {redactor.redact_text(str(warning))}")
-        if is_finished(plan):
+        restart.forget()
+        goes_on = restart.rest
+        if is_finished(goes_on):
             say_finished(plan, display)
             return EXIT_DONE
-        goes_on = plan
         if here.restarts:
             before = JobFolder.of(plan.runs, plan.stage, plan.name).path / f"{here.job_id}.{here.restarts - 1}"
             display.say("; ".join([f"restart {here.restarts} of job {here.job_id}", *remembered(before)]))
-            goes_on = started_again(plan, display.say)
+            goes_on = started_again(goes_on, display.say)
+
+        def begin(started: Plan, folder: RunFolder, display: Display, redactor: Redactor) -> Outcome:
+            restart.is_done()  # the older run is out of the way, or there was none
+            return ranks(started, folder, display, redactor)
+
         with held(plan.folder, display.say):
-            return carry_out(goes_on, composed, redactor, display, ranks)
+            return carry_out(goes_on, composed, redactor, display, begin)
 
     return Work(plan, lead)
 
@@ -69,30 +76,33 @@ def width_work(line: Line, label: str, here: Allocation) -> Work:
     Raises UserError, also for a label that is none of its widths (`bad_width`).
     """
     request = read_request(line)
-    record, config = planned_rollout(request)
+    record = planned_rollout(request)[0]
     chosen = [width for width in record.widths if str(width.planned.asked) == label]
     if not chosen:
         message = f"width={label} is none of {request.asked}"
         raise UserError(Problem("bad_width", message, "override width", "`rollout ... submit=all` makes its jobs"))
     only, plan = chosen[0], chosen[0].planned.plan
-    for later in record.widths[record.widths.index(only) + 1 :]:
-        ids = known_ids(JobFolder.of(plan.runs, plan.stage, later.planned.plan.name))
-        if ids:
-            later.state, later.job_id = State.submitted, ids[-1]
     only.job_id = here.job_id
+    restart = Restart(plan, here)
 
     def lead(ranks: Ranks, display: Display) -> int:
         def measure(width: PlannedWidth) -> Outcome:
+            restart.is_done()  # an earlier try of it is out of the way
             display.say(f"{width.label}: {record.steps} steps; {width.plan.batch}; {width.plan.folder}")
             return run_setting(width.setting, record.steps, display, ranks=ranks)
 
+        restart.forget()
         if here.restarts:
             wait_for_the_lock(plan.folder, display.say)
-            wait_for_the_lock(record.planned.folder, display.say)
+        # the `rollout` that submits this job holds it until all the jobs are submitted
+        wait_for_the_lock(record.planned.folder, display.say, _SUBMITTING, "another launcher has this rollout's record")
         gpus = gpus_for(plan)
         machine = Machine(measure, len(gpus.seen), card_gib(gpus), nodes=plan.parallel.width.nodes)
-        restart = config.restart and not here.restarts
         with held(record.planned.folder, display.say):
-            return take_widths(record, machine, display, only=only, restart=restart)
+            for later in record.widths[record.widths.index(only) + 1 :]:
+                ids = known_ids(JobFolder.of(plan.runs, plan.stage, later.planned.plan.name))
+                if ids:
+                    later.state, later.job_id = State.submitted, ids[-1]
+            return take_widths(record, machine, display, only=only, restart=restart.is_due)
 
     return Work(plan, lead, record.steps)

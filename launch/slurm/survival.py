@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.errors import UserError
@@ -14,6 +14,7 @@ from launch.lifecycle.resume import RESUMABLE, how_to_start
 from launch.planning.plan import Plan
 from launch.runtime.oversight import oversight
 from launch.slurm.allocation import Allocation
+from launch.slurm.jobs import JobFolder
 
 _POLL = 0.5  # seconds
 
@@ -62,13 +63,50 @@ def started_again(plan: Plan, say: Callable[[str], None]) -> Plan:
     return plan
 
 
-def wait_for_the_lock(folder: Path, say: Callable[[str], None], patience: float = STALE + 15.0) -> None:
+@dataclass(frozen=True)
+class Restart:
+    """What a job knows of the run that restart=true has it put aside: a mark in the job folder says that it has. Until
+    then each start of the job is asked the same; from then on what lies in the run's folder is the job's own."""
+
+    plan: Plan
+    here: Allocation
+
+    @property
+    def _mark(self) -> Path:
+        folder = JobFolder.of(self.plan.runs, self.plan.stage, self.plan.name)
+        return folder.path / f"restarted-by-{self.here.job_id}"
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an older run is still to be put aside."""
+        return self.plan.config.restart and not (self.here.restarts and self._mark.exists())
+
+    def is_done(self) -> None:
+        if self.plan.config.restart:
+            self._mark.parent.mkdir(parents=True, exist_ok=True)
+            self._mark.touch()
+
+    def forget(self) -> None:
+        """At the first start of a job: another cluster counts from 1 as well."""
+        if not self.here.restarts:
+            self._mark.unlink(missing_ok=True)
+
+    @property
+    def rest(self) -> Plan:
+        """The plan as this start of the job has to take it."""
+        return replace(self.plan, config=replace(self.plan.config, restart=self.is_due))
+
+
+def wait_for_the_lock(
+    folder: Path, say: Callable[[str], None], patience: float = STALE + 15.0, why: str | None = None
+) -> None:
     """Slurm starts a job again when no process of it is left; a lock that is there is of one that could not let go of
-    it, on a machine that is not this one, and gets stale."""
+    it, on a machine that is not this one, and gets stale. `why`: what is said of another holder."""
     path, began = lock_path(folder), time.monotonic()
     holder = holder_of(path)
     if holder:
-        say(f"waiting until the lock of {holder[0]} is stale, {STALE:.0f} s after its last heartbeat")
+        usual = f"waiting until the lock of {holder[0]} is stale, {STALE:.0f} s after its last heartbeat"
+        say(f"{why}: waiting at most {patience:.0f} s for {holder[0]}" if why else usual)
     while holder and time.monotonic() - began < patience:
         time.sleep(_POLL)
         holder = holder_of(path)
