@@ -25,6 +25,7 @@ from launch.lifecycle.lock import held
 from launch.measure.files import write_whole
 from launch.measure.measured import read_measured
 from launch.measure.setting import setting_in
+from launch.planning.effective import sequence_limit
 from launch.planning.lengths import Histogram, Lengths, read_lengths
 from launch.planning.plan import Plan, build_plan
 from launch.planning.tuned import PACKAGES
@@ -98,7 +99,7 @@ def _begin(name: str, composed: Composed, plan: Plan, display: Display) -> Recor
     flash = "flash-attn" in versions
     base, memory_gib = _base(plan, flash)
     lengths = _lengths(plan, composed, display)
-    limit = plan.config.recipe.max_seq_length
+    limit = sequence_limit(plan.config, plan.flags)
     if lengths is not None and lengths.samples < plan.batch.global_:
         samples = f"{lengths.samples:,} sample{'' if lengths.samples == 1 else 's'}"
         message = f"the data has {samples} and one step takes {plan.batch.global_:,}"

@@ -28,6 +28,7 @@ class TunedConfig:
     model: str = ""
     width: str = ""  # as in a run's name: gpu8
     global_batch_size: int = 0
+    max_seq_length: int | None = None  # null in overlays that were written before it was told
     machine: str = ""  # the host's name
     card: str | None = None  # as nvidia-smi calls it; null on a CPU
     versions: dict[str, str] = field(default_factory=dict)

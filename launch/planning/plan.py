@@ -14,6 +14,7 @@ from launch.errors import Problem, UserError
 from launch.planning.batch import Batch, split_batch
 from launch.planning.command import build_command
 from launch.planning.content import Digest, input_content, known_by_its_run, tokenized_content
+from launch.planning.effective import sequence_limit
 from launch.planning.environment import build_environment, scrubbed
 from launch.planning.expectations import allowed, expectations
 from launch.planning.flags import Flag, Flags, build_flags
@@ -25,9 +26,9 @@ from launch.planning.parallel import Parallel, resolve_parallel
 from launch.planning.patches import choose_batch_patches, choose_patches
 from launch.planning.tokenized import lengths_file, lengths_patch
 from launch.planning.tracking import track, tracking_environment, tracking_warnings
-from launch.planning.tuned import Here, Used, tuned_warnings
+from launch.planning.tuned import Here, Used, in_overlay, tuned_warnings
 from launch.planning.upstream import UpstreamState, entry_of
-from launch.planning.width import Width, resolve_width
+from launch.planning.width import resolve_width
 
 SCHEMA_VERSION = 1
 
@@ -125,6 +126,13 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
 
     Raises UserError with what cannot work.
     """
+    try:
+        return _planned(composed, machine)
+    except UserError as error:
+        raise UserError([in_overlay(problem, composed.origins) for problem in error.problems]) from error
+
+
+def _planned(composed: Composed, machine: Machine) -> Plan:
     config, origins = composed.config, composed.origins
     runs = machine.cwd / Path(config.runs).expanduser()
     cache = machine.cwd / Path(config.cache).expanduser() if config.cache else runs / ".cache"
@@ -189,6 +197,8 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
     flags = flags_for(name)
     tracked = track(flags.flags, config, origins, machine.environ, f"{composed.stage}-{name}")
     env |= tracking_environment(config, runs / composed.stage / name)
+    limit = sequence_limit(config, tracked)
+    used = Used(composed.stage, str(width), config.trainer.name, inputs.model.reference, batch.global_, limit)
     command = build_command(
         python=machine.python,
         trainer=config.trainer,
@@ -222,15 +232,8 @@ def build_plan(composed: Composed, machine: Machine) -> Plan:
         warnings=flags.warnings
         + _warnings(config)
         + tracking_warnings(config)
-        + _tuned(config, width, inputs, batch, machine),
+        + (tuned_warnings(config.tuned, used, machine.here()) if config.tuned else ()),
     )
-
-
-def _tuned(config: RootConfig, width: Width, inputs: Inputs, batch: Batch, machine: Machine) -> tuple[Problem, ...]:
-    if config.tuned is None:
-        return ()
-    now = Used(str(width), config.trainer.name, inputs.model.reference, batch.global_)
-    return tuned_warnings(config.tuned, now, machine.here())
 
 
 def _warnings(config: RootConfig) -> tuple[Problem, ...]:

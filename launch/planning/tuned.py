@@ -1,10 +1,12 @@
-"""Whether an overlay of `tune` is used where it was measured: the width, the model, the card, the packages."""
+"""Whether an overlay of `tune` is used where it was measured: the stage, the width, the card, the packages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from launch.config.line import override_key
+from launch.config.origins import Origin, Origins
 from launch.config.tune import TunedConfig
 from launch.errors import Problem
 
@@ -24,10 +26,12 @@ class Here:
 class Used:
     """What a plan uses an overlay for. `width`: as in a run's name, `gpu8`."""
 
+    stage: str
     width: str
     trainer: str
     model: str
     global_batch: int
+    max_seq_length: int
 
 
 def tuned_warnings(tuned: TunedConfig, used: Used, here: Here) -> tuple[Problem, ...]:
@@ -36,11 +40,14 @@ def tuned_warnings(tuned: TunedConfig, used: Used, here: Here) -> tuple[Problem,
     A card and packages that are not here are not compared: a plan may be made anywhere.
     """
     said = [
+        ("stage", tuned.stage, used.stage),
         ("width", tuned.width, used.width),
         ("trainer", tuned.trainer, used.trainer),
         ("model", tuned.model, used.model),
         ("global batch", str(tuned.global_batch_size), str(used.global_batch)),
     ]
+    if tuned.max_seq_length is not None:
+        said.append(("max_seq_length", str(tuned.max_seq_length), str(used.max_seq_length)))
     if here.card is not None and tuned.card is not None:
         said.append(("card", tuned.card, here.card))
     said += [(name, version, here.versions[name]) for name, version in tuned.versions.items() if name in here.versions]
@@ -49,3 +56,21 @@ def tuned_warnings(tuned: TunedConfig, used: Used, here: Here) -> tuple[Problem,
         return ()
     message = f"tuned={tuned.name} was measured with {'; '.join(other)}: it may be slower here, or not fit"
     return (Problem("tuned_elsewhere", message, "tuned", "`python -m launch tune` with the same words measures again"),)
+
+
+# what a problem is about, where it names no key; the mode is a choice of the overlay's defaults
+_KEYS = {
+    "batch_not_divisible": "recipe.per_device_batch_size",
+    "parallel_width": "defaults",
+    "parallel_trainer": "defaults",
+}
+_MODE = ("parallel", "parallel.mode")
+
+
+def in_overlay(problem: Problem, origins: Origins) -> Problem:
+    """The problem, with the overlay's line as its place where the overlay says what it is about, and nobody else."""
+    key = _KEYS.get(problem.id, problem.where)
+    if key is None or (key == "defaults" and any(override_key(word) in _MODE for word in origins.words)):
+        return problem
+    said = origins.of(key)
+    return replace(problem, where=said.where) if said.origin == Origin.tuned else problem

@@ -10,10 +10,13 @@ from typing import Any
 import yaml
 
 from launch.config.compose import default_user_folder, user_folder
-from launch.config.schema import Mode
+from launch.config.schema import Buckets, Mode
+from launch.planning.effective import sequence_limit
 from launch.planning.parallel import usual_mode
-from launch.tune.candidate import nested
+from launch.planning.plan import Plan
+from launch.tune.candidate import Candidate, nested
 from launch.tune.record import Record
+from launch.tune.space import held_flags
 from launch.tune.table import HEADS, cells, gain, loss_line, row
 
 GROUP = "tuned"
@@ -49,6 +52,7 @@ def overlay_text(record: Record) -> str:
         "model": record.plan.inputs.model.reference,
         "width": str(record.plan.parallel.width),
         "global_batch_size": record.subject.global_batch,
+        "max_seq_length": sequence_limit(record.plan.config, record.plan.flags),
         "machine": platform.node(),
         "card": record.card,
         "versions": dict(record.versions),
@@ -57,12 +61,22 @@ def overlay_text(record: Record) -> str:
         "reserved_gib": _rounded(best.memory_gib),
         "record": str(record.folder),
     }
-    chosen = {key: value for key, value in best.prediction.candidate.keys().items() if key not in record.space.held}
-    mode = chosen.pop("parallel", None)  # as a choice, which the command line can change
-    usual = usual_mode(record.plan.parallel.width).value  # what parallel=auto gives needs not be said
-    defaults = {"defaults": [{"override /parallel": mode}]} if mode not in (None, usual, Mode.fsdp) else {}
-    body = yaml.safe_dump(defaults | nested(chosen) | {GROUP: facts}, sort_keys=False, allow_unicode=True)
+    setting = _setting(best.prediction.candidate, record.plan)
+    body = yaml.safe_dump(setting | {GROUP: facts}, sort_keys=False, allow_unicode=True)
     return "# @package _global_\n" + "".join(f"# {line}\n" for line in comments if line) + body
+
+
+def _setting(best: Candidate, plan: Plan) -> dict[str, Any]:
+    """All of the setting that was measured, what the command line held as well: it is not said again with the overlay.
+    The mode is a choice, which the command line can change; `auto` where that gives it, so that it is one elsewhere."""
+    chosen = best.keys()
+    mode = chosen.pop("parallel")
+    if mode in (usual_mode(plan.parallel.width), Mode.fsdp):
+        mode = Mode.auto.value
+    held = {f"flags.{name}": value for name, value in held_flags(plan).items()}
+    if plan.config.parallel.buckets != Buckets.usual:
+        held["parallel.buckets"] = plan.config.parallel.buckets.value
+    return {"defaults": [{"override /parallel": mode}]} | nested(held | chosen)
 
 
 def _rounded(value: float | None) -> float | None:

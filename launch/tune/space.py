@@ -221,6 +221,13 @@ def _as_key(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def held_flags(plan: Plan) -> dict[str, Any]:
+    """All flags that the user set himself in place of what is searched."""
+    words = ("packing", "gradient_checkpointing", "liger", "attention")
+    workers = {name: value for name, value in plan.config.flags.items() if name == _WORKERS}
+    return {name: value for word in words for name, value in flags_said(plan, word).items()} | workers
+
+
 def flags_said(plan: Plan, word: str) -> dict[str, Any]:
     """The flags that the user set himself and that a recipe word stands for: they win over the recipe."""
     carried = carried_by(plan.config.trainer.recipe.get(word))

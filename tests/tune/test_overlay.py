@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from launch.config.origins import Origin
+from launch.errors import UserError
 from launch.measure.files import write_whole
 from launch.planning.plan import Plan, build_plan
 from launch.planning.tuned import Here
@@ -25,10 +26,15 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     """A search whose overlay is written where the configuration finds it."""
     monkeypatch.delenv("LAUNCH_CONFIG_DIR", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    found = record_in(tmp_path, *STAGE, "recipe.liger=true")
-    best = next(one for one in found.estimates if one.prediction.candidate.mode == "zero2" and one.open).prediction
+    return written(tmp_path, "zero2", *STAGE, "recipe.liger=true")
+
+
+def written(home: Path, mode: str, *words: str) -> Record:
+    """The search of `words` whose best setting has this mode, and its overlay `it`."""
+    found = record_in(home, *words)
+    best = next(one for one in found.estimates if one.prediction.candidate.mode == mode and one.open).prediction
     found.probes = [measured(best, best.seconds)]
-    path = overlay_path("it", {"XDG_CONFIG_HOME": str(tmp_path / "config")})
+    path = overlay_path("it", {"XDG_CONFIG_HOME": str(home / "config")})
     write_whole(path.parent, {path.name: overlay_text(found)})
     return found
 
@@ -42,20 +48,59 @@ def warnings(found: Plan) -> list[str]:
     return [str(one) for one in found.warnings if one.id == "tuned_elsewhere"]
 
 
-def test_it_says_the_setting_and_nothing_that_was_held(record: Record) -> None:
+def test_it_says_the_whole_setting_and_what_was_held_too(record: Record) -> None:
     assert record.best is not None
     best = record.best.prediction.candidate
-    found = plan(*STAGE, "recipe.liger=true", "+tuned=it")
+    found = plan(*STAGE, "+tuned=it")
     assert found.parallel.mode == best.mode == "zero2" and found.batch.per_device == best.per_device
     assert found.config.recipe.packing == best.packing and found.batch.global_ == 128
     text = overlay_path("it", {"XDG_CONFIG_HOME": str(record.plan.runs.parent / "config")}).read_text(encoding="utf-8")
-    assert "liger" not in yaml.safe_load(text)["recipe"]
+    assert yaml.safe_load(text)["recipe"]["liger"] is True and found.config.recipe.liger
     assert text.startswith("# @package _global_\n# Written by `launch tune`") and best.label(4)[:5] in text
 
 
+def test_what_the_command_line_held_need_not_be_said_again(record: Record, tmp_path: Path) -> None:
+    """Words, a flag and the buckets: the plan is the one that was measured."""
+    words = ("recipe.liger=true", "recipe.packing=flatten", "recipe.per_device_batch_size=8", "parallel.buckets=large")
+    flag = "flags.gradient_checkpointing=false"
+    best = written(tmp_path, "zero3", *STAGE, *words, flag).best
+    assert best is not None and best.prediction.label.startswith("zero3-8x2-flatten-liger")
+    found = plan(*STAGE, "+tuned=it")
+    said = (*best.prediction.candidate.words(), "parallel.buckets=large", flag)
+    assert found.identity == plan(*STAGE, *said).identity and found.flags["use_liger_kernel"].value is True
+
+
+def test_the_usual_mode_is_said_too(record: Record, tmp_path: Path) -> None:
+    """The stage's own is another one; at another width it is what is usual there."""
+    stage = tmp_path / "config" / "launch" / "stage" / "mine.yaml"
+    text = "# @package _global_\ndefaults:\n  - sft\n  - override /parallel: zero2\n  - _self_\n"
+    write_whole(stage.parent, {stage.name: text})
+    mine = ("stage=mine", "gpus=8")
+    written(tmp_path, "zero3", *mine)
+    assert plan(*mine).parallel.mode == "zero2" and plan(*mine, "+tuned=it").parallel.mode == "zero3"
+    assert plan(*mine, "+tuned=it", "parallel=zero1").parallel.mode == "zero1"
+    alone = plan("stage=mine", "gpus=1", "+tuned=it", "recipe.per_device_batch_size=1")
+    assert alone.parallel.mode == "single" and "width gpu8, here gpu1" in warnings(alone)[0]
+
+
 def test_the_command_line_still_decides(record: Record) -> None:
-    found = plan(*STAGE, "+tuned=it", "parallel=zero3", "recipe.per_device_batch_size=1")
-    assert found.parallel.mode == "zero3" and found.batch.per_device == 1
+    found = plan(*STAGE, "+tuned=it", "parallel=zero3", "recipe.per_device_batch_size=1", "recipe.liger=false")
+    assert found.parallel.mode == "zero3" and found.batch.per_device == 1 and not found.config.recipe.liger
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("stage=dpo", "gpus=8"), r"tuned/it.yaml:\d+: dpo_tune_cache has no recipe.loss_averaging=tokens"),
+        (("stage=sft", "gpus=3"), r"tuned/it.yaml:\d+: global batch 128 does not split over 3 ranks of 4"),
+        (("stage=dpo", "gpus=8", "trainer=dpo", "model=olmo2_1b"), r"tuned/it.yaml:\d+: dpo shards by itself"),
+    ],
+)
+def test_what_can_not_be_elsewhere_is_told_with_the_overlays_line(
+    record: Record, words: tuple[str, ...], told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        plan(*words, "+tuned=it")
 
 
 def test_a_value_says_that_it_comes_from_the_overlay(record: Record) -> None:
@@ -80,6 +125,13 @@ def test_another_width_card_version_or_batch_is_warned_of_in_one_sentence(record
         assert part in told
 
 
+def test_another_stage_and_another_length_are_warned_of(record: Record) -> None:
+    (told,) = warnings(plan("stage=sft_25pct", "gpus=8", "recipe.max_seq_length=2048", "+tuned=it"))
+    assert "stage sft, here sft_25pct" in told and "max_seq_length 4096, here 2048" in told
+    (flag,) = warnings(plan(*STAGE, "flags.max_seq_length=2048", "+tuned=it"))
+    assert "max_seq_length 4096, here 2048" in flag
+
+
 def test_the_plans_identity_is_that_of_the_same_words_said_by_hand(record: Record) -> None:
     assert record.best is not None
     words = record.best.prediction.candidate.words()
@@ -87,8 +139,6 @@ def test_the_plans_identity_is_that_of_the_same_words_said_by_hand(record: Recor
 
 
 def test_an_overlay_that_is_not_there_is_said(record: Record) -> None:
-    from launch.errors import UserError
-
     with pytest.raises(UserError, match=r"there is no tuned 'its'; did you mean 'it'"):
         composed(*STAGE, "+tuned=its")
 
