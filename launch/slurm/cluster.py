@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from launch.config.cluster import ClusterConfig, Container
 from launch.config.origins import Origins
-from launch.errors import Problem
+from launch.errors import Problem, UserError
 from launch.redact import Redactor
 
 # sbatch(1), --time. A bare number is left out: YAML reads 4:00:00 without quotes as 14400, for Slurm ten days
@@ -20,12 +21,13 @@ _WORDS = (
     "tokenize_partition",
 )
 _WARN_AT_MOST = 65_535  # seconds; sbatch(1), --signal
+_OUTSIDE = "export it before you submit: the job has your environment"
 _OWN_OPTIONS = ("--nodes", "-N", "--ntasks-per-node", "--job-name", "-J", "--output", "-o", "--array", "-a")
 
 
 def cluster_problems(cluster: ClusterConfig, origins: Origins, redactor: Redactor) -> list[Problem]:
     """What is wrong with the values, one problem each."""
-    found = [*_forms(cluster), *_lists(cluster, redactor), *_container(cluster)]
+    found = [*_forms(cluster), *_lists(cluster), *_container(cluster), *secrets_said(cluster, redactor)]
     return [Problem(each.id, each.message, origins.of(f"cluster.{each.where}").where, each.cure) for each in found]
 
 
@@ -58,7 +60,7 @@ def _forms(cluster: ClusterConfig) -> Iterator[Problem]:
         yield Problem("bad_cluster_value", f"cluster.requeues={cluster.requeues}", "requeues", "say 0 or more")
 
 
-def _lists(cluster: ClusterConfig, redactor: Redactor) -> Iterator[Problem]:
+def _lists(cluster: ClusterConfig) -> Iterator[Problem]:
     for option in cluster.options:
         name = option.split("=")[0]
         if not option.startswith("-") or "\n" in option:
@@ -68,13 +70,31 @@ def _lists(cluster: ClusterConfig, redactor: Redactor) -> Iterator[Problem]:
     for name, value in cluster.env.items():
         if not _NAME.fullmatch(name) or "\n" in value:
             yield Problem("bad_cluster_value", f"{name!r} is no variable", "env")
-        elif redactor.redact_value(name, value) != value:
-            cure = "export it before you submit: the job has your environment"
-            yield Problem("secret_in_job", f"{name} looks like a secret, which no job folder may hold", "env", cure)
-    for line in (*cluster.setup, *cluster.modules):
-        if redactor.redact_text(line) != line:
-            cure = "export it before you submit: the job has your environment"
-            yield Problem("secret_in_job", "a line looks like a secret, which no job folder may hold", "setup", cure)
+
+
+def secrets_said(cluster: ClusterConfig, redactor: Redactor) -> Iterator[Problem]:
+    """The keys, each as a problem's `where`, of which a value looks like a secret."""
+    for name, value in cluster.env.items():
+        if redactor.redact_value(name, value) != value:
+            yield Problem("secret_in_job", f"{name} looks like a secret, which no job folder may hold", "env", _OUTSIDE)
+    for key, said in vars(cluster).items():
+        texts = said if isinstance(said, list) else [said] if isinstance(said, str) else []
+        if key == "mounts":  # a path before a colon does not name what stands behind it
+            texts = [part for text in texts for part in text.split(":")]
+        if any(redactor.redact_text(text) != text for text in texts):
+            message = f"cluster.{key} holds what looks like a secret, which no job folder may hold"
+            yield Problem("secret_in_job", message, key, _OUTSIDE)
+
+
+def refuse_secrets(script: str, cluster: ClusterConfig, redactor: Redactor) -> None:
+    """Raises UserError (`secret_in_job`) for a batch script with anything in it that is not to be written down."""
+    for mount in cluster.mounts:
+        script = script.replace(mount, mount.replace(":", " "))  # see above
+    if redactor.redact_text(script) == script:
+        return
+    said = [replace(each, where=f"cluster.{each.where}") for each in secrets_said(cluster, redactor)]
+    message = "the batch script would hold what looks like a secret, which no job folder may hold"
+    raise UserError(said or Problem("secret_in_job", message, None, _OUTSIDE))
 
 
 def _container(cluster: ClusterConfig) -> Iterator[Problem]:

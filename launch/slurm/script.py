@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ import jinja2
 from launch.config.cluster import ClusterConfig, Container, GpuSpelling
 from launch.config.schema import Device
 from launch.planning.width import Width
+from launch.redact import Redactor
+from launch.slurm.cluster import refuse_secrets
 
 _TEMPLATE = Path(__file__).with_name("job.sbatch.j2")
 _ARRAY = Path(__file__).with_name("array.sbatch.j2")
@@ -39,20 +42,24 @@ class Job:
     written_by: str = "python -m launch submit"
 
 
-def _template(path: Path) -> jinja2.Template:
+def _rendered(template: Path, job: Job, **values: object) -> str:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,
     )
-    return environment.from_string(path.read_text(encoding="utf-8"))
+    text = environment.from_string(template.read_text(encoding="utf-8")).render(**values)
+    refuse_secrets(text, job.cluster, Redactor(os.environ))
+    return text
 
 
 def render_array(job: Job, scripts: Sequence[Path]) -> str:
     """The script of an array that runs one of `scripts` in each task, all with the options of `job`; `job.output` has
-    %A and %a."""
+    %A and %a. Raises UserError (`secret_in_job`)."""
     limit = f"%{job.cluster.array_limit}" if job.cluster.array_limit else ""
-    return _template(_ARRAY).render(
+    return _rendered(
+        _ARRAY,
+        job,
         title=job.title.replace("\n", " "),
         options=[*_options(job), f"--array=0-{len(scripts) - 1}{limit}"],
         literal=any(sign in str(script) for script in scripts for sign in "$`"),
@@ -62,10 +69,12 @@ def render_array(job: Job, scripts: Sequence[Path]) -> str:
 
 
 def render(job: Job) -> str:
-    """The script's text, which ends in a newline."""
+    """The script's text, which ends in a newline. Raises UserError (`secret_in_job`)."""
     command = [*_in_container(job.cluster), job.python, "-m", "launch", "node"]
     before = _before(job)
-    return _template(_TEMPLATE).render(
+    return _rendered(
+        _TEMPLATE,
+        job,
         literal=any(sign in text for text in (*before, *job.words, job.cwd, *command) for sign in "$`"),
         title=job.title.replace("\n", " "),
         options=_options(job),

@@ -7,21 +7,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from launch import project
+from launch.config.cluster import Container
 from launch.errors import UserError
 from launch.planning.plan import build_plan
 from launch.redact import Redactor
 from launch.slurm.cluster import cluster_problems, unshared
 from launch.slurm.links import job_of
-from launch.slurm.script import render
+from launch.slurm.script import render, render_array
 from tests.conftest import composed, fixed_machine
 from tests.slurm.cluster import environment, launch
 
+TOKENS = "/home/me/.cache/huggingface/token:/root/token"
 SFT = ("stage=sft_25pct", "nodes=2", "gpus=8")
 DIALECTS = {
     # a plain cluster, with nothing said
@@ -140,6 +143,9 @@ def test_many_nodes_are_rendered_at_once() -> None:
         ("cluster.warn_before=5", "bad_cluster_value"),
         ("cluster.requeues=-1", "bad_cluster_value"),
         ("cluster.env={HF_TOKEN: hf_abcdefghijklmnopqrstuvwxyzabcdefgh}", "secret_in_job"),
+        ("cluster.options=['--export=ALL,HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyzabcdefgh']", "secret_in_job"),
+        ("cluster.options=['--export=ALL,WANDB_API_KEY=0123456789']", "secret_in_job"),
+        ("cluster.setup=['export HF_TOKEN=abcdefgh']", "secret_in_job"),
         ("cluster.env={1X: a}", "bad_cluster_value"),
     ],
 )
@@ -148,6 +154,22 @@ def test_a_value_that_cannot_be(word: str, id: str) -> None:
     [problem] = cluster_problems(stage.config.cluster, stage.origins, Redactor({}))
     assert problem.id == id
     assert problem.where is not None and problem.where.startswith("override cluster.")
+
+
+def test_no_script_holds_a_secret_whatever_brings_it() -> None:
+    token = "hf_abcdefghijklmnopqrstuvwxyzabcdefgh"
+    with pytest.raises(UserError, match=r"cluster\.image: .*\[secret_in_job\]"):
+        script(*SFT, "cluster.container=pyxis", f"cluster.image=docker://me:{token}@host/train")
+    stage = composed("stage=demo")
+    job = job_of(build_plan(stage, fixed_machine()), stage, "log", exports={}, cwd="/", python="/bin/python")
+    for odd in ({"python": f"/{token}/python"}, {"exports": {"X": token}}, {"words": [f"flags.x={token}"]}):
+        with pytest.raises(UserError, match="secret_in_job"):
+            render(replace(job, **odd))
+    with pytest.raises(UserError, match="secret_in_job"):
+        render_array(replace(job, title=token), [Path("job.sbatch")])
+    # a token's own file is no token
+    mounted = render(replace(job, cluster=replace(job.cluster, container=Container.pyxis, image="x", mounts=[TOKENS])))
+    assert f"--container-mounts={TOKENS}" in mounted
 
 
 @pytest.mark.parametrize("time", ["00:30:00", "30:00", "1-12", "1-12:30", "2-00:00:00", "UNLIMITED"])
@@ -231,6 +253,7 @@ def test_a_rollout_that_cannot_be_submitted_does_not_begin(words: list[str], id:
             ["pipeline=sft,dpo", "sft:trainer=olmo_core_finetune", "sft:model=olmo2_1b", "sft:recipe.packing=bins"],
             "pipeline_model",
         ),
+        (["stage=demo", "trainer=trl_sft", "cluster.options=['--export=ALL,HF_TOKEN=abcdef']"], "secret_in_job"),
         (["stage=demo", "trainer=trl_sft", "flags.hub_token=hf_abcdefghijklmnopqrstuvwxyzabcdefgh"], "secret_in_job"),
     ],
 )
