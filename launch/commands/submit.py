@@ -23,7 +23,7 @@ from launch.preflight.upstream import checkout_is_here, checkout_is_the_pin, inp
 from launch.preflight.wandb import wandb_has_a_login
 from launch.slurm.limits import mismatches
 from launch.slurm.links import Link, link_problems, run_link, tokenize_link
-from launch.slurm.schedule import Step, Tokenizing, in_turn, shapes, side_by_side
+from launch.slurm.schedule import Step, Tokenizing, distinct, in_turn, shapes, side_by_side
 from launch.slurm.submission import check_script, reserved, submit_all
 from launch.slurm.telling import as_json, lines
 
@@ -54,7 +54,7 @@ class _Request:
 def submit(line: Line) -> int:
     """Write the job folders and submit them. Raises UserError when that cannot be done; nothing is then submitted."""
     request = _request(line)
-    links = _links(request)
+    links = distinct(_links(request), say)
     waiting, done = [], set()
     for link in links:
         if not request.dry_run and not link.alone and is_finished(link.plan):

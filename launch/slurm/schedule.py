@@ -10,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from launch.config.schema import Device
+from launch.errors import Problem, UserError
 from launch.lifecycle.caches import tokenized_folder
 from launch.lifecycle.tokenized import has_a_pass, tokenized_already
 from launch.planning.plan import Plan
@@ -68,6 +69,33 @@ class Step:
         )
         scripts = [link.folder.script.absolute() for link in self.links]
         self.folder.write("array.sbatch", render_array(array, scripts), mode=0o755)
+
+
+def distinct(links: Sequence[Link], say: Callable[[str], None]) -> list[Link]:
+    """The links without those that are another one over again, which is said.
+
+    Raises UserError (`name_taken`) when two that differ have one folder.
+    """
+    kept: dict[Path, Link] = {}
+    for link in links:
+        first = kept.setdefault(link.folder.path, link)
+        if first is link:
+            continue
+        same = first.plan.identity == link.plan.identity
+        if same and first.composed.plain == link.composed.plain:
+            say(f"{link.name} is asked for twice, and is one job")
+            continue
+        message = f"{link.name} would be two jobs of this line: {_told(first, link)}, and {_told(link, first)}"
+        cure = "a run has one job: leave one of them out" if same else "leave name= out, or say one for each"
+        raise UserError(Problem("name_taken", message, "name", cure))
+    return list(kept.values())
+
+
+def _told(link: Link, other: Link) -> str:
+    """A run of a line by its identity, and by the words that another one has not."""
+    others = other.composed.origins.words
+    own = " ".join(word for word in link.composed.origins.words if word not in others)
+    return f"{link.plan.identity} with {own}" if own else link.plan.identity
 
 
 def in_turn(links: Sequence[Link], tokenizing: Tokenizing) -> list[Step]:

@@ -87,6 +87,29 @@ def test_a_dry_run_leaves_what_a_living_run_reads(
     assert "echo another" in script.read_text()
 
 
+def test_a_folder_is_of_one_run_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["submit", "--multirun", "stage=demo", "trainer=trl_sft", "dry_run=true", "--json"]
+
+    rates = "recipe.learning_rate=1e-5,0.00001,2e-5"
+    assert main([*words, rates]) == 0
+    told = capsys.readouterr()
+    assert len({one["run"] for one in json.loads(told.out)}) == len(json.loads(told.out)) == 2
+    assert told.err == f"launch: {json.loads(told.out)[0]['run']} is asked for twice, and is one job\n"
+
+    for said in ([rates, "name=x"], ["cluster.partition=a,b"]):  # one name, and one run on two partitions
+        before = sorted(tmp_path.rglob("*"))
+        assert main([*words, *said]) == 2
+        error = capsys.readouterr().err
+        values = ("recipe.learning_rate=1e-05", "recipe.learning_rate=2e-05") if said[0] == rates else ("=a", "=b")
+        assert "[name_taken]" in error and all(value in error for value in values), error
+        assert sorted(tmp_path.rglob("*")) == before
+    assert main(["submit", "pipeline=demo,demo", "demo:trainer=trl_sft", "name=x", "dry_run=true"]) == 2
+    assert "[name_taken]" in capsys.readouterr().err
+
+
 def test_who_tokenises_ahead(tmp_path: Path) -> None:
     def count(*words: str, tokenizing: Tokenizing = Tokenizing.auto) -> int:
         return len(in_turn([link(tmp_path, *words)], tokenizing)) - 1
