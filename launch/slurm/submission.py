@@ -14,6 +14,8 @@ from launch.slurm.ask import Answer, ask, ask_once
 from launch.slurm.jobs import JobFolder, known_ids, living, task_id
 
 _PAUSES = (2.0, 5.0)  # seconds before another try at sbatch
+# what `sbatch --test-only` says of a job that sbatch takes, when nodes that it needs are drained or down
+_NOT_NOW = "Requested node configuration is not available"
 _SETTLE = 3.0  # seconds in which a job shows up whose sbatch got no answer
 
 
@@ -48,10 +50,16 @@ def reserved(submissions: Sequence[Submission], say: Callable[[str], None], *, d
         yield
 
 
-def check_script(folder: JobFolder) -> None:
-    """Ask Slurm whether it would take the script. Raises UserError (`sbatch_refused`, `no_slurm`, `slurm_silent`)."""
+def check_script(folder: JobFolder, say: Callable[[str], None], *, allowed: bool) -> None:
+    """Ask Slurm whether it would take the script; where that is `allowed` to fail, or where nodes that are drained or
+    down may be the cause, it is only said, and left to sbatch. Raises UserError (`sbatch_refused`, `no_slurm`,
+    `slurm_silent`)."""
     answer = ask(["sbatch", "--test-only", str(folder.script)])
-    if answer.status:
+    if answer.status and _NOT_NOW in answer.words:
+        say(f"warning: no nodes could take the job now, drained or down ones may have to come back: {answer.words}")
+    elif answer.status and allowed:
+        say(f"warning: `sbatch --test-only` refuses the job, and is overridden: {answer.words} [sbatch_refused]")
+    elif answer.status:
         raise UserError(_refused(answer, folder.script))
 
 

@@ -113,9 +113,19 @@ def test_what_slurm_refuses_is_said_and_not_submitted(slurm: Cluster, home: Path
     refused = slurm.launch("submit", *STAGE, "cluster.constraint=nosuch", cwd=home)
     assert refused.returncode == 2
     assert "[sbatch_refused]" in refused.stderr and "nvalid feature" in refused.stderr, refused.stderr
+    overridden = slurm.launch("submit", *STAGE, "cluster.constraint=nosuch", "allow=[sbatch_refused]", cwd=home)
+    assert overridden.returncode == 2 and "is overridden: " in overridden.stderr, overridden.stderr  # by sbatch itself
     many = slurm.launch("submit", *STAGE, "nodes=16", "recipe.per_device_batch_size=1", cwd=home)
     assert many.returncode == 2 and "[too_many_nodes]" in many.stderr, many.stderr
     assert slurm.ask("squeue", "-h", "-t", "all", "-o", "%A") == before
+
+    slurm.ask("scontrol", "update", "nodename=n[2-4]", "state=drain", "reason=repair")
+    try:
+        [job] = slurm.submit(*STAGE, "nodes=2", "recipe.per_device_batch_size=1", cwd=home)
+        assert slurm.state(job) == "PENDING"
+    finally:
+        slurm.ask("scontrol", "update", "nodename=n[2-4]", "state=resume")
+    slurm.ask("scancel", job)
 
 
 def test_a_failure_half_way_cancels_what_was_submitted(
