@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from launch.config.cluster import ClusterConfig, Container
 from launch.config.origins import Origins
 from launch.errors import Problem, UserError
 from launch.redact import Redactor
+from launch.slurm.durations import seconds_of
 
 # sbatch(1), --time. A bare number is left out: YAML reads 4:00:00 without quotes as 14400, for Slurm ten days
 _TIME = re.compile(r"\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}|UNLIMITED", re.IGNORECASE)
@@ -20,7 +22,8 @@ _WORDS = (
     *("partition", "account", "qos", "constraint", "exclude", "reservation", "gpu_type", "interface"),
     "tokenize_partition",
 )
-_WARN_AT_MOST = 65_535  # seconds; sbatch(1), --signal
+_AT_WORK = 60.0  # seconds that a job has at least until Slurm's warning ends it
+_WARN_AT_LEAST, _WARN_AT_MOST = 30, 65_535  # seconds; sbatch(1), --signal
 _OUTSIDE = "export it before you submit: the job has your environment"
 _OWN_OPTIONS = ("--nodes", "-N", "--ntasks-per-node", "--job-name", "-J", "--output", "-o", "--array", "-a")
 
@@ -52,12 +55,27 @@ def _forms(cluster: ClusterConfig) -> Iterator[Problem]:
     if 0 < cluster.heartbeat < 5 or cluster.heartbeat < 0:
         cure = "say 5 seconds or more, or 0 for none"
         yield Problem("bad_cluster_value", f"cluster.heartbeat={cluster.heartbeat} is too short", "heartbeat", cure)
-    if cluster.warn_before and not 30 <= cluster.warn_before <= _WARN_AT_MOST:
+    if cluster.warn_before and not _WARN_AT_LEAST <= cluster.warn_before <= _WARN_AT_MOST:
         message = f"cluster.warn_before={cluster.warn_before} is no time that Slurm and the job's end can do with"
-        cure = f"say 30 to {_WARN_AT_MOST} seconds, or 0 for no warning"
+        cure = f"say {_WARN_AT_LEAST} to {_WARN_AT_MOST} seconds, or 0 for no warning"
         yield Problem("bad_cluster_value", message, "warn_before", cure)
+    yield from _warnings(cluster)
     if cluster.requeues < 0:
         yield Problem("bad_cluster_value", f"cluster.requeues={cluster.requeues}", "requeues", "say 0 or more")
+
+
+def _warnings(cluster: ClusterConfig) -> Iterator[Problem]:
+    """Of a time limit that leaves no time to work before the warning, which ends the job."""
+    if any(option.startswith(("--time", "-t", "--signal")) for option in cluster.options):
+        return  # sbatch takes those
+    for key in ("time", "tokenize_time"):
+        value = getattr(cluster, key)
+        limit = seconds_of(value) if value else None
+        if cluster.warn_before and limit is not None and limit - cluster.warn_before < _AT_WORK:
+            message = f"cluster.warn_before={cluster.warn_before} ends a job of {value} within its first minute"
+            most = int(limit - _AT_WORK)
+            less = f"cluster.warn_before={most} or less" if most >= _WARN_AT_LEAST else "cluster.warn_before=0"
+            yield Problem("warn_before_time", message, key, f"say {less}, or a longer {key}")
 
 
 def _lists(cluster: ClusterConfig) -> Iterator[Problem]:
@@ -116,3 +134,39 @@ def unshared(cluster: ClusterConfig, folders: dict[str, Path]) -> list[Problem]:
         for key, folder in folders.items()
         if not any(folder.resolve().is_relative_to(root) for root in roots)
     ]
+
+
+def unmounted(cluster: ClusterConfig, folders: dict[str, Path], environ: Mapping[str, str]) -> list[Problem]:
+    """The folders, by the key that says them, that the tasks would not find in their container, or would find empty:
+    there they have to have the path that they have here. `environ`: for the user's home, which apptainer mounts."""
+    if cluster.container == Container.none:
+        return []
+    seen = [target for source, target in map(_ends, _mounts(cluster)) if source.resolve() == target.resolve()]
+    if cluster.container == Container.apptainer:
+        seen += [Path(path) for path in (environ.get("HOME"), "/tmp", "/var/tmp") if path] + [Path.cwd()]
+    lacking: dict[str, Path] = {}
+    for key, folder in sorted(folders.items(), key=lambda said: len(said[1].parts)):
+        path = Path(os.path.normpath(folder.absolute()))
+        if not any(path.is_relative_to(root) for root in (*seen, *lacking.values())):
+            lacking[key] = path
+    otherwise = "; allow=[not_mounted] where the cluster mounts it by itself"
+    return [
+        Problem(
+            "not_mounted",
+            f"{path} is not in the container, or not at that path",
+            key,
+            f"add {path}:{path}, or a folder above it, to cluster.mounts{otherwise}",
+        )
+        for key, path in lacking.items()
+    ]
+
+
+def _mounts(cluster: ClusterConfig) -> list[str]:
+    """Each one of cluster.mounts, where both kinds of container take several in one word."""
+    return [one for word in cluster.mounts for one in word.split(",") if one]
+
+
+def _ends(mount: str) -> tuple[Path, Path]:
+    """SOURCE and TARGET of SOURCE[:TARGET[:FLAGS]]."""
+    source, *rest = mount.split(":")
+    return Path(source).absolute(), Path(rest[0] if rest and rest[0] else source).absolute()

@@ -10,6 +10,8 @@ import pytest
 
 from launch.errors import Problem
 from launch.planning.plan import Plan, build_plan
+from launch.redact import Redactor
+from launch.slurm.cluster import cluster_problems
 from launch.slurm.limits import ask_partitions, mismatches
 from launch.slurm.partitions import partitions, read_partitions
 from tests.conftest import composed, fixed_machine
@@ -70,6 +72,24 @@ def test_what_the_cluster_has(words: tuple[str, ...]) -> None:
 def test_what_the_cluster_has_not(words: tuple[str, ...], id: str, says: str) -> None:
     [problem] = found(*words)
     assert problem.id == id and says in str(problem), str(problem)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("cluster.time='00:02:00'",), "warn_before=120 ends a job of 00:02:00 within its first minute; say cluster.w"),
+        (("cluster.time='3:30'", "cluster.warn_before=200"), "say cluster.warn_before=150 or less, or a longer time"),
+        (("cluster.time='1:00'", "cluster.warn_before=30"), "say cluster.warn_before=0, or a longer time"),
+        (("cluster.tokenize_time='2:00'",), "or a longer tokenize_time"),
+    ],
+)
+def test_a_warning_that_leaves_no_time_to_work(words: tuple[str, ...], says: str) -> None:
+    stage = composed("stage=sft", *words)
+    [problem] = cluster_problems(stage.config.cluster, stage.origins, Redactor({}))
+    assert problem.id == "warn_before_time" and says in str(problem), str(problem)
+    for allowed in (("cluster.time='3:00'",), ("cluster.warn_before=0", *words[:1]), ("cluster.time=UNLIMITED",)):
+        stage = composed("stage=sft", *allowed)
+        assert cluster_problems(stage.config.cluster, stage.origins, Redactor({})) == []
 
 
 def test_no_default_partition() -> None:
