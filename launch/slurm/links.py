@@ -19,7 +19,7 @@ from launch.lifecycle.cache_pass import cache_pass
 from launch.planning.plan import Plan
 from launch.redact import Redactor
 from launch.runtime.script import command_script
-from launch.slurm.cluster import cluster_problems, unshared
+from launch.slurm.cluster import cluster_problems, unmounted, unshared
 from launch.slurm.jobs import TOKENIZE, JobFolder
 from launch.slurm.script import Job, render
 
@@ -106,6 +106,7 @@ def link_problems(link: Link) -> list[Problem]:
     cluster = plan.config.cluster
     folders = {"runs": plan.runs, "cache": plan.cache, "the current folder": Path.cwd()}
     problems = [*cluster_problems(cluster, link.composed.origins, redactor), *unshared(cluster, folders)]
+    problems += [one for one in unmounted(cluster, folders, os.environ) if one.id not in plan.config.allow]
     if redactor.redact_argv(link.words) != list(link.words):
         cure = "export it before you submit: the job has your environment"
         problems.append(

@@ -70,7 +70,7 @@ def render_array(job: Job, scripts: Sequence[Path]) -> str:
 
 def render(job: Job) -> str:
     """The script's text, which ends in a newline. Raises UserError (`secret_in_job`)."""
-    command = [*_in_container(job.cluster), job.python, "-m", "launch", "node"]
+    command = [*_in_container(job), job.python, "-m", "launch", "node"]
     before = _before(job)
     return _rendered(
         _TEMPLATE,
@@ -137,12 +137,15 @@ def _srun(job: Job) -> list[str]:
         words.append('${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"}')
     if job.cluster.container == Container.pyxis:
         words.append(shlex.quote(f"--container-image={job.cluster.image}"))
+        # pyxis begins in the image's own folder, and `runs` may be a path from this one
+        words.append(f"--container-workdir={shlex.quote(job.cwd)}" if job.cwd else '--container-workdir="$PWD"')
         words += [shlex.quote(f"--container-mounts={','.join(job.cluster.mounts)}")] if job.cluster.mounts else []
     return words
 
 
-def _in_container(cluster: ClusterConfig) -> list[str]:
-    if cluster.container != Container.apptainer:
+def _in_container(job: Job) -> list[str]:
+    if job.cluster.container != Container.apptainer:
         return []
-    binds = [word for mount in cluster.mounts for word in ("--bind", mount)]
-    return ["apptainer", "exec", "--nv", *binds, str(cluster.image)]
+    binds = [word for mount in job.cluster.mounts for word in ("--bind", mount)]
+    folder = ["--pwd", job.cwd] if job.cwd else []
+    return ["apptainer", "exec", "--nv", *folder, *binds, str(job.cluster.image)]

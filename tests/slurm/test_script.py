@@ -14,12 +14,12 @@ import pytest
 import yaml
 
 from launch import project
-from launch.config.cluster import Container
+from launch.config.cluster import ClusterConfig, Container
 from launch.errors import UserError
 from launch.planning.plan import build_plan
 from launch.redact import Redactor
-from launch.slurm.cluster import cluster_problems, unshared
-from launch.slurm.links import job_of
+from launch.slurm.cluster import cluster_problems, unmounted, unshared
+from launch.slurm.links import job_of, link_problems, run_link
 from launch.slurm.script import render, render_array
 from tests.conftest import composed, fixed_machine
 from tests.slurm.cluster import environment, launch
@@ -208,6 +208,30 @@ def test_folders_that_the_nodes_do_not_share(tmp_path: Path) -> None:
     assert (problem.id, problem.where) == ("not_shared", "runs")
 
 
+def test_folders_that_a_container_does_not_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = {"runs": tmp_path / "runs", "cache": Path("/fast/cache"), "the current folder": tmp_path}
+    home = {"HOME": "/home/me"}
+
+    def lacking(container: str, *mounts: str) -> list[str]:
+        said = ClusterConfig(container=Container(container), mounts=list(mounts))
+        return [problem.where or "" for problem in unmounted(said, folders, home)]
+
+    assert lacking("none") == []
+    assert lacking("pyxis") == ["cache", "the current folder"]  # `runs` is below the latter
+    assert lacking("pyxis", f"{tmp_path}:{tmp_path}:ro,/fast") == []
+    assert lacking("pyxis", f"{tmp_path}/runs", "/fast:/slow") == ["cache", "the current folder"]
+    assert lacking("apptainer") == ["cache"]
+    folders["cache"] = Path("/home/me/../me/cache")
+    assert lacking("apptainer") == []
+
+
+@pytest.mark.parametrize(("allow", "ids"), [("", {"not_mounted"}), ("not_mounted", set())])
+def test_a_cluster_may_mount_folders_by_itself(allow: str, ids: set[str]) -> None:
+    stage = composed(*SFT, "cluster.container=pyxis", "cluster.image=x", f"allow=[{allow}]")
+    assert {problem.id for problem in link_problems(run_link(build_plan(stage, fixed_machine()), stage))} == ids
+
+
 def without_slurm(tmp_path: Path) -> dict[str, str]:
     return {**environment(), "PATH": str(tmp_path)}
 
@@ -216,7 +240,7 @@ def test_without_slurm_submit_says_so_and_dry_run_writes(tmp_path: Path) -> None
     words = ("submit", "stage=demo", "trainer=trl_sft", "nodes=2", "name=x")
     refused = launch(*words, cwd=tmp_path, environ=without_slurm(tmp_path))
     assert refused.returncode == 2
-    assert "there is no sbatch on this machine" in refused.stderr and "[no_slurm]" in refused.stderr
+    assert "there is no squeue on this machine" in refused.stderr and "[no_slurm]" in refused.stderr
 
     written = launch(*words, "dry_run=true", cwd=tmp_path, environ=without_slurm(tmp_path))
     folder = tmp_path / "runs" / ".jobs" / "demo" / "x"
@@ -253,6 +277,7 @@ def test_a_rollout_that_cannot_be_submitted_does_not_begin(words: list[str], id:
             ["pipeline=sft,dpo", "sft:trainer=olmo_core_finetune", "sft:model=olmo2_1b", "sft:recipe.packing=bins"],
             "pipeline_model",
         ),
+        (["stage=demo", "trainer=trl_sft", "cluster.container=pyxis", "cluster.image=x.sqsh"], "not_mounted"),
         (["stage=demo", "trainer=trl_sft", "cluster.options=['--export=ALL,HF_TOKEN=abcdef']"], "secret_in_job"),
         (["stage=demo", "trainer=trl_sft", "flags.hub_token=hf_abcdefghijklmnopqrstuvwxyzabcdefgh"], "secret_in_job"),
     ],
