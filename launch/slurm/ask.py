@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launch.errors import Problem, UserError
@@ -54,11 +54,14 @@ def slurm_is_here() -> bool:
     return shutil.which("sbatch") is not None
 
 
-def ask_once(argv: Sequence[str], timeout: float = TIMEOUT) -> Answer:
-    """Run one of Slurm's commands. Raises UserError (`no_slurm`) when it is not installed."""
+def ask_once(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str, str] | None = None) -> Answer:
+    """Run one of Slurm's commands, with this process's variables or with `environ`.
+
+    Raises UserError (`no_slurm`) when it is not installed.
+    """
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, check=False, env=environ
         )
     except FileNotFoundError:
         message = f"there is no {argv[0]} on this machine"
@@ -69,17 +72,17 @@ def ask_once(argv: Sequence[str], timeout: float = TIMEOUT) -> Answer:
     return Answer(done.returncode, done.stdout, done.stderr)
 
 
-def ask(argv: Sequence[str], timeout: float = TIMEOUT) -> Answer:
+def ask(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str, str] | None = None) -> Answer:
     """Ask something that changes nothing, again while Slurm is busy.
 
     Raises UserError (`no_slurm`; `slurm_silent` when it never answers, or no cluster is configured).
     """
-    answer = ask_once(argv, timeout)
+    answer = ask_once(argv, timeout, environ)
     for pause in _PAUSES:
         if not answer.passing:
             break
         time.sleep(pause)
-        answer = ask_once(argv, timeout)
+        answer = ask_once(argv, timeout, environ)
     if answer.silent:
         message = f"Slurm does not answer {argv[0]}: {answer.words}"
         cure = "try again, or ask its admins" if answer.passing else "do this on a login node of the cluster"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,9 @@ _PAUSES = (2.0, 5.0)  # seconds before another try at sbatch
 # what `sbatch --test-only` says of a job that sbatch takes, when nodes that it needs are drained or down
 _NOT_NOW = "Requested node configuration is not available"
 _SETTLE = 3.0  # seconds in which a job shows up whose sbatch got no answer
+# what tells Slurm's commands which cluster this is and who asks; everything else with SLURM_ is of an enclosing job
+_OF_THE_CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+_OF_A_JOB = ("LAUNCH_PLAN", "LAUNCH_HOSTS", "LAUNCH_TASK")  # what our own batch scripts export
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,21 @@ def reserved(submissions: Sequence[Submission], say: Callable[[str], None], *, d
         yield
 
 
+def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a job inherits of the variables of the shell that submits it: not what the job around that shell says of
+    itself. The user's defaults for sbatch (SBATCH_) stay."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _OF_THE_CLUSTER or not (name.startswith("SLURM_") or name in _OF_A_JOB)
+    }
+
+
 def check_script(folder: JobFolder, say: Callable[[str], None], *, allowed: bool) -> None:
     """Ask Slurm whether it would take the script; where that is `allowed` to fail, or where nodes that are drained or
     down may be the cause, it is only said, and left to sbatch. Raises UserError (`sbatch_refused`, `no_slurm`,
     `slurm_silent`)."""
-    answer = ask(["sbatch", "--test-only", str(folder.script)])
+    answer = ask(["sbatch", "--test-only", str(folder.script)], environ=job_environment(os.environ))
     if answer.status and _NOT_NOW in answer.words:
         say(f"warning: no nodes could take the job now, drained or down ones may have to come back: {answer.words}")
     elif answer.status and allowed:
@@ -118,7 +132,7 @@ def _submit(one: Submission, after: Sequence[str], settle: float) -> str:
     if awaited:  # without the second option a dependant of a failed job waits for ever
         words += [f"--dependency={','.join(awaited)}", "--kill-on-invalid-dep=yes"]
     for pause in (*_PAUSES, None):
-        answer = ask_once([*words, str(one.folder.script)])
+        answer = ask_once([*words, str(one.folder.script)], environ=job_environment(os.environ))
         if answer.status == 0:
             return answer.output.strip().split(";")[0]
         if not answer.passing:

@@ -65,8 +65,11 @@ def test_a_sweep_is_an_array(slurm: Cluster, home: Path) -> None:
     go = home / "go"
     words = asked(home, "sweep", f'until [ -e "{go}" ]; do sleep 0.2; done; exit 3')
     words = ["--multirun", *(word for word in words if not word.startswith("name=")), "recipe.seed=1,2"]
-    ids = slurm.submit(*words, "cluster.array_limit=1", cwd=home)
+    # from within another job, which Slurm has requeued; defaults for sbatch are the user's own
+    around = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "3", "SLURM_NODEID": "0", "LAUNCH_HOSTS": "n4"}
+    ids = slurm.submit(*words, "cluster.array_limit=1", cwd=home, SBATCH_TIMELIMIT="17", **around)
     array = ids[0].partition("_")[0]
+    assert set(slurm.ask("squeue", "-h", "-j", array, "-o", "%l").split()) == {"17:00"}
     assert ids == [f"{array}_0", f"{array}_1"]
 
     def told() -> dict[str, dict[str, Any]]:
@@ -90,6 +93,7 @@ def test_a_sweep_is_an_array(slurm: Cluster, home: Path) -> None:
         run = home / standing[job]["folder"]
         assert json.loads((run / "FAILED").read_text())["exit_code"] != 0
         assert str(run) in job_log(home, f"demo/{run.name}", job)
+        assert "restart" not in job_log(home, f"demo/{run.name}", job)
     assert {path.name for path in (home / "runs" / ".jobs" / "demo" / run.name).glob("job-*.log")} == {f"job-{job}.log"}
 
 

@@ -24,6 +24,7 @@ from launch.slurm.links import Link, job_of_link, run_link, tokenize_link
 from launch.slurm.queue import QueuedJob
 from launch.slurm.schedule import Step, Tokenizing, in_turn, shapes, side_by_side
 from launch.slurm.script import render
+from launch.slurm.submission import job_environment
 from launch.slurm.telling import as_json
 from tests.conftest import composed, fixed_machine
 from tests.lifecycle.test_caches import data_set
@@ -207,6 +208,15 @@ def test_a_task_of_an_array_is_a_job_of_its_run(tmp_path: Path) -> None:
         ("12_1", array),
         ("13", str(folder.script)),
     ]
+
+
+def test_a_job_inherits_nothing_of_the_job_around_it() -> None:
+    of_the_shell = {"HF_TOKEN": "x", "PATH": "/bin", "SBATCH_ACCOUNT": "me", "SLURM_CONF": "/etc/slurm.conf"}
+    of_a_job = {"SLURM_RESTART_COUNT": "3", "SLURM_CPUS_PER_TASK": "4", "LAUNCH_PLAN": "0", "LAUNCH_TASK": "14 12_1"}
+    assert job_environment({**of_the_shell, "LAUNCH_CONFIG_DIR": "/configs", **of_a_job}) == {
+        **of_the_shell,
+        "LAUNCH_CONFIG_DIR": "/configs",
+    }
 
 
 def passed(home: Path, **differs: Any) -> Path | None:
