@@ -24,9 +24,11 @@ def suspected(probes: Sequence[Probe], space: Iterable[Candidate]) -> list[froze
     for probe in probes:
         if probe.verdict in _FAILED:
             causes.setdefault(_RANK.sub("rank", probe.why or ""), []).append(_traits(probe))
+    alike = [failed for failed in causes.values() if len(failed) >= _SAME_FAILURES]
+    if not alike:
+        return []
     everywhere = _everywhere(space)
     ran = [_traits(probe) for probe in probes if probe.verdict in _RAN]
-    alike = [failed for failed in causes.values() if len(failed) >= _SAME_FAILURES]
     return [_not_cleared(frozenset.intersection(*failed) - everywhere, ran) for failed in alike]
 
 
