@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from launch.config.schema import Device, Family, TrainerConfig
+from launch.config.schema import Device, Family, Kind, TrainerConfig
 from launch.planning.parallel import Parallel
 
 # Variables of another scheduler or another launcher that would change what the trainer does: BEAKER_JOB_ID moves the
@@ -51,8 +51,9 @@ def build_environment(
         if parallel.width.world_size > 1 and not parallel.zero_stage:
             variables["ACCELERATE_USE_CPU"] = "true"  # accelerate's --cpu silently starts one process
     if trainer.family == Family.open_instruct:
-        # its default is an absolute path of another cluster, made without a word by root (dpo_utils.py:191)
-        variables["REFERENCE_LOGPROBS_CACHE_PATH"] = str(reference_cache)
+        if trainer.kind == Kind.dpo:
+            # its default is an absolute path of another cluster, made without a word by root (dpo_utils.py:191)
+            variables["REFERENCE_LOGPROBS_CACHE_PATH"] = str(reference_cache)
         if checkout:
             behind = environ.get("PYTHONPATH")
             variables["PYTHONPATH"] = os.pathsep.join([str(checkout), *([behind] if behind else [])])

@@ -58,7 +58,10 @@ def test_json_has_what_others_read(tmp_path: Path) -> None:
     assert plan["upstream"]["commit"] == "e6c3044aa6201c8bfa4573c1b03142af599e730d"
     for name, value in {"push_to_hub": False, "try_launch_beaker_eval_jobs": False, "logging_steps": 1}.items():
         assert (plan["flags"][name]["value"], plan["flags"][name]["origin"]) == (value, "launcher")
-    assert plan["env"]["REFERENCE_LOGPROBS_CACHE_PATH"].startswith(str(tmp_path))
+    reference = "REFERENCE_LOGPROBS_CACHE_PATH"
+    assert reference not in plan["env"]
+    dpo = json.loads(launch("plan", "stage=dpo", "gpus=8", "--json", cwd=tmp_path).stdout)
+    assert dpo["env"][reference].startswith(str(tmp_path))
 
 
 def test_without_a_checkout_the_lock_is_used_and_said(tmp_path: Path) -> None:
