@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from launch.config.schema import GuardsConfig
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError
 from launch.lifecycle.attempts import with_earlier_steps
 from launch.lifecycle.checkpoints import Checkpoint
+from launch.lifecycle.lock import holder_of, lock_path
 from launch.lifecycle.model_folder import faults_of_model
 from launch.planning.plan import Plan, build_plan
 from launch.planning.rendezvous import Place, filled
@@ -35,7 +37,7 @@ from launch.slurm.port import rendezvous_port
 from launch.slurm.requeue import cancel, claim, remember, requeue
 from launch.slurm.signals import FOREIGN, OWN, NodeSignals
 from launch.slurm.signpost import Signpost, read_signpost
-from launch.slurm.survival import last_checkpoint, why_not_again
+from launch.slurm.survival import Restart, last_checkpoint, why_not_again
 
 _POLL = 0.2  # seconds
 _SIGNALLED_WITHIN = 5.0  # seconds between Slurm's signals to the nodes of a job, at most
@@ -52,16 +54,27 @@ def node(line: Line) -> int:
     with signals.heard():
         here = this_allocation(os.environ)
         if width:
-            return _node(width_work(stage, width["width"], here), here, signals)
+            return _planned(width_work(stage, width["width"], here), here, signals)
         return compose(stage, lambda composed: _stage(composed, here, signals))
 
 
 def _stage(composed: Composed, here: Allocation, signals: NodeSignals) -> int:
-    if not composed.config.cache_only:
-        return _node(run_work(composed, here), here, signals)
-    plan = build_plan(composed, this_machine(composed))
-    _refuse(plan, here, nodes=1)
-    return build_cache(plan, composed, Redactor(os.environ), display_for(sys.stdout))
+    config = composed.config
+    if config.cache_only:
+        signals.ready()
+        plan = build_plan(composed, this_machine(composed))
+        _refuse(plan, here, nodes=1)
+        return build_cache(plan, composed, Redactor(os.environ), display_for(sys.stdout))
+    folder = JobFolder.of(Path.cwd() / Path(config.runs).expanduser(), composed.stage, config.name or "")
+    if config.name and folder.script.is_file():  # so a node that cannot plan says so to the others
+        return _node(lambda: run_work(composed, here), folder, config.cluster.heartbeat, here, signals)
+    return _planned(run_work(composed, here), here, signals)
+
+
+def _planned(work: Work, here: Allocation, signals: NodeSignals) -> int:
+    plan = work.plan
+    folder = JobFolder.of(plan.runs, plan.stage, plan.name)
+    return _node(lambda: work, folder, plan.config.cluster.heartbeat, here, signals)
 
 
 @dataclass(frozen=True)
@@ -93,29 +106,34 @@ class _Task:
         return self.attempt / "enough"
 
     def told(self, lost: Lost) -> str:
-        return f"node {self.here.hosts[lost.node_rank]} {'was lost' if lost.silent else 'failed'}: {lost.cause}"
+        return _told(self.here, lost)
 
 
-def _node(work: Work, here: Allocation, signals: NodeSignals) -> int:
-    plan = work.plan
-    _refuse(plan, here, plan.parallel.width.nodes)
-    attempt = JobFolder.of(plan.runs, plan.stage, plan.name).path / f"{here.job_id}.{here.restarts}"
+def _node(
+    begin: Callable[[], Work], folder: JobFolder, heartbeat: float, here: Allocation, signals: NodeSignals
+) -> int:
+    """This node's share of the work that `begin` plans, beside the other nodes, whom it tells of its end."""
+    attempt = folder.path / f"{here.job_id}.{here.restarts}"
 
     def lost(found: Lost) -> None:
         if found.cause.startswith("interrupted by "):  # so is this node, very likely: Slurm signals all at once
             signals.end(after=_SIGNALLED_WITHIN)
             return
-        _say(task.told(found))
+        _say(_told(here, found))
         signals.end()
 
-    peers = Peers(attempt, here.node_rank, len(here.hosts), plan.config.cluster.heartbeat, lost)
-    task = _Task(work, here, attempt, peers, signals)
-    before = last_checkpoint(plan) if task.leads else None
+    peers = Peers(attempt, here.node_rank, len(here.hosts), heartbeat, lost, ended=lambda: signals.terminated)
+    task: _Task | None = None
+    before = None
     cause: str | None = "it did not start"
     code = EXIT_REFUSED
     peers.start()
     try:
-        code = _lead(task) if task.leads else _follow(task)
+        work = begin()
+        _refuse(work.plan, here, work.plan.parallel.width.nodes)
+        task = _Task(work, here, attempt, peers, signals)
+        before = last_checkpoint(task.plan) if task.leads else None
+        code = _carry_out(task)
         outcome = last_outcome(task.record)
         cause = ((outcome.cause if outcome else None) or f"exit code {code}") if code else None
     except UserError as error:
@@ -123,9 +141,45 @@ def _node(work: Work, here: Allocation, signals: NodeSignals) -> int:
         raise
     finally:
         peers.settle(cause)
-        _survive(task, code, before)
+        if task is not None:
+            _survive(task, code, before)
         peers.finish()
     return code
+
+
+def _carry_out(task: _Task) -> int:
+    """The share of a node that has planned it. One that is ended before its ranks run has an outcome as well."""
+    try:
+        task.signals.ready()
+        return _lead(task) if task.leads else _follow(task)
+    except UserError as error:  # also of a step before the ranks, whose processes were ended
+        was_ended = task.signals.terminated or task.signals.time_is_up or task.peers.lost is not None
+        if not (task.leads and was_ended):
+            raise
+        told = tuple(str(problem) for problem in error.problems)
+    except SystemExit:
+        told = ()
+    outcome = _ended(task, Outcome(EXIT_INTERRUPTED, 0.0, 0, None, cause=OWN, detail=told))
+    if task.leads:
+        _say("; ".join(["ended before its ranks ran", str(outcome.cause), *told]))
+        _record_early(task, outcome)
+    return outcome.exit_code
+
+
+def _record_early(task: _Task, outcome: Outcome) -> None:
+    """FAILED, unless the folder is another launcher's, or holds a run that is done or is to be put aside first."""
+    plan, stands = task.plan, status(task.plan.folder)
+    older = stands == "done" or (stands != "absent" and Restart(plan, task.here).is_due)
+    probe = stands == "absent" and task.work.steps is not None  # a width that was never begun is not judged
+    if older or probe or holder_of(lock_path(plan.folder)):
+        return
+    folder = RunFolder(plan.folder, Redactor(os.environ))
+    folder.create()
+    folder.finish(with_earlier_steps(outcome, folder.metrics))
+
+
+def _told(here: Allocation, lost: Lost) -> str:
+    return f"node {here.hosts[lost.node_rank]} {'was lost' if lost.silent else 'failed'}: {lost.cause}"
 
 
 def _say(text: str) -> None:
@@ -256,6 +310,12 @@ def _ended(task: _Task, outcome: Outcome) -> Outcome:
     if task.signals.terminated and (outcome.exit_code == EXIT_FAILED or outcome.cause == OWN):
         outcome = _instead(outcome, EXIT_INTERRUPTED, FOREIGN)  # the signal reached the ranks first
     task.peers.settle(outcome.cause)
+    absent = [task.here.hosts[rank] for rank in task.peers.absent()] if task.leads else []
+    if (
+        absent and outcome.cause == FOREIGN and not task.signals.time_is_up
+    ):  # Slurm ends the others when the task of one has ended by itself
+        names = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
+        return replace(outcome, cause=f"{FOREIGN} before node {names} had begun: see the job's log")
     lost = task.peers.lost
     if lost is not None and (lost.silent or (outcome.cause == OWN and not task.signals.time_is_up)):
         return _instead(outcome, EXIT_FAILED, task.told(lost))

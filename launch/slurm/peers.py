@@ -20,6 +20,7 @@ from typing import Any
 INTERVAL = 1.0  # seconds between two signs of life
 _HURRIED = 0.2  # the same once this node's ranks have ended
 _FIRST = 300.0  # seconds until a node's first sign: on many nodes Python itself takes a while to be read
+_ABSENT = 5.0  # seconds that a node which never gave a sign is waited for, once this one was ended from outside
 _AT_MOST = 300.0  # seconds that a node whose ranks failed waits for node 0 at most
 _END = 40.0  # seconds in which the other nodes may end after this one, or ask Slurm; a tear-down takes 15 at most
 
@@ -36,7 +37,8 @@ class Lost:
 class Peers:
     """This node's sign of life, and its watch over the others. `limit`: seconds of silence, 0: silence is let pass;
     `on_lost` is called once, from the watching thread. `lost`: who failed first, or, whenever there is one, who fell
-    silent: when a machine dies the ranks of the others fail of it at once, and its silence shows only later.
+    silent: when a machine dies the ranks of the others fail of it at once, and its silence shows only later. `ended`:
+    whether this node was ended from outside, which Slurm also does when the task of another one has ended by itself.
 
     A node's sign says that it is `alive`, that its ranks have `failed` or are `done`, or that all is `over`.
     """
@@ -49,14 +51,17 @@ class Peers:
         limit: float,
         on_lost: Callable[[Lost], None],
         *,
+        ended: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.lost: Lost | None = None
         self._folder, self._rank, self._limit, self._on_lost, self._clock = folder, node_rank, limit, on_lost, clock
+        self._ended = ended
         self._watched = [rank for rank in range(nodes) if rank != node_rank] if node_rank == 0 else [0]
         self._living = set(self._watched)
         self._seen: dict[int, tuple[Any, float]] = {}
         self._state, self._cause = "alive", ""
+        self._ended_at: float | None = None
         self._rounds = self._count = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
@@ -74,9 +79,21 @@ class Peers:
         patience = self._limit + (_END if cause is None or self._rank == 0 else _AT_MOST)
         began, rounds = self._clock(), self._rounds
         while self._clock() - began < patience:
-            if self._rounds >= rounds + 2 and not self._living:
+            if self._rounds >= rounds + 2 and not self._awaited():
                 return
             time.sleep(0.1)
+
+    def absent(self) -> list[int]:
+        """The watched nodes that have given no sign at all."""
+        return [rank for rank in self._watched if self._read(rank) is None]
+
+    def _awaited(self) -> set[int]:
+        """The nodes whose end is worth waiting for: Slurm kills what is not gone half a minute after its signal."""
+        if self._ended_at is None and self._ended():
+            self._ended_at = self._clock()
+        if self._ended_at is None or self._clock() - self._ended_at < _ABSENT:
+            return self._living
+        return self._living.difference(self.absent())
 
     def finish(self) -> None:
         """The last sign, after `settle`. Node 0 is the last to leave, because srun kills every task as soon as one has
@@ -87,7 +104,7 @@ class Peers:
                 told = self._read(0)
                 if told != seen[0]:
                     seen = told, self._clock()
-                if told is not None and told["state"] in ("done", "over"):
+                if (told is not None and told["state"] in ("done", "over")) or (told is None and not self._awaited()):
                     break
                 time.sleep(0.1)
         elif self._state == "failed":

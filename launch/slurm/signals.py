@@ -22,12 +22,13 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class NodeSignals:
-    """`time_is_up`: Slurm has warned. `on_warning` is called once, from a thread."""
+    """`time_is_up`: Slurm has warned. `on_warning` is called once, from a thread. Until `ready` an order to end waits:
+    nobody knows yet what is to be recorded."""
 
     def __init__(self, on_warning: Callable[[], None]) -> None:
         self.time_is_up = False
         self._on_warning = on_warning
-        self._started = self._over = self._asked = self._terminated = False
+        self._ready = self._started = self._over = self._asked = self._terminated = False
         self._woken = -1
 
     @contextlib.contextmanager
@@ -47,6 +48,13 @@ class NodeSignals:
             os.close(writing)
             for number, handler in before:
                 signal.signal(number, handler)
+
+    def ready(self) -> None:
+        """From here on an order to end raises SystemExit, one that has come before at once."""
+        self._ready = True
+        if self._asked and not self._started:
+            self._started = True
+            raise SystemExit(EXIT_INTERRUPTED)
 
     @property
     def terminated(self) -> bool:
@@ -84,6 +92,6 @@ class NodeSignals:
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
-        if not self._started:
+        if self._ready and not self._started:
             self._started = True  # the second one must not cut short what the first one has begun to tidy up
             raise SystemExit(EXIT_INTERRUPTED)

@@ -79,7 +79,7 @@ class Restart:
     @property
     def is_due(self) -> bool:
         """Whether an older run is still to be put aside."""
-        return self.plan.config.restart and not (self.here.restarts and self._mark.exists())
+        return self.plan.config.restart and not self._mark.exists()
 
     def is_done(self) -> None:
         if self.plan.config.restart:

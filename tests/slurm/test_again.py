@@ -181,6 +181,7 @@ signals = NodeSignals(lambda: print("warned", flush=True))
 with signals.heard():
     child = subprocess.Popen(["sleep", "60"])
     try:
+        signals.ready()
         print(child.pid, flush=True)
         while True:
             time.sleep(0.1)

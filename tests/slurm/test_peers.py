@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,18 @@ def test_settling_waits_until_it_is_known_who_is_silent(tmp_path: Path) -> None:
     assert told == [first.lost]
     first.finish()
     assert json.loads((tmp_path / "node-0.json").read_text())["state"] == "over"
+
+
+def test_a_node_that_never_began_is_not_waited_for_once_slurm_ends_the_job(tmp_path: Path) -> None:
+    """Slurm ends the others when the task of one has ended by itself, and kills them half a minute later."""
+    first = Peers(tmp_path, 0, 3, 20.0, lambda _: None, ended=lambda: True)
+    second = Peers(tmp_path, 1, 3, 20.0, lambda _: None, ended=lambda: True)
+    first.start()
+    second.sign("failed", "interrupted by SIGTERM")
+    began = time.monotonic()
+    first.settle("interrupted by SIGTERM")
+    assert time.monotonic() - began < 10 and first.absent() == [2]
+    first.finish()
 
 
 def test_a_slow_start_is_no_silence(tmp_path: Path) -> None:
