@@ -30,7 +30,7 @@ from launch.runtime.oversight import oversight
 from launch.runtime.progress import Display, display_for
 from launch.runtime.supervise import Execution, supervise
 from launch.slurm.allocation import Allocation, this_allocation
-from launch.slurm.jobs import JobFolder
+from launch.slurm.jobs import JobFolder, identify
 from launch.slurm.looks import Looks
 from launch.slurm.peers import Lost, Peers, nodes_said
 from launch.slurm.port import rendezvous_port
@@ -113,7 +113,9 @@ def _node(
     begin: Callable[[], Work], folder: JobFolder, heartbeat: float, here: Allocation, signals: NodeSignals
 ) -> int:
     """This node's share of the work that `begin` plans, beside the other nodes, whom it tells of its end."""
-    attempt = folder.path / f"{here.job_id}.{here.restarts}"
+    attempt = folder.attempt(here.job_id, here.restarts, here.started)
+    if here.node_rank == 0:
+        identify(attempt, here.job_id)
 
     def lost(found: Lost) -> None:
         if found.cause.startswith("interrupted by "):  # so is this node, very likely: Slurm signals all at once

@@ -56,8 +56,9 @@ def run_work(composed: Composed, here: Allocation) -> Work:
             say_finished(plan, display)
             return EXIT_DONE
         if here.restarts:
-            before = JobFolder.of(plan.runs, plan.stage, plan.name).path / f"{here.job_id}.{here.restarts - 1}"
-            display.say("; ".join([f"restart {here.restarts} of job {here.job_id}", *remembered(before)]))
+            before = JobFolder.of(plan.runs, plan.stage, plan.name).attempts(here.job_id, here.restarts - 1)
+            said = remembered(before[-1]) if before else []
+            display.say("; ".join([f"restart {here.restarts} of job {here.job_id}", *said]))
             goes_on = started_again(goes_on, display.say)
 
         def begin(started: Plan, folder: RunFolder, display: Display, redactor: Redactor) -> Outcome:

@@ -12,13 +12,15 @@ from launch.errors import Problem, UserError
 class Allocation:
     """`hosts`: of the job's nodes, in Slurm's order. `restarts`: how often Slurm requeued the job. `job_id`: 12, or
     12_3 of an array's task, whose own `number` is another one. Slurm is asked by `job_id` alone: the number of one of
-    an array's tasks is the array's own, and by it Slurm means all of them."""
+    an array's tasks is the array's own, and by it Slurm means all of them. `started`: what all nodes know of when this
+    start of the job was; empty where the batch script does not say."""
 
     job_id: str
     number: int
     restarts: int
     node_rank: int
     hosts: tuple[str, ...]
+    started: str = ""
 
     @property
     def host(self) -> str:
@@ -31,7 +33,7 @@ def this_allocation(environ: Mapping[str, str]) -> Allocation:
 
     Raises UserError (`no_allocation`).
     """
-    hosts = tuple(environ.get("LAUNCH_HOSTS", "").split())
+    hosts, started = tuple(environ.get("LAUNCH_HOSTS", "").split()), environ.get("LAUNCH_STARTED", "")
     try:
         found = Allocation(
             job_id=_job_id(environ),
@@ -39,6 +41,7 @@ def this_allocation(environ: Mapping[str, str]) -> Allocation:
             restarts=int(environ.get("SLURM_RESTART_COUNT") or 0),
             node_rank=int(environ["SLURM_NODEID"]),
             hosts=hosts,
+            started=started if started.isdecimal() else "",
         )
     except (KeyError, ValueError) as error:
         message = f"this is no task of a Slurm job's step ({error})"

@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launch.errors import UserError
 from launch.slurm.queue import QueuedJob, user_jobs
 
 TOKENIZE = ".tokenize"  # what the name of the folder of a job ends in that only tokenises: it makes no run folder
-_ATTEMPT = re.compile(r"(\d+(?:_\d+)?)\.\d+")  # the folder of a job's attempt
+# the folder of a job's attempt: 12.0-1763740800, or 12_3.1 where the batch script has not said when it started
+_ATTEMPT = re.compile(r"(?P<job_id>\d+(?:_\d+)?)\.(?P<restarts>\d+)(?:-(?P<started>\d+))?")
+_PROOF = "job.json"
+_PROVING = ("job_id", "cluster", "command", "submitted", "restarts")
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,17 @@ class JobFolder:
 
     def log(self, job_id: str) -> Path:
         return self.path / f"job-{job_id}.log"
+
+    def attempt(self, job_id: str, restarts: int, started: str) -> Path:
+        """Where the nodes of one start of a job meet. `started`: what they all know of when that was; a job of another
+        cluster, or of one that was set up anew, may have the same id, and what it left must not be read."""
+        return self.path / (f"{job_id}.{restarts}-{started}" if started else f"{job_id}.{restarts}")
+
+    def attempts(self, job_id: str, restarts: int) -> list[Path]:
+        """The folders of that start of the jobs of that id, the newest last."""
+        found = {path: name for path, name in _attempts(self.path) if name["job_id"] == job_id}
+        wanted = [path for path, name in found.items() if int(name["restarts"]) == restarts]
+        return sorted(wanted, key=lambda path: int(found[path]["started"] or 0))
 
     def write(self, name: str, text: str, mode: int = 0o644) -> None:
         """Write a file whole or not at all."""
@@ -100,15 +115,32 @@ def jobs_of(folder: JobFolder, queue: Sequence[QueuedJob]) -> list[QueuedJob]:
     """Those of Slurm's jobs that are this run's, the living ones last: of its script, a task of the array that it was
     submitted in, or begun in this folder by a script that lies elsewhere. An id alone is no proof: other clusters, and
     one that was set up anew, count from 1 as well."""
-    script, tasks, begun = _real(str(folder.script)), folder.tasks(), _begun(folder)
+    script, tasks, proofs = _real(str(folder.script)), folder.tasks(), _proofs(folder)
     found = [
         job
         for job in queue
         if _real(job.command) == script
         or (job.job_id, job.command) in tasks
-        or (job.job_id in begun and "/.jobs/" not in job.command)
+        or any(_proves(proof, job) for proof in proofs)
     ]
     return sorted(found, key=lambda job: (job.lives, _numbers(job.job_id)))
+
+
+def identify(attempt: Path, job_id: str) -> None:
+    """Write into the folder of an attempt what Slurm tells of its job, by which `jobs_of` knows it. Without Slurm's
+    commands, as in a container, or without an answer it is known by its script alone."""
+    with contextlib.suppress(UserError):
+        for job in user_jobs():
+            if job.job_id == job_id:
+                told = {name: getattr(job, name) for name in _PROVING}
+                JobFolder(attempt).write_json(_PROOF, told)
+
+
+def _proves(proof: dict[str, Any], job: QueuedJob) -> bool:
+    """Whether a job is the one that `identify` wrote of, or that one requeued, which renews its time of submission."""
+    if any(proof.get(name) != getattr(job, name) for name in ("job_id", "cluster", "command")):
+        return False
+    return bool(proof.get("submitted") == job.submitted or job.restarts > proof.get("restarts", job.restarts))
 
 
 def living(folder: JobFolder) -> list[QueuedJob]:
@@ -128,10 +160,24 @@ def _real(path: str) -> str:
 
 def _begun(folder: JobFolder) -> set[str]:
     """The ids of the jobs that have begun, by the folders of their attempts."""
+    return {name["job_id"] for _, name in _attempts(folder.path)}
+
+
+def _proofs(folder: JobFolder) -> list[dict[str, Any]]:
+    """What `identify` wrote of every attempt."""
+    told: list[dict[str, Any]] = []
+    for path, _ in _attempts(folder.path):
+        with contextlib.suppress(OSError, ValueError):
+            told.append(json.loads((path / _PROOF).read_text(encoding="utf-8")))
+    return told
+
+
+def _attempts(folder: Path) -> list[tuple[Path, re.Match[str]]]:
+    """The folders of attempts, and what their names say."""
     try:
-        return {found[1] for path in folder.path.iterdir() if (found := _ATTEMPT.fullmatch(path.name))}
+        return [(path, found) for path in folder.iterdir() if (found := _ATTEMPT.fullmatch(path.name))]
     except OSError:
-        return set()
+        return []
 
 
 def _numbers(job_id: str) -> list[int]:

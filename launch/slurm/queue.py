@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from launch.slurm.durations import seconds_of
 TIMEOUT = 10.0  # seconds; somebody waits for a table
 _FIELDS = (
     *("JobArrayID", "State", "Reason", "TimeLeft", "TimeUsed", "RestartCnt", "NumNodes", "NodeList", "EndTime"),
-    "Command",
+    *("SubmitTime", "Cluster", "Command"),
 )
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 _STARTED = ("RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING")
@@ -23,7 +24,8 @@ _STARTED = ("RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SIGNALING", "S
 @dataclass(frozen=True)
 class QueuedJob:
     """`job_id`: 12, or 12_3 for one of an array. `left`, `used`: seconds of the time limit; `left` is None without a
-    limit. `restarts`: how often Slurm requeued it. `hosts`: as Slurm writes them, n[1-2]. `command`: its script."""
+    limit. `restarts`: how often Slurm requeued it. `hosts`: as Slurm writes them, n[1-2]. `command`: its script.
+    `submitted`: unix seconds; a requeue renews it. `cluster`: its name."""
 
     job_id: str
     state: str
@@ -34,6 +36,8 @@ class QueuedJob:
     nodes: int
     hosts: str
     command: str
+    submitted: str = ""
+    cluster: str = ""
 
     @property
     def waits(self) -> bool:
@@ -81,7 +85,8 @@ def user_jobs(patient: bool = False) -> list[QueuedJob]:
     """
     fields = ",".join(f"{name}:|" for name in _FIELDS)
     words = ["squeue", "--me", "--array", "--states=all", "--noheader", f"--Format={fields}"]
-    answer = ask(words) if patient else ask_once(words, TIMEOUT)
+    environ = {**os.environ, "SLURM_TIME_FORMAT": "%s"}  # the same in every time zone, whatever the user likes to read
+    answer = ask(words, environ=environ) if patient else ask_once(words, TIMEOUT, environ)
     if answer.status != 0:
         raise UserError(Problem("slurm_silent", f"squeue does not tell the jobs there are: {answer.words}"))
     return list(_read(answer.output))
@@ -92,7 +97,7 @@ def _read(output: str) -> Iterator[QueuedJob]:
         parts = [part.strip() for part in line.rstrip().removesuffix("|").split("|", len(_FIELDS) - 1)]
         if len(parts) != len(_FIELDS):
             continue
-        job_id, state, reason, left, used, restarts, nodes, hosts, end, command = parts
+        job_id, state, reason, left, used, restarts, nodes, hosts, end, submitted, cluster, command = parts
         if state == "COMPLETING" and not end[:1].isdigit():  # it was requeued: it has no end, and comes again
             state = "REQUEUED"
         seconds = seconds_of(left)
@@ -106,4 +111,6 @@ def _read(output: str) -> Iterator[QueuedJob]:
             nodes=int(nodes) if nodes.isdigit() else 0,
             hosts=hosts,
             command=command,
+            submitted=submitted,
+            cluster=cluster,
         )

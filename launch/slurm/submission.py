@@ -20,7 +20,7 @@ _NOT_NOW = "Requested node configuration is not available"
 _SETTLE = 3.0  # seconds in which a job shows up whose sbatch got no answer
 # what tells Slurm's commands which cluster this is and who asks; everything else with SLURM_ is of an enclosing job
 _OF_THE_CLUSTER = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
-_OF_A_JOB = ("LAUNCH_PLAN", "LAUNCH_HOSTS", "LAUNCH_TASK")  # what our own batch scripts export
+_OF_A_JOB = ("LAUNCH_PLAN", "LAUNCH_HOSTS", "LAUNCH_STARTED", "LAUNCH_TASK")  # what our own batch scripts export
 
 
 @dataclass(frozen=True)

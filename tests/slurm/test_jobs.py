@@ -41,9 +41,10 @@ def test_two_jobs_of_a_node_and_scancel_leaves_nothing(slurm: Cluster, home: Pat
     names = ["first", "second"]
     jobs = [slurm.submit(*asked(home, name, SLEEPS, *ON_TWO), cwd=home)[0] for name in names]
     until(lambda: len(sleepers(slurm)) == 8, 90)
-    folders = [JobFolder.of(home / "runs", "demo", name).path for name in names]
+    folders = [JobFolder.of(home / "runs", "demo", name) for name in names]
     starts = [
-        json.loads((folder / f"{job}.0" / "start.json").read_text()) for folder, job in zip(folders, jobs, strict=True)
+        json.loads((folder.attempts(job, 0)[-1] / "start.json").read_text())
+        for folder, job in zip(folders, jobs, strict=True)
     ]
     assert starts[0]["host"] == starts[1]["host"] and starts[0]["port"] != starts[1]["port"]
 

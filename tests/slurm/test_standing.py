@@ -18,9 +18,10 @@ from launch.errors import UserError
 from launch.lifecycle.lock import held
 from launch.redact import Redactor
 from launch.runtime.folder import Outcome, RunFolder
+from launch.slurm.allocation import this_allocation
 from launch.slurm.ask import ask
 from launch.slurm.durations import seconds_of
-from launch.slurm.jobs import JobFolder, jobs_of, known_ids
+from launch.slurm.jobs import JobFolder, identify, jobs_of, known_ids
 from launch.slurm.queue import QueuedJob, user_jobs
 from launch.slurm.standing import all_standings, job_folder_of, run_standing
 from tests.runtime.records import write_run
@@ -87,12 +88,59 @@ def test_a_job_that_was_submitted_by_hand_is_known_by_its_script(runs: Path) -> 
     folder = JobFolder.of(runs, "sft", "rendered")
     by_hand = replace(PENDING, job_id="20_3", command=str(folder.script))
     assert [one.job_id for one in all_standings(runs, [by_hand])] == ["20_3", "12"]
-    # and of a script that is elsewhere, once it has begun
     (folder.path / "21.0").mkdir()
-    (folder.path / "21_2.1").mkdir()
+    (folder.path / "21_2.1-1763740800").mkdir()
     assert known_ids(folder) == ["21", "21_2"]
-    wrapper = replace(PENDING, job_id="21", command="/clone/scripts/sft_1node.sbatch")
-    assert jobs_of(folder, [wrapper, replace(wrapper, command="/other/.jobs/sft/rendered/job.sbatch")]) == [wrapper]
+
+
+def line_of(job: QueuedJob) -> str:
+    """What squeue prints of a job that runs."""
+    return f"{job.job_id}|RUNNING|None|1:00|1:00|{job.restarts}|1|n1|N/A|{job.submitted}|{job.cluster}|{job.command}|"
+
+
+def test_a_job_whose_script_lies_elsewhere_is_known_once_it_has_begun_and_not_by_its_id_alone(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = JobFolder.of(runs, "sft", "rendered")
+    own = replace(RUNNING, job_id="21", command="/clone/sft.sbatch", submitted="1763740800", cluster="alpha")
+    squeue(tmp_path, monkeypatch, f"echo '{line_of(own)}'; echo '{line_of(replace(own, job_id='22'))}'")
+    attempt = folder.attempt("21", 0, "1763740805")
+    attempt.mkdir()
+    assert jobs_of(folder, [own]) == []
+    identify(attempt, "21")
+    later = replace(own, submitted="1763749999")
+    assert jobs_of(folder, [own]) == [own]
+    # requeued, which renews the time of submission
+    assert jobs_of(folder, [again := replace(later, state="PENDING", restarts=1)]) == [again]
+    # the id, used again: on this cluster, set up anew; on another one; by a job of another script
+    for other in (later, replace(own, cluster="beta"), replace(later, restarts=1, command="/elsewhere/sleep.sbatch")):
+        assert jobs_of(folder, [other]) == []
+
+
+def test_without_an_answer_no_job_is_taken_for_the_one_that_began(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = JobFolder.of(runs, "sft", "rendered")
+    squeue(tmp_path, monkeypatch, "exit 1")
+    identify(folder.attempt("21", 0, ""), "21")
+    (folder.path / "22.0").mkdir()
+    (folder.path / "22.0" / "job.json").write_text('{"job_id": "22"', encoding="utf-8")  # cut short
+    assert jobs_of(folder, [replace(RUNNING, job_id=one, command="/clone/sft.sbatch") for one in ("21", "22")]) == []
+
+
+def test_what_a_job_of_the_same_id_left_is_not_in_the_folder_of_this_one(runs: Path) -> None:
+    folder = JobFolder.of(runs, "sft", "waits")
+    environ = {"SLURM_JOB_ID": "12", "SLURM_NODEID": "1", "LAUNCH_HOSTS": "n1 n2"}
+    starts = ["", "9", "10"]
+    met = []
+    for started in starts:
+        here = this_allocation({**environ, "LAUNCH_STARTED": started})
+        met.append(folder.attempt(here.job_id, here.restarts, here.started))
+        met[-1].mkdir()
+    assert [path.name for path in met] == ["12.0", "12.0-9", "12.0-10"]
+    folder.attempt("12", 1, "11").mkdir()
+    assert folder.attempts("12", 0) == met and folder.attempts("1", 0) == []
+    assert this_allocation({**environ, "LAUNCH_STARTED": "../x"}).started == ""
 
 
 def test_a_folder_of_runs_may_have_two_names(runs: Path, tmp_path: Path) -> None:
@@ -199,8 +247,8 @@ def test_slurm_is_asked_once_for_all(
 ) -> None:
     JobFolder.of(runs, "sft", "rendered").remember("13_1", Path("/a | b"))
     own = JobFolder.of(runs, "sft", "waits").script.absolute()
-    lines = f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|{own}|\\n"
-    lines += "13_1|RUNNING|None|UNLIMITED|0:10|2|1|n1|2026|/a | b|"
+    lines = f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|1763740800|lab|{own}|\\n"
+    lines += "13_1|RUNNING|None|UNLIMITED|0:10|2|1|n1|2026|1763740800|lab|/a | b|"
     asked = squeue(tmp_path, monkeypatch, f"printf '{lines}'")
     assert status(["--json"]) == 0
     second, first = json.loads(capsys.readouterr().out)
@@ -218,11 +266,13 @@ def test_slurm_is_asked_once_for_all(
     assert (second["state"], second["job"]["hosts"], second["job"]["seconds_left"]) == ("starting", "n1", None)
 
 
-@pytest.mark.parametrize(("end", "lives"), [("N/A", "REQUEUED"), ("2026-11-21T13:00:00", "COMPLETING")])
+@pytest.mark.parametrize(("end", "lives"), [("N/A", "REQUEUED"), ("1763740900", "COMPLETING")])
 def test_a_completing_job_without_an_end_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, lives: str
 ) -> None:
-    squeue(tmp_path, monkeypatch, f"echo '12|COMPLETING|None|0:00|0:10|0|2|n[1-2]|{end}|x|'")
+    format = '[ "$SLURM_TIME_FORMAT" = %s ] || exit 1'  # whatever the user has chosen, and in every time zone
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    squeue(tmp_path, monkeypatch, f"{format}; echo '12|COMPLETING|None|0:00|0:10|0|2|n[1-2]|{end}|1|lab|x|'")
     assert [(job.state, job.requeued) for job in user_jobs()] == [(lives, lives == "REQUEUED")]
 
 
@@ -260,7 +310,7 @@ def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
     listed = tmp_path / "queue"
     monkeypatch.setenv("QUEUE", str(listed))
     own = JobFolder.of(runs, "sft", "waits").script.absolute()
-    listed.write_text(f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|{own}|\n", encoding="utf-8")
+    listed.write_text(f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|1763740800|lab|{own}|\n", encoding="utf-8")
     assert logs(["waits"]) == 0
     assert capfd.readouterr().out.startswith("sft/waits has not begun: job 12, pending (Priority)\n")
     asking = tmp_path / "bin" / "squeue"

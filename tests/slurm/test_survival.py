@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from launch.slurm.jobs import JobFolder
 from tests.slurm.cluster import Cluster, until
 from tests.slurm.stand_ins import SLEEPS, asked, log, sleepers
 
@@ -103,20 +104,18 @@ def test_training_goes_on_after_the_time_limit_and_without_a_dead_node(slurm: Cl
     assert first <= second < STEPS and len(attempts) == 3
     assert [line["step"] for line in jsonl(run / "metrics.jsonl")] == list(range(1, STEPS + 1))
     assert json.loads((run / "DONE").read_text())["steps"] == STEPS
-    assert (
-        here[1]
-        not in json.loads((run.parents[1] / ".jobs/demo/survives" / f"{job}.2" / "start.json").read_text())["host"]
-    )
+    folder = JobFolder.of(home / "runs", "demo", "survives")
+    [last] = folder.attempts(job, 2)
+    assert here[1] not in json.loads((last / "start.json").read_text())["host"]
 
-    folder = home / "runs" / ".jobs" / "demo" / "survives"
-    for path in [*folder.rglob("*"), *run.glob("*.json*"), *run.rglob("*.log")]:
+    for path in [*folder.path.rglob("*"), *run.glob("*.json*"), *run.rglob("*.log")]:
         assert not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
 
 
 def both_sleep(slurm: Cluster, home: Path, job: str, restarts: int) -> None:
     """Wait until both nodes' ranks run, after so many restarts."""
-    start = home / "runs" / ".jobs" / "demo" / "again" / f"{job}.{restarts}" / "start.json"
-    until(start.is_file, 90)
+    folder = JobFolder.of(home / "runs", "demo", "again")
+    until(lambda: any((attempt / "start.json").is_file() for attempt in folder.attempts(job, restarts)), 90)
     until(lambda: len(sleepers(slurm)) >= 4, 60)
 
 

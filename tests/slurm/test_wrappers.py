@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from launch import project
+from launch.slurm.jobs import JobFolder
 from tests.slurm.cluster import Cluster, until
 
 pytestmark = pytest.mark.slow
@@ -49,6 +50,10 @@ def test_runs_as_it_is(slurm: Cluster, clone: Path) -> None:
     stopped = slurm.launch("stop", "2nodes", cwd=clone)
     assert stopped.stdout.startswith(f"cancelled job {job}, running on n["), stopped.stderr
     assert slurm.state(job) == "CANCELLED"
+    [attempt] = JobFolder.of(clone / "runs", "demo", "2nodes").attempts(job, 0)
+    assert re.fullmatch(rf"{job}\.0-\d+", attempt.name) and (attempt / "start.json").is_file()
+    proof = json.loads((attempt / "job.json").read_text())
+    assert proof["cluster"] == "lab" and 0 <= int(attempt.name.partition("-")[2]) - int(proof["submitted"]) < 60
     assert "made the demo's data" in (clone / f"demo-2nodes-{job}.log").read_text()
 
 
