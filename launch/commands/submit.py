@@ -126,6 +126,9 @@ def _request(line: Line) -> _Request:
             problems.append(
                 Problem("not_in_pipeline", f"{stage[1]} is no stage of this submission", f"override {word}", cure)
             )
+    if stages and "cache_only" in [override_key(word) for word in kept.overrides]:
+        message = "a pipeline tokenises each stage ahead of it by itself, when its model is there"
+        problems.append(Problem("submit_conflict", message, "override cache_only", "say tokenize_first=true"))
     if stages and line.multirun:
         problems.append(
             Problem("submit_conflict", "a pipeline has one value of each key", "--multirun", "leave it out")

@@ -132,7 +132,9 @@ def _register() -> None:
 @contextmanager
 def _as_program(line: Line) -> Iterator[list[str]]:
     """Give Hydra the line's words as the program's arguments, and have it raise instead of exiting. The words."""
-    words = [_GUARD_OFF.sub(r"\1=null", word) for word in line.words]
+    said = set(line.overrides)
+    ordered = sorted(line.words, key=lambda word: word not in said)  # Hydra takes no option between overrides
+    words = [_GUARD_OFF.sub(r"\1=null", word) for word in ordered]
     asks_help = any(word in _HELP for word in words)
     if asks_help and not any(word.startswith("stage=") for word in words):
         words.append("stage=demo")  # the help page composes a configuration, which has no stage of its own

@@ -140,7 +140,8 @@ def test_help_teaches(tmp_path: Path) -> None:
 
 
 def test_hydras_own_powers_stay(tmp_path: Path) -> None:
-    shown = launch("plan", "stage=sft_25pct", "--cfg", "job", cwd=tmp_path).stdout
+    shown = launch("plan", "--cfg", "job", "stage=sft_25pct", "recipe.seed=77", cwd=tmp_path).stdout
+    assert "\n  seed: 77\n" in shown
     assert "fraction: 0.25" in shown
     swept = launch("plan", "--multirun", "stage=sft", "gpus=1,2", "--json", cwd=tmp_path).stdout
     assert swept.count('"schema_version"') == 2

@@ -271,6 +271,7 @@ def test_a_rollout_that_cannot_be_submitted_does_not_begin(words: list[str], id:
         (["stage=demo", "trainer=trl_sft", "tokenize_first=true"], "no_cache_pass"),
         (["stage=demo", "detach=true"], "submit_conflict"),
         (["pipeline=demo,demo_dpo", "model.path=x"], "submit_conflict"),
+        (["pipeline=demo,demo_dpo", "cache_only=true"], "submit_conflict"),
         (["pipeline=demo,demo_dpo", "rm:gpus=8"], "not_in_pipeline"),
         (["stage=demo", "demo_dpo:gpus=8"], "not_in_pipeline"),
         (
