@@ -114,8 +114,6 @@ def _node(
 ) -> int:
     """This node's share of the work that `begin` plans, beside the other nodes, whom it tells of its end."""
     attempt = folder.attempt(here.job_id, here.restarts, here.started)
-    if here.node_rank == 0:
-        identify(attempt, here.job_id)
 
     def lost(found: Lost) -> None:
         if found.cause.startswith("interrupted by "):  # so is this node, very likely: Slurm signals all at once
@@ -131,6 +129,8 @@ def _node(
     code = EXIT_REFUSED
     peers.start()
     try:
+        if here.node_rank == 0:
+            identify(attempt, here.job_id)
         work = begin()
         _refuse(work.plan, here, work.plan.parallel.width.nodes)
         task = _Task(work, here, attempt, peers, signals)

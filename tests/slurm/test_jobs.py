@@ -21,6 +21,15 @@ from tests.slurm.stand_ins import ON_TWO, SLEEPS, STAGE, asked, log, sleepers
 pytestmark = pytest.mark.slow
 
 
+# of the second node's interpreter; the first one's is at work by then
+BROKEN = """
+import os, time
+if os.environ.get("SLURM_NODEID") == "1":
+    time.sleep(4)
+    os._exit(1)
+"""
+
+
 def started(slurm: Cluster, home: Path, name: str, nodes: int = 2) -> None:
     """Wait until every node's stand-in sleeps."""
     until(lambda: len(list((home / "runs" / "demo" / name).rglob("launcher.log"))) == nodes, 60)
@@ -28,12 +37,23 @@ def started(slurm: Cluster, home: Path, name: str, nodes: int = 2) -> None:
 
 
 def test_a_node_that_fails_ends_the_job_and_is_named(slurm: Cluster, home: Path) -> None:
+    """By its ranks, or, in the other job, because its Python ends before it can say anything."""
     does = 'if [ "$rank" = 1 ]; then sleep 1; echo "RuntimeError: no luck" >&2; exit 7; fi\nsleep 600'
     [job] = slurm.submit(*asked(home, "fails", does, *ON_TWO), cwd=home)
+    broken = home / "broken"
+    broken.mkdir()
+    (broken / "sitecustomize.py").write_text(BROKEN)
+    path = f"cluster.env={{PYTHONPATH: '{broken}:{environment()['PYTHONPATH']}'}}"
+    words = asked(home, "no-python", SLEEPS, "nodes=2", "cluster.options=['--nodelist=n3,n4']", path)
+    [other] = slurm.submit(*words, cwd=home)
     assert slurm.wait(job, 90) == "FAILED", log(home, "fails")
     failed = json.loads((home / "runs" / "demo" / "fails" / "FAILED").read_text())
     assert "node n2" in failed["cause"] + " ".join(failed["detail"]), failed
     assert (home / "runs" / "demo" / "fails" / "nodes" / "1" / "FAILED").is_file()
+
+    assert slurm.wait(other, 90) == "FAILED", log(home, "no-python")
+    failed = json.loads((home / "runs" / "demo" / "no-python" / "FAILED").read_text())
+    assert failed["cause"].startswith("interrupted by SIGTERM before node n4 had begun"), failed
     assert not sleepers(slurm)
 
 
