@@ -1,6 +1,6 @@
 """What supervision costs: the same command bare and supervised, in pairs, on one machine.
 
-    python benchmarks/overhead.py [--pairs 5] [--steps 60] [--trainer trl_sft] [--processes 1] [--out FILE.json]
+    python benchmarks/overhead.py [--pairs 5] [--steps 60] [--trainer trl_sft] [--processes 1] [--together] [--out FILE]
 
 Bare is the run folder's command.sh (`accelerate launch ...`) in a shell, its output in a file; supervised is
 `python -m launch run` of the same plan. The two take turns, and each pair begins with the other one. Three times are
@@ -10,6 +10,10 @@ than supervision costs: the CPU time of the supervising processes, read from the
 whole command and of the training loop alone.
 
 OMP_NUM_THREADS=1 leaves the supervising processes a core of two, as every machine with GPUs does.
+
+With --together the two of a pair run at the same time, each bound to one core, and change cores from pair to pair: what
+else the machine does meets both. The supervising processes then share the core of their trainer, which is the worst
+case: elsewhere there is another one for them.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,15 +43,17 @@ from launch.bench.statistics import paired  # noqa: E402
 
 STAGES = {"trl_sft": "demo", "finetune": "demo", "trl_dpo": "demo_dpo", "dpo_tune_cache": "demo_dpo"}
 PACKAGES = ("torch", "transformers", "accelerate", "trl", "psutil")
+_BEFORE_THE_TRAINER = 30.0  # seconds, at most
 _RUNTIME = re.compile(r"'train_runtime': '?([\d.]+)")  # what transformers' Trainer prints at its end
 
 
-def supervised(home: Path, words: list[str], name: str) -> dict[str, float]:
-    """Run the plan under the supervisor; seconds of the loop, of the trainer's command and of everything."""
+def supervised(home: Path, words: list[str], name: str, core: int | None = None) -> dict[str, float]:
+    """Run the plan under the supervisor; seconds of the loop, of the trainer's command and of everything. `core`: that
+    all of it is bound to."""
     log = home / f"{name}.log"
     began = time.perf_counter()
     with log.open("wb") as out:
-        command = [sys.executable, "-m", "launch", "run", *words, f"name={name}"]
+        command = [*_bound(core), sys.executable, "-m", "launch", "run", *words, f"name={name}"]
         process = psutil.Popen(command, cwd=home, stdout=out, stderr=subprocess.STDOUT, env=_environment())
         spent = _cpu_until_end(process)
     whole = time.perf_counter() - began
@@ -89,7 +96,11 @@ def _within(spent: list[tuple[float, float]], began: float, ended: float) -> flo
     return during[-1] - during[0]
 
 
-def bare(home: Path, like: str, name: str) -> dict[str, float]:
+def _bound(core: int | None) -> list[str]:
+    return [] if core is None else ["taskset", "--cpu-list", str(core)]
+
+
+def bare(home: Path, like: str, name: str, core: int | None = None) -> dict[str, float]:
     """Run the command.sh of the run `like` in a shell, its output folder renamed to that of `name`."""
     folder = next((home / "runs").glob(f"*/{like}"))
     script = home / f"{name}.sh"
@@ -98,7 +109,7 @@ def bare(home: Path, like: str, name: str) -> dict[str, float]:
     log = home / f"{name}.log"
     began = time.perf_counter()
     with log.open("wb") as out:
-        subprocess.run(["bash", str(script)], cwd=home, stdout=out, stderr=subprocess.STDOUT, check=True)
+        subprocess.run([*_bound(core), "bash", str(script)], cwd=home, stdout=out, stderr=subprocess.STDOUT, check=True)
     took = time.perf_counter() - began
     return {"whole": took, "command": took} | _loop(log)
 
@@ -112,18 +123,35 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
-def measure(home: Path, words: list[str], pairs: int) -> list[dict[str, Any]]:
+def measure(home: Path, words: list[str], pairs: int, together: bool) -> list[dict[str, Any]]:
     """The pairs, after one run that makes data and caches."""
     supervised(home, words, "warm")
     measured = []
     for number in range(pairs):
         pair: dict[str, Any] = {"load_before": os.getloadavg()[0]}
+        if together:
+            pair |= _side_by_side(home, words, number)
+            measured.append(pair)
+            print(json.dumps(pair), flush=True)
+            continue
         for how in ("supervised", "bare") if number % 2 else ("bare", "supervised"):
             name = f"{how}-{number}"
             pair[how] = bare(home, "warm", name) if how == "bare" else supervised(home, words, name)
         measured.append(pair)
         print(json.dumps(pair), flush=True)
     return measured
+
+
+def _side_by_side(home: Path, words: list[str], number: int) -> dict[str, dict[str, float]]:
+    """A pair at the same time. What the launcher does before its trainer starts is let pass first."""
+    first, second = number % 2, 1 - number % 2
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(supervised, home, words, f"supervised-{number}", first)
+        until = time.monotonic() + _BEFORE_THE_TRAINER
+        while not list((home / "runs").glob(f"*/supervised-{number}/logs/*")) and time.monotonic() < until:
+            time.sleep(0.02)
+        other = pool.submit(bare, home, "warm", f"bare-{number}", second)
+        return {"bare": other.result(), "supervised": one.result()}
 
 
 def summary(pairs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -149,12 +177,13 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--trainer", choices=STAGES, default="trl_sft")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--together", action="store_true", help="both of a pair at the same time, each on its core")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     words = [f"stage={STAGES[asked.trainer]}", f"trainer={asked.trainer}", "device=cpu"]
     words += [f"processes={asked.processes}", f"recipe.max_steps={asked.steps}"]
     with tempfile.TemporaryDirectory() as folder:
-        pairs = measure(Path(folder), words, asked.pairs)
+        pairs = measure(Path(folder), words, asked.pairs, asked.together)
     result = summary(pairs)
     for name, values in result.items():
         print(f"{name}: " + ", ".join(f"{key} {value:+.2%}" for key, value in values.items()))
@@ -164,7 +193,7 @@ def main() -> int:
             "machine": {"platform": platform.platform(), "cores": os.cpu_count(), "python": platform.python_version()},
             "versions": {name: metadata.version(name) for name in PACKAGES},
             "command": f"python benchmarks/overhead.py --pairs {asked.pairs} --steps {asked.steps} "
-            f"--trainer {asked.trainer} --processes {asked.processes}",
+            f"--trainer {asked.trainer} --processes {asked.processes}{' --together' if asked.together else ''}",
             "plan": words,
             "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
             "pairs": pairs,
