@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 def _run_verb(arguments: list[str]) -> int:
     first = arguments[0] if arguments else "help"
     verb = VERBS.get(_OPTIONS.get(first, first))
-    if verb is not None and not verb.composes and (verb.parses_help or _HELP.isdisjoint(arguments[1:])):
+    if verb is not None and not verb.composes and _HELP.isdisjoint(arguments[1:]):
         return verb.function()(arguments[1:])
     line = parse_line(arguments, list(VERBS), VISIBLE)
     if not _HELP.isdisjoint(line.argv):

@@ -1,82 +1,180 @@
-"""Parse the arguments of the verbs that look at runs: run names, `runs=DIR` and options."""
+"""The parser of a verb's arguments: help with examples first, `key=value` beside `--options`, errors with an id."""
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TypeVar
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, TypeVar
 
+from launch.config.line import CommandLine
 from launch.errors import Problem, UserError, did_you_mean
 
 Number = TypeVar("Number", int, float)
-_KEY = re.compile(r"[a-z_]+")  # what can only be meant as a key, and not as a prompt
+_WIDEST_HELP = 120  # characters
+_HELP_COLUMN = 22  # where the explanations begin, at the right most
+_KEY = re.compile(r"(?P<name>[a-z_]+)=(?P<value>.*)", re.DOTALL)
+_OPTION = re.compile(r"(?P<name>--?[A-Za-z][^\s=]*)(=.*)?", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class RunArguments:
-    """What the command line of such a verb gives."""
+class VerbParser(argparse.ArgumentParser):
+    """Parses what follows a verb: positional arguments, `--options` and `key=value`, in any order.
 
-    runs: Path
-    names: tuple[str, ...]
-    options: Mapping[str, str | None] = field(default_factory=dict)  # by name; None for one that takes no value
-    keys: Mapping[str, str] = field(default_factory=dict)  # the values of key=value arguments
-
-
-def parse_run_arguments(
-    verb: str, argv: Sequence[str], options: Mapping[str, bool], usage: str, keys: Sequence[str] = ()
-) -> RunArguments:
-    """Parse `argv`; `options` gives the known ones, and whether each takes a value; `keys` those set as key=value.
-
-    Raises UserError: unknown_option, usage, said_twice.
+    Arguments are added to the group `arguments`, keys with `add_key`; the help lists them in that order.
     """
-    runs, names = Path("runs"), []
-    given: dict[str, str | None] = {}
-    values: dict[str, str] = {}
-    remaining = list(argv)
-    while remaining:
-        argument = remaining.pop(0)
-        name, equals, value = argument.partition("=")
-        if name == "runs" and equals:
-            runs = Path(value).expanduser()
-        elif name in keys and equals:
-            if name in values:
+
+    def __init__(self, verb: str, takes: str, examples: str, text: str, epilog: str | None = None) -> None:
+        """`takes` follows `launch VERB` in the usage; `examples` are lines, `text` what the verb does."""
+        lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+        super().__init__(
+            prog=f"launch {verb}",
+            usage=f"launch {verb} {takes}".rstrip(),
+            description=f"examples:\n{lines}\n\n{text.strip()}",
+            epilog=epilog and epilog.strip(),
+            formatter_class=_VerbHelp,
+            add_help=False,  # launch.__main__ answers --help
+            allow_abbrev=False,
+            exit_on_error=False,
+        )
+        self.verb = verb
+        self.arguments = self.add_argument_group("arguments")
+        self._keys: dict[str, str] = {}  # their options by name
+
+    @property
+    def options(self) -> list[str]:
+        """The `--options`, without the keys."""
+        return [name for name in self._option_string_actions if name not in self._keys.values()]
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self._keys)
+
+    def add_key(
+        self, name: str, metavar: str, help: str, *, type: Callable[[str], Any] = str, default: Any = None
+    ) -> None:
+        """Add an argument that is written `name=VALUE`; argparse sees it as `--name VALUE`."""
+        self._keys[name] = f"--{name.replace('_', '-')}"
+        action = self.arguments.add_argument(
+            self._keys[name], dest=name, metavar=metavar, help=help, type=type, default=default
+        )
+        action.is_key = True  # type: ignore[attr-defined]  # for _VerbHelp
+
+    def parse(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse all arguments. Raises UserError: usage, unknown_option, bad_value, said_twice."""
+        self._refuse_unknown(argv)
+        options, surplus = self._parse(argv, self.parse_known_intermixed_args)
+        if surplus:
+            raise UserError(self._problem("usage", f"'{self.verb}' does not take '{surplus[0]}'"))
+        return options
+
+    def pop(self, line: CommandLine) -> tuple[argparse.Namespace, CommandLine]:
+        """Parse the options of a verb that composes a stage; return them, and the line without them.
+
+        Raises UserError: usage, bad_value, said_twice.
+        """
+        argv = [*line.argv, *(["--json"] if line.json else [])]
+        options, remaining = self._parse(argv, self.parse_known_args)
+        return options, replace(line, argv=tuple(remaining))
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse found. Raises UserError: usage."""
+        missing = message.partition("are required: ")[2]
+        raise UserError(self._problem("usage", f"'{self.verb}' needs {missing}" if missing else message))
+
+    def _parse(
+        self, argv: Sequence[str], parse: Callable[[list[str]], tuple[argparse.Namespace, list[str]]]
+    ) -> tuple[argparse.Namespace, list[str]]:
+        try:
+            return parse(list(self._keys_as_options(argv)))
+        except argparse.ArgumentError as error:
+            name = next((key for key, option in self._keys.items() if option == error.argument_name), None)
+            raise UserError(self._argument_problem(name or error.argument_name or "", error.message)) from None
+
+    def _argument_problem(self, name: str, message: str) -> Problem:
+        if message.startswith("expected"):
+            return self._problem("usage", f"{name} needs a value")
+        if message.startswith("ignored explicit argument"):
+            return self._problem("usage", f"{name} takes no value")
+        if message.startswith("not allowed with argument"):
+            return self._problem("usage", f"{name} and {message.rpartition(' ')[2]} exclude each other")
+        where = f"override {name}" if name in self._keys else "command line"
+        return Problem("bad_value", f"{name} {message}", where)
+
+    def _keys_as_options(self, argv: Sequence[str]) -> Iterable[str]:
+        """Yield the arguments, `key=value` as argparse takes it. Raises UserError: said_twice."""
+        given = set()
+        for argument in argv:
+            match = _KEY.fullmatch(argument)
+            if match is None or match["name"] not in self._keys:
+                yield argument
+                continue
+            if match["name"] in given:
+                name = match["name"]
                 raise UserError(Problem("said_twice", f"'{name}' is set twice", f"override {name}", "remove one"))
-            values[name] = value
-        elif keys and equals and _KEY.fullmatch(name):
-            cure = did_you_mean(name, keys) or usage
-            raise UserError(Problem("unknown_option", f"'{verb}' has no key {name}", "command line", cure))
-        elif not argument.startswith("-"):
-            names.append(argument)
-        elif name not in options or (equals and not options[name]):
-            cure = did_you_mean(name, options) or usage
-            raise UserError(Problem("unknown_option", f"'{verb}' has no option {argument}", "command line", cure))
-        elif options[name] and not equals:
-            if not remaining:
-                raise UserError(Problem("usage", f"{name} needs a value", "command line", usage))
-            given[name] = remaining.pop(0)
-        else:
-            given[name] = value if equals else None
-    return RunArguments(runs, tuple(names), given, values)
+            given.add(match["name"])
+            yield f"{self._keys[match['name']]}={match['value']}"
+
+    def _refuse_unknown(self, argv: Sequence[str]) -> None:
+        """Refuse an unknown option or key ahead of argparse, which would first miss an argument.
+
+        Raises UserError: unknown_option.
+        """
+        for argument in argv:
+            if argument == "--":
+                return
+            option = _OPTION.fullmatch(argument)
+            key = _KEY.fullmatch(argument) if not any(map(str.isspace, argument)) else None
+            if option and option["name"] not in self._option_string_actions:
+                near = did_you_mean(option["name"], self.options)
+                raise UserError(self._problem("unknown_option", f"'{self.verb}' has no option {argument}", near))
+            if key and self._keys and key["name"] not in self._keys:
+                near = did_you_mean(key["name"], self._keys)
+                raise UserError(self._problem("unknown_option", f"'{self.verb}' has no key {key['name']}", near))
+
+    def _problem(self, id: str, message: str, cure: str | None = None) -> Problem:
+        return Problem(id, message, "command line", cure or self.usage)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is not among an argument's choices, with the nearest. Raises UserError: bad_value."""
+        if action.choices is None or value in action.choices:
+            return
+        names = [str(choice) for choice in action.choices]
+        cure = did_you_mean(str(value), names) or f"use one of {', '.join(names)}"
+        name = action.option_strings[0] if action.option_strings else action.dest
+        raise UserError(Problem("bad_value", f"unknown {name} '{value}'", "command line", cure))
 
 
-def parse_number(keys: Mapping[str, str], name: str, default: Number, low: float, high: float = math.inf) -> Number:
-    """Return the number that `name` is set to, from `low` to `high`, of the type of `default`.
+class _VerbHelp(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal, with `key=VALUE` for a key and `-o, --output FILE` for an option."""
 
-    Raises UserError: bad_value.
-    """
-    text = keys.get(name)
-    if text is None:
-        return default
-    try:
-        value = type(default)(text)
-    except ValueError:
-        value = None
-    if value is None or not low <= value <= high:
-        limits = f"{low:g} or greater" if high == math.inf else f"between {low:g} and {high:g}"
-        kind = "an integer" if isinstance(default, int) else "a number"
-        message = f"{name} must be {kind}, {limits}, got {text}"
-        raise UserError(Problem("bad_value", message, f"override {name}"))
-    return value
+    def __init__(self, prog: str) -> None:
+        width = min(_WIDEST_HELP, shutil.get_terminal_size((_WIDEST_HELP, 24)).columns)
+        super().__init__(prog, max_help_position=_HELP_COLUMN, width=width)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if getattr(action, "is_key", False):
+            return f"{action.dest}={action.metavar}"
+        if action.option_strings:
+            value = "" if action.nargs == 0 else f" {action.metavar}"
+            return ", ".join(action.option_strings) + value
+        return super()._format_action_invocation(action)
+
+
+def number(kind: type[Number], low: float, high: float = math.inf) -> Callable[[str], Number]:
+    """Return a converter for numbers from `low` to `high`; its error completes a sentence that begins with the name."""
+    limits = f"{low:g} or greater" if high == math.inf else f"between {low:g} and {high:g}"
+
+    def convert(text: str) -> Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not low <= value <= high:
+            described = "an integer" if kind is int else "a number"
+            raise argparse.ArgumentTypeError(f"must be {described}, {limits}, got '{text}'")
+        return value
+
+    return convert

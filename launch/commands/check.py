@@ -7,41 +7,28 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from launch.check.machine.finding import SCHEMA_VERSION, PreflightFinding
 from launch.check.machine.rules import inspect
+from launch.commands.tool_parsers import build_check_parser
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
-from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_REFUSED
 from launch.execution.data_findings import inspect_data
 from launch.execution.machine import this_machine
 from launch.planning.plan import build_plan
 from launch.planning.width import require_one_machine
 from launch.redact import process_redactor
 
-HELP = """usage: launch check stage=NAME [key=value ...] [--rows N] [--json]
-
-examples:
-  launch check stage=sft gpus=8
-  launch check stage=sft gpus=8 --json | jq '.findings[] | select(.verdict == "fail")'
-
-Plans the stage and checks this machine for it: GPUs, packages, disk, tokens, limits, port, a second of all-reduce.
-Local data is tokenised by the trainer's own code: lengths, the share that is cut off, samples without a token that
-carries loss, duplicates; `--rows N` bounds the rows that are read. Hub data is not read. Starts no training.
-`allow=[ID]` turns a failed rule into a warning.
-
-exit codes: 0 the run could start; 2 a rule failed, or the plan cannot work
-"""
 _WIDTH = 100
 
 
 def check(line: CommandLine) -> int:
     """Print each rule's finding for the composed stage. Exit code 2 if one of them would stop the run.
 
-    Raises UserError: bad_rows.
+    Raises UserError: those of VerbParser.pop.
     """
-    rows, line = _pop_rows(line)
+    options, line = build_check_parser().pop(line)
 
     def check_stage(composed: Composed) -> int:
         require_one_machine(composed.config)
@@ -49,10 +36,10 @@ def check(line: CommandLine) -> int:
         plan = build_plan(composed, this_machine(composed))
         findings = list(inspect(plan))
         if not any(finding.stops for finding in findings):  # without its packages the trainer can't tokenise
-            findings += inspect_data(plan, rows)
+            findings += inspect_data(plan, options.rows)
         stopping = [finding for finding in findings if finding.stops]
         redactor = process_redactor()
-        if line.json:
+        if options.json:
             payload = {
                 "schema_version": SCHEMA_VERSION,
                 "stage": plan.stage,
@@ -71,20 +58,6 @@ def check(line: CommandLine) -> int:
         return EXIT_REFUSED if stopping else EXIT_DONE
 
     return compose(line, check_stage)
-
-
-def _pop_rows(line: CommandLine) -> tuple[int | None, CommandLine]:
-    """Return the number of `--rows N`, None without it, and the line without it. Raises UserError: bad_rows."""
-    argv = list(line.argv)
-    place = next((at for at, argument in enumerate(argv) if argument.partition("=")[0] == "--rows"), None)
-    if place is None:
-        return None, line
-    option, equals, value = argv.pop(place).partition("=")
-    if not equals:
-        value = argv.pop(place) if place < len(argv) else ""
-    if not value.isdigit() or int(value) < 1:
-        raise UserError(Problem("bad_rows", f"{option} must be a number of rows, got '{value}'", "command line"))
-    return int(value), replace(line, argv=tuple(argv))
 
 
 def format_table(findings: Sequence[PreflightFinding], width: int = _WIDTH) -> list[str]:

@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from launch.commands.arguments import parse_run_arguments
+from launch.commands.tool_parsers import build_cluster_parser
 from launch.config.compose import USER_DIR_VARIABLE, default_user_folder
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.slurm.draft import ClusterFacts, choose_partition, draft_config
@@ -15,22 +15,6 @@ from launch.slurm.limits import unknown_partition
 from launch.slurm.partitions import list_accounts, list_partitions, try_command
 from launch.slurm.slurm_cli import query_slurm
 
-USAGE = "launch cluster NAME [--partition P] [--print]"
-HELP = f"""usage: {USAGE}
-
-examples:
-  launch cluster mine --print
-  launch submit stage=demo cluster=mine dry_run=true
-
-Drafts the configuration of the Slurm cluster that this machine belongs to, from the output of sinfo, scontrol and
-sacctmgr: partition, account, time limit, CPUs per GPU, how to request GPUs, shared folders. It is written to
-cluster/NAME.yaml in LAUNCH_CONFIG_DIR, or else in ~/.config/launch; review it before you use it.
-
-arguments:
-  NAME           the name to select it by: cluster=NAME
-  --partition P  partition to describe (default: of those with GPUs that are up, the default one or the largest)
-  --print        print the draft, write no file
-"""
 _NETWORK_FILE_SYSTEM = re.compile(
     r"nfs4?|lustre|gpfs|beegfs|ceph|wekafs|panfs|pvfs2|glusterfs|cifs|fuse\.(ceph|juicefs|glusterfs)\b.*"
 )
@@ -40,20 +24,22 @@ _FAST_INTERFACE = re.compile(r"(ib|hsn|roce)\w*\d")  # InfiniBand, Slingshot, Ro
 def cluster(argv: list[str]) -> int:
     """Draft `cluster/NAME.yaml` from Slurm's output and write it to the user's configuration folder, or print it.
 
-    Raises UserError: usage, no_slurm, slurm_silent, unknown_partition, cluster_exists, not_writable.
+    Raises UserError: those of VerbParser.parse; no_slurm, slurm_silent, unknown_partition, cluster_exists,
+    not_writable.
     """
-    arguments = parse_run_arguments("cluster", argv, {"--partition": True, "--print": False}, USAGE)
-    print_only = "--print" in arguments.options
-    if len(arguments.names) != 1 or not re.fullmatch(r"[\w.-]+", arguments.names[0]):
-        raise UserError(Problem("usage", "'cluster' takes one name: letters, digits and . _ -", "command line", USAGE))
-    path = None if print_only else _new_cluster_file(arguments.names[0])
+    parser = build_cluster_parser()
+    options = parser.parse(argv)
+    if not re.fullmatch(r"[\w.-]+", options.name):
+        message = f"the name may have letters, digits and . _ -, got '{options.name}'"
+        raise UserError(Problem("usage", message, "command line", parser.usage))
+    path = None if options.print else _new_cluster_file(options.name)
     sinfo = query_slurm(["sinfo", "--noheader"])  # raises if Slurm is missing or does not answer
     available = list_partitions() or []
     if not available:
         message = f"sinfo reports no partitions{f': {sinfo.message}' if sinfo.status else ''}"
         raise UserError(Problem("slurm_silent", message, None, "contact the cluster's admins"))
     facts = _collect_facts()
-    requested = arguments.options.get("--partition")
+    requested: str | None = options.partition
     partition = (
         next((partition for partition in available if partition.name == requested), None)
         if requested

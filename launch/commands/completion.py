@@ -11,7 +11,7 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from launch.commands.verbs import VERBS, VISIBLE
+from launch.commands.verbs import VERBS, VISIBLE, Verb
 from launch.resources import CONFIGS
 
 _GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster")
@@ -36,12 +36,15 @@ def candidates(line: str) -> list[str]:
     words = line.split(" ")[1:]
     before, current = [word for word in words[:-1] if word], words[-1] if words else ""
     verb = VERBS.get(before[0]) if before else None
-    if not before:
-        found: Iterable[str] = [*VISIBLE, *(_overrides(before, current) if "=" in current else ["stage="])]
+    found: Iterable[str]
+    if current.startswith("-"):
+        found = _options(verb or VERBS["run"])
+    elif not before:
+        found = [*VISIBLE, *(_overrides(before, current) if "=" in current else ["stage="])]
     elif verb is None or verb.composes:
         found = _overrides(before, current)
     elif verb.name in _OF_RUNS:
-        found = _runs(before)
+        found = [*_runs(before), *_keys_of(verb)]
     elif verb.name == "flags":
         found = _trainers() if len(before) == 1 else _flags(before[1])
     elif verb.name == "help":
@@ -51,6 +54,19 @@ def candidates(line: str) -> list[str]:
     else:
         found = ()
     return sorted({word for word in found if word.startswith(current)})
+
+
+def _options(verb: Verb) -> list[str]:
+    """Return the `--options` of a verb, with Hydra's if it composes a stage."""
+    parser = verb.parser()
+    own = parser.options if parser else ["--json"] if verb.name != "run" else []
+    return ["--help", *own, *(["--cfg", "--multirun"] if verb.composes else [])]
+
+
+def _keys_of(verb: Verb) -> list[str]:
+    """Return the keys of a verb that composes no stage: `runs=`."""
+    parser = verb.parser()
+    return [f"{key}=" for key in parser.keys] if parser else []
 
 
 def _overrides(before: Sequence[str], current: str) -> Iterable[str]:

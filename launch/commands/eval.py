@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launch.commands.arguments import parse_number, parse_run_arguments
-from launch.errors import EXIT_DONE, EXIT_STOPPED, Problem, UserError
+from launch.commands.run_parsers import build_eval_parser
+from launch.errors import EXIT_DONE, EXIT_STOPPED
 from launch.evaluation.evaluate import Evaluation, TaskResult, evaluate_model
 from launch.evaluation.models import ModelSource, find_model
 from launch.evaluation.suites import DEMO, TULU3, find_specs
@@ -17,49 +17,21 @@ from launch.execution.record.events import to_strict_json
 from launch.execution.report.write import write_run_report
 from launch.terminal import printable
 
-USAGE = "launch eval RUN [tasks=NAME,...] [key=value ...] [--json]"
-HELP = f"""usage: {USAGE}
-
-examples:
-  launch eval demo/cpu1-971f135a                            the demo's own tasks, offline, within a minute
-  launch eval sft_25pct/gpu8-8fa3c2d1                       Tulu 3's tasks
-  launch eval dpo/lower_lr tasks=gsm8k,ifeval limit=100     tasks of the harness
-  launch eval sft/mine tasks=./my_tasks --json | jq '.tasks[].verdict'
-
-Score the model of a run, the base, and each stage between them with lm-evaluation-harness: the same questions in the
-run's chat template, with the run's Python. A task's verdict is better, worse or same (not told apart): whether the mean
-difference to the base, question by question, is beyond its 95% interval. Results and every answer are kept in
-RUN/evaluation by content: what was computed is not computed again.
-
-arguments:
-  RUN              STAGE/NAME, NAME, a prefix of either that only one run has, its folder, or RUN/step_N
-  tasks=NAME,...   tasks or groups of the harness; tulu3, demo; or a folder of own tasks
-  limit=N          questions of each task (all)
-  batch_size=N     questions at once (8)
-  runs=DIR         the folder of the runs, if not ./runs
-  --json           print one object; tasks[].verdict is better, worse or same
-
-exit codes: 0 evaluated; 2 it cannot work; 3 the evaluation of a task is broken (all zero, identical, cut off)
-"""
 _WIDTH = 34  # characters of a model's label
 
 
 def eval(argv: list[str]) -> int:
     """Evaluate a run and print the scores.
 
-    Raises UserError: usage, unknown_option, bad_value; those of find_model, find_specs and evaluate_model.
+    Raises UserError: those of VerbParser.parse, find_model, find_specs and evaluate_model.
     """
-    arguments = parse_run_arguments("eval", argv, {"--json": False}, USAGE, ("tasks", "limit", "batch_size"))
-    if len(arguments.names) != 1:
-        raise UserError(Problem("usage", "'eval' takes one run", "command line", USAGE))
-    limit = parse_number(arguments.keys, "limit", 0, 1) or None
-    batch_size = parse_number(arguments.keys, "batch_size", 8, 1)
-    model = find_model(arguments.names[0], arguments.runs)
-    specs = find_specs(arguments.keys.get("tasks") or default_tasks(model), arguments.runs.absolute() / ".cache")
-    evaluation = evaluate_model(model, specs, limit=limit, batch_size=batch_size, notify=_notify)
+    options = build_eval_parser().parse(argv)
+    model = find_model(options.name, options.runs)
+    specs = find_specs(options.tasks or default_tasks(model), options.runs.absolute() / ".cache")
+    evaluation = evaluate_model(model, specs, limit=options.limit, batch_size=options.batch_size, notify=_notify)
     if model.run is not None:
         write_run_report(model.run, _notify)
-    if "--json" in arguments.options:
+    if options.json:
         print(json.dumps(to_strict_json(evaluation.as_json()), indent=2, ensure_ascii=False))
     else:
         print("\n".join(map(printable, describe(evaluation))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import fnmatch
 import json
 import os
@@ -12,6 +11,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from launch.commands.tool_parsers import build_flags_parser
 from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
 from launch.host.interpreter import package_folders
 from launch.resources import ROOT
@@ -22,19 +22,6 @@ from launch.upstream.resolve import ResolvedSchema, resolve_schema
 from launch.upstream.schema import Field, Schema
 from launch.upstream.trainers import ENTRIES, TRL, trainer_name
 
-_DESCRIPTION = """\
-examples:
-  launch flags finetune
-  launch flags dpo_tune_cache mixer
-  launch flags trl_sft --json | jq '.flags.max_length.default'
-  launch flags dpo --upstream ~/src/open-instruct
-
-List a trainer's flags: type, default, choices, help, source line, and renamed or removed flags.
-"""
-_EPILOG = """\
-PATTERN is part of a name, or a glob: `launch flags finetune learning`, `launch flags dpo '*_ratio'`.
-'*' before a name: the flag is required. 'not settable': the command line can't set it.
-"""
 _JSON_ATTRIBUTES = (
     "type",
     "kind",
@@ -57,7 +44,7 @@ _JSON_ATTRIBUTES = (
 
 def flags(args: list[str]) -> int:
     """Run `launch flags` and return its exit code. Raises UserError: unknown_trainer, unknown_flag, ..."""
-    options = build_parser().parse_args(args)
+    options = build_flags_parser().parse(args)
     trainer = _parse_trainer(options.trainer)
     checkout = None if trainer in TRL else find_checkout(options.upstream, os.environ, ROOT)
     resolved = resolve_schema(trainer, checkout, package_folders(sys.executable))
@@ -195,22 +182,3 @@ def _parse_trainer(text: str) -> str:
         cure = did_you_mean(text, ENTRIES) or f"use one of {', '.join(ENTRIES)}"
         raise UserError(Problem("unknown_trainer", f"unknown trainer '{text}'", cure=cure))
     return name
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="launch flags",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("trainer", metavar="TRAINER", help=", ".join(ENTRIES))
-    parser.add_argument("pattern", metavar="PATTERN", nargs="?", help="list only flags whose name matches")
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object: {schema_version, trainer, source, flags, renames, unknown}",
-    )
-    parser.add_argument("--upstream", metavar="DIR", help="the open-instruct checkout to read (with or without .git)")
-    return parser

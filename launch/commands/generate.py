@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -9,57 +10,31 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from launch.commands.arguments import RunArguments, parse_number, parse_run_arguments
+from launch.commands.run_parsers import build_generate_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.generation import Answer, Sampling, open_responder
 from launch.evaluation.models import ModelSource, find_model
 from launch.evaluation.prompts import Messages, as_conversation, read_prompts
 from launch.terminal import printable
 
-USAGE = 'launch generate RUN [RUN ...] "PROMPT" | prompts=FILE | --chat [key=value ...] [--json]'
-HELP = f"""usage: {USAGE}
-
-examples:
-  launch generate demo/cpu1-971f135a "What does `os.path.join` do?"
-  launch generate sft/a dpo/b "Write a haiku about GPUs." temperature=0.8 seed=1     side by side
-  launch generate sft/a --chat                                                       a conversation
-  launch generate sft/a dpo/b prompts=questions.txt out=answers.jsonl
-
-Generate with the models of finished runs, whole or adapters, each in its own chat template and with its own Python.
-
-arguments:
-  RUN              STAGE/NAME, NAME, a prefix of either that only one run has, or a folder with a model or an adapter
-  prompts=FILE     one prompt a line, or .jsonl with `prompt` or `messages`
-  out=FILE         write the answers as JSON lines
-  --chat           read the user's turns from the terminal until it ends (Ctrl-D)
-  system=TEXT      a system message ahead of each prompt
-  temperature=T    0: the most likely token each time (default); above 0: sample
-  top_p=P          sample from the most likely tokens with this total probability (1)
-  seed=N           of the sampling, the same for every prompt and run (0)
-  max_tokens=N     of an answer (256)
-  runs=DIR         the folder of the runs, if not ./runs
-  --json           print one object per prompt
-
-exit codes: 0 answered; 2 a run has no model, or a prompt does not fit
-"""
-_KEYS = ("prompts", "out", "system", "temperature", "top_p", "seed", "max_tokens")
-
 
 def generate(argv: list[str]) -> int:
     """Print or write the answers of the named models.
 
-    Raises UserError: usage, unknown_option, bad_value, bad_prompts, out_not_writable; those of find_model and
+    Raises UserError: those of VerbParser.parse; bad_prompts, out_not_writable; those of find_model and
     open_responder; prompt_too_long, generation_failed.
     """
-    arguments = parse_run_arguments("generate", argv, {"--chat": False, "--json": False}, USAGE, _KEYS)
-    sampling = _read_sampling(arguments)
-    is_chat = "--chat" in arguments.options
-    names, conversations = _read_conversations(arguments, is_chat)
-    models = [find_model(name, arguments.runs) for name in names]
-    if is_chat:
-        _chat(models, sampling, arguments.keys.get("system"))
+    parser = build_generate_parser()
+    options = parser.parse(argv)
+    names, conversations = _read_conversations(options, parser.usage)
+    models = [find_model(name, options.runs) for name in names]
+    sampling = Sampling(
+        seed=options.seed, temperature=options.temperature, top_p=options.top_p, max_tokens=options.max_tokens
+    )
+    if options.chat:
+        _chat(models, sampling, options.system)
         return EXIT_DONE
-    out = Path(arguments.keys["out"]).expanduser() if "out" in arguments.keys else None
+    out: Path | None = options.out
     if out is not None:
         _write(out, "")
     answers = _answer_all(models, conversations, sampling)
@@ -67,33 +42,22 @@ def generate(argv: list[str]) -> int:
     if out is not None:
         _write(out, "".join(f"{row}\n" for row in rows))
         print(f"wrote {len(rows)} answers of {len(models)} models to {out}", file=sys.stderr)
-    elif "--json" in arguments.options:
+    elif options.json:
         print("\n".join(rows))
     else:
         print("\n".join(_describe(models, conversations, answers)))
     return EXIT_DONE
 
 
-def _read_sampling(arguments: RunArguments) -> Sampling:
-    keys, default = arguments.keys, Sampling()
-    return Sampling(
-        seed=parse_number(keys, "seed", default.seed, 0, 2**32 - 1),
-        temperature=parse_number(keys, "temperature", default.temperature, 0, 100),
-        top_p=parse_number(keys, "top_p", default.top_p, 0.001, 1),
-        max_tokens=parse_number(keys, "max_tokens", default.max_tokens, 1),
-    )
-
-
-def _read_conversations(arguments: RunArguments, is_chat: bool) -> tuple[Sequence[str], list[Messages]]:
-    """Return the names of the runs, and a conversation per prompt; none for a chat."""
-    names, system = arguments.names, arguments.keys.get("system")
-    from_file = "prompts" in arguments.keys
-    takes_prompt = not (is_chat or from_file)
-    if len(names) < 1 + takes_prompt or (is_chat and from_file):
-        raise UserError(Problem("usage", "'generate' takes runs, and a prompt behind them", "command line", USAGE))
+def _read_conversations(options: argparse.Namespace, usage: str | None) -> tuple[list[str], list[Messages]]:
+    """Return the names of the runs, and a conversation per prompt; none for a chat. Raises UserError: usage."""
+    names: list[str] = options.names
+    takes_prompt = not (options.chat or options.prompts)
+    if len(names) < 1 + takes_prompt or (options.chat and options.prompts):
+        raise UserError(Problem("usage", "'generate' takes runs, and a prompt behind them", "command line", usage))
     if takes_prompt:
-        return names[:-1], [as_conversation(names[-1], system)]
-    return names, read_prompts(Path(arguments.keys["prompts"]).expanduser(), system) if from_file else []
+        return names[:-1], [as_conversation(names[-1], options.system)]
+    return names, read_prompts(options.prompts, options.system) if options.prompts else []
 
 
 def _answer_all(

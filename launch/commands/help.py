@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from launch.commands.tool_parsers import build_help_parser
 from launch.commands.verbs import VERBS, VISIBLE, help_text, overview
 from launch.config.compose import compose
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
 
 KEYS = "keys"
-HELP = """usage: launch help [VERB]
-
-examples:
-  launch help            every verb in one line
-  launch help rollout    one verb: examples, options, exit codes
-  launch help keys       the keys used most, and the stages, models, trainers and data sets there are
-"""
 
 
 def help(arguments: list[str]) -> int:
     """Print the overview, the help of one verb, or the keys and choices. Raises UserError: unknown_verb."""
-    topic = arguments[0] if arguments else None
+    topic = build_help_parser().parse(arguments).topic
     if topic is None:
         print(overview(), end="")
     elif topic == KEYS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -21,39 +20,19 @@ from launch.check.lint import (
     locate_checkout,
     parse_trainer,
 )
+from launch.commands.tool_parsers import build_lint_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
 from launch.resources import CONFIGS, ROOT
 from launch.upstream.pin.checkout import Checkout, find_checkout
 from launch.upstream.pin.ledger import explain_unknown_flag
 
-_DESCRIPTION = """\
-examples:
-  launch lint scripts/train/*.sh docs/
-  launch lint --json job.sbatch | jq '.[] | select(.ok == false)'
-  launch lint --trainer finetune configs/sft.yaml
-  launch lint --upstream ~/src/open-instruct train.sh
-
-Finds the commands that start an open-instruct or TRL trainer in shell scripts, sbatch files, Makefiles, Markdown,
-job YAML and lists of commands, and the YAML files of flags, and checks each flag against the trainer's own source.
-Nothing is imported or started. Folders are searched for such files.
-"""
-_EPILOG = """\
-output, one line per problem:
-  train.sh:12: dataset_mixer: finetune.py has no flag ... [unknown_flag]
-  train.sh:20: warning: use_slow_tokenizer: finetune.py accepts use_slow_tokenizer and never reads it [never_read]
-A problem means that the trainer refuses the command, or that a flag is abbreviated or given twice. A warning does
-not refuse a command. A shell variable is known if the file assigns it once, at the top level, before its use.
-
-exit code: 2 if a command is refused or a file cannot be opened, otherwise 0
-"""
-
 
 def lint(argv: list[str]) -> int:
     """Check the files and print the result; return the exit code.
 
-    Raises UserError: unknown_trainer, not_open_instruct.
+    Raises UserError: those of VerbParser.parse; unknown_trainer, not_open_instruct.
     """
-    options = build_parser().parse_args(argv)
+    options = build_lint_parser().parse(argv)
     trainer = None if options.trainer is None else _parse_trainer_option(options.trainer)
     schemas = _load_schemas(options.upstream)
     checker = CommandChecker(schemas, load_advice(CONFIGS / "trainer"), explain_unknown_flag)
@@ -81,27 +60,6 @@ def format_verdicts(verdicts: Iterable[LintVerdict]) -> list[str]:
                 flag = f"{diagnostic.flag}: " if diagnostic.flag else ""
                 lines.append(f"{verdict.file}:{diagnostic.line}: {label}{flag}{diagnostic.message} [{diagnostic.kind}]")
     return lines
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="launch lint",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="file, or folder to search")
-    parser.add_argument("--json", action="store_true", help="print a list with one object per command, in file order")
-    parser.add_argument(
-        "--upstream", metavar="DIR", help="open-instruct checkout to check against (.git is not needed)"
-    )
-    parser.add_argument(
-        "--trainer",
-        metavar="NAME",
-        help="trainer that YAML files of flags are for: finetune, dpo_tune_cache, dpo, trl_sft, ...",
-    )
-    return parser
 
 
 def _parse_trainer_option(name: str) -> TrainerScript:

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from launch.commands.arguments import RunArguments, parse_run_arguments
+from launch.commands.run_parsers import build_logs_parser
 from launch.commands.status import query_queue
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display.progress import format_duration
@@ -18,23 +18,6 @@ from launch.slurm.queue import QueuedJob
 from launch.slurm.run_status import JobStatus, find_job_folder, find_job_folders, read_job_status
 from launch.terminal import printable
 
-USAGE = "launch logs RUN [--follow] [--rank N | --job] [runs=DIR]"
-HELP = f"""usage: {USAGE}
-
-examples:
-  launch logs gpu8-8fa3c2d1 --follow
-  launch logs gpu8-8fa3c2d1 --rank 3 | less
-
-Print what a run's display showed, from its record, and how the run ended.
-
-arguments:
-  RUN           STAGE/NAME, NAME, a prefix of either that only one run has, or its folder
-  -f, --follow  wait for a pending job and continue until the run ends, across requeues; Ctrl-C only stops following
-  --rank N      the whole log of one rank, on whichever node it ran
-  --job         the log of its Slurm job
-  runs=DIR      the folder of the runs, if not ./runs
-"""
-_OPTIONS = {"--follow": False, "-f": False, "--rank": True, "--job": False}
 _QUERY_INTERVAL = 15.0  # seconds between two queries to Slurm, which has other users
 _QUERY_INTERVAL_AT_END = 3.0  # the same once the run has ended
 _POLL_INTERVAL = 1.0  # seconds
@@ -45,29 +28,23 @@ def logs(argv: list[str]) -> int:
     """Print the display's lines of a run, the log of one rank or that of its Slurm job.
 
     `--follow` waits for a pending job and continues until the run ends, across requeues. Ctrl-C stops following, not
-    the run. Raises UserError: unknown_run, ambiguous_run, no_such_rank, no_job_log, unknown_option, usage.
+    the run. Raises UserError: unknown_run, ambiguous_run, no_such_rank, no_job_log; those of VerbParser.parse.
     """
-    arguments = parse_run_arguments("logs", argv, _OPTIONS, USAGE)
-    if len(arguments.names) != 1:
-        raise UserError(Problem("usage", "'logs' takes one run", "command line", USAGE))
-    rank = arguments.options.get("--rank") or "0"
-    if not rank.isdecimal():
-        raise UserError(Problem("usage", f"--rank must be a number, got '{rank}'", "--rank", USAGE))
-    folder = resolve_run(arguments.names[0], arguments.runs, list(find_job_folders(arguments.runs)))
-    following = bool(arguments.options.keys() & {"--follow", "-f"})
-    jobs = _RunJobs(folder, arguments.runs)
-    is_active = jobs.is_active if following else _never
+    options = build_logs_parser().parse(argv)
+    folder = resolve_run(options.name, options.runs, list(find_job_folders(options.runs)))
+    jobs = _RunJobs(folder, options.runs)
+    is_active = jobs.is_active if options.follow else _never
     try:
-        if "--job" in arguments.options:
+        if options.job:
             follow(Tail(jobs.find_log(), sys.stdout.buffer), is_active)
             return EXIT_DONE
-        if not _has_begun(folder) and not _wait_for_begin(jobs, following):
+        if not _has_begun(folder) and not _wait_for_begin(jobs, options.follow):
             return EXIT_DONE
-        follow(_open_view(folder, arguments), is_active)
+        follow(_open_view(folder, options.rank), is_active)
     except KeyboardInterrupt:
         print(f"\n{run_name(folder)} continues", file=sys.stderr)
         return EXIT_DONE
-    if "--rank" not in arguments.options:
+    if options.rank is None:
         print(_describe_end(folder, jobs))
     return EXIT_DONE
 
@@ -151,20 +128,19 @@ def _describe_never_began(jobs: _RunJobs, status: JobStatus) -> str:
     return f"{log}\n{summary}" if log else summary
 
 
-def _open_view(folder: Path, arguments: RunArguments) -> Replay | Tail:
-    rank = arguments.options.get("--rank")
+def _open_view(folder: Path, rank: int | None) -> Replay | Tail:
     return Replay(folder, sys.stdout) if rank is None else Tail(_find_rank_log(folder, rank), sys.stdout.buffer)
 
 
-def _find_rank_log(folder: Path, rank: str) -> Path:
+def _find_rank_log(folder: Path, rank: int) -> Path:
     """Return the log of a rank, on whichever of the run's nodes it ran. Raises UserError: no_such_rank."""
     logs = {path.stem.removeprefix("rank-"): path for path in folder.glob("nodes/*/logs/rank-*.log")}
     logs |= {path.stem.removeprefix("rank-"): path for path in (folder / "logs").glob("rank-*.log")}
-    if rank not in logs:
+    if str(rank) not in logs:
         ranks = sorted(logs, key=lambda name: (len(name), name))
         cure = f"its ranks: {', '.join(ranks)}" if ranks else "no rank has printed anything yet"
         raise UserError(Problem("no_such_rank", f"{run_name(folder)} has no rank {rank}", "--rank", cure))
-    return logs[rank]
+    return logs[str(rank)]
 
 
 def _describe_end(folder: Path, jobs: _RunJobs) -> str:

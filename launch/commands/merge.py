@@ -4,28 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launch.commands.arguments import parse_run_arguments
+from launch.commands.run_parsers import build_merge_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.merge import Merged, merge_adapter, read_training, refuse_unfinished
 from launch.execution.record.runs import resolve_run
 from launch.planning.adapters import Adapter, read_adapter
-
-USAGE = "launch merge RUN [runs=DIR]"
-HELP = f"""usage: {USAGE}
-
-examples:
-  launch merge lora_sft/gpu1-8fa3c2d1
-
-Merge a run's LoRA adapter into the model that it was trained on, write the result to RUN/merged, and compare it with
-base + adapter on the run's first samples. RUN/model stays the adapter. Tokenizer, chat template and generation config
-are kept. A 4-bit base is merged as its checkpoint has it, not in 4 bit.
-
-arguments:
-  RUN       STAGE/NAME, NAME, a prefix of either that only one run has, or its folder; or the folder of an adapter
-  runs=DIR  the folder of the runs, if not ./runs
-
-exit code: 0 when the merged model is there, 2 when it can't be made or computes something else
-"""
 
 
 def merge(argv: list[str]) -> int:
@@ -34,10 +17,8 @@ def merge(argv: list[str]) -> int:
     Raises UserError: usage, unknown_run, ambiguous_run, not_an_adapter, merge_unfinished, adapter_base, bad_adapter,
     merged_folder_taken, missing_packages, merge_failed, merge_differs.
     """
-    arguments = parse_run_arguments("merge", argv, {}, USAGE)
-    if len(arguments.names) != 1:
-        raise UserError(Problem("usage", "'merge' takes one run", "command line", USAGE))
-    adapter = _find_adapter(arguments.names[0], arguments.runs)
+    options = build_merge_parser().parse(argv)
+    adapter = _find_adapter(options.name, options.runs)
     print(f"merging {adapter.folder} into {adapter.base}", flush=True)
     for line in describe(merge_adapter(adapter, read_training(adapter))):
         print(line)

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from launch.commands.arguments import parse_run_arguments
+from launch.commands.tool_parsers import build_new_parser
 from launch.config.compose import USER_DIR_VARIABLE, default_user_folder
 from launch.config.schema import Kind
 from launch.data.draft import DraftedData, draft_stage, read_for_draft
@@ -14,46 +14,24 @@ from launch.errors import EXIT_DONE, Problem, UserError, nearest
 from launch.resources import CONFIGS, ROOT
 from launch.upstream.pin.checkout import find_checkout
 
-USAGE = "launch new NAME --data FILE [--model MODEL] [--columns KNOWN=YOURS,...] [--print]"
-HELP = f"""usage: {USAGE}
-
-examples:
-  launch new mine --data my_chats.jsonl
-  launch new mine --data 'chats/*.csv' --columns prompt=frage,completion=antwort
-  launch new pairs --data pairs.parquet --model qwen2_5_7b
-
-Reads the data and writes a commented stage file, stage/NAME.yaml, into LAUNCH_CONFIG_DIR or else ~/.config/launch.
-Pairs (chosen and rejected) make a DPO stage, everything else an SFT stage. A file that exists is never overwritten. The
-last line that it prints is the next command.
-
-arguments:
-  NAME       the stage's name: stage=NAME
-  --data     a file, a folder or a glob pattern (launch reads .jsonl, .json, .csv, .tsv, .parquet, compressed too)
-  --model    a model group (demo, llama3_1_8b, ...), a hub id or a folder; default: that of the Tulu 3 stage
-  --columns  names of your columns, where launch does not recognise them
-  --print    print the stage file, write nothing
-
-exit codes: 0 written; 2 the data can't be used, or the file exists
-"""
-
 
 def new(argv: list[str]) -> int:
     """Write a stage file for local data.
 
-    Raises UserError: usage, stage_exists, unreadable_columns, unknown_model, not_writable; those of `read_for_draft`.
+    Raises UserError: those of VerbParser.parse and `read_for_draft`; stage_exists, unreadable_columns, unknown_model,
+    not_writable.
     """
-    options = {"--data": True, "--model": True, "--columns": True, "--print": False}
-    arguments = parse_run_arguments("new", argv, options, USAGE)
-    given = arguments.options
-    if len(arguments.names) != 1 or not re.fullmatch(r"\w[\w.-]*", arguments.names[0]) or not given.get("--data"):
-        message = "'new' takes a name (letters, digits and . _ -) and --data FILE"
-        raise UserError(Problem("usage", message, "command line", USAGE))
-    name, prints = arguments.names[0], "--print" in given
-    path = _new_stage_file(name, prints)
-    data = read_for_draft(Path.cwd() / Path(str(given["--data"])).expanduser(), _parse_columns(given.get("--columns")))
-    model, is_group = _find_model(given.get("--model"))
+    parser = build_new_parser()
+    options = parser.parse(argv)
+    name: str = options.name
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        message = f"the name may have letters, digits and . _ -, got '{name}'"
+        raise UserError(Problem("usage", message, "command line", parser.usage))
+    path = _new_stage_file(name, options.print)
+    data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), _parse_columns(options.columns))
+    model, is_group = _find_model(options.model)
     text = draft_stage(data, model=model, is_group=is_group, trainer=_choose_trainer(data))
-    if prints:
+    if options.print:
         print(text, end="")
         return EXIT_DONE
     try:

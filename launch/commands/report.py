@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.commands.arguments import parse_run_arguments
+from launch.commands.run_parsers import build_report_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.comparison_page import comparison_tables
 from launch.execution.record.runs import resolve_run
@@ -16,41 +16,19 @@ from launch.execution.report.trials import read_trial, trial_kind
 from launch.slurm.run_status import find_job_folders
 from launch.terminal import printable
 
-USAGE = "launch report RUN... [--output FILE] [runs=DIR]"
-HELP = f"""usage: {USAGE}
-
-examples:
-  launch report gpu8-8fa3c2d1                             writes report.html in the run's folder
-  launch report sft/first sft/second --output both.html   both runs' curves in the same charts, and a table
-  launch report runs/sft/*                                every run of a stage, in ./report.html
-  launch report sft/rollout-gpu1-2-8                      the widths of a rollout; a bench and a tune likewise
-
-Write one HTML file that needs no network: how the run ended, its curves, phases, evidence, guards, plan and versions.
-A run writes it by itself at its end (report=false leaves it out); the verb renews it, also while the run is live.
-
-arguments:
-  RUN            STAGE/NAME, NAME, a prefix of either that only one run has, or its folder; or one rollout, bench, tune
-  --output FILE  the page; default: report.html in the run's folder, of several runs ./report.html
-  runs=DIR       the folder of the runs, if not ./runs
-"""
-
 
 def report(argv: list[str]) -> int:
     """Write the page of one run or of several. Raises UserError: unknown_run, ambiguous_run, no_record, unknown_option,
     usage, report_not_written."""
-    arguments = parse_run_arguments("report", argv, {"--output": True, "-o": True}, USAGE)
-    if not arguments.names:
-        raise UserError(Problem("usage", "'report' needs a run", "command line", USAGE))
-    folders = [_find_folder(name, arguments.runs) for name in arguments.names]
-    output = arguments.options.get("--output") or arguments.options.get("-o")
-    default = Path(FILE) if len(folders) > 1 else folders[0] / FILE
-    path = Path(output).expanduser() if output else default
-    page = _render(list(dict.fromkeys(folders)), arguments.runs)
+    options = build_report_parser().parse(argv)
+    folders = [_find_folder(name, options.runs) for name in options.names]
+    path: Path = options.output or (Path(FILE) if len(folders) > 1 else folders[0] / FILE)
+    page = _render(list(dict.fromkeys(folders)), options.runs)
     try:
         write_page(path, page)
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror or error}"
-        raise UserError(Problem("report_not_written", message, "--output" if output else None)) from None
+        raise UserError(Problem("report_not_written", message, "--output" if options.output else None)) from None
     print(printable(str(path)))
     return EXIT_DONE
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.commands.arguments import parse_run_arguments
+from launch.commands.run_parsers import build_status_parser
 from launch.errors import EXIT_DONE, UserError
 from launch.evaluation.record import describe_summary, read_summary
 from launch.execution.display.progress import format_duration
@@ -21,25 +21,6 @@ from launch.slurm.run_status import JobStatus, find_job_folders, list_job_status
 from launch.terminal import printable
 
 OVERDUE_HEARTBEAT = 3 * INTERVAL  # seconds without a heartbeat after which the table shows its age
-USAGE = "launch status [RUN ...] [runs=DIR] [--json]"
-HELP = f"""usage: {USAGE}
-
-examples:
-  launch status
-  launch status sft_25pct/gpu8-8fa3c2d1 --json | jq '.[].step'
-
-List runs and submitted jobs with their state, step, loss, tokens/s and time left; for a Slurm job also its id, the
-reason why it waits, its nodes and what is left of its time limit.
-
-arguments:
-  RUN        STAGE/NAME, NAME, a prefix of either that only one run has, or its folder; default: all runs
-  runs=DIR   the folder of the runs, if not ./runs
-  --json     print a list with one object per run
-
-states: running, done, failed, stopped (by the user), unfinished (its launcher ended without recording an outcome),
-        unreadable; for a job also pending, starting, requeued, submitted (Slurm was not queried or did not answer),
-        ended (before the run began)
-"""
 
 
 def status(argv: list[str]) -> int:
@@ -48,16 +29,16 @@ def status(argv: list[str]) -> int:
     Slurm is queried once, and only if a job was ever submitted from here; it is a warning when it does not answer.
     Raises UserError: unknown_run, ambiguous_run, unknown_option, usage.
     """
-    arguments = parse_run_arguments("status", argv, {"--json": False}, USAGE)
-    runs = arguments.runs
+    options = build_status_parser().parse(argv)
+    runs: Path = options.runs
     submitted = list(find_job_folders(runs))
-    folders = [resolve_run(name, runs, submitted) for name in arguments.names]
+    folders = [resolve_run(name, runs, submitted) for name in options.names]
     queue = query_queue(runs)
     if folders:
         statuses = [read_job_status(folder, runs, queue) for folder in folders]
     else:
         statuses = list_job_statuses(runs, queue)
-    if "--json" in arguments.options:
+    if options.json:
         objects = [{**status.as_json(), "evaluation": read_summary(status.run.path)} for status in statuses]
         print(json.dumps(objects, indent=2, ensure_ascii=False))
     elif not statuses:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launch.api.running import STOP_PATIENCE, Run
-from launch.commands.arguments import parse_run_arguments
+from launch.commands.run_parsers import build_stop_parser
 from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
 from launch.execution.record.lock import Holder, find_holder, lock_path, this_process
 from launch.execution.record.runs import resolve_run, run_name
@@ -17,21 +17,6 @@ from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import find_job_folder, find_job_folders
 from launch.slurm.slurm_cli import query_slurm
 
-USAGE = "launch stop RUN [runs=DIR]"
-HELP = f"""usage: {USAGE}
-
-examples:
-  launch stop gpu8-8fa3c2d1
-
-Stop a run from another terminal, as Ctrl-C does in its own: end all of its processes and wait until they are gone. A
-Slurm job is cancelled. What was trained since the last checkpoint is lost; the same command resumes the run from there.
-
-arguments:
-  RUN       STAGE/NAME, NAME, a prefix of either that only one run has, or its folder
-  runs=DIR  the folder of the runs, if not ./runs
-
-exit code: 0 when all of it has ended, 1 when some of it is left after 30 s (90 s for a job), 2 when it is not running
-"""
 _SLURM_PATIENCE = 90.0  # seconds; Slurm gives a job KillWait, often 30, before it kills it
 
 
@@ -40,11 +25,9 @@ def stop(argv: list[str]) -> int:
 
     Raises UserError: not_running, runs_elsewhere, scancel_refused, unknown_run, ambiguous_run, slurm_silent, usage.
     """
-    arguments = parse_run_arguments("stop", argv, {}, USAGE)
-    if len(arguments.names) != 1:
-        raise UserError(Problem("usage", "'stop' takes one run", "command line", USAGE))
-    runs = arguments.runs
-    folder = resolve_run(arguments.names[0], runs, list(find_job_folders(runs)))
+    options = build_stop_parser().parse(argv)
+    runs: Path = options.runs
+    folder = resolve_run(options.name, runs, list(find_job_folders(runs)))
     found = find_holder(lock_path(folder))
     holder = found[0] if found else None
     try:

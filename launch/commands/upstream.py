@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from launch.commands.tool_parsers import build_upstream_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
 from launch.host.interpreter import package_folders
 from launch.resources import ROOT
@@ -22,19 +23,10 @@ from launch.upstream.pin.lock import load_lock
 from launch.upstream.reader.tree import PackageTree
 from launch.upstream.trainers import OPEN_INSTRUCT
 
-_DESCRIPTION = """\
-examples:
-  launch upstream status
-  launch upstream diff origin/main
-  launch upstream bump 1a2b3c4d
-
-Show the pinned open-instruct commit, compare another commit with it, or move the pin.
-"""
-
 
 def upstream(args: list[str]) -> int:
     """Run `launch upstream` and return its exit code. Raises UserError."""
-    options = build_parser().parse_args(args)
+    options = _parse(args)
     checkout = find_checkout(options.upstream, os.environ, ROOT)
     if options.action == "status":
         return _status(checkout, options.json)
@@ -45,6 +37,20 @@ def upstream(args: list[str]) -> int:
     if options.action == "diff":
         return _diff(impact, options.json)
     return _bump(checkout, impact, packages, options.force)
+
+
+def _parse(args: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments, some of which only some actions take. Raises UserError: those of VerbParser.parse."""
+    parser = build_upstream_parser()
+    options = parser.parse(args)
+    action = options.action
+    if (options.commit is None) != (action == "status"):
+        verb = "takes no" if action == "status" else "needs a"
+        raise UserError(Problem("usage", f"'upstream {action}' {verb} COMMIT", "command line", parser.usage))
+    surplus = "--json" if options.json and action == "bump" else "--force" if options.force and action != "bump" else ""
+    if surplus:
+        raise UserError(Problem("unknown_option", f"'upstream {action}' has no option {surplus}", "command line"))
+    return options
 
 
 def _status(checkout: Checkout | None, as_json: bool) -> int:
@@ -155,29 +161,3 @@ def _bump(checkout: Checkout, impact: Impact, packages: Sequence[Path], force: b
         print(step)
     print("next: run the tests, then commit the gitlink and launch/upstream/data together")
     return EXIT_DONE
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="launch upstream",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--upstream", metavar="DIR", help="the open-instruct clone (default: the one that runs use)")
-    reading = argparse.ArgumentParser(add_help=False)
-    reading.add_argument("commit", metavar="COMMIT", help="a commit, branch or tag of the clone")
-    packages_help = "site-packages folders that the schemas need (olmo_core), besides this interpreter's"
-    reading.add_argument("--packages", metavar="DIR", type=Path, nargs="+", default=[], help=packages_help)
-    as_json = argparse.ArgumentParser(add_help=False)
-    as_json.add_argument("--json", action="store_true", help="print one object")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="status | diff | bump")
-    status_help = "show the pin, and whether the checkout and the gitlink match it"
-    actions.add_parser("status", parents=[common, as_json], help=status_help, allow_abbrev=False)
-    diff_help = "show what a commit changes for each trainer, and what would break in this project"
-    actions.add_parser("diff", parents=[common, reading, as_json], help=diff_help, allow_abbrev=False)
-    bump_help = "move the pin to a commit: gitlink, lock and ledger; refused if anything would break"
-    bump = actions.add_parser("bump", parents=[common, reading], help=bump_help, allow_abbrev=False)
-    bump.add_argument("--force", action="store_true", help="move it even if something would break")
-    return parser

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from launch.commands.arguments import VerbParser
 
 
 @dataclass(frozen=True)
@@ -18,11 +20,18 @@ class Verb:
     summary: str  # one line of `launch help`
     takes: str = ""  # its arguments in that line
     composes: bool = False  # it takes a CommandLine, from which Hydra composes a stage; else a list of arguments
-    parses_help: bool = False  # it has verbs of its own, and --help for each
     hidden: bool = False  # called by programs
 
     def module(self) -> ModuleType:
         return importlib.import_module(f"launch.commands.{self.name}")
+
+    def parser(self) -> VerbParser | None:
+        """Build the parser of its arguments, if it has `--options` of its own; the modules of parsers import little."""
+        from launch.commands import run_parsers, tool_parsers
+
+        name = f"build_{self.name}_parser"
+        build: Callable[[], VerbParser] | None = getattr(run_parsers, name, None) or getattr(tool_parsers, name, None)
+        return build() if build else None
 
     def function(self) -> Callable[[Any], int]:
         function: Callable[[Any], int] = getattr(self.module(), self.name)
@@ -58,7 +67,7 @@ GROUPS: tuple[tuple[Verb, ...], ...] = (
     (
         Verb("lint", "check existing scripts against the trainers that they start", "FILE..."),
         Verb("flags", "list a trainer's flags: type, default, choices, source line", "TRAINER [PATTERN]"),
-        Verb("upstream", "show, compare or move the pinned open-instruct", "status|diff|bump", parses_help=True),
+        Verb("upstream", "show, compare or move the pinned open-instruct", "status|diff|bump"),
         Verb("version", "print the versions of launch, open-instruct and the packages"),
         Verb("help", "explain a verb; `launch help keys` lists the keys and choices used most", "[VERB]"),
     ),
@@ -69,12 +78,9 @@ VISIBLE = tuple(name for name, verb in VERBS.items() if not verb.hidden)
 
 
 def help_text(verb: Verb) -> str:
-    """Return the help of a verb: the text `HELP` of its module, or what its parser prints."""
-    module = verb.module()
-    if hasattr(module, "HELP"):
-        return str(module.HELP)
-    parser: argparse.ArgumentParser = module.build_parser()
-    return parser.format_help()
+    """Return the help of a verb: what its parser prints, or else the text `HELP` of its module."""
+    parser = verb.parser()
+    return str(verb.module().HELP) if parser is None else parser.format_help()
 
 
 def overview() -> str:

@@ -8,29 +8,22 @@ import platform
 import sys
 
 from launch import __version__, resources
+from launch.commands.tool_parsers import build_version_parser
 from launch.errors import EXIT_DONE
 from launch.host.interpreter import installed_versions, package_folders
 from launch.upstream.pin.checkout import find_checkout
 from launch.upstream.pin.lock import load_lock
 
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "deepspeed", "liger-kernel", "flash-attn", "hydra-core")
-HELP = """usage: launch version [--json]
-
-examples:
-  launch --version
-  launch version --json | jq .packages.torch
-
-Prints the version of launch, the pinned commit of open-instruct and the checkout that would be used, and the packages
-of this interpreter. A run records those of the trainer's own interpreter in versions.json.
-"""
 
 
 def version(arguments: list[str]) -> int:
     """Print the versions as text, or with `--json` as an object."""
+    options = build_version_parser().parse(arguments)
     pin = load_lock().pin
     checkout = find_checkout(None, os.environ, resources.ROOT)
     packages = installed_versions(package_folders(sys.executable), PACKAGES)
-    if "--json" in arguments:
+    if options.json:
         content = {
             "schema_version": 1,
             "launch": __version__,

@@ -125,7 +125,7 @@ def test_the_log_of_a_rank(runs: Path, capfdbinary: pytest.CaptureFixture[bytes]
     assert logs(["gpu8", "--rank", "10"]) == 0
     assert capfdbinary.readouterr().out == b"hello from the second node\n"
     assert refusal(["gpu8", "--rank=3"]) == ("no_such_rank", "its ranks: 0, 10")
-    assert refusal(["gpu8", "--rank=x"])[0] == "usage"
+    assert refusal(["gpu8", "--rank=x"])[0] == "bad_value"
 
 
 @pytest.mark.parametrize("several", ["rollout-1", "bench-1", "tune-1"])

@@ -124,7 +124,7 @@ def template(node: ast.expr, function: ast.FunctionDef, line: int) -> str:
 def test_the_page_is_current(
     name: str, render: Callable[[], str], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "110")  # argparse wraps at it
+    monkeypatch.setenv("COLUMNS", "120")  # help is wrapped at it
     page = REFERENCE / name
     now = render()
     if request.config.getoption("--update-golden"):
@@ -136,7 +136,7 @@ def test_the_page_is_current(
 
 @pytest.mark.parametrize("name", VISIBLE)
 def test_the_help_of_a_verb_begins_with_examples_and_is_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "110")
+    monkeypatch.setenv("COLUMNS", "120")
     lines = help_text(VERBS[name]).splitlines()
     assert lines[0].startswith("usage: launch ") and name in lines[0]
     assert "examples:" in lines[:6], "examples come first"
