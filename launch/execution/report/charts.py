@@ -1,17 +1,18 @@
-"""Charts of curves over the steps, drawn as SVG; `page.js` redraws them when a person zooms or hides a curve."""
+"""Charts of curves over the steps: what each shows. uPlot draws them in the page, from their JSON."""
 
 from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launch.execution.report.curves import Metrics, Point
 from launch.terminal import printable
 
-SIZE = 1000  # width and height of the drawing's own coordinates; CSS stretches it
 COLOURS = 6  # of page.css; curves beyond them repeat the colours with another dash
+_TABLE_STEPS = 6
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,22 @@ class Line:
     def last(self) -> Point | None:
         return self.points[-1] if self.points else None
 
+    def describe_at(self, step: int) -> str:
+        """Return the value at `step`, or the one before it with its own step; "" outside of the curve."""
+        index = bisect_right(self.points, step, key=lambda point: point[0]) - 1
+        if index < 0 or step > self.points[-1][0]:
+            return ""
+        own, value = self.points[index]
+        return format_value(value) + ("" if own == step else f" (step {own:,})")
+
+    def describe_extremes(self) -> tuple[str, str]:
+        """Return the lowest and the highest value with their steps."""
+        finite = [(value, step) for step, value in self.points if math.isfinite(value)]
+        if not finite:
+            return "", ""
+        low, high = min(finite), max(finite, key=lambda pair: pair[0])
+        return f"{format_value(low[0])} (step {low[1]:,})", f"{format_value(high[0])} (step {high[1]:,})"
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -39,27 +56,6 @@ class Chart:
     lines: Sequence[Line]
     steps: tuple[int, int]  # of the horizontal axis, the same for all charts of a page
 
-    @property
-    def values(self) -> tuple[float, float]:
-        """The range of the vertical axis."""
-        finite = [value for line in self.lines for _, value in line.points if math.isfinite(value)]
-        return pad_range(min(finite), max(finite)) if finite else (0.0, 1.0)
-
-    def paths(self) -> list[str]:
-        """The SVG path of each curve; a value that is not finite interrupts it."""
-        return [draw_path(line.points, self.steps, self.values) for line in self.lines]
-
-    def x_ticks(self) -> list[tuple[str, float]]:
-        """Labels and their positions in percent from the left."""
-        first, last = self.steps
-        ticks = [tick for tick in nice_ticks(first, last, 5) if tick == int(tick)]
-        return [(f"{int(tick):,}", 100 * (tick - first) / max(1, last - first)) for tick in ticks]
-
-    def y_ticks(self) -> list[tuple[str, float]]:
-        """Labels and their positions in percent from the top."""
-        low, high = self.values
-        return [(format_value(tick), 100 * (high - tick) / (high - low)) for tick in nice_ticks(low, high, 4)]
-
     def as_json(self) -> dict[str, object]:
         """Return what page.js reads: the points, a value that is not finite as text."""
         return {
@@ -68,12 +64,24 @@ class Chart:
             "lines": [
                 {
                     "label": line.label,
+                    "colour": line.colour,
+                    "dash": line.dash,
                     "steps": [step for step, _ in line.points],
                     "values": [round_value(value) for _, value in line.points],
                 }
                 for line in self.lines
             ],
         }
+
+    def table(self) -> list[list[str]]:
+        """Return each curve's values at a few steps, its lowest and its highest, below a head: the chart as text."""
+        steps = sorted({step for line in self.lines for step, _ in line.points})
+        last = len(steps) - 1
+        shown = sorted({steps[last * index // (_TABLE_STEPS - 1)] for index in range(_TABLE_STEPS)})
+        rows = [
+            [line.label, *(line.describe_at(step) for step in shown), *line.describe_extremes()] for line in self.lines
+        ]
+        return [["curve", *(f"step {step:,}" for step in shown), "lowest", "highest"], *rows]
 
 
 @dataclass(frozen=True)
@@ -154,39 +162,6 @@ def _ends(metrics: Metrics) -> list[int]:
     """The first and the last step of every curve."""
     points = [curve.points() for curve in metrics.curves.values()]
     return [step for curve in points if curve for step in (curve[0][0], curve[-1][0])]
-
-
-def pad_range(low: float, high: float) -> tuple[float, float]:
-    """Widen a range a little, and one without width so that it has some."""
-    margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
-    if not math.isfinite(margin):
-        return low / 2, high / 2
-    return low - margin, high + margin
-
-
-def nice_ticks(low: float, high: float, count: int) -> list[float]:
-    """Return about `count` round numbers between `low` and `high`."""
-    span = high - low
-    if not (math.isfinite(span) and span > 0):
-        return [low]
-    power = 10.0 ** math.floor(math.log10(span / count))
-    spacing = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= count)
-    first = math.ceil(low / spacing)
-    return [index * spacing for index in range(first, first + count + 2) if index * spacing <= high]
-
-
-def draw_path(points: Sequence[Point], steps: tuple[int, int], values: tuple[float, float]) -> str:
-    """Return the path of a curve; a single point is a line without length, which a round cap shows as a dot."""
-    (first, last), (low, high) = steps, values
-    parts, is_drawing = [], False
-    for step, value in points:
-        if not math.isfinite(value):
-            is_drawing = False
-            continue
-        x, y = SIZE * (step - first) / max(1, last - first), SIZE * (high - value) / (high - low)
-        parts.append(f"{'L' if is_drawing else 'M'}{x:.1f} {y:.1f}" + ("" if is_drawing else "h0"))
-        is_drawing = True
-    return "".join(parts)
 
 
 def round_value(value: float) -> float | str:

@@ -1,12 +1,19 @@
-// Charts: values at the pointer or the arrow keys, zoom of all charts at once, curves that hide. Times in the reader's zone.
+// Charts by uPlot: values at the pointer or the arrow keys, zoom of all charts at once, curves that hide. Times in the
+// reader's zone.
 "use strict";
 (() => {
-  const charts = JSON.parse(document.getElementById("data").textContent);
+  const data = JSON.parse(document.getElementById("data").textContent);
   const figures = [...document.querySelectorAll(".chart")];
-  const full = charts.length ? charts[0].steps : [0, 1];
-  let range = full;
+  const plots = [];
+  const [first, last] = data.length ? data[0].steps : [0, 1];
+  const full = first < last ? [first, last] : [first - 1, last + 1];
+  const dashes = [[], [7, 4], [2, 4], [9, 4, 2, 4]];
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const font = "11px " + getComputedStyle(document.body).fontFamily;
+  const wholeNumbers = [...Array(15).keys()].flatMap((power) => [1, 2, 5].map((factor) => factor * 10 ** power));
 
   const finite = (value) => typeof value === "number";
+  const count = (step) => step.toLocaleString("en");
   const format = (value) => {
     if (!finite(value)) return value;
     const size = Math.abs(value);
@@ -14,157 +21,169 @@
     return value.toLocaleString("en", { maximumSignificantDigits: 7 });
   };
 
-  function niceTicks(low, high, count) {
-    const power = 10 ** Math.floor(Math.log10((high - low) / count));
-    const spacing = [1, 2, 5, 10].map((factor) => factor * power).find((each) => (high - low) / each <= count);
-    const ticks = [];
-    for (let index = Math.ceil(low / spacing); index * spacing <= high; index += 1) ticks.push(index * spacing);
-    return ticks;
+  // the position of a curve's value that is nearest to a position; in joined data undefined is a step without a value
+  function nearest(values, at) {
+    for (let away = 0; away < values.length; away += 1) {
+      if (values[at - away] !== undefined) return at - away;
+      if (values[at + away] !== undefined) return at + away;
+    }
+    return at;
   }
 
-  // the indexes of the first and the last point in the zoomed range, and one more at each side
-  function bounds(line) {
-    let first = line.steps.findIndex((step) => step >= range[0]);
-    if (first < 0) first = line.steps.length;
-    let last = first;
-    while (last < line.steps.length && line.steps[last] <= range[1]) last += 1;
-    return [Math.max(0, first - 1), Math.min(line.steps.length, last + 1)];
-  }
-
-  function redraw(figure, chart) {
-    const shown = chart.lines.filter((line) => !line.hidden);
-    const values = shown.flatMap((line) =>
-      line.values.filter((value, index) => finite(value) && line.steps[index] >= range[0] && line.steps[index] <= range[1]));
-    let low = values.reduce((a, b) => Math.min(a, b), Infinity);
-    let high = values.reduce((a, b) => Math.max(a, b), -Infinity);
-    if (!values.length) [low, high] = [0, 1];
+  function valueRange(low, high) {
+    if (low === null) return [0, 1];
     const margin = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
-    [low, high] = [low - margin, high + margin];
-    const x = (step) => (1000 * (step - range[0])) / Math.max(1, range[1] - range[0]);
-    const y = (value) => (1000 * (high - value)) / (high - low);
-    const paths = figure.querySelectorAll(".area .line");
-    chart.lines.forEach((line, index) => {
-      const [first, last] = bounds(line);
-      let path = "", drawing = false;
-      for (let i = first; i < last && !line.hidden; i += 1) {
-        if (finite(line.values[i])) {
-          path += `${drawing ? "L" : "M"}${x(line.steps[i]).toFixed(2)} ${y(line.values[i]).toFixed(2)}${drawing ? "" : "h0"}`;
-        }
-        drawing = finite(line.values[i]);
-      }
-      paths[index].setAttribute("d", path);
-    });
-    const label = (text, side, percent) => {
-      const span = document.createElement("span");
-      span.textContent = text;
-      span.style[side] = `${percent}%`;
-      return span;
-    };
-    const ticks = niceTicks(low, high, 4);
-    const short = (value) => format(Number(value.toPrecision(4)));
-    figure.querySelector(".y").replaceChildren(...ticks.map((tick) => label(short(tick), "top", y(tick) / 10)));
-    figure.querySelector(".grid").innerHTML = ticks.map((tick) => `<path d="M0 ${y(tick).toFixed(1)}H1000"/>`).join("");
-    const steps = niceTicks(range[0], range[1], 5).filter(Number.isInteger);
-    figure.querySelector(".x").replaceChildren(...steps.map((step) => label(step.toLocaleString("en"), "left", x(step) / 10)));
-    figure.querySelector(".reset").hidden = range === full;
+    return Number.isFinite(margin) ? [low - margin, high + margin] : [low / 2, high / 2];
   }
 
   function zoom(from, to) {
     const width = Math.max(1, Math.round(to) - Math.round(from));
     const start = Math.max(full[0], Math.min(Math.round(from), full[1] - width));
-    range = width >= full[1] - full[0] ? full : [start, start + width];
-    figures.forEach((figure, index) => redraw(figure, charts[index]));
+    const isFull = width >= full[1] - full[0];
+    const [min, max] = isFull ? full : [start, start + width];
+    figures.forEach((figure, index) => {
+      plots[index].setScale("x", { min, max });
+      const reset = figure.querySelector(".reset");
+      reset.hidden = isFull;
+      reset.textContent = `steps ${count(min)} to ${count(max)}: show all`;
+    });
   }
 
-  // the last point at or before a step: the value that holds there
-  function nearest(line, step) {
-    let low = 0, high = line.steps.length - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (line.steps[middle] <= step) low = middle; else high = middle - 1;
-    }
-    return low + 1 < line.steps.length && line.steps[low + 1] - step < step - line.steps[low] ? low + 1 : low;
-  }
-
-  function point(figure, chart, step) {
-    const shown = chart.lines.filter((line) => !line.hidden && line.steps.length);
+  function show(figure, chart, plot) {
+    const { left, idx } = plot.cursor;
+    if (left < 0 || idx === null) return; // the pointer has left: what it read stays
+    const shown = chart.lines.flatMap((line, index) => (plot.series[index + 1].show && line.steps.length
+      ? [{ line, step: plot.data[0][plot.cursor.idxs[index + 1]] }] : []));
     if (!shown.length) return;
-    const at = shown.map((line) => nearest(line, step));
-    const steps = shown.map((line, index) => line.steps[at[index]]);
-    chart.step = steps.reduce((a, b) => (Math.abs(b - step) < Math.abs(a - step) ? b : a));
-    const cursor = figure.querySelector(".cursor");
-    cursor.hidden = false;
-    cursor.style.left = `${(100 * (chart.step - range[0])) / Math.max(1, range[1] - range[0])}%`;
+    const away = ({ step }) => Math.abs(step - plot.posToVal(left, "x"));
+    chart.step = shown.reduce((a, b) => (away(b) < away(a) ? b : a)).step;
     const unit = chart.unit ? ` ${chart.unit.split(" ")[0]}` : "";
-    const parts = shown.map((line, index) => {
-      const own = steps[index] === chart.step ? "" : ` (step ${steps[index].toLocaleString("en")})`;
-      return `${line.label} ${format(line.values[at[index]])}${unit}${own}`;
+    const parts = shown.map(({ line, step }) => {
+      const own = step === chart.step ? "" : ` (step ${count(step)})`;
+      return `${line.label} ${format(line.values[line.steps.indexOf(step)])}${unit}${own}`;
     });
-    figure.querySelector(".readout").textContent = `step ${chart.step.toLocaleString("en")}: ${parts.join(", ")}`;
+    figure.querySelector(".readout").textContent = `step ${count(chart.step)}: ${parts.join(", ")}`;
   }
 
-  figures.forEach((figure, index) => {
-    const chart = charts[index], area = figure.querySelector(".area"), selection = figure.querySelector(".selection");
-    let from = null;
-    const stepAt = (event) => {
-      const box = area.getBoundingClientRect();
-      const share = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
-      return range[0] + share * (range[1] - range[0]);
-    };
-    const place = (step) => (100 * (step - range[0])) / Math.max(1, range[1] - range[0]);
-    area.addEventListener("pointerdown", (event) => {
-      if (event.button) return;
-      from = stepAt(event);
-      area.setPointerCapture(event.pointerId);
+  function draw(figure, chart) {
+    const host = figure.querySelector(".plot");
+    const joined = uPlot.join(chart.lines.map((line) => [line.steps, line.values.map((value) => finite(value) ? value : null)]));
+    const isAlone = (values, at) => finite(values[at]) && !finite(values[at - 1]) && !finite(values[at + 1]);
+    const series = chart.lines.map((line) => {
+      const stroke = () => colour(`--c${line.colour}`);
+      const alone = line.steps.filter((_, at) => isAlone(line.values, at)).map((step) => joined[0].indexOf(step));
+      return {
+        stroke,
+        width: 1.7,
+        dash: dashes[line.dash],
+        points: {
+          size: 5,
+          fill: stroke,
+          show: (plot) => {
+            const { min, max } = plot.scales.x;
+            return line.steps.filter((step) => step >= min && step <= max).length < plot.over.clientWidth / 12;
+          },
+          filter: (plot, _, isShown) => (isShown ? null : alone), // between two gaps there is no line to see
+        },
+      };
     });
-    area.addEventListener("pointermove", (event) => {
-      const step = stepAt(event);
-      point(figure, chart, step);
-      if (from === null) return;
-      selection.hidden = false;
-      selection.style.left = `${place(Math.min(from, step))}%`;
-      selection.style.width = `${Math.abs(place(step) - place(from))}%`;
-    });
-    const release = (event) => {
-      const begin = from;
-      from = null;
-      selection.hidden = true;
-      if (begin === null || event.type === "pointercancel") return;
-      const end = stepAt(event);
-      if (Math.abs(place(end) - place(begin)) > 2) zoom(Math.min(begin, end), Math.max(begin, end));
-    };
-    area.addEventListener("pointerup", release);
-    area.addEventListener("pointercancel", release);
-    area.addEventListener("pointerleave", () => { figure.querySelector(".cursor").hidden = true; });
-    area.addEventListener("dblclick", () => zoom(...full));
+    const axis = (options) => ({ font, stroke: () => colour("--soft"), ticks: { show: false }, ...options });
+    const grid = { stroke: () => colour("--edge"), width: 1 };
+    const plot = new uPlot({
+      width: host.clientWidth,
+      height: 210,
+      padding: [8, 12, 0, 0],
+      legend: { show: false },
+      scales: { x: { time: false }, y: { range: (_, low, high) => valueRange(low, high) } },
+      axes: [
+        axis({ size: 26, gap: 6, grid: { show: false }, incrs: wholeNumbers, values: (_, steps) => steps.map(count) }),
+        axis({ size: 62, gap: 6, grid, values: (_, ticks) => ticks.map((tick) => format(Number(tick.toPrecision(4)))) }),
+      ],
+      series: [{}, ...series],
+      cursor: {
+        y: false,
+        points: { size: 7 },
+        drag: { setScale: false },
+        sync: { key: "steps", scales: ["x", null], filters: { pub: (type) => type === "mousemove" || type === "mouseleave" } },
+        bind: { dblclick: () => () => zoom(...full) },
+        dataIdx: (u, index, at) => nearest(u.data[index], at),
+      },
+      hooks: {
+        setCursor: [(u) => show(figure, chart, u)],
+        setSelect: [(u) => {
+          const { left, width } = u.select;
+          u.setSelect({ left: 0, width: 0, height: 0 }, false);
+          if (width > 5) zoom(u.posToVal(left, "x"), u.posToVal(left + width, "x"));
+        }],
+      },
+    }, joined, host);
+    figure.uPlot = plot; // for scripts
+    return plot;
+  }
+
+  function listen(figure, chart, plot) {
+    const readout = figure.querySelector(".readout");
     figure.querySelector(".reset").addEventListener("click", () => { zoom(...full); figure.focus(); });
     figure.querySelectorAll(".legend button").forEach((button, line) => {
       button.addEventListener("click", () => {
-        chart.lines[line].hidden = !chart.lines[line].hidden;
-        button.setAttribute("aria-pressed", String(!chart.lines[line].hidden));
-        redraw(figure, chart);
+        const isShown = !plot.series[line + 1].show;
+        plot.setSeries(line + 1, { show: isShown });
+        button.setAttribute("aria-pressed", String(isShown));
       });
     });
+    figure.addEventListener("focus", () => readout.setAttribute("aria-live", "polite"));
+    figure.addEventListener("blur", () => readout.removeAttribute("aria-live"));
     figure.addEventListener("keydown", (event) => {
       if (event.target !== figure || event.ctrlKey || event.metaKey || event.altKey) return;
-      const line = chart.lines.find((each) => !each.hidden && each.steps.length);
-      const width = range[1] - range[0];
-      const middle = chart.step ?? (range[0] + range[1]) / 2;
-      const at = line ? nearest(line, chart.step ?? range[0]) : 0;
+      const { min, max } = plot.scales.x;
+      const hasValue = (at) => plot.series.some((each, index) => index && each.show && plot.data[index][at] !== undefined);
+      const steps = plot.data[0].filter((step, at) => step >= min && step <= max && hasValue(at));
+      if (!steps.length) return;
+      const at = steps.indexOf(chart.step);
+      const moveTo = (step) => plot.setCursor({ left: plot.valToPos(step, "x"), top: 0 });
+      const moveBy = (count) => moveTo(steps[Math.max(0, Math.min(steps.length - 1, at + count))]);
+      const zoomBy = (factor) => {
+        const middle = at < 0 ? (min + max) / 2 : steps[at], half = factor * (max - min) / 2;
+        zoom(middle - half, middle + half);
+        if (at >= 0) queueMicrotask(() => moveTo(middle)); // after uPlot has set the new scale
+      };
       const actions = {
-        ArrowLeft: () => point(figure, chart, line.steps[Math.max(0, chart.step === undefined ? 0 : at - 1)]),
-        ArrowRight: () => point(figure, chart, line.steps[Math.min(line.steps.length - 1, chart.step === undefined ? 0 : at + 1)]),
-        Home: () => point(figure, chart, range[0]),
-        End: () => point(figure, chart, range[1]),
-        "+": () => zoom(middle - width / 4, middle + width / 4),
-        "-": () => zoom(middle - width, middle + width),
+        ArrowLeft: () => moveBy(-1),
+        ArrowRight: () => moveBy(1),
+        Home: () => moveTo(steps[0]),
+        End: () => moveTo(steps[steps.length - 1]),
+        "+": () => zoomBy(0.5),
+        "-": () => zoomBy(2),
         Escape: () => zoom(...full),
       };
-      if (!line || !(event.key in actions)) return;
+      if (!(event.key in actions)) return;
       event.preventDefault();
       actions[event.key]();
     });
-  });
+    // uPlot listens to a mouse; a finger that moves sideways is one
+    const mouse = { pointerdown: "mousedown", pointermove: "mousemove", pointerup: "mouseup" };
+    for (const [type, name] of Object.entries(mouse)) {
+      plot.over.addEventListener(type, (event) => {
+        if (event.pointerType !== "touch") return;
+        if (type === "pointerdown") plot.over.dispatchEvent(new MouseEvent("mouseenter"));
+        const { clientX, clientY } = event;
+        plot.over.dispatchEvent(new MouseEvent(name, { bubbles: true, clientX, clientY }));
+      });
+    }
+  }
+
+  if (figures.length && window.uPlot) {
+    figures.forEach((figure, index) => plots.push(draw(figure, data[index])));
+    figures.forEach((figure, index) => listen(figure, data[index], plots[index]));
+    zoom(...full);
+    const resize = () => figures.forEach((figure, index) => {
+      plots[index].setSize({ width: figure.querySelector(".plot").clientWidth, height: plots[index].height });
+    });
+    new ResizeObserver(resize).observe(document.querySelector(".charts"));
+    for (const media of ["(prefers-color-scheme: dark)", "print"]) {
+      matchMedia(media).addEventListener("change", resize); // draws them again, in the colours of now
+    }
+  }
 
   for (const time of document.querySelectorAll("time")) {
     const date = new Date(time.dateTime);

@@ -12,6 +12,7 @@ from typing import Any
 
 from launch.execution.report.charts import build_charts, format_value
 from launch.execution.report.evaluation import read_evaluation
+from launch.execution.report.library import MISSING, find_library
 from launch.execution.report.plan_tables import flag_rows, git_rows, guard_rows, version_figures
 from launch.execution.report.reading import mapping
 from launch.execution.report.run import RunRecord
@@ -88,16 +89,23 @@ def _sections(label: str, run: RunRecord) -> dict[str, Any]:
 
 
 def _frame(title: str) -> dict[str, Any]:
-    """Return what every page has: its head, its style and its script, with the policy that allows nothing else."""
-    script = (_FOLDER / "page.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    """Return what every page has: its head, its style and its scripts, with the policy that allows nothing else."""
+    script, library = (_FOLDER / "page.js").read_text(encoding="utf-8"), find_library()
+    allowed = " ".join(_digest(source) for source in (script, *([library.script] if library else [])))
     return {
         "title": title,
+        "library": library,
+        "library_missing": MISSING,
         "style": (_FOLDER / "page.css").read_text(encoding="utf-8"),
         "script": script,
-        "policy": f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+        "policy": f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}",
         "written": time.time(),
     }
+
+
+def _digest(script: str) -> str:
+    """Return a script as the source of a content security policy."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
 def write_page(path: Path, page: str) -> None:

@@ -24,7 +24,7 @@ class Browser:
         size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": [scheme]})
         self.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": zone})
 
     def open(self, page: Path) -> None:
@@ -33,7 +33,7 @@ class Browser:
         self.check_silent()
 
     def check_silent(self) -> None:
-        assert self.driver.get_log("browser") == []
+        assert [entry["message"] for entry in self.driver.get_log("browser")] == []
         assert self.run("return performance.getEntriesByType('resource').map(entry => entry.name)") == []
 
     def run(self, script: str, *arguments: object) -> Any:

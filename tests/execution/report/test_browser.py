@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def move_to(browser: Browser, chart: Any, share: float) -> None:
     """Point at a share of the drawing's width."""
-    area = chart.find_element("css selector", ".area")
+    area = chart.find_element("css selector", ".u-over")
     browser.run("arguments[0].scrollIntoView({block: 'center'})", area)
     box = browser.run("const b = arguments[0].getBoundingClientRect(); return [b.left, b.top, b.width, b.height]", area)
     point = {"x": box[0] + share * box[2], "y": box[1] + box[3] / 2}
@@ -79,8 +81,36 @@ def readout(chart: Any) -> tuple[int, dict[str, float]]:
     """The step and the values below a chart."""
     text = chart.find_element("css selector", ".readout").text
     step, _, values = text.removeprefix("step ").partition(": ")
-    named = re.findall(r"([^,]+?) (-?[\d.,]*\d(?:e-?\d+)?)(?: [^,]*)?(?:, |$)", values)
+    named = re.findall(r"([^,]+?) (-?[\d.,]*\d(?:e[+-]?\d+)?)(?: [^,]*)?(?:, |$)", values)
     return int(step.replace(",", "")), {name: float(value.replace(",", "")) for name, value in named}
+
+
+def scale(browser: Browser, chart: Any, name: str) -> list[float]:
+    """The ends of a chart's axis: x or y."""
+    ends: list[float] = browser.run(
+        "const s = arguments[0].uPlot.scales[arguments[1]]; return [s.min, s.max]", chart, name
+    )
+    return ends
+
+
+def count_pixels(browser: Browser, chart: Any, line: int) -> int:
+    """How many pixels of a chart have the colour of a curve."""
+    return int(browser.run(PIXELS, chart, line))
+
+
+PIXELS = """
+const [chart, line] = arguments, drawn = chart.querySelector("canvas"), canvas = document.createElement("canvas");
+Object.assign(canvas, {width: drawn.width, height: drawn.height});
+const context = canvas.getContext("2d", {willReadFrequently: true});
+context.drawImage(drawn, 0, 0);
+const wanted = getComputedStyle(chart.querySelectorAll(".legend path")[line]).stroke.match(/\\d+/g).map(Number);
+const pixels = context.getImageData(0, 0, canvas.width, canvas.height).data;
+let count = 0;
+for (let at = 0; at < pixels.length; at += 4) {
+  if (pixels[at + 3] > 200 && wanted.every((value, i) => Math.abs(pixels[at + i] - value) < 8)) count += 1;
+}
+return count;
+"""
 
 
 def press(browser: Browser, element: Any, *keys: str) -> None:
@@ -93,6 +123,14 @@ def press(browser: Browser, element: Any, *keys: str) -> None:
 def recorded(page: Path, run: str) -> dict[int, dict[str, Any]]:
     lines = (page.parent / run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return {entry["step"]: entry for entry in map(json.loads, lines)}
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until a chart is drawn again, which it is a moment after it changes."""
+    until = time.monotonic() + 5
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert condition()
 
 
 @pytest.mark.parametrize("name", ["dpo", "stopped", "killed", "hostile", "several", "rollout", "bench"])
@@ -123,7 +161,7 @@ const background = (element) => {
   }
   return [255, 255, 255];
 };
-return Math.min(...[...document.querySelectorAll("h1, h2, p, dt, dd, small, td, th, button, .chip, .value, .y span")]
+return Math.min(...[...document.querySelectorAll("h1, h2, p, dt, dd, small, td, th, button, .chip, .value")]
   .filter((e) => e.textContent.trim() && e.getAttribute("aria-pressed") !== "false" && !e.classList.contains("brand"))
   .map((e) => [light(parse(getComputedStyle(e).color)), light(background(e))])
   .map(([a, b]) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)));
@@ -158,18 +196,18 @@ def test_the_keyboard_reads_zooms_and_hides(browser: Browser, pages: dict[str, P
     press(browser, chart, "ARROW_LEFT", "ARROW_LEFT")
     assert readout(chart)[0] == 118
     press(browser, chart, "+", "+")
-    labels = [int(span.text) for span in chart.find_elements("css selector", ".x span")]
-    assert 90 <= min(labels) <= max(labels) <= 120
-    assert chart.find_element("css selector", ".reset").is_displayed()
+    assert scale(browser, chart, "x") == [90, 120]
+    assert chart.find_element("css selector", ".reset").text == "steps 90 to 120: show all"
     press(browser, chart, "ESCAPE")
     assert not chart.find_element("css selector", ".reset").is_displayed()
     button = chart.find_elements("css selector", ".legend button")[0]
+    before = [count_pixels(browser, chart, line) for line in (0, 1)]
+    assert min(before) > 100
     press(browser, button, "SPACE")
     assert button.get_attribute("aria-pressed") == "false"
-    assert [bool(path.get_attribute("d")) for path in chart.find_elements("css selector", ".area .line")] == [
-        False,
-        True,
-    ]
+    assert scale(browser, chart, "y")[1] < 0.1  # of the curve that is left, which is below 0
+    wait_for(lambda: count_pixels(browser, chart, 0) == 0)
+    assert count_pixels(browser, chart, 1) > 100
     press(browser, chart, "HOME")
     assert readout(chart) == (1, {"rewards/rejected": pytest.approx(steps[1]["rewards/rejected"])})
     browser.check_silent()
@@ -193,18 +231,19 @@ def test_dragging_zooms_every_chart_and_the_axis_fits_what_is_left(browser: Brow
 
     browser.open(pages["dpo"])
     chart = browser.chart("Loss")
-    before = chart.find_element("css selector", ".y").text
-    area = chart.find_element("css selector", ".area")
+    before = scale(browser, chart, "y")
+    area = chart.find_element("css selector", ".u-over")
     width = area.size["width"]
     drag = ActionChains(browser.driver).move_to_element_with_offset(area, round(-0.4 * width), 0).click_and_hold()
     drag.move_by_offset(round(0.25 * width), 0).release().perform()
     for each in browser.find_all(".chart"):
-        labels = [int(span.text) for span in each.find_elements("css selector", ".x span")]
-        assert labels
-        assert 10 <= min(labels) <= max(labels) <= 45
-    assert chart.find_element("css selector", ".y").text != before  # the spike at step 77 is out of sight
+        first, last = scale(browser, each, "x")
+        assert first == pytest.approx(1 + 0.1 * 119, abs=2)
+        assert last == pytest.approx(1 + 0.35 * 119, abs=2)
+        assert each.find_element("css selector", ".reset").text == f"steps {first} to {last}: show all"
+    assert scale(browser, chart, "y")[1] < 1  # the spike at step 77 is out of sight
     ActionChains(browser.driver).double_click(area).perform()
-    assert chart.find_element("css selector", ".y").text == before
+    assert scale(browser, chart, "y") == before
     browser.check_silent()
 
 
@@ -254,6 +293,87 @@ def test_a_long_run_opens_at_once(browser: Browser, tmp_path: Path) -> None:
     browser.open(page)
     chart = browser.chart("Loss")
     move_to(browser, chart, 12_344 / 19_999)
+    press(browser, chart, "+", "+", "+", "+", "+")
+    first, last = scale(browser, chart, "x")
+    move_to(browser, chart, (12_345 - first) / (last - first))
+    assert last - first < 1000
     steps = browser.run("return JSON.parse(document.getElementById('data').textContent)[0].lines[0].steps")
     assert 12_345 in steps
     assert readout(chart) == (12_345, {"training": 99.5})
+
+
+def test_a_finger_zooms_and_a_tap_reads(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.show(PHONE)
+    browser.open(pages["dpo"])
+    chart = browser.chart("Loss")
+    over = chart.find_element("css selector", ".u-over")
+    browser.run("arguments[0].scrollIntoView({block: 'center'})", over)
+    left, top, width = browser.run(
+        "const b = arguments[0].getBoundingClientRect(); return [b.left, b.top, b.width]", over
+    )
+
+    def touch(kind: str, *shares: float) -> None:
+        points = [{"x": left + share * width, "y": top + 40} for share in shares]
+        browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    browser.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    try:
+        touch("touchStart", 0.2)
+        for step in range(1, 6):
+            touch("touchMove", 0.2 + 0.06 * step)
+        wait_for(lambda: abs(readout(chart)[0] - (1 + 0.5 * 119)) < 2)
+        touch("touchEnd")
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
+    assert scale(browser, chart, "x") == [pytest.approx(1 + share * 119, abs=2) for share in (0.2, 0.5)]
+    browser.check_silent()
+
+
+def test_the_colours_follow_the_theme_and_paper_is_light(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["dpo"])
+    chart = browser.chart("Rewards")
+    assert count_pixels(browser, chart, 0) > 100
+    dark = {"name": "prefers-color-scheme", "value": "dark"}
+    for media in ("", "print"):
+        light = browser.run("return getComputedStyle(document.documentElement).getPropertyValue('--c0')")
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": [dark]})
+        wait_for(lambda: count_pixels(browser, chart, 0) > 100)
+        assert browser.run("return getComputedStyle(document.documentElement).getPropertyValue('--c0')") != light
+
+
+def test_the_table_of_a_chart_has_its_values(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["dpo"])
+    chart = browser.chart("Loss")
+    steps = recorded(pages["dpo"], "demo_dpo/first")
+    chart.find_element("css selector", ".values summary").click()
+    heads = [cell.text for cell in chart.find_elements("css selector", ".values thead th")]
+    cells = [cell.text for cell in chart.find_elements("css selector", ".values tbody td")]
+    assert heads == ["curve", "step 1", "step 24", "step 48", "step 72", "step 96", "step 120", "lowest", "highest"]
+    for head, cell in zip(heads[1:7], cells[:6], strict=True):
+        assert float(cell) == pytest.approx(steps[int(head.removeprefix("step "))]["loss"], abs=1e-4)
+    assert cells[7] == f"{steps[77]['loss']:.4g} (step 77)"
+
+
+HUGE = {"1e308": [1e308, -1e308, 1e308], "equal": [3.0] * 4, "tiny": [1e-300, 3e-300], "one": [2.0]}
+
+
+@pytest.mark.parametrize("values", HUGE.values(), ids=HUGE)
+def test_every_range_of_values_is_drawn(values: list[float], browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    run = read_run(write_run(tmp_path / "demo" / "x", [{"loss": value} for value in values]))
+    page.write_text(render_runs([run]), encoding="utf-8")
+    browser.open(page)
+    chart = browser.chart("Loss")
+    press(browser, chart, "END", "+", "HOME", "-", "ESCAPE", "END")
+    assert readout(chart) == (len(values), {"training": values[-1]})
+    assert count_pixels(browser, chart, 0) > 5
+    browser.check_silent()
+
+
+def test_a_value_between_gaps_is_a_dot(browser: Browser, tmp_path: Path) -> None:
+    losses = [2.0 if step == 300 else float("nan") for step in range(600)]
+    page = tmp_path / "page.html"
+    run = read_run(write_run(tmp_path / "demo" / "x", [{"loss": loss, "lr": 1.0} for loss in losses]))
+    page.write_text(render_runs([run]), encoding="utf-8")
+    browser.open(page)
+    assert count_pixels(browser, browser.chart("Loss"), 0) > 5
