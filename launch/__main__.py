@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -14,12 +15,13 @@ from types import FrameType
 from launch.commands.completion import answer_query
 from launch.commands.verbs import VERBS, VISIBLE
 from launch.config.line import parse_line
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, UserError
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError, path_problem
 from launch.external import configure_logging
 from launch.redact import process_redactor
-from launch.terminal import printable
+from launch.terminal import printable, shorten
 
 _HELP = frozenset(("-h", "--help"))
+_PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR)
 _OPTIONS = {"-h": "help", "--help": "help", "--version": "version"}
 
 
@@ -32,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
         return _run_verb(list(argv))
     except UserError as error:
         for problem in error.problems:
-            print(f"launch: {printable(process_redactor().redact_text(str(problem)))}", file=sys.stderr)
+            print(f"launch: {shorten(printable(process_redactor().redact_text(str(problem))))}", file=sys.stderr)
         return EXIT_REFUSED
     except KeyboardInterrupt as interrupt:
         print(f"launch: interrupted{' by ' + str(interrupt) if str(interrupt) else ''}", file=sys.stderr)
@@ -40,6 +42,20 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # whatever reads the output has ended, as `head` does; Python must not flush into it again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
+    except (OSError, RuntimeError) as error:
+        mistake = _mistaken_path(error)
+        if mistake is None:
+            raise
+        print(f"launch: {shorten(printable(str(mistake)))}", file=sys.stderr)
+        return EXIT_REFUSED
+
+
+def _mistaken_path(error: OSError | RuntimeError) -> Problem | None:
+    """Return the problem of a path, given in an argument or a variable, that no file can have or that is forbidden."""
+    if isinstance(error, OSError):
+        is_path = isinstance(error.filename, str) and error.errno in _PATH_ERRORS
+        return path_problem(error, error.filename) if is_path else None
+    return path_problem(error, "~") if "home directory" in str(error) else None
 
 
 def _run_verb(arguments: list[str]) -> int:

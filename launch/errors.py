@@ -42,6 +42,12 @@ class UserError(Exception):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+def path_problem(error: Exception, path: str, where: str | None = None) -> Problem:
+    """Return the problem of a path that cannot be looked at: too long, no permission, of an unknown user's home."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).rstrip(".")
+    return Problem("bad_path", f"'{path}' cannot be a path here: {reason}", where, "set another path")
+
+
 def nearest(name: str, candidates: Iterable[str], limit: int = 3, cutoff: float = 0.6) -> list[str]:
     """Return the candidates most similar to `name`, best first; empty if none is similar."""
     return difflib.get_close_matches(name, list(candidates), n=limit, cutoff=cutoff)

@@ -34,11 +34,24 @@ def read_file(path: Path) -> bytes:
         return file.read()
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text. Raises ValueError for any other text, one that nests too deeply included."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def load_json(path: Path) -> Any:
+    """Return the value of a JSON file. Raises OSError as `open_file` does, ValueError as `parse_json` does."""
+    return parse_json(read_file(path))
+
+
 def read_json_object(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file; {} for a file that is missing, unreadable or of another form."""
     try:
-        value = json.loads(read_file(path))
-    except (OSError, ValueError, RecursionError):
+        value = load_json(path)
+    except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -47,8 +60,8 @@ def parse_json_lines(data: bytes) -> Iterator[dict[str, Any]]:
     """Yield the objects of JSON lines; a line that a crash truncated, or that is not an object, is skipped."""
     for line in data.split(b"\n"):
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError):  # ValueError: a UnicodeDecodeError too
+            value = parse_json(line)
+        except ValueError:  # a UnicodeDecodeError too
             continue
         if isinstance(value, dict):
             yield value

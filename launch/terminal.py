@@ -14,7 +14,9 @@ _BYTE_ESCAPES = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|\xc2[\x80-\x9f]"
     rb"|[\x01-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
 )
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # tab and newline may stay
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)  # tab and newline may stay
 
 
 def strip_escapes(text: str) -> str:
@@ -27,6 +29,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), strip_escapes(text))
+
+
+def shorten(text: str) -> str:
+    """Cut out the middle of every run of more than 320 characters without a space: a value, not a path or a key."""
+    return re.sub(r"(\S{200})\S{80,}(\S{40})", r"\1...\2", text)
 
 
 def printable_bytes(data: bytes) -> bytes:

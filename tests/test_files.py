@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.files import read_file, read_json_lines, read_json_object, write_file
+from launch.files import load_json, read_file, read_json_lines, read_json_object, write_file
 
 
 def test_missing_folders_are_made_and_the_mode_is_kept(tmp_path: Path) -> None:
@@ -58,3 +58,13 @@ def test_what_holds_no_object_is_empty(tmp_path: Path, text: str) -> None:
     assert read_json_object(tmp_path / "file") == read_json_object(tmp_path / "none") == {}
     (tmp_path / "file").write_text('{"a": 1}')
     assert read_json_object(tmp_path / "file") == {"a": 1}
+
+
+def test_a_json_file_is_a_value_or_a_value_error(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    for text in ("", "{", "[" * 100_000, '{"a":' * 100_000, "1" * 5000, "\xff"):
+        path.write_bytes(text.encode("latin-1"))
+        with pytest.raises(ValueError):
+            load_json(path)
+    path.write_text("[1]")
+    assert load_json(path) == [1]

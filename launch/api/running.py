@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -23,6 +22,7 @@ from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.record.history import JsonLinesReader
 from launch.execution.record.lock import Holder, find_holder, lock_path, this_process
 from launch.execution.record.runs import RunStatus, find_runs, is_running, read_run_status, run_name
+from launch.files import load_json
 from launch.resources import ROOT
 
 STOP_PATIENCE = 30.0  # seconds; a tear-down takes at most 15
@@ -61,7 +61,7 @@ class Run:
     def evidence(self) -> Mapping[str, Any] | None:
         """Return evidence.json: each requested setting, proven, refuted or unproven; None before the first step."""
         try:
-            content: dict[str, Any] = json.loads((self.folder / "evidence.json").read_text(encoding="utf-8"))
+            content: dict[str, Any] = load_json(self.folder / "evidence.json")
         except FileNotFoundError:
             return None
         return content

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from launch.config.positions import Positions, json_positions, yaml_positions
 from launch.errors import Problem, nearest
+from launch.files import parse_json
 from launch.upstream.libraries.keyspec import KeyMismatch, KeySpec, find_mismatches
 from launch.upstream.libraries.library_keys import LibraryKeys
 
@@ -27,8 +27,8 @@ def check_deepspeed_file(path: Path, keys: LibraryKeys) -> list[Problem]:
     if text is None:
         return [problem] if problem else []
     try:
-        config = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+        config = parse_json(text)
+    except ValueError as error:
         return [_unreadable(path, "deepspeed", f"is not JSON: {error}", getattr(error, "lineno", None))]
     return _check_loaded(path, config, keys, json_positions(text))
 
@@ -41,7 +41,7 @@ def check_accelerate_file(path: Path, keys: LibraryKeys) -> list[Problem]:
     if text is None:
         return [problem] if problem else []
     try:
-        config = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        config = parse_json(text) if path.suffix == ".json" else yaml.safe_load(text)
         positions = json_positions(text) if path.suffix == ".json" else yaml_positions(text)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         mark = getattr(error, "problem_mark", None)

@@ -25,8 +25,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from launch import resources
-from launch.config.hydra_errors import COMPOSE_ERRORS, explain
-from launch.config.line import MULTIRUN, CommandLine, check_overrides, override_key, quote_value
+from launch.config.hydra_errors import COMPOSE_ERRORS, explain, line_origins
+from launch.config.line import MULTIRUN, CommandLine, check_overrides, hydra_problem, quote_value
 from launch.config.origins import GROUPS, Origins
 from launch.config.schema import RootConfig
 from launch.config.validate import validate
@@ -116,6 +116,7 @@ def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:
     _register()
     with _as_program(line), _sweep_folder(), _redacted_output(line):
         try:
+            _refuse_hydra_node(line, folder)
             hydra.main(version_base="1.3", config_path=str(resources.CONFIGS), config_name="config")(run_task)()
         except COMPOSE_ERRORS as error:
             raise explain(error, line, folder) from error
@@ -138,6 +139,7 @@ def compose_once(line: CommandLine) -> Composed:
         try:
             with _as_program(line) as argv:
                 try:
+                    _refuse_hydra_node(line, folder)
                     config = _compose_config(argv)
                 except COMPOSE_ERRORS as error:
                     raise explain(error, line, folder) from error
@@ -150,9 +152,13 @@ def compose_once(line: CommandLine) -> Composed:
 
 def _is_plain(line: CommandLine) -> bool:
     """Whether the line composes one configuration and uses nothing else of Hydra."""
-    return not any(
-        argument.startswith("-") or override_key(argument).partition(".")[0] == "hydra" for argument in line.argv
-    )
+    return not any(argument.startswith("-") for argument in line.argv)
+
+
+def _refuse_hydra_node(line: CommandLine, folder: Path | None) -> None:
+    """Raise UserError (hydra_setting) if the stage's file, or one that it builds on, sets Hydra itself."""
+    if where := line_origins(line, folder).of("hydra").where:
+        raise UserError(hydra_problem("hydra", where))
 
 
 def _compose_config(overrides: list[str]) -> DictConfig:

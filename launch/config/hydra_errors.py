@@ -5,6 +5,7 @@ tests/config/test_compose.py and tests/config/test_own_files.py have their kinds
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launch import resources
 from launch.config.line import CommandLine, override_key
-from launch.config.origins import GROUPS, Origin, Origins
+from launch.config.origins import GROUPS, Origin, Origins, find_file
 from launch.config.own_files import file_problems
 from launch.config.validate import suggest_key
 from launch.errors import Problem, UserError, did_you_mean
@@ -34,13 +35,19 @@ def explain(error: Exception, line: CommandLine, folder: Path | None) -> UserErr
         reason = str(error).splitlines()[0]
         cure = "quote the value: 'key=\"a b\"'"
         return UserError(Problem("unreadable_override", reason, f"override {error.override}", cure))
-    origins = _origins(line, folder)
+    origins = line_origins(line, folder)
     problems = file_problems(origins.choices, origins.roots)
+    if getattr(error, "errno", None) == errno.ENAMETOOLONG:  # Hydra looks for a file with this name
+        problems = [
+            Problem(f"unknown_{group}", f"there is no {group} '{option}'", f"override {group}")
+            for group, option in origins.choices.items()
+            if find_file(group, option, origins.roots) is None
+        ]
     return UserError(problems or _explain(error, line, origins, folder))
 
 
-def _origins(line: CommandLine, folder: Path | None) -> Origins:
-    """Return the origins of a line that did not compose: the groups that it chooses itself."""
+def line_origins(line: CommandLine, folder: Path | None) -> Origins:
+    """Return the origins of a line that is not composed: the groups that it chooses itself."""
     roots = ((folder,) if folder else ()) + (resources.CONFIGS,)
     return Origins(line.overrides, dict(_choices(line.overrides)), roots)
 

@@ -9,6 +9,12 @@ from dataclasses import dataclass, replace
 from launch.errors import Problem, UserError, did_you_mean
 
 MULTIRUN = ("--multirun", "-m")
+# what a setting of Hydra itself is replaced by
+_INSTEAD_OF_HYDRA = {
+    "mode": "add --multirun to run each value of a list in turn",
+    "searchpath": "LAUNCH_CONFIG_DIR names the folder of your own stages",
+    **dict.fromkeys(("run", "sweep", "output_subdir", "job"), "runs= and name= set where a run writes"),
+}
 # Hydra's own options that take the next argument
 _LONG = ("--cfg", "--package", "--config-path", "--config-name", "--config-dir", "--info", "--experimental-rerun")
 _HYDRA_VALUE_OPTIONS = frozenset((*_LONG, "-c", "-p", "-cp", "-cn", "-cd", "-i"))
@@ -102,7 +108,8 @@ def check_overrides(line: CommandLine) -> None:
     """Reject overrides that Hydra would misread.
 
     A comma list outside brackets is a sweep for Hydra and needs `--multirun`; an argument without `=` is no override.
-    Raises UserError, with all of them: said_twice, not_an_override, several_values.
+    Hydra's own settings are refused: they write folders, or are ignored.
+    Raises UserError, with all of them: said_twice, not_an_override, several_values, hydra_setting.
     """
     split = _find_split(line.overrides)
     if split:
@@ -119,7 +126,9 @@ def check_overrides(line: CommandLine) -> None:
         keys[key] = override
         match = _OVERRIDE.fullmatch(override)
         value = (match["value"] or "")[1:] if match else ""
-        if "=" not in override and not override.startswith("~"):
+        if re.match(r"hydra\b", key):
+            problems.append(hydra_problem(key, f"override {key}"))
+        elif "=" not in override and not override.startswith("~"):
             message = f"'{override}' is not a key=value override"
             quoted = f"if it belongs to the value before it, quote both: '{previous} {override}'" if previous else None
             problems.append(Problem("not_an_override", message, "command line", quoted))
@@ -131,6 +140,12 @@ def check_overrides(line: CommandLine) -> None:
         previous = override
     if problems:
         raise UserError(problems)
+
+
+def hydra_problem(key: str, where: str) -> Problem:
+    """Return the problem of a setting of Hydra itself, `hydra.run.dir`, which `launch` makes."""
+    name = re.split(r"[./]", key)[1:2]
+    return Problem("hydra_setting", f"{key} is Hydra's own", where, _INSTEAD_OF_HYDRA.get("".join(name), "remove it"))
 
 
 def quote_value(override: str, *, sweeps: bool = False) -> str:

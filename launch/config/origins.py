@@ -108,8 +108,14 @@ def find_file(group: str, option: str, roots: Sequence[Path]) -> Path | None:
         return None
 
 
-@lru_cache(maxsize=64)
 def _parse_yaml(path: Path) -> yaml.Node | None:
+    status = path.stat()
+    return _parse_version(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=64)
+def _parse_version(path: Path, changed: int, size: int) -> yaml.Node | None:
+    """Parse a file; `changed` and `size` tell its versions apart, which one process may see."""
     return yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
 
 

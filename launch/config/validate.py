@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
+import os
 import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from launch.config.allowable import unknown_ids
@@ -15,9 +18,11 @@ from launch.config.line import override_key
 from launch.config.origins import Origins
 from launch.config.ranges import range_problems
 from launch.config.schema import RecipeConfig, RootConfig
-from launch.errors import Problem, did_you_mean
+from launch.errors import Problem, did_you_mean, path_problem
 from launch.redact import process_redactor
 
+_PATH_KEYS = ("runs", "cache", "python", "upstream.dir")
+_LONGEST_NAME = 200  # bytes of a run's name; its lock and temporary files have longer ones
 _RUN_NAME = re.compile(r"\w[\w.+-]*")  # a single folder, not hidden
 
 
@@ -26,6 +31,7 @@ def validate(config: RootConfig, plain: Mapping[str, Any], origins: Origins) -> 
     return list(_node_problems(config, "", origins)) or [
         *_stage_problems(origins.choices["stage"]),
         *_name_problems(config.name, origins),
+        *_path_problems(config, origins),
         *_unknown_keys(RootConfig, plain, "", origins),
         *_recipe_map_problems(config.trainer.recipe, origins),
         *_secret_problems(config, origins),
@@ -37,12 +43,26 @@ def validate(config: RootConfig, plain: Mapping[str, Any], origins: Origins) -> 
 def _name_problems(name: str | None, origins: Origins) -> list[Problem]:
     """Check that the run's name is a single folder: `status`, `logs` and `stop` look for runs directly below the
     stage's folder. Rollouts, benches and searches put theirs one level deeper, in a folder of their own."""
+    if name is not None and len(os.fsencode(name)) > _LONGEST_NAME:
+        message = f"name is {len(os.fsencode(name))} bytes long, and may have {_LONGEST_NAME}"
+        return [Problem("bad_name", message, origins.of("name").where)]
     if name is None or _RUN_NAME.fullmatch(name):
         return []
     flat = name.replace("/", "-")
     cure = f"for example name={flat}" if _RUN_NAME.fullmatch(flat) else None
     message = f"name={name} must be a single folder name: letters, digits and . _ + -"
     return [Problem("bad_name", message, origins.of("name").where, cure)]
+
+
+def _path_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
+    """Find paths that no file can have: of an unknown user's home, or too long; or that may not be looked at."""
+    for key in _PATH_KEYS:
+        value = operator.attrgetter(key)(config)
+        try:
+            if value is not None:
+                Path(value).expanduser().exists()
+        except (OSError, RuntimeError, ValueError) as error:
+            yield path_problem(error, value, origins.of(key).where)
 
 
 def _stage_problems(stage: str) -> list[Problem]:

@@ -112,6 +112,8 @@ def _parse(text: str, place: str, cure: str) -> Any:
         raise UserError(Problem("data_not_parsed", message, place, cure)) from error
     except RecursionError as error:
         raise UserError(Problem("data_not_parsed", "not usable JSON: nested too deeply", place, cure)) from error
+    except ValueError as error:  # Python converts no more than 4,300 digits
+        raise UserError(Problem("data_not_parsed", "not usable JSON: a number has too many digits", place)) from error
 
 
 def _read_json(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Row]:
@@ -167,7 +169,7 @@ def _read_json_array(number: int, text: str, lines: Iterator[tuple[int, str]], p
             continue
         try:
             value, end = decoder.raw_decode(buffer, position)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             if len(buffer) - position > MAX_ROW_BYTES:
                 raise UserError(
                     Problem("data_row_too_large", f"the row is longer than {MAX_ROW_BYTES >> 20} MiB", f"{path}:{line}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from launch.data.local import TRAIN_FILE, VALIDATION_FILE, Conversion, DataFiles, Digest, LocalData, digest_files
 from launch.data.sources import file_format
 from launch.errors import Problem, UserError
+from launch.files import load_json
 
 ABOUT_FILE = "about.json"
 SCHEMA_VERSION = 1
@@ -39,7 +40,7 @@ class StagedRows:
 def load_staged(data: LocalData) -> StagedRows | None:
     """Return what is staged already; None if nothing is."""
     try:
-        about = json.loads((data.folder / ABOUT_FILE).read_text(encoding="utf-8"))
+        about = load_json(data.folder / ABOUT_FILE)
         return StagedRows(about["rows"]["train"], about["rows"]["validation"], about["formats"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import Problem, UserError
+from launch.files import load_json
 
 MARKER = "demo.json"
 ABANDONED_AFTER = 3600.0  # seconds; a build takes ten, so an older staging folder is from a killed build
@@ -97,7 +98,7 @@ def _refuse_foreign(folder: Path) -> None:
 def _read_current(folder: Path, kind: str, key: str) -> dict[str, Any] | None:
     """Return the facts of a complete folder of this kind and key, otherwise None."""
     try:
-        marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        marker = load_json(folder / MARKER)
         if (marker["kind"], marker["key"]) != (kind, key) or marker["files"] != _file_sizes(folder):
             return None
         return dict(marker["facts"])

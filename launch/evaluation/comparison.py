@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.evaluation.run_facts import Progress, RunFacts
+from launch.files import load_json
 from launch.trials.bench.record import FILE as BENCH_FILE
 from launch.trials.bench.verdict import relative_difference
 from launch.trials.measurement import finite
@@ -177,7 +177,7 @@ def _judge(first: float | None, other: float | None, noise: float | None, names:
 def _read_sides(path: Path) -> Iterator[list[Mapping[str, Any]]]:
     """Yield the figures of the finished runs of A, and of B; those of both where A and B are the same setting."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = load_json(path)
         finished = [(str(run["side"]), run["figures"]) for run in record["runs"] if run["figures"]]
         is_same = bool(record["alike"])
     except (OSError, ValueError, KeyError, TypeError):

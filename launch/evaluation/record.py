@@ -12,6 +12,7 @@ from typing import Any
 from launch.evaluation.models import ModelSource
 from launch.evaluation.suites import TaskSpec
 from launch.evaluation.verdict import TaskScore
+from launch.files import load_json
 from launch.planning.content import TOKENIZER_FILES
 from launch.planning.digests import DigestCache
 
@@ -49,7 +50,7 @@ class ResultFiles:
 def read_scores(result: Path) -> dict[str, TaskScore] | None:
     """Return the scores by task; None if the file is missing or not readable."""
     try:
-        tasks = json.loads(result.read_text(encoding="utf-8"))["tasks"]
+        tasks = load_json(result)["tasks"]
         return {str(name): TaskScore.parse(content) for name, content in tasks.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -65,7 +66,7 @@ def write_summary(run: Path, summary: Mapping[str, Any]) -> None:
 def read_summary(run: Path) -> dict[str, Any] | None:
     """Return a run's last evaluation; None without a readable one."""
     try:
-        summary = json.loads((run / SUMMARY).read_text(encoding="utf-8"))
+        summary = load_json(run / SUMMARY)
     except (OSError, ValueError):
         return None
     return summary if isinstance(summary, dict) and isinstance(summary.get("tasks"), list) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -11,7 +10,7 @@ from typing import Any
 
 from launch.evaluation.record import read_summary
 from launch.execution.record.runs import RunStatus, read_run_status, run_name
-from launch.files import read_json_lines, read_json_object
+from launch.files import load_json, read_json_lines, read_json_object
 from launch.trials.measurement import finite, number
 
 _WARMUP = 2  # first steps without a speed that counts
@@ -118,7 +117,7 @@ def _versions(versions: Mapping[str, Any], git: Mapping[str, Any]) -> Iterator[t
 
 def _patches(path: Path) -> dict[str, Any]:
     try:
-        patches = json.loads(path.read_text(encoding="utf-8"))
+        patches = load_json(path)
     except (OSError, ValueError):
         return {}
     values = {str(patch["id"]): str(patch.get("value") or "applied") for patch in patches}

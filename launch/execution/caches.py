@@ -8,7 +8,6 @@ left half-written are found and removed before the start.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 from launch.errors import Problem, UserError
 from launch.execution.record import lock
 from launch.execution.record.tensor_files import BrokenFileError, check_torch_file
+from launch.files import load_json
 from launch.planning.plan import Plan
 
 _DATASET_NAME = re.compile(r"[0-9a-f]{10}")  # dataset_transformation.py:2074
@@ -97,7 +97,7 @@ def _dataset_fault(dataset: Path) -> str | None:
     """Return what a data set of save_to_disk lacks. Upstream writes dataset_statistics.json last (:2283-2285)."""
     for name in ("state.json", "dataset_info.json", "config.json", "dataset_statistics.json"):
         try:
-            content = json.loads((dataset / name).read_text(encoding="utf-8"))
+            content = load_json(dataset / name)
         except (OSError, ValueError):
             return f"{name} is missing or truncated"
         if name == "state.json":

@@ -17,6 +17,7 @@ from launch.errors import Problem, UserError
 from launch.execution.record.folder import folder_status
 from launch.execution.record.model_folder import find_model_faults
 from launch.external import run_command
+from launch.files import load_json
 from launch.host.interpreter import InterpreterError, missing_modules
 from launch.planning.adapters import Adapter, check_adapter
 from launch.planning.content import TOKENIZER_FILES
@@ -93,7 +94,7 @@ def read_training(adapter: Adapter) -> Training:
     """Return how the run trained that an adapter is of; defaults for an adapter without a run's whole plan.json."""
     run = adapter.folder.parent
     try:
-        plan: dict[str, Any] = json.loads((run / "plan.json").read_text(encoding="utf-8"))
+        plan: dict[str, Any] = load_json(run / "plan.json")
         flags = {name: flag.get("value") for name, flag in plan["flags"].items()}
         python = str(plan["command"][0])
         precision = {"bf16": "bfloat16", "fp32": "float32"}.get(plan["parallel"]["precision"], "auto")
@@ -183,7 +184,7 @@ def _as_merged(folder: Path, report: Mapping[str, Any], *, built: bool) -> Merge
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
     try:
-        record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record: dict[str, Any] = load_json(folder / RECORD)
     except (OSError, ValueError):
         return None
     return record if record.get("schema_version") == SCHEMA_VERSION else None

@@ -20,6 +20,7 @@ from launch.data.rows import read_rows
 from launch.data.samples import TokenizedSamples, parse_samples
 from launch.errors import Problem, UserError
 from launch.execution.prepare import build_missing
+from launch.files import load_json
 from launch.planning.inputs import MERGE, MixtureEntry
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 
@@ -102,7 +103,7 @@ def _run(plan: Plan, sets: Sequence[DataSet], folder: Path, rows: int | None, de
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         message = f"{plan.trainer} could not tokenise the data: {reason}"
         raise UserError(Problem("preview_failed", message, None, "`launch check` checks packages, model and tokens"))
-    content: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    content: dict[str, Any] = load_json(out)
     return content
 
 

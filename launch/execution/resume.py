@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from launch.errors import Problem, UserError
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
 from launch.execution.record.folder import folder_status, read_outcome
 from launch.execution.record.model_folder import find_output_faults
-from launch.files import read_file, read_json_lines
+from launch.files import load_json, read_json_lines
 from launch.planning.plan import Plan
 
 # the trainers whose resume was tested, by killing a run and comparing its losses with an uninterrupted one's
@@ -145,7 +144,7 @@ def _other_plan_problem(plan: Plan, recorded: dict[str, Any]) -> Problem:
 
 def _read_recorded_plan(folder: Path) -> dict[str, Any] | None:
     try:
-        recorded = json.loads(read_file(folder / "plan.json"))
-    except (OSError, ValueError, RecursionError):
+        recorded = load_json(folder / "plan.json")
+    except (OSError, ValueError):
         return None
     return recorded if isinstance(recorded, dict) else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from launch.config.schema import Family
 from launch.execution.cache_pass import parse_dataset_event, plan_cache_pass
 from launch.execution.caches import find_half_written, tokenized_folder
+from launch.files import load_json
 from launch.planning.plan import Plan
 
 
@@ -24,7 +24,7 @@ def find_tokenized_data(plan: Plan) -> Path | None:
     cache_pass, tokenized = plan_cache_pass(plan), tokenized_folder(plan)
     assert tokenized is not None  # plan_cache_pass raises without it
     try:
-        recorded = json.loads((cache_pass.folder / "plan.json").read_text(encoding="utf-8"))
+        recorded = load_json(cache_pass.folder / "plan.json")
         dataset = parse_dataset_event((cache_pass.folder / "events.jsonl").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None

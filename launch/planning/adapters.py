@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from launch.errors import Problem, UserError
+from launch.files import load_json
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.lora import adapted_matrices
 from launch.planning.tensor_shapes import read_tensor_shapes
@@ -46,7 +46,7 @@ def read_adapter(folder: Path) -> Adapter | None:
     if not file.is_file():
         return None
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = load_json(file)
         return Adapter(folder, str(config["base_model_name_or_path"]), int(config["r"]), config.get("revision"))
     except (OSError, ValueError, KeyError, TypeError) as error:
         message = f"{file} is not the configuration of a LoRA adapter: {type(error).__name__}: {error}"

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from launch.files import write_file
+from launch.files import load_json, write_file
 
 _BLOCK = 1 << 20  # bytes
 _READERS = 4  # files at once; hashing lets other threads run
@@ -36,7 +36,7 @@ class DigestCache:
 
     def _load(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            loaded = json.loads(self._file.read_text(encoding="utf-8"))
+            loaded = load_json(self._file)
             if isinstance(loaded, dict) and isinstance(loaded.get("files"), dict):
                 self._cached |= loaded["files"]
 

@@ -12,7 +12,7 @@ from launch.config.schema import AdapterStart, Family, Kind, Launcher, RootConfi
 from launch.data.local import DataFiles, Digest, LocalData, digest_files
 from launch.data.sources import find_files, is_pattern
 from launch.demo import demo_key
-from launch.errors import Problem, UserError
+from launch.errors import Problem, UserError, path_problem
 from launch.planning.adapters import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 
@@ -276,9 +276,8 @@ def _local(reference: str, cwd: Path) -> Path | None:
     try:
         path = cwd / Path(reference).expanduser()
         is_here = path.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # too long; the home of nobody
-        message, cure = f"'{reference[:60]}' cannot be a path: {error}", "set a path or a hub id"
-        raise UserError(Problem("bad_path", message[:200], None, cure)) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(path_problem(error, reference)) from error
     if is_here or reference.startswith(("/", "./", "../", "~")) or is_pattern(reference):
         return path
     return None

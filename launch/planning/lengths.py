@@ -5,7 +5,6 @@ The histograms are exact; only the order of the samples is lost. Without the fil
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections import Counter
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Kind, Packing
+from launch.files import load_json
 
 SCHEMA_VERSION = 1
 _DRAWS = 4000  # micro batches drawn for the quantile of a sum
@@ -167,7 +167,7 @@ def load_lengths(path: Path | None) -> Lengths | None:
 @lru_cache(maxsize=4)
 def _read_version(path: Path, _modified: int, _size: int) -> Lengths | None:
     try:
-        return _parse_lengths(json.loads(path.read_text(encoding="utf-8")))
+        return _parse_lengths(load_json(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from pathlib import Path
+
+from launch.files import parse_json
 
 _HEADER_LIMIT = 100 << 20  # bytes; the format's own limit
 
@@ -16,5 +17,5 @@ def read_tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
         (size,) = struct.unpack("<Q", stream.read(8))
         if size > _HEADER_LIMIT:
             raise ValueError(f"{file} has no safetensors header")
-        header = json.loads(stream.read(size))
+        header = parse_json(stream.read(size))
     return {name: tuple(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"}

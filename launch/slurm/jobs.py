@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import UserError
-from launch.files import read_json_lines, write_file
+from launch.files import load_json, read_json_lines, write_file
 from launch.slurm.queue import QueuedJob, list_user_jobs
 
 TOKENIZE_SUFFIX = ".tokenize"  # of the folder of a job that only tokenises and therefore makes no run folder
@@ -163,7 +163,7 @@ def _read_identities(folder: JobFolder) -> list[dict[str, Any]]:
     identities: list[dict[str, Any]] = []
     for path, _ in _find_attempts(folder.path):
         with contextlib.suppress(OSError, ValueError):
-            identities.append(json.loads((path / _IDENTITY).read_text(encoding="utf-8")))
+            identities.append(load_json(path / _IDENTITY))
     return identities
 
 

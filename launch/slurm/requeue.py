@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launch.errors import UserError
+from launch.files import load_json
 from launch.slurm.allocation import Allocation
 from launch.slurm.job_record import JobRecord, parse_job_record
 from launch.slurm.jobs import JobFolder
@@ -64,7 +65,7 @@ def count_requeues(folder: JobFolder, allocation: Allocation, *, retries: bool =
 
 def _read_decision(attempt: Path) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads((attempt / _DECISION).read_text(encoding="utf-8"))
+        content: dict[str, Any] = load_json(attempt / _DECISION)
     except (OSError, ValueError):
         return {}
     return content

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch.execution.supervise.stacks import Stacks
-from launch.files import write_file
+from launch.files import load_json, write_file
 
 RESPONSE_TIMEOUT = 15.0  # seconds; py-spy takes one or two, and a shared folder may show files late
 LOOKS_PER_SECOND = 20  # at a file for which all nodes wait, by all of them together
@@ -63,7 +63,7 @@ class StackRequests:
     def _await(self, node_rank: int) -> Stacks | None:
         while True:
             try:
-                content = json.loads(self._path(node_rank).read_text(encoding="utf-8"))
+                content = load_json(self._path(node_rank))
                 return Stacks(tuple(Path(path) for path in content["files"]), tuple(content["summary"]))
             except (OSError, ValueError):
                 if time.monotonic() > self._deadline:

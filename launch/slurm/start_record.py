@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.files import write_file
+from launch.files import load_json, write_file
 
 _FILE = "start.json"
 _CONNECT_TIMEOUT = 5.0  # seconds
@@ -48,7 +48,7 @@ def is_listening(record: StartRecord | None) -> bool:
 def read_start_record(folder: Path) -> StartRecord | None:
     """The record, None until node 0 has written it."""
     try:
-        content = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        content = load_json(folder / _FILE)
     except (OSError, ValueError):
         return None
     return StartRecord(content["identity"], tuple(content["command"]), content["host"], content["port"])

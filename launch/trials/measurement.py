@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 
 from launch.config.schema import Device, Family, Kind, Precision
 from launch.execution.record.folder import Outcome, read_outcome
-from launch.files import read_json_lines
+from launch.files import load_json, read_json_lines
 from launch.planning.parallel import has_master_weights
 from launch.planning.plan import Plan
 
@@ -136,7 +135,7 @@ def read_measurement(plan: Plan, steps: int, card_gib: float | None = None) -> M
 
 def _read_evidence(path: Path) -> list[dict[str, Any]]:
     with contextlib.suppress(OSError, ValueError):
-        evidence = json.loads(path.read_text(encoding="utf-8"))
+        evidence = load_json(path)
         items = evidence.get("items", []) if isinstance(evidence, dict) else evidence
         return [item for item in items if isinstance(item, dict)]
     return []

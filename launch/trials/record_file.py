@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from launch.errors import Problem, UserError
 from launch.execution.record.events import to_strict_json
-from launch.files import write_file
+from launch.files import load_json, write_file
 from launch.redact import Redactor
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ def write_record(path: Path, record: Mapping[str, Any], redactor: Redactor, text
 def read_record(path: Path, parse: Callable[[Any], T], problem_id: str) -> T | None:
     """Parse an earlier record; None without one. Raises UserError (`problem_id`) when it cannot be read or parsed."""
     try:
-        return parse(json.loads(path.read_text(encoding="utf-8")))
+        return parse(load_json(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

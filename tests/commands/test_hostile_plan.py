@@ -1,24 +1,28 @@
 """`plan` fed with mutated lines and files, in one process: exit 0 or 2, sentences, and nothing left behind.
 
-The number of examples is bounded by time; `--hypothesis-seed` repeats a run.
+CI mutates for a few seconds, from the same seed each time. For thousands from another seed:
+`LAUNCH_HOSTILE_EXAMPLES=5000 LAUNCH_HOSTILE_SEED=7 ./scripts/test tests/commands/test_hostile_plan.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from launch.__main__ import main
 from launch.config.ranges import RANGES
 
-BUDGET = 9.0  # seconds of this process for each of the two tests
+BUDGET = 6.0  # seconds of this process for each kind of example
+EXAMPLES = int(os.environ.get("LAUNCH_HOSTILE_EXAMPLES", "0"))  # of each kind, in place of the budget
+SEED = int(os.environ.get("LAUNCH_HOSTILE_SEED", "14"))
 LINES = (
     ("stage=sft", "gpus=8"),
     ("stage=demo", "device=cpu", "trainer=trl_sft", "recipe.epochs=2"),
@@ -41,7 +45,7 @@ VALUES = (
     *("[{name: X}]", "[{name: 3}]", "[1,2]", "{a: 1}", "[[", "}", "a,b", "9" * 30, "9" * 5000, "a" * 5000, "*.jsonl"),
     *("choice(1,2)", "${oc.env:NO_SUCH}", "???", "\n", "0x10", "1_000", "sft", "demo", "@", "a@b", "hf_" + "a" * 34),
 )
-CHARACTERS = st.sampled_from("=,.:[]{}()'\"+~-@/\\ \t\n0a9é☃$#%&\x00\x1b")
+CHARACTERS = "=,.:[]{}()'\"+~-@/\\ \t\n0a9é☃$#%&\x1b"
 FILE = b"""# @package _global_
 defaults:
   - sft
@@ -63,54 +67,56 @@ flags:
 """
 
 
-@st.composite
-def lines(draw: st.DrawFn) -> list[str]:
-    """A line that works, with one to three changes: a key, a value, a character, a word twice or left out."""
-    words = list(draw(st.sampled_from(LINES)))
-    for _ in range(draw(st.integers(1, 3))):
-        place = draw(st.integers(0, len(words) - 1))
-        change = draw(st.integers(0, 5))
+NOISE = (b"\xff", b"\x00", b":", b"{", b"'", b"\r", b"!!x ", b"${x}", b"\xd0\xbf", b"\xef\xbb\xbf", b"- ", b"|", b"%")
+STARTS = (b" ", b"  ", b"\t", b"- ", b"#", b"? ", b"& ", b"*x ")
+ROW = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
+ROWS = (ROW * 400).encode()
+
+
+def mutate_line(random: Random) -> list[str]:
+    """A line that works, with one to three changes: a key, a value, a character, an argument twice or left out."""
+    arguments = list(random.choice(LINES))
+    for _ in range(random.randint(1, 3)):
+        place = random.randrange(len(arguments))
+        argument = arguments[place]
+        at = random.randint(0, len(argument))
+        change = random.randrange(6)
         if change == 0:
-            prefix = draw(st.sampled_from(["", "", "", "+", "++", "~"]))
-            words.append(f"{prefix}{draw(st.sampled_from(KEYS))}={draw(st.sampled_from(VALUES))}")
+            prefix = random.choice(["", "", "", "+", "++", "~"])
+            arguments.append(f"{prefix}{random.choice(KEYS)}={random.choice(VALUES)}")
         elif change == 1:
-            words[place] = f"{words[place].partition('=')[0]}={draw(st.sampled_from(VALUES))}"
+            arguments[place] = f"{argument.partition('=')[0]}={random.choice(VALUES)}"
         elif change == 2:
-            at = draw(st.integers(0, len(words[place])))
-            words[place] = words[place][:at] + draw(CHARACTERS) + words[place][at:]
+            arguments[place] = argument[:at] + random.choice(CHARACTERS) + argument[at:]
         elif change == 3:
-            at = draw(st.integers(0, len(words[place])))
-            words[place] = words[place][:at] + words[place][at + 1 :]
+            arguments[place] = argument[:at] + argument[at + 1 :]
         elif change == 4:
-            words.append(words[place])
-        elif len(words) > 1:
-            words.pop(place)
-    return [word.replace("\x00", "") for word in words]
+            arguments.append(argument)
+        elif len(arguments) > 1:
+            arguments.pop(place)
+    return arguments
 
 
-@st.composite
-def files(draw: st.DrawFn) -> bytes:
-    """A stage file with changed bytes, lines and indentation."""
-    rows = FILE.split(b"\n")
-    for _ in range(draw(st.integers(1, 3))):
-        place = draw(st.integers(0, len(rows) - 1))
-        change = draw(st.integers(0, 5))
+def mutate_file(random: Random, content: bytes) -> bytes:
+    """A file with one to three changed bytes, lines, values and indentations."""
+    rows = content.split(b"\n")
+    for _ in range(random.randint(1, 3)):
+        place = random.randrange(min(len(rows), 40))
+        row = rows[place]
+        at = random.randint(0, len(row))
+        change = random.randrange(6)
         if change == 0:
-            rows[place] = rows[place][draw(st.integers(0, 4)) :]
+            rows[place] = row[random.randint(0, 4) :]
         elif change == 1:
-            rows[place] = draw(st.sampled_from([b" ", b"  ", b"\t", b"- ", b"#", b"? ", b"& ", b"*x "])) + rows[place]
+            rows[place] = random.choice(STARTS) + row
         elif change == 2:
-            at = draw(st.integers(0, len(rows[place])))
-            noise = draw(st.sampled_from([b"\xff", b"\x00", b":", b"{", b"'", b"\r", b"!!x ", b"${x}", b"\xd0\xbf"]))
-            rows[place] = rows[place][:at] + noise + rows[place][at:]
-        elif change == 3:
+            rows[place] = row[:at] + random.choice(NOISE) + row[at:]
+        elif change == 3 and len(rows) > 1:
             rows.pop(place)
         elif change == 4:
-            rows.insert(place, rows[draw(st.integers(0, len(rows) - 1))])
+            rows.insert(place, random.choice(rows))
         else:
-            key = rows[place].partition(b":")[0]
-            rows[place] = key + b": " + draw(st.sampled_from(VALUES)).encode("utf-8", "replace")
-        rows = rows or [b""]
+            rows[place] = row.partition(b":")[0] + b": " + random.choice(VALUES).encode("utf-8", "replace")
     return b"\n".join(rows)
 
 
@@ -123,61 +129,86 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path / "own"))
     (tmp_path / "own" / "stage").mkdir(parents=True)
     (tmp_path / "own" / "stage" / "mine.yaml").write_bytes(FILE)
-    chat = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
-    (home / "chats.jsonl").write_text(chat * 400, encoding="utf-8")
+    (home / "chats.jsonl").write_bytes(ROWS)
     return home
 
 
-def plan(home: Path, words: list[str]) -> int:
+def plan(home: Path, arguments: list[str]) -> int:
     """Plan a line and check what every line must fulfil."""
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         try:
-            code = main(["plan", *words])
+            code = main(["plan", *arguments])
         except SystemExit as end:  # Hydra's argument parser
             code = end.code if isinstance(end.code, int) else 1
-    assert code in (0, 2), (words, code)
+    assert code in (0, 2), (arguments, code)
     problems = errors.getvalue().splitlines()
     assert len(problems) <= 12 and all(len(line) < 6000 for line in problems), problems
     assert "Traceback" not in errors.getvalue() and "\x1b" not in output.getvalue() + errors.getvalue()
-    assert code == 0 or problems, words
-    assert [path.name for path in home.iterdir()] == ["chats.jsonl"], words
+    assert code == 0 or problems, arguments
+    if code == 0 and "--json" in arguments:
+        json.loads(output.getvalue())
+    assert [path.name for path in home.iterdir()] == ["chats.jsonl"], arguments
     return code
 
 
-@pytest.fixture
-def time_left() -> Iterator[list[float]]:
-    yield [BUDGET]
+def examples() -> Iterator[Random]:
+    """Yield a source of randomness per example, each of its own seed, until the number or the time is used up."""
+    began, number = time.process_time(), 0
+    while number < EXAMPLES if EXAMPLES else time.process_time() - began < BUDGET:
+        number += 1
+        yield Random(SEED * 1_000_000 + number)
+    print(f"{number} examples")
 
 
-ANY = settings(
-    max_examples=3000,
-    deadline=None,
-    database=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate],  # shrinking would take minutes
-)
+def test_no_line_ends_in_a_traceback(home: Path) -> None:
+    for random in examples():
+        plan(home, mutate_line(random))
 
 
-@ANY
-@given(words=lines())
-def test_no_line_ends_in_a_traceback(home: Path, time_left: list[float], words: list[str]) -> None:
-    if time_left[0] > 0:
-        began = time.process_time()
-        plan(home, words)
-        time_left[0] -= time.process_time() - began
-
-
-@ANY
-@given(content=files())
-def test_no_file_ends_in_a_traceback(home: Path, time_left: list[float], content: bytes) -> None:
-    if time_left[0] > 0:
-        began = time.process_time()
-        (home.parent / "own" / "stage" / "mine.yaml").write_bytes(content)
+def test_no_stage_file_ends_in_a_traceback(home: Path) -> None:
+    for random in examples():
+        (home.parent / "own" / "stage" / "mine.yaml").write_bytes(mutate_file(random, FILE))
         plan(home, ["stage=mine", "gpus=1"])
-        time_left[0] -= time.process_time() - began
 
 
-def test_the_unchanged_lines_and_file_are_planned(home: Path) -> None:
-    assert [plan(home, list(words)) for words in LINES if "chats" not in str(words)] == [0, 0, 0, 0, 0]
+def test_no_data_file_ends_in_a_traceback(home: Path) -> None:
+    for random in examples():
+        (home / "chats.jsonl").write_bytes(mutate_file(random, ROWS))
+        trainer = random.choice(["finetune", "trl_sft", "olmo_core_finetune"])
+        plan(home, ["stage=sft", f"trainer={trainer}", "gpus=1", "data.mix=[{name: ./chats.jsonl}]"])
+
+
+def test_the_unchanged_lines_and_files_are_planned(home: Path) -> None:
+    assert [plan(home, list(line)) for line in LINES if "chats" not in str(line)] == [0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/x", "a" * 300, f"/tmp/{'b' * 5000}/x"])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        *("status runs=PATH", "logs x runs=PATH", "stop x runs=PATH", "logs PATH", "stop PATH", "report PATH"),
+        *("lint PATH", "flags PATH", "flags finetune --upstream PATH", "compare PATH PATH", "merge PATH", "eval PATH"),
+        *("new name data=PATH", "generate PATH prompt=x", "cluster name=PATH", "preview stage=sft model.path=PATH"),
+        *(
+            "plan stage=sft flags.tokenizer_name_or_path=PATH",
+            "rollout stage=sft gpus=1,2 runs=PATH",
+            "upstream diff PATH",
+        ),
+    ],
+)
+def test_a_path_that_no_file_can_have(argv: str, path: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv.replace("PATH", path).split()) in (0, 2)
+    problems = capsys.readouterr().err
+    assert "Traceback" not in problems and len(problems) < 1500
+    assert [each.name for each in home.iterdir()] == ["chats.jsonl"]
+
+
+@pytest.mark.parametrize("variable", ["LAUNCH_CONFIG_DIR", "OPEN_INSTRUCT_DIR"])
+@pytest.mark.parametrize("path", ["~nosuchuser/x", "a" * 300, "\udcff", "/dev/null/x"])
+def test_a_variable_that_no_file_can_have(
+    variable: str, path: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(variable, path)
+    assert main(["plan", "stage=sft"]) == 2
+    assert 0 < len(capsys.readouterr().err) < 700

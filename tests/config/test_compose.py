@@ -24,6 +24,16 @@ MISTAKES = {
     "stage=sft data.fraction=${nope}": r"Interpolation key 'nope' not found \[bad_value\]",
     "stage=sft name=a=b": r"override name=a=b: .*; quote the value.*\[unreadable_override\]",
     "stage=sft tuned=mine": r"override tuned: .*; use \+tuned=NAME \[tuned_is_added\]",
+    "stage=sft hydra.run.dir=/tmp/x": r"override hydra.run.dir: .* Hydra's own; runs= and name= .*\[hydra_setting\]",
+    "stage=sft +hydra.foo=1": r"hydra.foo is Hydra's own; remove it \[hydra_setting\]",
+    "stage=sft ++hydra.output_subdir=x": r"runs= and name= set where a run writes \[hydra_setting\]",
+    "stage=sft hydra.mode=MULTIRUN": r"add --multirun to run each value of a list in turn \[hydra_setting\]",
+    "stage=sft hydra/launcher=x": r"\[hydra_setting\]",
+    "stage=sft +hydra/launcher=x": r"\[hydra_setting\]",
+    "stage=sft ~hydra": r"\[hydra_setting\]",
+    "stage=sft +hydra@recipe=1": r"\[hydra_setting\]",
+    "stage=sft +hydra.searchpath=[file:///tmp]": r"LAUNCH_CONFIG_DIR names the folder.*\[hydra_setting\]",
+    "stage=sft hydrant=1": r"no key 'hydrant'.*\[unknown_key\]",
     "stage=sft +tuned=mine": r"there is no overlay 'mine' in .*; `tune` writes one \[unknown_tuned\]",
 }
 

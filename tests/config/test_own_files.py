@@ -142,3 +142,19 @@ def test_names_of_any_alphabet_compose(tmp_path: Path, monkeypatch: pytest.Monke
     assert (config.config.name, config.config.runs) == ("прогон", "/прогоны (1)/x")
     assert config.config.data.mix[0].name == "/данные/мой файл.jsonl"
     assert (config.stage, config.config.stage.description) == ("опыт", "проба")
+
+
+@pytest.mark.parametrize("options", [(), ("--multirun",)])
+def test_a_file_that_sets_hydra_itself(refuse: Refuse, options: tuple[str, ...], tmp_path: Path) -> None:
+    own = DEMO + f"hydra:\n  output_subdir: written\n  run: {{dir: '{tmp_path}/written'}}\n"
+    problem = refuse({"stage/mine": own}, *options)
+    assert (problem.id, problem.where) == ("hydra_setting", "stage/mine.yaml:5")
+    base = refuse({"stage/base": own, "stage/mine": HEAD + "defaults:\n  - base\n  - _self_\n"}, *options)
+    assert (base.id, base.where) == ("hydra_setting", "stage/base.yaml:5")
+    assert not (tmp_path / "written").exists()
+
+
+def test_a_line_is_found_in_the_file_as_it_is_now(refuse: Refuse) -> None:
+    for comments in (0, 3):
+        problem = refuse({"stage/mine": DEMO + "# comment\n" * comments + "recipe:\n  seed: -1\n"})
+        assert (problem.id, problem.where) == ("out_of_range", f"stage/mine.yaml:{6 + comments}")

@@ -125,3 +125,23 @@ def test_what_is_printed_holds_no_secret(
     assert main(["plan", "stage=sft", description]) == 2
     output = "".join(capsys.readouterr())
     assert "swordfish" not in output and TOKEN[:20] not in output and "\x1b" not in output
+
+
+@pytest.mark.parametrize("key", ["runs", "cache", "python", "upstream.dir"])
+@pytest.mark.parametrize("path", ["~nosuchuser/x", "a" * 300, f"/tmp/{'b' * 300}/x", "x/" * 3000])
+def test_a_path_that_no_file_can_have(key: str, path: str) -> None:
+    with pytest.raises(UserError, match=rf"^override {key}: .* cannot be a path here: .*\[bad_path\]"):
+        composed("stage=sft", f"{key}={path}")
+
+
+@pytest.mark.parametrize("group", ["stage", "trainer", "model", "data", "cluster", "parallel"])
+def test_a_choice_that_no_file_can_have(group: str) -> None:
+    line = ["stage=sft", f"{group}={'a' * 300}"]
+    with pytest.raises(UserError, match=rf"there is no {group} 'a*'.*\[unknown_{group}\]"):
+        composed(*line[group == "stage" :])
+
+
+def test_a_name_with_room_for_its_lock() -> None:
+    assert composed("stage=sft", f"name={'a' * 200}").config.name
+    with pytest.raises(UserError, match=r"name is 202 bytes long, and may have 200 \[bad_name\]"):
+        composed("stage=sft", f"name={'ж' * 101}")

@@ -105,6 +105,8 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path: Path) -> Non
         ("a.jsonl", b'{"a": "caf\xe9"}\n', ("data_encoding", "a.jsonl:1", "byte 0xe9 is not UTF-8")),
         ("a.jsonl", '{"a": 1}'.encode("utf-16"), ("data_encoding", "a.jsonl:1", "the file is UTF-16")),
         ("a.jsonl", b'{"a": 1}\n\x00\x01\x02\n', ("data_encoding", "a.jsonl:2", "the file is binary")),
+        ("a.jsonl", b'{"a": ' + b"9" * 5000 + b"}\n", ("data_not_parsed", "a.jsonl:1", "not usable JSON: a number")),
+        ("a.json", b'[{"a": ' + b"9" * 5000 + b"}]\n", ("data_not_parsed", "a.json:1", "not JSON: Exceeds the limit")),
         ("a.json", b'[{"a": 1},\n {"a": 2}', ("data_not_parsed", "a.json:2", "not JSON: the list has no end")),
         ("a.json", b'[{"a": 1}\n {"a": 2}]', ("data_not_parsed", "a.json:2", "not JSON: ',' or ']' is expected")),
         ("a.json", b'[{"a": 1},\n]', ("data_not_parsed", "a.json:2", "not JSON: Expecting value")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import psutil
 from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped
 from launch.check.machine.packages import run_environment, script_path
 from launch.config.schema import Device
+from launch.files import load_json
 from launch.host.nvidia import Gpus
 from launch.planning.plan import Plan
 
@@ -36,7 +36,7 @@ def ranks_can_communicate(plan: Plan, host: Host) -> PreflightFinding:
         argv += ["--nproc_per_node", str(width.local), str(script_path("all_reduce.py")), backend, str(file)]
         status, output = _run(argv, run_environment(plan, host))
         if status == 0 and file.is_file():
-            return passed(_describe(json.loads(file.read_text(encoding="utf-8"))))
+            return passed(_describe(load_json(file)))
     cure = f"for details run NCCL_DEBUG=INFO {' '.join(argv[:-1])} /tmp/all_reduce.json" if cuda else None
     if status is None:
         return failed(f"an all-reduce over {width.local} ranks did not finish within {_TIMEOUT:.0f} s", cure)

@@ -7,7 +7,6 @@ one that was saved (utils.py:789-804, finetune.py:971). So the files themselves 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Literal
 from launch.config.schema import Family
 from launch.execution.record.model_folder import find_weight_faults
 from launch.execution.record.tensor_files import BrokenFileError, check_torch_file, read_safetensors_header
+from launch.files import load_json
 
 Unit = Literal["step", "epoch"]
 MARK = "COMPLETED"
@@ -86,7 +86,7 @@ def _accelerate_faults(path: Path, layout: Layout) -> Iterator[str]:
 def _trl_faults(path: Path, step: int, layout: Layout) -> Iterator[str]:
     """Check what transformers' Trainer._save_checkpoint writes (trainer.py:3355), trainer_state.json last."""
     try:
-        state = json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
+        state = load_json(path / "trainer_state.json")
         if state["global_step"] != step:
             yield f"trainer_state.json belongs to step {state['global_step']}"
     except (OSError, ValueError, KeyError, TypeError):

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from launch.execution.record.command_script import render_command_script
 from launch.execution.record.events import SCHEMA_VERSION, to_strict_json
 from launch.execution.record.versions import read_git_state, read_versions
-from launch.files import read_file, reserve, write_file
+from launch.files import load_json, reserve, write_file
 from launch.redact import Redactor
 
 FolderStatus = Literal["absent", "unfinished", "done", "failed"]
@@ -169,8 +169,8 @@ def folder_status(folder: Path) -> FolderStatus:
 
 def _is_marked(marker: Path) -> bool:
     try:
-        return isinstance(json.loads(read_file(marker)), dict)
-    except (OSError, ValueError, RecursionError):
+        return isinstance(load_json(marker), dict)
+    except (OSError, ValueError):
         return False
 
 
@@ -178,7 +178,7 @@ def read_outcome(folder: Path) -> Outcome | None:
     """Return the outcome in DONE or FAILED; None if there is no readable one."""
     for name in ("DONE", "FAILED"):
         try:
-            content = json.loads(read_file(folder / name))
+            content = load_json(folder / name)
             loss = content["last_loss"]
             if loss is None and "last_loss_text" in content:
                 loss = float(content["last_loss_text"])

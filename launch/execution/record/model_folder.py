@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from launch.execution.record.tensor_files import BrokenFileError, check_torch_file, read_safetensors_header
+from launch.files import load_json
 from launch.planning.inputs import NO_TOKENIZER
 
 # transformers loads the vocabulary from any one of these
@@ -110,7 +110,7 @@ def _json_faults(path: Path) -> list[str]:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    value = json.loads(path.read_text(encoding="utf-8"))
+    value = load_json(path)
     if not isinstance(value, dict):
         raise ValueError(path.name)
     return value

@@ -5,11 +5,12 @@ Truncated files are found; bytes that changed in the middle of the data are not.
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from launch.files import parse_json
 
 _HEADER_LIMIT = 100_000_000  # bytes, as in the safetensors library
 _PICKLE = b"\x80"
@@ -46,7 +47,7 @@ def read_safetensors_header(path: Path) -> Mapping[str, TensorHeader]:
             length = int.from_bytes(stream.read(8), "little")
             if size < 8 or length > min(size - 8, _HEADER_LIMIT):
                 raise BrokenFileError(f"{path.name} has a truncated header ({size} bytes)")
-            header = json.loads(stream.read(length))
+            header = parse_json(stream.read(length))
         tensors, end = _parse_header(header)
     except OSError as error:
         raise BrokenFileError(f"{path.name} can't be read: {error.strerror}") from error

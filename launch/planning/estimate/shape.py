@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launch.config.schema import ShapeConfig
+from launch.files import load_json
 
 # Decoders whose block saves the same tensors as Llama's: two norms over the hidden size, grouped-query attention,
 # a gated MLP (transformers modeling_llama.py:290-330, modeling_qwen2.py, modeling_mistral.py). True: one more
@@ -73,7 +73,7 @@ def shape_from_yaml(config: ShapeConfig) -> ModelShape | None:
 def read_shape(folder: Path) -> ModelShape | None:
     """Read the shape from a model folder's config.json; None without a readable one, or for an unknown architecture."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = load_json(folder / "config.json")
     except (OSError, ValueError):
         return None
     return shape_from_hf_config(config) if isinstance(config, dict) else None

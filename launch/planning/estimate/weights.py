@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.files import load_json
 from launch.planning.plan import Plan
 from launch.planning.tensor_shapes import read_tensor_shapes
 
@@ -51,7 +51,7 @@ def _weight_files(folder: Path) -> list[Path]:
     where all of them exist."""
     index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.is_file():
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        names = set(load_json(index)["weight_map"].values())
         return sorted(folder / name for name in names)
     if whole.is_file():
         return [whole]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from launch.files import load_json
 from launch.planning.plan import Plan
 from launch.redact import Redactor
 from launch.trials.record_file import another_record, changed_versions, read_record, utc_now, write_record
@@ -204,7 +204,7 @@ def describe_changes(folder: Path, card: str | None, versions: Mapping[str, str]
     """What has changed since the probes in the folder ran, so that they are not reused; None if nothing has, or there
     are none."""
     try:
-        record = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        record = load_json(folder / FILE)
         before = {"card": record["card"], **record["versions"]}
     except (OSError, ValueError, KeyError, TypeError):
         return None
