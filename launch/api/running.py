@@ -18,11 +18,19 @@ from typing import Any
 import psutil
 
 from launch.api.planning import overrides, plan
+from launch.config.compose import Composed
 from launch.errors import EXIT_DONE, Problem, UserError
+from launch.execution.display.progress import Display, SafeDisplay
+from launch.execution.engine import build_cache, carry_out, report_finished
+from launch.execution.machine import this_machine
 from launch.execution.record.history import JsonLinesReader
-from launch.execution.record.lock import Holder, find_holder, lock_path, this_process
+from launch.execution.record.lock import Holder, find_holder, lock_path, run_lock, this_process
 from launch.execution.record.runs import RunStatus, find_runs, is_running, read_run_status, run_name
+from launch.execution.resume import is_finished
 from launch.files import load_json
+from launch.planning.plan import build_plan
+from launch.planning.width import require_one_machine
+from launch.redact import process_redactor
 from launch.resources import ROOT
 
 STOP_PATIENCE = 30.0  # seconds; a tear-down takes at most 15
@@ -114,6 +122,26 @@ def run(stage: str, **keys: Any) -> Run:
     if problems:
         raise UserError(problems)
     raise RuntimeError(f"the launcher ended with exit code {code}:\n{text[-2000:]}")
+
+
+def run_composed(composed: Composed, make_display: Callable[[Path], Display]) -> int:
+    """Run a composed stage in this process to its end and return the exit code; `make_display` takes the run folder.
+
+    This is what the verb `run` does. Raises UserError when it cannot be started.
+    """
+    require_one_machine(composed.config)
+    planned = build_plan(composed, this_machine(composed))
+    redactor = process_redactor()
+    display = SafeDisplay(make_display(planned.folder), sys.stdout)
+    for warning in planned.warnings:
+        display.say(f"warning: {redactor.redact_text(str(warning))}")
+    if planned.config.cache_only:
+        return build_cache(planned, redactor, display)
+    if is_finished(planned):
+        report_finished(planned, display)
+        return EXIT_DONE
+    with run_lock(planned.folder, display.say):
+        return carry_out(planned, redactor, display)
 
 
 def runs(folder: str | Path = "runs") -> list[Run]:

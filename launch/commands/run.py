@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
+from launch.api.running import run_composed
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
-from launch.errors import EXIT_DONE, Problem, UserError
+from launch.errors import Problem, UserError
 from launch.execution.detach import describe_detached_run, run_detached
-from launch.execution.display.progress import Display, SafeDisplay, display_for
-from launch.execution.engine import build_cache, carry_out, report_finished
-from launch.execution.machine import this_machine
-from launch.execution.record.lock import run_lock
-from launch.execution.resume import is_finished
-from launch.planning.plan import build_plan
-from launch.planning.width import require_one_machine
-from launch.redact import process_redactor
+from launch.execution.display.progress import display_for
 
 HELP = """usage: launch [run] stage=NAME [key=value ...]
 
@@ -51,27 +43,10 @@ def run(line: CommandLine) -> int:
 
     def run_stage(composed: Composed) -> int:
         if not composed.config.detach:
-            return _start(composed, lambda folder: display_for(sys.stdout))
+            return run_composed(composed, lambda folder: display_for(sys.stdout))
         if line.multirun:
             message = "--multirun waits for each run, which a detached run does not allow"
             raise UserError(Problem("detach_one", message, "detach", "leave one of them out"))
-        return run_detached(lambda make_display: _start(composed, make_display), describe_detached_run)
+        return run_detached(lambda make_display: run_composed(composed, make_display), describe_detached_run)
 
     return compose(line, run_stage)
-
-
-def _start(composed: Composed, make_display: Callable[[Path], Display]) -> int:
-    """Run the composed stage on this machine; `make_display` takes the run folder."""
-    require_one_machine(composed.config)
-    plan = build_plan(composed, this_machine(composed))
-    redactor = process_redactor()
-    display = SafeDisplay(make_display(plan.folder), sys.stdout)
-    for warning in plan.warnings:
-        display.say(f"warning: {redactor.redact_text(str(warning))}")
-    if plan.config.cache_only:
-        return build_cache(plan, redactor, display)
-    if is_finished(plan):
-        report_finished(plan, display)
-        return EXIT_DONE
-    with run_lock(plan.folder, display.say):
-        return carry_out(plan, redactor, display)
