@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,13 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts the real Slurm, whose clocks want the machine to themselves."""
+    """Mark what starts the real Slurm, and put the files that train first: side by side, the last file sets the end."""
+    slow: Counter[Path] = Counter()
     for item in items:
         if "slurm" in getattr(item, "fixturenames", ()):
             item.add_marker("slurm")
+        slow[item.path] += item.get_closest_marker("slow") is not None
+    items.sort(key=lambda item: -slow[item.path])
 
 
 def composed(*overrides: str) -> Composed:

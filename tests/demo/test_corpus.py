@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -105,15 +106,21 @@ def test_truncate_is_a_short_enough_beginning(text: str, limit: int) -> None:
     assert text.startswith(cut)
 
 
-def test_same_bytes_in_another_process(tmp_path: Path, entries: list[DocEntry]) -> None:
-    digest = corpus.write_rows(tmp_path / "here.jsonl", corpus.build_preferences(entries[:300]))
+def test_same_bytes_in_another_process(tmp_path: Path) -> None:
+    library = tmp_path / "library"  # a part of it: reading all takes seconds in each process
+    shutil.copytree(stdlib_folder() / "json", library / "json")
+    for name in ("argparse.py", "posixpath.py", "random.py", "textwrap.py"):
+        shutil.copy(stdlib_folder() / name, library)
+    entries = read_entries(library)
+    assert len(entries) > 50
+    digest = corpus.write_rows(tmp_path / "here.jsonl", corpus.build_preferences(entries))
     program = (
         "import sys; from pathlib import Path; from launch.demo import corpus, documentation as d\n"
-        "rows = corpus.build_preferences(d.read_entries(d.stdlib_folder())[:300])\n"
+        "rows = corpus.build_preferences(d.read_entries(Path(sys.argv[2])))\n"
         "print(corpus.write_rows(Path(sys.argv[1]), rows))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "there.jsonl")],
+        [sys.executable, "-c", program, str(tmp_path / "there.jsonl"), str(library)],
         cwd=ROOT,
         env={"PYTHONHASHSEED": "7", "PYTHONPATH": "."},
         capture_output=True,

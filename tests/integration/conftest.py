@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration import tiny_stage
+from tests.integration.demo_kit import give_demo, make_once
 from tests.paths import ROOT
 
 
@@ -33,13 +34,16 @@ def open_instruct() -> Path:
 def trained_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `runs/demo/sft`: the demo's SFT of a few steps, made once for all tests."""
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-    home = tmp_path_factory.mktemp("trained")
-    argv = ["stage=demo", "trainer=trl_sft", "name=sft", "recipe.max_steps=25", "recipe.checkpoint_steps=20"]
-    done = subprocess.run(
-        [sys.executable, "-m", "launch", *argv], cwd=home, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return home
+
+    def train(home: Path) -> None:
+        give_demo(tmp_path_factory, home)
+        argv = ["stage=demo", "trainer=trl_sft", "name=sft", "recipe.max_steps=25", "recipe.checkpoint_steps=20"]
+        done = subprocess.run(
+            [sys.executable, "-m", "launch", *argv], cwd=home, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return make_once(tmp_path_factory, "trained-demo", train)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.demo_kit import give_demo
 from tests.integration.reports import read_report
 from tests.trials.bench.test_record import check
 
@@ -31,9 +32,10 @@ def bench(*words: str, cwd: Path, code: int) -> tuple[dict[str, Any], str]:
     return record, ran.stderr
 
 
-def test_two_settings_on_the_cpu(tmp_path: Path) -> None:
+def test_two_settings_on_the_cpu(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The first call has time for one run alone; the second one keeps it and runs the others."""
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+    give_demo(tmp_path_factory, tmp_path)
     cut, output = bench(*COMMON, "max_minutes=0.01", *SETTINGS, cwd=tmp_path, code=3)
     assert [run["state"] for run in cut["runs"]] == ["done", "not_run", "not_run", "not_run"]
     assert cut["verdict"] is None and "3 of 4 runs are missing" in output

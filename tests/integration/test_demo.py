@@ -1,4 +1,7 @@
-"""The demo stages as a user runs them: every trainer on one CPU process, and on two in DDP, under ZeRO-3, or both."""
+"""The demo stages as a user runs them: every trainer on one CPU process, and on two in DDP, under ZeRO-3, or both.
+
+The runs on one process are tracked by W&B, offline, through the trainer's own code.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,7 @@ RUNS = [
     *((trainer, width) for trainer in ("dpo_tune_cache", "trl_sft") for width in ("one", "zero3")),
     *(("trl_dpo", width) for width in ("one", "two")),
 ]
+TRACKED = ("finetune", "dpo_tune_cache", "trl_sft")
 METRICS = {
     *("loss", "lr", "grad_norm", "seconds", "tokens", "tokens_padded", "padding_share"),
     *("tokens_per_second", "tokens_per_second_total"),
@@ -66,11 +71,14 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
     words, expected = WIDTHS[width]
     stage = TRAINERS[trainer]
     name = f"{trainer}-{width}"
+    tracked = trainer in TRACKED and width == "one" and find_spec("wandb") is not None
+    words = [*words, *(["tracking=wandb_offline", "tracking_project=mine"] if tracked else [])]
     ran = launch(
         "run",
         *(f"stage={stage}", f"trainer={trainer}", f"name={name}", f"recipe.max_steps={STEPS}", *words),
         cwd=home,
         HF_TOKEN=TOKEN,
+        WANDB_MODE="disabled",  # the key wins
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     folder = home / "runs" / stage / name
@@ -95,6 +103,11 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
     assert applied == {patch.partition("=")[0] for patch in plan["patches"]}
     assert json.loads((folder / "DONE").read_text())["steps"] == STEPS
     assert (folder / "model" / "config.json").is_file()
+    if tracked:
+        (record,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
+        data = record.read_bytes()
+        assert b"mine" in data and f"{stage}-{name}".encode() in data
+        assert b"loss" in data and b"learning_rate" in data
     assert f"done finished after {STEPS} of {STEPS} steps" in read_report(folder).text
     assert {f"rank-{rank}.log" for rank in range(int(expected["world_size"]))} <= {
         path.name for path in (folder / "logs").iterdir()
@@ -116,11 +129,11 @@ def test_the_first_loss_is_the_same_at_every_width(trainer: str) -> None:
 
 def test_a_finished_run_says_so_and_starts_nothing(home: Path) -> None:
     """The run above, asked for again."""
-    folder = home / "runs" / "demo" / "trl_sft-one"
+    folder = home / "runs" / "demo_dpo" / "trl_dpo-one"
     if not (folder / "DONE").is_file():
         pytest.skip("the run above did not run")
     before = (folder / "metrics.jsonl").stat().st_mtime_ns
-    words = ["run", "stage=demo", "trainer=trl_sft", "name=trl_sft-one", f"recipe.max_steps={STEPS}", "processes=1"]
+    words = ["run", "stage=demo_dpo", "trainer=trl_dpo", "name=trl_dpo-one", f"recipe.max_steps={STEPS}", "processes=1"]
     again = launch(*words, cwd=home)
     assert again.returncode == 0
     assert "already done" in again.stdout

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.demo_kit import give_demo
 from tests.integration.test_demo import launch, records
 from tests.integration.test_worker_training import HOLDS, LAUNCH, PATCHES, TRL_HOLDS, train, trainer_arguments
 from tests.integration.tiny_stage import TinyStage
@@ -85,7 +86,7 @@ def test_trls_bins_under_zero3(tmp_path: Path, tiny: TinyStage) -> None:
         assert found["master_dtype"]["value"] == "fp32"
 
 
-def test_a_run_that_is_not_what_was_asked_exits_3(tmp_path: Path) -> None:
+def test_a_run_that_is_not_what_was_asked_exits_3(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A trainer file of the user's own, which believes TRL's word: TRL 1.16 takes `padding_free` for DPO and pads."""
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     shipped = (ROOT / "configs" / "tulu" / "trainer" / "trl_dpo.yaml").read_text(encoding="utf-8")
@@ -94,6 +95,7 @@ def test_a_run_that_is_not_what_was_asked_exits_3(tmp_path: Path) -> None:
     folder = tmp_path / "own" / "trainer"
     folder.mkdir(parents=True)
     (folder / "trl_dpo.yaml").write_text(own, encoding="utf-8")
+    give_demo(tmp_path_factory, tmp_path)
     words = ["stage=demo_dpo", "trainer=trl_dpo", "recipe.packing=flatten", "recipe.max_steps=2", "name=unmet"]
     ran = launch("run", *words, cwd=tmp_path, LAUNCH_CONFIG_DIR=str(tmp_path / "own"))
     assert ran.returncode == 3, ran.stdout + ran.stderr

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.execution.supervise.fake import ROOT, alive, start_supervisor, wait_for
+from tests.integration.demo_kit import give_demo
 from tests.integration.faults import check, rows
 from tests.integration.reports import read_report
 
@@ -79,7 +80,7 @@ def test_the_reaper_is_killed(tmp_path: Path) -> None:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the real runs start: the demo's model and data are made once."""
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
-    return tmp_path_factory.mktemp("faults")
+    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("faults"))
 
 
 def launch(home: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], float]:

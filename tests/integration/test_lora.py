@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.integration.demo_kit import give_demo
+
 pytestmark = pytest.mark.slow
 
 
@@ -29,7 +31,7 @@ def read_evidence(run: Path) -> dict[str, tuple[str, str]]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `runs/demo_lora/sft`, a finished adapter of three steps."""
     pytest.importorskip("peft", reason="the `train` dependencies are not installed")
-    home = tmp_path_factory.mktemp("lora")
+    home = give_demo(tmp_path_factory, tmp_path_factory.mktemp("lora"))
     done = launch(home, "stage=demo_lora", "name=sft", "recipe.max_steps=3")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "launch merge" in done.stdout

@@ -9,16 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.demo_kit import give_demo
 from tests.integration.hub import TOKEN, running
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(("trainer", "owner"), [("finetune", "lab"), ("trl_sft", "ann")])
-def test_the_model_arrives(trainer: str, owner: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_model_arrives(
+    trainer: str,
+    owner: str,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+) -> None:
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
     if trainer == "finetune":
         request.getfixturevalue("open_instruct")
+    give_demo(tmp_path_factory, tmp_path)
     words = ["stage=demo", f"trainer={trainer}", "name=pushed", "recipe.max_steps=1", f"hub.push={owner}/mine"]
     with running() as hub:
         ran = subprocess.run(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.demo_kit import give_demo
 from tests.integration.reports import read_report
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,7 @@ KILLED_AFTER = 10
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("resume")
+    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("resume"))
 
 
 def start(home: Path, *words: str) -> subprocess.Popen[str]:

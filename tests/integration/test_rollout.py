@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.demo_kit import give_demo
 from tests.integration.reports import read_report
 from tests.trials.rollout.test_record import check
 
@@ -57,7 +58,7 @@ def losses(width: dict[str, Any]) -> list[float]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where every rollout of this module runs: the demo's model and data are made once."""
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-    return tmp_path_factory.mktemp("rollout")
+    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("rollout"))
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""wandb, offline, through each trainer's own code; TensorBoard beside it; a run that is detached from its terminal."""
+"""TensorBoard beside a run, and runs that are detached from their terminal."""
 
 from __future__ import annotations
 
@@ -14,31 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.test_demo import STEPS, TRAINERS, launch
+from tests.integration.demo_kit import give_demo
+from tests.integration.test_demo import launch
 
 pytestmark = pytest.mark.slow
-TRACKED = ("finetune", "dpo_tune_cache", "trl_sft")
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tracked")
-
-
-@pytest.mark.parametrize("trainer", TRACKED)
-def test_wandb_offline(trainer: str, home: Path, request: pytest.FixtureRequest) -> None:
-    if trainer != "trl_sft":
-        request.getfixturevalue("open_instruct")
-    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-    pytest.importorskip("wandb", reason="the `open-instruct` dependencies are not installed")
-    words = [f"stage={TRAINERS[trainer]}", f"trainer={trainer}", f"name={trainer}", f"recipe.max_steps={STEPS}"]
-    ran = launch("run", *words, "tracking=wandb_offline", "tracking_project=mine", cwd=home, WANDB_MODE="disabled")
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    folder = home / "runs" / TRAINERS[trainer] / trainer
-    (record,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
-    data = record.read_bytes()
-    assert b"mine" in data and f"{TRAINERS[trainer]}-{trainer}".encode() in data
-    assert b"loss" in data and b"learning_rate" in data
+    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("tracked"))
 
 
 def test_a_detached_run_survives_its_terminal_and_is_followed_from_another(home: Path) -> None:

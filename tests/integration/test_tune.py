@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.demo_kit import give_demo
 from tests.integration.reports import read_report
 from tests.trials.tune.test_record import check
 
@@ -44,7 +45,7 @@ def record(home: Path, name: str = "small") -> dict[str, Any]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the searches of this module run: the demo's model and data are made and tokenised once."""
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-    return tmp_path_factory.mktemp("tune")
+    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("tune"))
 
 
 def test_a_search_its_overlay_and_calling_it_again(home: Path, open_instruct: Path) -> None:

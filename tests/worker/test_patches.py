@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,6 +99,11 @@ def test_a_patch_says_what_a_record_needs(name: str) -> None:
         assert re.fullmatch(r"[a-z_]+/[a-z_/]+\.py:\d+(-\d+)?( \([a-z_]+ [\d.]+\))?", place), place
 
 
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()  # reads the metadata of every package: a second
+
+
 def test_listing_the_patches_imports_no_trainer() -> None:
     code = "import sys\nfrom launch.worker.patches import PATCHES\nprint(*sys.modules)"
     root = str(ROOT)
@@ -114,7 +121,7 @@ def test_the_named_lines_hold_what_the_patch_relies_on(
         path = request.getfixturevalue("checkout") / source.file
     else:
         pytest.importorskip(package)
-        installed = importlib.metadata.version(importlib.metadata.packages_distributions()[package][0])
+        installed = importlib.metadata.version(_distributions()[package][0])
         if installed != source.version:
             pytest.skip(f"line numbers are those of {package} {source.version}, here is {installed}")
         path = source.find(TrainerProgram(None, "none", ()))

@@ -91,15 +91,15 @@ def test_windows_line_ends_and_a_byte_order_mark(tmp_path: Path, checker: Comman
 @pytest.mark.parametrize(
     ("line", "megabytes"),
     [
-        ("srun python train.py --exp \"$NAME\" --lr 1e-5 \\\n  --out 'log file' # it's\n", 10),
-        ('echo "$(date)" > log; X=$((1 + 2))\n', 2),
-        ("a ", 10),
-        ("cat <<EOF\n", 10),
-        ("$(", 10),
-        ("((", 10),
-        ('"', 2),
-        ("`", 2),
-        (GOOD, 0.3),
+        ("srun python train.py --exp \"$NAME\" --lr 1e-5 \\\n  --out 'log file' # it's\n", 1),
+        ('echo "$(date)" > log; X=$((1 + 2))\n', 1),
+        ("a ", 1),
+        ("cat <<EOF\n", 1),
+        ("$(", 1),
+        ("((", 1),
+        ('"', 1),
+        ("`", 1),
+        (GOOD, 0.15),
     ],
 )
 def test_large_files(tmp_path: Path, checker: CommandChecker, line: str, megabytes: float) -> None:
@@ -107,7 +107,7 @@ def test_large_files(tmp_path: Path, checker: CommandChecker, line: str, megabyt
     path.write_text(GOOD + line * int(megabytes * 1e6 / len(line)))
     start = time.process_time()
     checked = check_file(path, checker)
-    assert time.process_time() - start < 60  # quadratic would be hours
+    assert time.process_time() - start < 15  # quadratic would be hours
     assert checked.verdicts[0].ok is False
 
 
