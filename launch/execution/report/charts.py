@@ -96,6 +96,7 @@ class ChartKind:
 
 _LABELS = {
     "loss": "training",
+    "eval_loss": "validation",
     "padding_share": "padding",
     "memory_gib": "used by tensors",
     "memory_reserved_gib": "reserved by torch",
@@ -106,7 +107,7 @@ _LABELS = {
     "tokens": "without padding",
     "tokens_padded": "with padding",
 }
-# the first kind that matches a metric shows it; what none matches has a chart of its own, at the end
+# the first kind that matches a metric shows it; what none matches has a chart of its own at the end
 _KINDS = (
     ChartKind("Loss", "", r"loss|(eval|val|validation|test)[_/](.*[_/])?loss"),
     ChartKind("Reward margin", "", r".*margins?"),
@@ -116,11 +117,13 @@ _KINDS = (
     ChartKind("Learning rate", "", r"lr"),
     ChartKind("Throughput", "tokens/s", r"tokens_per_second(_total)?"),
     ChartKind("Step time", "s", r"seconds"),
+    ChartKind("Evaluation time", "s", r"eval_runtime"),
     ChartKind("Padding", "% of tokens", r"padding_share", 100),
     ChartKind("Peak GPU memory of rank 0", "GiB", r"memory(_reserved)?_gib"),
     ChartKind("Gradient norm", "", r"grad_norm"),
     ChartKind("Tokens of a step", "tokens", r"tokens(_padded)?"),
     ChartKind("Log-probabilities", "", r".*logps?([_/].*)?"),
+    ChartKind("Logits", "", r".*logits?([_/].*)?"),
     ChartKind("Load of the slowest rank", "x the mean", r"imbalance(_upstream)?"),
     ChartKind("Utilisation", "% of the data sheet", r"mfu"),
 )
@@ -135,7 +138,8 @@ def build_charts(runs: Mapping[str, Metrics]) -> list[Chart]:
     steps = (min(ends), max(ends))
     groups: dict[ChartKind, list[str]] = {kind: [] for kind in _KINDS}
     for name in names:
-        kind = next((kind for kind in _KINDS if re.fullmatch(kind.pattern, name)), ChartKind(name, "", ""))
+        own = ChartKind(name.removeprefix("eval_").capitalize(), "", "")
+        kind = next((kind for kind in _KINDS if re.fullmatch(kind.pattern, name)), own)
         groups.setdefault(kind, []).append(name)
     charts = [Chart(kind.title, kind.unit, _lines(runs, kind, members), steps) for kind, members in groups.items()]
     return [chart for chart in charts if chart.lines]
@@ -146,7 +150,7 @@ def _lines(runs: Mapping[str, Metrics], kind: ChartKind, names: Sequence[str]) -
     for run_index, (run, metrics) in enumerate(runs.items()):
         for name_index, name in enumerate(name for name in names if name in metrics.curves):
             curve = metrics.curves[name]
-            label = _LABELS.get(name, name)
+            label = _describe_metric(name)
             if len(runs) > 1:
                 label, index, dash = (f"{run}: {label}" if len(names) > 1 else run), run_index, name_index
             else:
@@ -156,6 +160,12 @@ def _lines(runs: Mapping[str, Metrics], kind: ChartKind, names: Sequence[str]) -
             dash += index // COLOURS if len(runs) > 1 else 0
             lines.append(Line(label, scaled, index % COLOURS, dash % 4, curve.first_bad, curve.bad_count))
     return lines
+
+
+def _describe_metric(name: str) -> str:
+    if name not in _LABELS and name.startswith("eval_"):
+        return f"{_describe_metric(name.removeprefix('eval_'))}, validation"
+    return _LABELS.get(name, name)
 
 
 def _ends(metrics: Metrics) -> list[int]:

@@ -17,7 +17,7 @@
   const format = (value) => {
     if (!finite(value)) return value;
     const size = Math.abs(value);
-    if (size && (size < 1e-3 || size >= 1e9)) return String(Number(value.toPrecision(7)));
+    if (size && (size < 1e-4 || size >= 1e9)) return Number(value.toPrecision(7)).toExponential();
     return value.toLocaleString("en", { maximumSignificantDigits: 7 });
   };
 
@@ -81,7 +81,9 @@
           fill: stroke,
           show: (plot) => {
             const { min, max } = plot.scales.x;
-            return line.steps.filter((step) => step >= min && step <= max).length < plot.over.clientWidth / 12;
+            const shown = line.steps.filter((step) => step >= min && step <= max);
+            const width = plot.valToPos(shown[shown.length - 1], "x") - plot.valToPos(shown[0], "x");
+            return shown.length === 1 || width / (shown.length - 1) > 12; // there is room for a dot each
           },
           filter: (plot, _, isShown) => (isShown ? null : alone), // between two gaps there is no line to see
         },

@@ -187,6 +187,29 @@ def test_the_numbers_under_the_pointer_are_the_records(browser: Browser, pages: 
                 assert values[label] == pytest.approx(scale * steps[step][key], rel=1e-6)
 
 
+def test_the_validation_loss_is_beside_the_training_loss(browser: Browser, tmp_path: Path) -> None:
+    """The steps of a real TRL run of the demo with data.validation, evaluated every 5 of 12."""
+    run = write_run(tmp_path / "demo" / "x")
+    (run / "metrics.jsonl").write_bytes(Path(__file__).with_name("trl_validation.jsonl").read_bytes())
+    page = tmp_path / "page.html"
+    page.write_text(render_runs([read_run(run)]), encoding="utf-8")
+    steps = recorded(page, "demo/x")
+    assert [step for step, entry in steps.items() if "eval_loss" in entry] == [5, 10, 12]
+    browser.open(page)
+    assert "validation loss at step 12" in browser.find(".facts").text
+    chart = browser.chart("Loss")
+    press(browser, chart, "HOME", *["ARROW_RIGHT"] * 4)
+    expected = {"training": steps[5]["loss"], "validation": steps[5]["eval_loss"]}
+    assert readout(chart) == (5, {name: pytest.approx(value, rel=1e-6) for name, value in expected.items()})
+    press(browser, chart, "ARROW_RIGHT")
+    text = chart.find_element("css selector", ".readout").text
+    assert text.endswith("(step 5)")  # the validation loss of step 6 is unknown
+    assert count_pixels(browser, chart, 1) > 30
+    titles = [strong.text for strong in browser.find_all(".chart strong")]
+    assert "Evaluation time" in titles
+    assert not [title for title in titles if title.lower().startswith("eval_")]
+
+
 def test_the_keyboard_reads_zooms_and_hides(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["dpo"])
     steps = recorded(pages["dpo"], "demo_dpo/first")
@@ -245,6 +268,19 @@ def test_dragging_zooms_every_chart_and_the_axis_fits_what_is_left(browser: Brow
     ActionChains(browser.driver).double_click(area).perform()
     assert scale(browser, chart, "y") == before
     browser.check_silent()
+
+
+@pytest.mark.parametrize("width", [WIDTH, PHONE])
+def test_the_dots_of_a_plot_are_on_one_scale(browser: Browser, pages: dict[str, Path], width: int) -> None:
+    browser.show(width)
+    browser.open(pages["bench"])
+    left = "const b = arguments[0].getBoundingClientRect(); return [b.left + b.width / 2, b.right]"
+    tracks = browser.find_all(".spreads")[0].find_elements("css selector", ".track")
+    assert len({round(browser.run(left, track)[1], 1) for track in tracks}) == 1
+    starts = browser.run("return [...arguments[0]].map(track => track.getBoundingClientRect().left)", tracks)
+    dots = [browser.run(left, track.find_element("css selector", ".dot"))[0] for track in tracks]
+    slow, fast = (dot - start for dot, start in zip(dots, starts, strict=True))
+    assert fast / slow == pytest.approx(2, rel=0.05)  # B has twice the throughput of A
 
 
 def test_several_runs_have_their_values_side_by_side(browser: Browser, pages: dict[str, Path]) -> None:
