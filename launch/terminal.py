@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 # ECMA-48: CSI, OSC and the other strings (ended by BEL or ST; an unclosed one ends with its line), two-byte escapes
@@ -12,11 +13,10 @@ _ESCAPES = re.compile(
 # the same in bytes of any encoding; what a cut leaves of one is made harmless by the removal of its ESC
 _BYTE_ESCAPES = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?|\xc2[\x80-\x9f]"
-    rb"|[\x01-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
+    rb"|\xe2\x80[\xaa-\xae]|\xe2\x81[\xa6-\xa9]|[\x01-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
 )
-_CONTROLS = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)  # tab and newline may stay
+# tab and newline may stay
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def strip_escapes(text: str) -> str:
@@ -29,6 +29,12 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), strip_escapes(text))
+
+
+def print_json(value: object, indent: int = 2) -> None:
+    """Print a value as JSON; what would control a terminal is escaped."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    print(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 def shorten(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from launch.config.positions import Positions, json_positions, yaml_positions
 from launch.errors import Problem, nearest
-from launch.files import parse_json
+from launch.files import parse_json, read_file
 from launch.upstream.libraries.keyspec import KeyMismatch, KeySpec, find_mismatches
 from launch.upstream.libraries.library_keys import LibraryKeys
 
@@ -115,7 +115,7 @@ def _read_text(path: Path, library: str) -> tuple[str | None, Problem | None]:
     try:
         if path.stat().st_size > _MAX_BYTES:
             return None, _unreadable(path, library, f"is larger than {_MAX_BYTES // 1000} kB", None)
-        return path.read_text(encoding="utf-8"), None
+        return read_file(path).decode("utf-8"), None
     except FileNotFoundError:
         return None, _unreadable(path, library, "does not exist", None)
     except UnicodeDecodeError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 import time
@@ -19,6 +18,7 @@ from launch.execution.machine import this_machine
 from launch.planning.plan import build_plan
 from launch.planning.width import require_one_machine
 from launch.redact import process_redactor
+from launch.terminal import print_json
 
 _WIDTH = 100
 
@@ -49,7 +49,7 @@ def check(line: CommandLine) -> int:
                 "findings": [finding.as_json() for finding in findings],
                 "warnings": [{"schema_version": SCHEMA_VERSION, **warning.as_json()} for warning in plan.warnings],
             }
-            print(json.dumps(redactor.redact_object(payload), indent=2, ensure_ascii=False))
+            print_json(redactor.redact_object(payload))
         else:
             for row in [*format_table(findings), "", _summary(findings)]:
                 print(redactor.redact_text(row))

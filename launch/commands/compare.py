@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from launch.commands.run_parsers import build_compare_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.comparison import compare_runs, read_noise
@@ -11,7 +9,7 @@ from launch.evaluation.comparison_table import comparison_table
 from launch.evaluation.run_facts import read_run_facts
 from launch.execution.record.events import to_strict_json
 from launch.execution.record.runs import resolve_run
-from launch.terminal import printable
+from launch.terminal import print_json, printable
 
 
 def compare(argv: list[str]) -> int:
@@ -25,7 +23,7 @@ def compare(argv: list[str]) -> int:
     noise = read_noise(options.runs, [folder.parent.name for folder in folders])
     comparison = compare_runs(runs, noise)
     if options.json:
-        print(json.dumps(to_strict_json(comparison.as_json()), indent=2, ensure_ascii=False))
+        print_json(to_strict_json(comparison.as_json()))
     else:
         print("\n".join(map(printable, comparison_table(comparison))))
     return EXIT_DONE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,8 @@ from launch.evaluation.models import ModelSource, find_model
 from launch.evaluation.suites import DEMO, TULU3, find_specs
 from launch.execution.record.events import to_strict_json
 from launch.execution.report.write import write_run_report
-from launch.terminal import printable
+from launch.files import read_file
+from launch.terminal import print_json, printable
 
 _WIDTH = 34  # characters of a model's label
 
@@ -32,7 +32,7 @@ def eval(argv: list[str]) -> int:
     if model.run is not None:
         write_run_report(model.run, _notify)
     if options.json:
-        print(json.dumps(to_strict_json(evaluation.as_json()), indent=2, ensure_ascii=False))
+        print_json(to_strict_json(evaluation.as_json()))
     else:
         print("\n".join(map(printable, describe(evaluation))))
     return EXIT_STOPPED if evaluation.is_broken else EXIT_DONE
@@ -44,7 +44,7 @@ def default_tasks(model: ModelSource) -> str:
 
     config: dict[str, Any] = {}
     if model.run is not None and (model.run / "config.yaml").is_file():
-        config = yaml.safe_load((model.run / "config.yaml").read_text(encoding="utf-8")) or {}
+        config = yaml.safe_load(read_file(model.run / "config.yaml")) or {}
     is_demo = config.get("data", {}).get("build") or config.get("model", {}).get("build")
     return DEMO if is_demo else TULU3
 

@@ -15,6 +15,7 @@ from launch.commands.tool_parsers import build_flags_parser
 from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
 from launch.host.interpreter import package_folders
 from launch.resources import ROOT
+from launch.terminal import print_json
 from launch.upstream.pin.checkout import Checkout, find_checkout
 from launch.upstream.pin.ledger import LedgerEntry, explain_unknown_flag, load_ledger
 from launch.upstream.pin.lock import load_lock
@@ -66,7 +67,7 @@ def flags(args: list[str]) -> int:
                 {"what": unknown.what, "reason": unknown.reason, "where": unknown.where} for unknown in schema.unknown
             ],
         }
-        print(json.dumps(content, indent=1, ensure_ascii=False))
+        print_json(content, indent=1)
         return EXIT_DONE
     width = shutil.get_terminal_size((120, 24)).columns
     fields = [schema.fields[name] for name in matching]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable
@@ -23,6 +22,7 @@ from launch.check.lint import (
 from launch.commands.tool_parsers import build_lint_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
 from launch.resources import CONFIGS, ROOT
+from launch.terminal import print_json
 from launch.upstream.pin.checkout import Checkout, find_checkout
 from launch.upstream.pin.ledger import explain_unknown_flag
 
@@ -42,7 +42,7 @@ def lint(argv: list[str]) -> int:
         for note in report.notes:
             print(_format_note(report, note), file=sys.stderr)
     if options.json:
-        print(json.dumps([verdict.as_json() for verdict in verdicts], indent=1, ensure_ascii=False))
+        print_json([verdict.as_json() for verdict in verdicts], indent=1)
     else:
         for line in format_verdicts(verdicts):
             print(line)

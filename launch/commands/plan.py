@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -26,7 +25,7 @@ from launch.planning.rendezvous import quote_argument
 from launch.planning.token_forecast import TokenForecast
 from launch.planning.token_forecast import describe as describe_tokens
 from launch.redact import Redactor, process_redactor
-from launch.terminal import printable
+from launch.terminal import print_json, printable
 
 HELP = """usage: launch plan stage=NAME [key=value ...] [--json]
 
@@ -51,7 +50,7 @@ def plan(line: CommandLine) -> int:
         planned = plan_composed(composed)
         redactor = process_redactor()
         if line.json:
-            print(json.dumps(redactor.redact_object(planned.as_json()), indent=2, ensure_ascii=False))
+            print_json(redactor.redact_object(planned.as_json()))
         else:
             lines = describe(planned.plan, redactor, os.environ, planned.memory, planned.tokens)
             print(printable("\n".join(lines)))

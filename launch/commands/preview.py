@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import asdict, replace
@@ -17,7 +16,7 @@ from launch.execution.machine import this_machine
 from launch.execution.preview import tokenize_samples
 from launch.planning.plan import Plan, build_plan
 from launch.redact import process_redactor
-from launch.terminal import printable
+from launch.terminal import print_json, printable
 
 SCHEMA_VERSION = 1
 
@@ -44,7 +43,7 @@ def preview(line: CommandLine) -> int:
                 "batch": asdict(data.batch) if data.batch else None,
                 "warnings": [problem.as_json() for problem in problems],
             }
-            print(json.dumps(redactor.redact_object(payload), indent=2, ensure_ascii=False))
+            print_json(redactor.redact_object(payload))
             return EXIT_DONE
         if options.html:
             print(redactor.redact_text(render_page(f"{plan.stage}: samples", data, notes, problems)), end="")

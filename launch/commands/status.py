@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -13,12 +12,13 @@ from launch.commands.run_parsers import build_status_parser
 from launch.errors import EXIT_DONE, UserError
 from launch.evaluation.record import describe_summary, read_summary
 from launch.execution.display.progress import format_duration
+from launch.execution.record.events import to_strict_json
 from launch.execution.record.folder import describe_cure
 from launch.execution.record.lock import INTERVAL
 from launch.execution.record.runs import resolve_run
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import JobStatus, find_job_folders, list_job_statuses, read_job_status
-from launch.terminal import printable
+from launch.terminal import print_json, printable
 
 OVERDUE_HEARTBEAT = 3 * INTERVAL  # seconds without a heartbeat after which the table shows its age
 
@@ -39,8 +39,10 @@ def status(argv: list[str]) -> int:
     else:
         statuses = list_job_statuses(runs, queue)
     if options.json:
-        objects = [{**status.as_json(), "evaluation": read_summary(status.run.path)} for status in statuses]
-        print(json.dumps(objects, indent=2, ensure_ascii=False))
+        objects = [
+            to_strict_json({**status.as_json(), "evaluation": read_summary(status.run.path)}) for status in statuses
+        ]
+        print_json(objects)
     elif not statuses:
         print(f"no runs in {runs}")
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from launch.slurm.planned_jobs import PlannedJob
 from launch.slurm.schedule import SubmissionStep, TokenizeFirst, as_arrays, as_chain, drop_duplicates, report_shapes
 from launch.slurm.submission_report import report_json, report_lines
 from launch.slurm.submit_steps import notify, submit_steps
+from launch.terminal import print_json
 
 HELP = """usage: launch submit stage=NAME nodes=N gpus=N [key=value ...] [--json]
 
@@ -59,7 +59,7 @@ def submit(line: CommandLine) -> int:
     ids = submit_steps(steps, dry_run=options.dry_run)
     records = _look_at_steps(steps, ids)
     if line.json:
-        print(json.dumps(report_json(steps, ids, records), indent=2))
+        print_json(report_json(steps, ids, records))
     else:
         for text in report_lines(steps, ids, records):
             print(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
@@ -11,6 +10,7 @@ from launch import __version__, resources
 from launch.commands.tool_parsers import build_version_parser
 from launch.errors import EXIT_DONE
 from launch.host.interpreter import installed_versions, package_folders
+from launch.terminal import print_json
 from launch.upstream.pin.checkout import find_checkout
 from launch.upstream.pin.lock import load_lock
 
@@ -32,7 +32,7 @@ def version(arguments: list[str]) -> int:
             "checkout": {"dir": str(checkout.root), "matches_pin": checkout.matches_pin} if checkout else None,
             "packages": packages,
         }
-        print(json.dumps(content, indent=2))
+        print_json(content)
         return EXIT_DONE
     print(f"launch {__version__}, Python {platform.python_version()}")
     print(checkout.describe() if checkout else f"open-instruct: no checkout; flags come from the lock of {pin[:9]}")

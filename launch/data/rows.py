@@ -12,6 +12,7 @@ from typing import IO, Any, cast
 
 from launch.data.sources import file_format
 from launch.errors import Problem, UserError
+from launch.files import open_file
 
 MAX_ROW_BYTES = 32 << 20  # a longer row is no text that somebody wrote, but a file without line ends
 _CHUNK = 1 << 16
@@ -53,7 +54,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 def _open(path: Path, compression: str) -> IO[bytes]:
     if not compression:
-        return path.open("rb")
+        return open_file(path)
     opened = importlib.import_module(_OPENERS[compression]).open(path, "rb")
     return cast(IO[bytes], opened)
 

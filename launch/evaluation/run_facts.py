@@ -10,7 +10,7 @@ from typing import Any
 
 from launch.evaluation.record import read_summary
 from launch.execution.record.runs import RunStatus, read_run_status, run_name
-from launch.files import load_json, read_json_lines, read_json_object
+from launch.files import load_json, read_file, read_json_lines, read_json_object
 from launch.trials.measurement import finite, number
 
 _WARMUP = 2  # first steps without a speed that counts
@@ -50,8 +50,8 @@ def read_run_facts(folder: Path) -> RunFacts:
     import yaml
 
     try:
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        config = yaml.safe_load(read_file(folder / "config.yaml"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         config = {}
     settings = dict(_flatten(config if isinstance(config, dict) else {}))
     plan = read_json_object(folder / "plan.json")
@@ -117,10 +117,9 @@ def _versions(versions: Mapping[str, Any], git: Mapping[str, Any]) -> Iterator[t
 
 def _patches(path: Path) -> dict[str, Any]:
     try:
-        patches = load_json(path)
-    except (OSError, ValueError):
+        values = {str(patch["id"]): str(patch.get("value") or "applied") for patch in load_json(path)}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}
-    values = {str(patch["id"]): str(patch.get("value") or "applied") for patch in patches}
     return {id_: "applied" if value.startswith("/") else value for id_, value in values.items()}
 
 

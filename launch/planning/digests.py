@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from launch.files import load_json, write_file
+from launch.files import load_json, open_file, write_file
 
 _BLOCK = 1 << 20  # bytes
 _READERS = 4  # files at once; hashing lets other threads run
@@ -85,7 +85,7 @@ class DigestCache:
         if (digest := self._find(key, state)) is not None:
             return digest
         hasher = hashlib.sha256()
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             while block := stream.read(_BLOCK):
                 hasher.update(block)
         digest = hasher.hexdigest()[:16]

@@ -198,7 +198,7 @@ def read_outcome(folder: Path) -> Outcome | None:
                 checkpoint=_text(content.get("checkpoint")),
                 stacks=tuple(str(file) for file in content.get("stacks", ())),
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue
         if (outcome.exit_code == 0) == (name == "DONE"):
             return outcome

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.files import parse_json
+from launch.files import open_file, parse_json
 
 _HEADER_LIMIT = 100_000_000  # bytes, as in the safetensors library
 _PICKLE = b"\x80"
@@ -41,7 +41,7 @@ def read_safetensors_header(path: Path) -> Mapping[str, TensorHeader]:
     """
     try:
         size = path.stat().st_size
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             _refuse_pointer(path, stream.read(len(_LFS_POINTER)))
             stream.seek(0)
             length = int.from_bytes(stream.read(8), "little")
@@ -85,7 +85,7 @@ def check_torch_file(path: Path) -> None:
     """
     try:
         size = path.stat().st_size
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             start = stream.read(len(_LFS_POINTER))
         _refuse_pointer(path, start)
         if start[:1] == _PICKLE:
