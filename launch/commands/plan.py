@@ -24,6 +24,7 @@ from launch.planning.plan import Plan
 from launch.planning.rendezvous import quote_argument
 from launch.planning.token_forecast import TokenForecast
 from launch.planning.token_forecast import describe as describe_tokens
+from launch.planning.validation import describe_schedule
 from launch.redact import Redactor, process_redactor
 from launch.terminal import print_json, printable
 
@@ -85,6 +86,7 @@ def describe(
         ("ranks", f"{_describe_ranks(plan)}, parallel={plan.parallel.mode}, {plan.parallel.precision}"),
         ("batch", f"global {plan.batch}"),
         *(("data" if number == 0 else "", text) for number, text in enumerate(plan.data_facts)),
+        ("validation", describe_schedule(plan.config) or ""),
         ("schedule", _schedule(plan)),
         ("adapter", _adapter(plan)),
         ("attention", str(plan.attention) if plan.attention else ""),

@@ -16,6 +16,7 @@ from launch.execution.record.events import to_strict_json
 from launch.execution.record.folder import describe_cure
 from launch.execution.record.lock import INTERVAL
 from launch.execution.record.runs import resolve_run
+from launch.execution.record.validation import ValidationRecord
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import JobStatus, find_job_folders, list_job_statuses, read_job_status
 from launch.terminal import print_json, printable
@@ -66,6 +67,9 @@ def status_table(statuses: Sequence[JobStatus], now: float) -> list[str]:
     rows: list[tuple[str, ...]] = [("run", "state", "step", "loss", "tokens/s", "left", "since")]
     rows += [_run_cells(status, now) for status in statuses]
     summaries = [read_summary(status.run.path) for status in statuses]
+    if any(status.run.validation for status in statuses):
+        losses = ["eval_loss", *(_describe_validation(status.run.validation) for status in statuses)]
+        rows = [(*row, loss) for row, loss in zip(rows, losses, strict=True)]
     if any(summaries):
         verdicts = ["evaluation", *(describe_summary(summary) if summary else "" for summary in summaries)]
         rows = [(*row, verdict) for row, verdict in zip(rows, verdicts, strict=True)]
@@ -83,6 +87,8 @@ def status_table(statuses: Sequence[JobStatus], now: float) -> list[str]:
         cause = status.cause or (outcome.cause if outcome else None)
         if cause:
             table.append(f"  {cause}")
+        if outcome and outcome.validation and outcome.validation.early_stop:
+            table.append(f"  {outcome.validation.early_stop}")
         if outcome and outcome.cure:
             table.append(f"  {describe_cure(outcome)}")
     return [printable(line) for line in table]
@@ -99,6 +105,17 @@ def _run_cells(status: JobStatus, now: float) -> tuple[str, ...]:
         "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}",
         "" if run.seconds_left is None else format_duration(run.seconds_left),
         format_duration(now - status.since) if run.holder else _format_time(status.since),
+    )
+
+
+def _describe_validation(validation: ValidationRecord | None) -> str:
+    """Return the last loss on the validation data, and where the best one was."""
+    if validation is None:
+        return ""
+    best = validation.best
+    is_last = best is None or best.step == validation.last.step
+    return f"{validation.last.loss:.4f}" + (
+        "" if is_last or best is None else f" (best {best.loss:.4f} at {best.step})"
     )
 
 

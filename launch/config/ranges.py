@@ -66,7 +66,7 @@ RANGES: Mapping[str, Range] = {
     "recipe.max_seq_length": Range(2, _MOST),  # a single token has no next one to predict
     "recipe.max_grad_norm": _NOT_NEGATIVE,
     "recipe.seed": Range(0, 2**32 - 1),  # numpy.random.seed's
-    "recipe.checkpoint_steps": _COUNT,
+    **{f"recipe.{key}": _COUNT for key in ("checkpoint_steps", "eval_steps", "early_stop")},
     "recipe.beta": _POSITIVE,
     "recipe.lora.rank": _COUNT,
     "recipe.lora.alpha": _COUNT,
@@ -88,7 +88,7 @@ RANGES: Mapping[str, Range] = {
         f"guards.stall.{key}": _POSITIVE
         for key in ("importing", "tokenize", "load", "reference_logprobs", "first_step", "training", "factor")
     },
-    **{f"guards.stall.{key}": _POSITIVE for key in ("checkpoint", "save", "push")},
+    **{f"guards.stall.{key}": _POSITIVE for key in ("evaluate", "checkpoint", "save", "push")},
     "guards.dead_rank.after_error": _NOT_NEGATIVE,
     "guards.dead_rank.silent": _NOT_NEGATIVE,
     "guards.memory_creep.window": _COUNT,
@@ -137,7 +137,7 @@ FLAG_RANGES: Mapping[str, Range] = {
     "warmup_steps": _NOT_NEGATIVE,  # a fraction below 1, steps from 1 on (transformers training_args.py)
     "max_steps": Range(1, _MOST, also=(-1,)),  # -1: the epochs end the run (transformers training_args.py)
     "num_train_epochs": _POSITIVE,  # a part of one, too (transformers training_args.py)
-    "save_steps": _POSITIVE,  # below 1 a fraction of all steps (transformers training_args.py)
+    **dict.fromkeys(("save_steps", "eval_steps"), _POSITIVE),  # below 1 a fraction of all steps (training_args.py)
     "clip_grad_norm": Range(0, also=(-1,)),  # finetune.py:847
 }
 

@@ -148,6 +148,8 @@ class RecipeConfig:
     attention: str = "auto"  # sdpa, eager, flash_2, ...; auto: the trainer's choice
     gradient_checkpointing: bool = False  # recompute activations in the backward pass to save memory
     checkpoint_steps: int | None = None  # optimizer steps between checkpoints; null: none before the end
+    eval_steps: int | None = None  # optimizer steps between evaluations on data.validation; null: at the end only
+    early_stop: int | None = None  # stop after so many evaluations without a lower loss, and keep the best checkpoint
     beta: float | None = None  # of DPO
     loss: str | None = None  # of DPO: dpo, dpo_norm, simpo, ...; null: the trainer's default
     lora: LoraConfig = field(default_factory=LoraConfig)
@@ -205,6 +207,7 @@ class DataConfig:
     build: str | None = None  # `demo_chats` or `demo_preferences`: built on this machine if missing
     format: DataFormat = DataFormat.auto  # of local rows
     columns: dict[str, str] = field(default_factory=dict)  # known column name: its name in local rows
+    validation: Any = None  # never trained on: a fraction of the rows, or a path; null: none
 
 
 @dataclass
@@ -235,6 +238,7 @@ class TrainerConfig:
     flags: dict[str, Any] = field(default_factory=dict)
     cpu_flags: dict[str, Any] = field(default_factory=dict)
     lora_flags: dict[str, dict[str, Any]] = field(default_factory=dict)
+    validation_flags: dict[str, Any] = field(default_factory=dict)
     tracking: dict[str, dict[str, Any]] = field(default_factory=dict)
     push: dict[str, Any] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -304,6 +308,7 @@ class StallGuard:
     first_step: float = 1800
     training: float = 900  # or `factor` x the longest logged step so far, if that is more
     factor: float = 3.0
+    evaluate: float = 1800
     checkpoint: float = 1800
     save: float = 3600
     push: float = 7200

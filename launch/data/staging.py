@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -18,6 +17,7 @@ from launch.data.local import TRAIN_FILE, VALIDATION_FILE, Conversion, DataFiles
 from launch.data.sources import file_format
 from launch.errors import Problem, UserError
 from launch.files import load_json
+from launch.worker.held_out import choose_limit, hash_row
 
 ABOUT_FILE = "about.json"
 SCHEMA_VERSION = 1
@@ -107,17 +107,17 @@ def _write_rows(conversion: Conversion, files: tuple[Path, ...], path: Path) -> 
 
 
 def _split(train: Path, validation: Path, share: float, where: str | None) -> int:
-    """Move a share of the rows to `validation`, chosen by a hash of each row: the same rows in every run, and equal
-    rows together, so that none of them is trained on. Returns how many. Raises UserError: data_split."""
+    """Move a share of the rows to `validation`: see `launch.worker.held_out`. Returns how many.
+
+    Raises UserError: data_split.
+    """
     with train.open("rb") as stream:
-        hashes = array("Q", (_hash(line) for line in stream))
-    if len(set(hashes)) < 2:
-        message = f"{len(hashes)} rows can't be split: at least 2 different ones are needed"
-        raise UserError(Problem("data_split", message, where, "leave data.validation out, or name a file with it"))
-    ordered = sorted(hashes)
-    limit = ordered[max(1, round(share * len(ordered))) - 1]
-    if limit == ordered[-1]:
-        limit = max(value for value in ordered if value < limit)
+        hashes = array("Q", (hash_row(line) for line in stream))
+    try:
+        limit = choose_limit(hashes, share)
+    except ValueError as error:
+        cure = "set another share, or name a file with data.validation=FILE"
+        raise UserError(Problem("data_split", f"data.validation={share:g}: {error}", where, cure)) from error
     rest, held_out = train.with_name(".rest"), 0
     with train.open("rb") as stream, rest.open("wb") as kept, validation.open("wb") as split:
         for line, value in zip(stream, hashes, strict=True):
@@ -125,10 +125,6 @@ def _split(train: Path, validation: Path, share: float, where: str | None) -> in
             held_out += value <= limit
     rest.replace(train)
     return held_out
-
-
-def _hash(line: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(line, digest_size=8).digest())
 
 
 def _check_unchanged(data: LocalData, digest: Digest) -> None:

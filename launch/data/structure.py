@@ -84,6 +84,6 @@ def read_structure(data: LocalData, rows: int = FIRST_ROWS) -> DataStructure:
     if staged:
         read, is_all = staged.train + (0 if isinstance(data.validation, DataFiles) else staged.validation), True
     elif is_all and isinstance(data.validation, float):
-        held_out = max(1, round(data.validation * read))
+        held_out = round(data.validation * read)
     turns = (min(seen.counts), max(seen.counts))
     return DataStructure(data.files.paths, read, is_all, held_out, tuple(conversion.formats), tuple(seen.roles), turns)

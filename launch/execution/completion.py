@@ -7,9 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from launch.execution.display.progress import describe_early_stop
+from launch.execution.record.events import Event
 from launch.execution.record.evidence import EvidenceItem, unmet_items
-from launch.execution.record.folder import Outcome
+from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.model_folder import find_output_faults
+from launch.execution.record.validation import read_validation
 from launch.files import read_json_lines
 from launch.planning.plan import Plan
 
@@ -29,12 +32,28 @@ def verify_completion(outcome: Outcome, plan: Plan, events: Path) -> Outcome:
     if faults:
         cause = f"the trainer exited without an error, but {plan.model_dir} is not a complete model: {faults[0]}"
         return replace(outcome, exit_code=EXIT_FAILED, cause=cause, detail=tuple(faults[1:_MOST_FAULTS]))
+    if _read_early_stop(events, outcome.steps):
+        planned = outcome.steps
     interval = plan.flags["logging_steps"].value if "logging_steps" in plan.flags else 1
     unlogged = interval - 1 if isinstance(interval, int) else 0  # steps after the last logged one
     if outcome.steps == 0 or (planned is not None and outcome.steps + unlogged < planned):
         of = f" of {planned}" if planned is not None else ""
         cause = f"the trainer exited without an error after {outcome.steps}{of} steps"
         return replace(outcome, exit_code=EXIT_FAILED, cause=cause, cause_id="too_few_steps")
+    return outcome
+
+
+def add_validation(outcome: Outcome, plan: Plan, folder: RunFolder) -> Outcome:
+    """Return `outcome` with what the run measured on its validation data: a failed one without the last evaluation."""
+    stop = _read_early_stop(folder.events, outcome.steps)
+    loads_best = plan.config.recipe.early_stop is not None and outcome.exit_code == EXIT_DONE
+    validation = read_validation(folder.path, loads_best=loads_best, early_stop=stop)
+    outcome = replace(outcome, validation=validation)
+    if outcome.exit_code != EXIT_DONE or plan.config.data.validation is None or "eval_strategy" in plan.config.flags:
+        return outcome
+    if validation is None or validation.last.step != outcome.steps:
+        cause = f"the trainer exited without an error and did not evaluate its last step, {outcome.steps}"
+        return replace(outcome, exit_code=EXIT_FAILED, cause=cause, cause_id="not_evaluated")
     return outcome
 
 
@@ -47,6 +66,14 @@ def verify_evidence(outcome: Outcome, evidence: Sequence[EvidenceItem], allow: S
     ids = ",".join(item.id for item in unmet)
     cause = f"the run ended, but of its requested settings {items}; allow=[{ids}] accepts it"
     return replace(outcome, exit_code=EXIT_STOPPED, cause=cause, cause_id=unmet[0].id)
+
+
+def _read_early_stop(events: Path, step: int) -> str | None:
+    """Return why the trainer stopped at this step; None if it did not report that it does."""
+    entries = [entry for entry in read_json_lines(events) if entry.get("kind") == "early_stop"]
+    if not entries or entries[-1].get("step") != step:
+        return None
+    return describe_early_stop(Event("early_stop", 0.0, 0, entries[-1]))
 
 
 def _planned_steps(events: Path) -> int | None:

@@ -17,7 +17,7 @@ from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.attempts import add_earlier_steps, begin_attempt, drop_repeated_steps
 from launch.execution.cache_pass import parse_dataset_event, plan_cache_pass
 from launch.execution.caches import cache_lock
-from launch.execution.completion import verify_completion, verify_evidence
+from launch.execution.completion import add_validation, verify_completion, verify_evidence
 from launch.execution.diagnosis.cures import cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display.progress import Display, format_duration
@@ -64,6 +64,7 @@ def carry_out(plan: Plan, redactor: Redactor, display: Display, run_ranks: RankR
         supervised = _run_recorded(plan, start, folder, display, run_ranks)
         evidence = _read_evidence(plan, folder, began)
         outcome = verify_completion(add_earlier_steps(supervised, folder.metrics), plan, folder.events)
+        outcome = add_validation(outcome, plan, folder)
         if supervised.steps:  # a resumed run may have had no step left to prove anything with
             outcome = verify_evidence(outcome, evidence, plan.config.allow)
         _record_end(folder, outcome, evidence, display)
@@ -74,7 +75,8 @@ def carry_out(plan: Plan, redactor: Redactor, display: Display, run_ranks: RankR
     if outcome.exit_code == EXIT_DONE:
         loss = f", last loss {outcome.last_loss:.4g}" if outcome.last_loss is not None else ""
         seconds = format_duration(outcome.seconds)
-        display.say(f"done: {outcome.steps} steps in {seconds}{loss}; {_describe_output(plan)}")
+        measured = f", {outcome.validation.describe()}" if outcome.validation else ""
+        display.say(f"done: {outcome.steps} steps in {seconds}{loss}{measured}; {_describe_output(plan)}")
     if plan.config.report:
         write_run_report(plan.folder, display.say)
     return outcome.exit_code

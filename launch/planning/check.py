@@ -40,7 +40,7 @@ def named_flags(trainer: TrainerConfig) -> dict[str, str]:
     named.update({flag: f"trainer.launch.{key}" for key, flag in trainer.launch.items() if flag not in named})
     for value, flags in trainer.tracking.items():
         named.update({flag: f"trainer.tracking.{value}" for flag in flags if flag not in named})
-    for section in ("push", "flags", "cpu_flags", "refused"):
+    for section in ("push", "flags", "cpu_flags", "validation_flags", "refused"):
         named.update({flag: f"trainer.{section}.{flag}" for flag in getattr(trainer, section) if flag not in named})
     for precision, flags in trainer.lora_flags.items():
         named.update({flag: f"trainer.lora_flags.{precision}" for flag in flags if flag not in named})

@@ -71,7 +71,13 @@ def build_flags(
     problems: list[Problem] = []
     computed, subset = _computed(composed, batch, parallel, inputs, paths)
     from_recipe = _from_recipe(composed, lora, problems)
-    flags = {**computed, **from_recipe, **_from_trainer(composed, parallel, with_adapter=lora is not None)}
+    validation = _validation_flags(composed, batch) if composed.config.data.validation is not None else {}
+    flags = {
+        **computed,
+        **validation,
+        **from_recipe,
+        **_from_trainer(composed, parallel, with_adapter=lora is not None),
+    }
     warnings = _add_user_flags(composed, flags, problems)
     problems += _refused_values(composed, flags)
     problems += _out_of_range(composed, frozenset(problem.where for problem in problems))
@@ -145,6 +151,15 @@ def _from_trainer(composed: Composed, parallel: Parallel, *, with_adapter: bool)
             provenance = origins.of(f"trainer.lora_flags.{parallel.precision}.{name}")
             flags[name] = Flag(value, replace(provenance, origin=Origin.launcher))
     return flags
+
+
+def _validation_flags(composed: Composed, batch: Batch) -> dict[str, Flag]:
+    """Return the flags with which the trainer evaluates on data.validation."""
+    provenance = composed.origins.of("data.validation")
+    flags = composed.config.trainer.validation_flags
+    return {
+        name: Flag(batch.per_device if value == "{per_device}" else value, provenance) for name, value in flags.items()
+    }
 
 
 def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Problem]:

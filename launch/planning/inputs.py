@@ -55,6 +55,7 @@ class Inputs:
 
     model: InputSource
     mixture: tuple[MixtureEntry, ...]
+    held_out: float | None = None  # a share of data that is not staged, which the trainer's process splits
 
 
 def resolve_inputs(config: RootConfig, origins: Origins, cache: Path, cwd: Path, digest: Digest) -> Inputs:
@@ -66,7 +67,8 @@ def resolve_inputs(config: RootConfig, origins: Origins, cache: Path, cwd: Path,
     problems = _kind_mismatches(config, origins)
     if problems:
         raise UserError(problems)
-    return Inputs(_model(config, origins, cache, cwd), _mixture(config, origins, cache, cwd, digest))
+    mixture = _mixture(config, origins, cache, cwd, digest)
+    return Inputs(_model(config, origins, cache, cwd), mixture, _unstaged_share(config, origins, mixture))
 
 
 def model_shape(config: RootConfig, inputs: Inputs) -> ModelShape | None:
@@ -205,12 +207,13 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
             Problem("no_data", "the stage has no data", "data.mix", "set data=NAME, or data.mix=[{name: X}]")
         )
     provenance = origins.of("data.mix")
+    held_out = _find_validation(config, origins, cwd, digest)
     entries: list[MixtureEntry] = []
     for entry in data.mix:
         local = _local(entry.name, cwd)
         source = InputSource(str(local) if local else entry.name, local, None, provenance)
         files = _find_data(local, entry.split, provenance.where, digest) if local else None
-        staged = _describe_local(config, files, cache, provenance.where) if files else None
+        staged = _describe_local(config, files, cache, provenance.where, held_out) if files else None
         entries.append(MixtureEntry(source, entry.share * data.fraction, entry.split, staged))
     if config.trainer.family == Family.trl and len(entries) > 1:
         entries = [_merge(entries, config.trainer.name, digest)]
@@ -242,9 +245,55 @@ def _find_data(path: Path, split: str, where: str | None, digest: Digest) -> Dat
     return DataFiles(files, content) if content else None
 
 
-def _describe_local(config: RootConfig, files: DataFiles, cache: Path, where: str | None) -> LocalData:
+def _find_validation(config: RootConfig, origins: Origins, cwd: Path, digest: Digest) -> DataFiles | float | None:
+    """Return what is held out: files, or a share of the rows. Raises UserError: data_no_files, data_file_type."""
+    value: float | str | None = config.data.validation
+    if not isinstance(value, str):
+        return value
+    where = origins.of("data.validation").where
+    path = _local(value, cwd) or cwd / value
+    files = find_files(path, "validation", where)
+    content = digest_files(files, digest)
+    if content is None:
+        raise UserError(Problem("data_unreadable", f"{path} can't be read", where))
+    return DataFiles(files, content)
+
+
+def _unstaged_share(config: RootConfig, origins: Origins, mixture: tuple[MixtureEntry, ...]) -> float | None:
+    """Return the share to hold out of data that is not staged; None without any.
+
+    Raises UserError: data_no_files, validation_trained, validation_needs_local.
+    """
+    value, where = config.data.validation, origins.of("data.validation").where
+    unstaged = [entry for entry in mixture if entry.data is None]
+    if value is None:
+        return None
+    for entry in mixture:
+        held_out = entry.data.validation if entry.data else None
+        shared = (
+            set(entry.data.files.paths) & set(held_out.paths) if entry.data and isinstance(held_out, DataFiles) else ()
+        )
+        if shared:
+            message = f"{min(shared)} is also in data.mix: its rows would be trained on"
+            raise UserError(Problem("validation_trained", message, where, "name the training files without it"))
+    if not unstaged:
+        return None
+    source = unstaged[0].source
+    if source.local and not source.build:
+        message = f"data.validation is split off {source.reference}, which does not exist here"
+        raise UserError(Problem("data_no_files", message, source.provenance.where))
+    if not isinstance(value, float):
+        message = f"data.validation={value} needs local training data, and {source.reference} is not"
+        cure = "set data.validation=0.02 to hold out a share, or download the data set and name its files in data.mix"
+        raise UserError(Problem("validation_needs_local", message, where, cure))
+    return value
+
+
+def _describe_local(
+    config: RootConfig, files: DataFiles, cache: Path, where: str | None, held_out: DataFiles | float | None
+) -> LocalData:
     data = config.data
-    return LocalData(files, config.stage.kind, data.format, dict(data.columns), cache, where)
+    return LocalData(files, config.stage.kind, data.format, dict(data.columns), cache, where, held_out)
 
 
 def _read_from_copy(entry: MixtureEntry) -> MixtureEntry:

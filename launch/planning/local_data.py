@@ -21,13 +21,14 @@ def read_local_data(
 
     Reads FIRST_ROWS rows, and as many more as it takes to know that an epoch fills a global batch.
 
-    Raises UserError: data_small_epoch, and those of `launch.data.local.Conversion.rows`.
+    Raises UserError: data_split, data_small_epoch, and those of `launch.data.local.Conversion.rows`.
     """
     if read is None:
         return tuple(None for _ in inputs.mixture)
     smallest = min(entry.share for entry in inputs.mixture)
     rows = max(FIRST_ROWS, int(2 * batch.global_ / smallest) + 2)
     found = tuple(read(entry.data, rows) if entry.data and not entry.source.build else None for entry in inputs.mixture)
+    _check_split(inputs, found)
     _check_epoch(config, inputs, batch, found)
     return found
 
@@ -45,6 +46,18 @@ def _describe(entry: MixtureEntry, structure: DataStructure | None) -> str:
     if entry.source.local:
         return f"{entry.source.reference}: not read, it does not exist here"
     return f"{entry.source.reference}: hub data, not read"
+
+
+def _check_split(inputs: Inputs, structures: tuple[DataStructure | None, ...]) -> None:
+    """Raise UserError (data_split) if all rows are known and the share to hold out leaves a side without any."""
+    for entry, structure in zip(inputs.mixture, structures, strict=True):
+        if structure is None or entry.data is None or not isinstance(entry.data.validation, float):
+            continue
+        if structure.is_all and structure.validation in (0, structure.read):
+            share, empty = entry.data.validation, "to validate" if structure.validation == 0 else "to train"
+            message = f"data.validation={share:g} of {structure.read} rows leaves none {empty} on"
+            cure = "set another share, or name a file with data.validation=FILE"
+            raise UserError(Problem("data_split", message, entry.source.provenance.where, cure))
 
 
 def _check_epoch(

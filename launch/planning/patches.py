@@ -19,7 +19,9 @@ def choose_batch_patches(trainer: str, recipe: RecipeConfig) -> tuple[str, ...]:
     return tuple(name for name, is_enabled in enabled.items() if is_enabled and trainer in PATCHES[name].trainers)
 
 
-def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, flags: Flags) -> tuple[str, ...]:
+def choose_patches(
+    trainer: str, recipe: RecipeConfig, parallel: Parallel, inputs: Inputs, flags: Flags
+) -> tuple[str, ...]:
     """Return the ids of `launch.worker.patches`, with `=VALUE` where a patch takes a value, in order of application."""
     on_cpu = parallel.width.device == Device.cpu
     chosen: list[str] = []
@@ -39,7 +41,7 @@ def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, flags: Flag
     elif trainer == "reward_modeling":
         chosen.append("registered_models")
     elif trainer in ("trl_sft", "trl_dpo"):
-        chosen += _trl_patches(trainer, inputs, flags)
+        chosen += _trl_patches(trainer, recipe, inputs, flags)
     elif trainer in ("dpo", "olmo_core_finetune"):
         chosen += _olmo_core_patches(trainer, on_cpu, flags)
     if trainer in PATCHES["evidence"].trainers:
@@ -47,12 +49,16 @@ def choose_patches(trainer: str, parallel: Parallel, inputs: Inputs, flags: Flag
     return tuple(chosen)
 
 
-def _trl_patches(trainer: str, inputs: Inputs, flags: Flags) -> list[str]:
+def _trl_patches(trainer: str, recipe: RecipeConfig, inputs: Inputs, flags: Flags) -> list[str]:
     chosen = ["trainer_steps"]
+    if recipe.early_stop is not None:
+        chosen.append(f"early_stop={recipe.early_stop}")
     if inputs.model.adapter is not None and not inputs.model.build:
         chosen.append("continue_adapter")
     if trainer == "trl_dpo" and flags.chat_template:
         chosen.append(f"trl_chat_template={resources.ROOT}/launch/templates/{flags.chat_template}.jinja")
+    if inputs.held_out is not None:
+        chosen.append(f"trl_validation={inputs.held_out!r}")  # before the subset, which may repeat rows
     if flags.subset:
         chosen.append(f"trl_subset={flags.subset}")
     if _is_true(flags, "padding_free") and not _is_true(flags, "packing"):

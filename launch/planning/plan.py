@@ -42,6 +42,7 @@ from launch.planning.tokenized import lengths_file, lengths_patch
 from launch.planning.tracking import add_tracking_flags, tracking_environment, tracking_warnings, with_run_name
 from launch.planning.tuned import MachineInfo, PlanConditions, locate_in_overlay, tuned_warnings
 from launch.planning.upstream import UpstreamState, trainer_entry
+from launch.planning.validation import check_validation, validation_warnings
 from launch.planning.width import resolve_width
 
 SCHEMA_VERSION = 1
@@ -197,6 +198,7 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
     trainer, checkout = config.trainer, machine.upstream.checkout
     runs = machine.cwd / Path(config.runs).expanduser()
     cache = machine.cwd / Path(config.cache).expanduser() if config.cache else runs / ".cache"
+    check_validation(config, origins)
     inputs = _complete_inputs(composed, cache, machine)
     width = resolve_width(config, origins)
     parallel = resolve_parallel(config, trainer, width)
@@ -229,7 +231,7 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
     attention = choose_attention(config, parallel, unnamed.flags, machine.machine_info)
     _check_flags(trainer, unnamed.flags, machine)
     patches = choose_batch_patches(trainer.name, config.recipe)
-    patches += choose_patches(trainer.name, parallel, inputs, unnamed)
+    patches += choose_patches(trainer.name, config.recipe, parallel, inputs, unnamed)
     parts = identity_parts(
         config,
         commit=machine.upstream.commit,
@@ -271,6 +273,7 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
         unnamed.warnings
         + contradiction_warnings(config)
         + tracking_warnings(config)
+        + validation_warnings(config)
         + packing_warnings(config, batch, flags, attention, shape)
     )
     if config.tuned:

@@ -22,6 +22,7 @@ from launch.config.schema import MixConfig, RootConfig
 PAGE = resources.ROOT / "docs" / "reference" / "keys.md"
 # a trainer's file explains its own keys, `tune` writes an overlay, and a pipeline sets the last for its jobs
 LEFT_OUT = ("trainer", "tuned", "model.trained_by")
+OF_ANY_TYPE = {"recipe.lora.targets": "text or list", "data.validation": "number or text"}
 HEAD = """# Every key
 
 Each can be set on the command line as KEY=VALUE, and in a stage's YAML. `python -m launch stage=NAME --cfg job` prints
@@ -46,8 +47,6 @@ def kind(hint: Any) -> str:
         return " ".join(f"`{member.value}`" for member in hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return ", ".join(kind(option) for option in typing.get_args(hint) if option is not type(None))
-    if hint is Any:
-        return "text or list"
     names = {int: "whole number", float: "number", str: "text", bool: "`true` `false`"}
     return names.get(hint) or {list: "list", dict: "map"}[typing.get_origin(hint)]
 
@@ -84,7 +83,7 @@ def rows(cls: Any, above: str) -> Iterator[tuple[str, str, str, str]]:
                 yield key, "", "", text.strip()
             yield from rows(inner, f"{key}.")
         else:
-            yield key, kind(hints[field.name]), default(field), explanations.get(field.name, "")
+            yield key, OF_ANY_TYPE.get(key) or kind(hints[field.name]), default(field), explanations.get(field.name, "")
 
 
 def table(keys: list[tuple[str, str, str, str]]) -> list[str]:

@@ -128,11 +128,24 @@ def test_a_split_is_never_trained_on_and_always_the_same(tmp_path: Path) -> None
     assert read(again.folder / "validation.jsonl") == held_out
 
 
-def test_a_split_needs_two_different_rows(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="data_split"):
-        staged(local(write_lines(tmp_path / "a.jsonl", [CHAT, CHAT]), validation=0.5))
-    two = local(write_lines(tmp_path / "b.jsonl", [CHAT, chat("a", "b")]), validation=0.9)
-    counts = staged(two)
+@pytest.mark.parametrize(
+    ("rows", "share", "reason"),
+    [
+        ([CHAT, CHAT], 0.5, "all 2 rows are equal"),
+        ([CHAT, chat("a", "b")], 0.9, "0.9 of 2 rows leaves none to train on"),
+        ([CHAT, chat("a", "b")], 0.1, "0.1 of 2 rows is less than one row"),
+    ],
+)
+def test_a_split_leaves_rows_on_both_sides(tmp_path: Path, rows: list[object], share: float, reason: str) -> None:
+    data = local(write_lines(tmp_path / "a.jsonl", rows), validation=share)
+    with pytest.raises(UserError, match=reason) as refused:
+        staged(data)
+    assert refused.value.problems[0].id == "data_split"
+    assert list(data.folder.parent.iterdir()) == []
+
+
+def test_two_rows_can_be_split(tmp_path: Path) -> None:
+    counts = staged(local(write_lines(tmp_path / "b.jsonl", [CHAT, chat("a", "b")]), validation=0.5))
     assert counts is not None
     assert (counts.train, counts.validation) == (1, 1)
 

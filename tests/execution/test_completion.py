@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from launch.execution import completion
-from launch.execution.completion import verify_completion, verify_evidence
+from launch.execution.completion import add_validation, verify_completion, verify_evidence
 from launch.execution.record.evidence import EvidenceItem, merge_events
-from launch.execution.record.folder import Outcome
+from launch.execution.record.folder import Outcome, RunFolder
 from launch.planning.plan import build_plan
+from launch.redact import Redactor
 from tests.conftest import composed, fixed_machine
 
 Judge = Callable[[int, int | None, str], Outcome]
@@ -55,6 +56,47 @@ def test_done_needs_every_planned_step(
         assert outcome.cause_id == "too_few_steps" and f"after {steps}" in str(outcome.cause)
     else:
         assert outcome.planned_steps == total
+
+
+@pytest.mark.parametrize(
+    ("steps", "cause_id"),
+    [
+        ((6, 6, 6), None),
+        ((6, 6, 4), "not_evaluated"),
+        ((4, 6, 6), "too_few_steps"),  # of an earlier attempt
+        ((None, 6, 6), "too_few_steps"),
+        ((None, 10, 10), None),
+        ((None, 10, None), "not_evaluated"),
+    ],
+)
+def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_is_not(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: tuple[int | None, int, int | None],
+    cause_id: str | None,
+) -> None:
+    """`steps`: where the worker reported an early stop, how many were done, and which was evaluated last."""
+    stopped_at, done, evaluated = steps
+    monkeypatch.setattr(completion, "find_output_faults", lambda folder, leaves: [])
+    words = ("data.validation=0.1", "recipe.eval_steps=2", "recipe.checkpoint_steps=2", "recipe.early_stop=1")
+    plan = build_plan(composed("stage=demo", "trainer=trl_sft", *words), fixed_machine(tmp_path))
+    folder = RunFolder(tmp_path / "run", Redactor({}))
+    folder.path.mkdir()
+    entries: list[dict[str, object]] = [{"kind": "total_steps", "rank": 0, "steps": 10}]
+    if stopped_at:
+        entries.append(
+            {"kind": "early_stop", "step": stopped_at, "best_step": 2, "best_loss": 1.0, "evaluations": 1, "rank": 0}
+        )
+    folder.events.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+    if evaluated:
+        folder.metrics.write_text(json.dumps({"step": evaluated, "eval_loss": 1.5}) + "\n", encoding="utf-8")
+    outcome = add_validation(verify_completion(Outcome(0, 1.0, done, 0.5), plan, folder.events), plan, folder)
+    assert (outcome.exit_code, outcome.cause_id) == (1 if cause_id else 0, cause_id)
+    if not cause_id and stopped_at:
+        assert outcome.validation is not None
+        assert outcome.validation.early_stop == (
+            "stopped early at step 6: 1 evaluation without an eval_loss below 1.0000 (step 2)"
+        )
 
 
 def test_an_earlier_failure_stays() -> None:

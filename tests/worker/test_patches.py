@@ -77,6 +77,8 @@ def test_ids_are_stable() -> None:
         "trainer_steps",
         "trl_flatten",
         "trl_subset",
+        "trl_validation",
+        "early_stop",
         "continue_adapter",
         "trl_chat_template",
         "registered_models",

@@ -20,6 +20,7 @@ PHASE_NAMES = {
     "load": "loading the model",
     "reference_logprobs": "reference log-probs",
     "training": "training",
+    "evaluate": "evaluating",
     "checkpoint": "writing a checkpoint",
     "save": "saving the model",
     "push": "pushing to the hub",
@@ -89,6 +90,15 @@ def describe_evaluation(event: Event) -> str:
     return f"evaluation at step {event.data['step']}: eval_loss {value}"
 
 
+def describe_early_stop(event: Event) -> str:
+    """Describe why a run ends before its last step."""
+    data = event.data
+    evaluations = f"{data['evaluations']} evaluations" if data["evaluations"] != 1 else "1 evaluation"
+    loss = f"{data['best_loss']:.4f}" if isinstance(data.get("best_loss"), (int, float)) else "its best"
+    best = f"an eval_loss below {loss} (step {data['best_step']})"
+    return f"stopped early at step {data['step']}: {evaluations} without {best}"
+
+
 def describe_step(event: Event, pace: Pace) -> str:
     """Return one line for a step: `step 5/50  loss 5.8501  1,234 tokens/s  0:41 left`."""
     return "  ".join(step_parts(event, pace).values())
@@ -102,15 +112,19 @@ class PlainDisplay:
         self._pace = Pace()
         self._printed: tuple[int, float] | None = None  # the last printed step, and when
         self._unprinted: Event | None = None
+        self._phase: str | None = None
 
     def start(self, total: int | None) -> None:
         self._pace = Pace(total)
-        self._printed = self._unprinted = None
+        self._printed = self._unprinted = self._phase = None
 
     def show(self, event: Event) -> None:
         if event.kind == "phase":
             self._flush()
-            self.say(PHASE_NAMES.get(event.data["phase"], event.data["phase"]))
+            phase, previous = event.data["phase"], self._phase
+            self._phase = phase
+            if phase != "evaluate" and previous != "evaluate":  # the line of its result shows an evaluation
+                self.say(PHASE_NAMES.get(phase, phase))
         elif event.kind == "total_steps":
             self._pace.total = event.data["steps"]
         elif event.kind == "warning":
@@ -118,6 +132,9 @@ class PlainDisplay:
         elif event.kind == "evaluation":
             self._flush()
             self.say(describe_evaluation(event))
+        elif event.kind == "early_stop":
+            self._flush()
+            self.say(describe_early_stop(event))
         elif event.kind == "step":
             self._pace.add(event.data["step"], event.time)
             self._unprinted = event

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SCHEMA_VERSION = 1
-PHASES = ("import", "tokenize", "load", "reference_logprobs", "training", "checkpoint", "save", "push")
+PHASES = ("import", "tokenize", "load", "reference_logprobs", "training", "evaluate", "checkpoint", "save", "push")
 _REQUIRED: Mapping[str, Mapping[str, type]] = {
     "phase": {"phase": str},
     "step": {"step": int},
@@ -23,6 +23,7 @@ _REQUIRED: Mapping[str, Mapping[str, type]] = {
     "guard": {"id": str, "message": str},
     "total_steps": {"steps": int},
     "evaluation": {"step": int},  # with eval_loss and what else the trainer measures on its validation data
+    "early_stop": {"step": int, "best_step": int, "evaluations": int},  # with best_loss
     "first_rows": {"rows": list},  # tokens of the first samples of a run that trains an adapter
 }
 

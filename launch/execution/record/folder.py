@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from launch.execution.record.command_script import render_command_script
 from launch.execution.record.events import SCHEMA_VERSION, to_strict_json
+from launch.execution.record.validation import ValidationRecord, parse_validation
 from launch.execution.record.versions import read_git_state, read_versions
 from launch.files import load_json, reserve, write_file
 from launch.redact import Redactor
@@ -41,6 +42,7 @@ class Outcome:
     guard: Mapping[str, Any] | None = None  # the verdict that stopped the run: `id`, `message`, `numbers`
     checkpoint: str | None = None  # the folder of the last good one, where a guard stopped the run
     stacks: tuple[str, ...] = ()  # files with each rank's stack
+    validation: ValidationRecord | None = None  # of a run that evaluated while it trained
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,8 @@ class RunFolder:
             content["planned_steps"] = outcome.planned_steps
         if outcome.samples is not None:
             content["samples"] = outcome.samples
+        if outcome.validation is not None:
+            content["validation"] = outcome.validation.as_json()
         if outcome.cause:
             content |= {"cause": outcome.cause, "detail": list(outcome.detail)}
         if outcome.cause_id:
@@ -197,6 +201,7 @@ def read_outcome(folder: Path) -> Outcome | None:
                 guard=content.get("guard"),
                 checkpoint=_text(content.get("checkpoint")),
                 stacks=tuple(str(file) for file in content.get("stacks", ())),
+                validation=parse_validation(content.get("validation")),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue

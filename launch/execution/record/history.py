@@ -14,7 +14,7 @@ from typing import Any
 from launch.execution.record.events import Event
 from launch.files import open_file, parse_json_lines
 
-_SHOWN_KINDS = ("phase", "total_steps", "warning", "evaluation")
+_SHOWN_KINDS = ("phase", "total_steps", "warning", "evaluation", "early_stop")
 
 
 class JsonLinesReader:
@@ -89,8 +89,11 @@ class RunHistory:
             is_next = step > resumed if resumed is not None else previous + elapsed > self._attempt_times[next_attempt]
             if is_next or step <= self._step:
                 self._attempt, previous = next_attempt, self._training_times[next_attempt]
-        self._time, self._step = previous + elapsed, step
-        return Event("step", self._time, 0, {name: item for name, item in value.items() if name != "schema_version"})
+        time = previous + elapsed
+        evaluated = value.get("eval_runtime")  # the seconds between this step and the next one do not count it
+        self._time = time + (float(evaluated) if isinstance(evaluated, (int, float)) else 0.0)
+        self._step = step
+        return Event("step", time, 0, {name: item for name, item in value.items() if name != "schema_version"})
 
 
 def _checkpoint_step(checkpoint: object) -> int | None:

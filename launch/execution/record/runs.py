@@ -13,6 +13,7 @@ from launch.errors import EXIT_INTERRUPTED, Problem, UserError, did_you_mean
 from launch.execution.record.folder import Outcome, folder_status, read_outcome
 from launch.execution.record.history import JsonLinesReader
 from launch.execution.record.lock import Holder, find_holder, lock_path
+from launch.execution.record.validation import ValidationRecord, read_validation
 from launch.files import open_file, parse_json_lines
 
 SCHEMA_VERSION = 1
@@ -40,6 +41,7 @@ class RunStatus:
     tokens_per_second: float | None = None
     seconds_left: float | None = None
     outcome: Outcome | None = None
+    validation: ValidationRecord | None = None  # so far, while it runs
 
     def as_json(self) -> dict[str, Any]:
         holder = self.holder
@@ -58,6 +60,7 @@ class RunStatus:
             "total_steps": self.total_steps,
             "loss": self.loss,
             "tokens_per_second": self.tokens_per_second,
+            "validation": self.validation.as_json() if self.validation else None,
             "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
             "exit_code": self.outcome.exit_code if self.outcome else None,
             "cause": self.outcome.cause if self.outcome else None,
@@ -154,6 +157,7 @@ def read_run_status(folder: Path) -> RunStatus:
         tokens_per_second=_number(last.get("tokens_per_second")),
         seconds_left=seconds_left,
         outcome=outcome,
+        validation=outcome.validation if outcome else read_validation(folder),
     )
 
 

@@ -14,6 +14,7 @@ _NAMES = {
     "load": "loading the model",
     "reference_logprobs": "reference log-probabilities",
     "training": "training",
+    "evaluate": "evaluating",
     "checkpoint": "writing a checkpoint",
     "save": "saving the model",
     "push": "pushing to the hub",

@@ -122,7 +122,7 @@ class Observer:
                 if event.kind == "total_steps":
                     self._send_fact(TotalSteps(self._clock(), event.data["steps"]))
                 message = str(event.data.get("message"))
-                if event.kind in ("total_steps", "evaluation") or (
+                if event.kind in ("total_steps", "evaluation", "early_stop") or (
                     event.kind == "warning" and message not in self._warnings_shown
                 ):
                     self.display_events.append(event)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-ORDER = ("import", "tokenize", "load", "reference_logprobs", "training", "checkpoint", "save", "push")
-_TRL_ORDER = ("import", "load", "tokenize", "reference_logprobs", "training", "checkpoint", "save", "push")
+ORDER = ("import", "tokenize", "load", "reference_logprobs", "training", "evaluate", "checkpoint", "save", "push")
+_TRL_ORDER = ("import", "load", "tokenize", "reference_logprobs", "training", "evaluate", "checkpoint", "save", "push")
 
 
 class PhaseTracker:

@@ -64,7 +64,12 @@ def extract_scalars(values: Mapping[str, Any]) -> dict[str, float]:
     for name, value in values.items():
         if name.endswith("_text") and values.get(name.removesuffix("_text"), 0) is None:
             with contextlib.suppress(ValueError):
-                tags[f"train/{name.removesuffix('_text')}"] = float(value)
+                tags[_tag(name.removesuffix("_text"))] = float(value)
         elif name not in _NOT_SCALARS and isinstance(value, (int, float)) and not isinstance(value, bool):
-            tags[f"train/{name}"] = float(value)
+            tags[_tag(name)] = float(value)
     return tags
+
+
+def _tag(name: str) -> str:
+    """Return the tag of a metric, as transformers names it: `train/loss`, `eval/loss`."""
+    return f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}"

@@ -14,6 +14,7 @@ from . import (
     dpo,
     dpo_packed_padding,
     dpo_steps,
+    early_stop,
     evidence,
     finetune,
     finetune_grad_norm,
@@ -33,6 +34,7 @@ from . import (
     trl_flatten,
     trl_models,
     trl_subset,
+    trl_validation,
     unused_imports,
 )
 from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource, install
@@ -66,6 +68,8 @@ _ALL: tuple[PatchInfo, ...] = (
     trl_models.CONTINUE,
     trl_models.TEMPLATE,
     trl_subset.SUBSET,
+    trl_validation.PATCH,
+    early_stop.PATCH,
     preview.PATCH,
     preview.TRL_PATCH,
     unused_imports.PATCH,

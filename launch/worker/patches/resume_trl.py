@@ -1,6 +1,7 @@
 """Stops transformers' Trainer from training one more step when it resumes from a checkpoint of the last step.
 
-It checks for the end only after a step (trainer.py:1963). `launch` adds this patch only to the command of a resumed TRL
+It checks for the end only after a step (trainer.py:1963). The last step may be the one at which the patch early_stop
+ended the training. `launch` adds this patch only to the command of a resumed TRL
 run; for an earlier checkpoint nothing changes.
 """
 
@@ -19,9 +20,9 @@ def _stop_at_the_end(context: PatchContext) -> None:
     run = Trainer._run_epoch
 
     def run_epoch(self: Any, *arguments: Any, **options: Any) -> Any:
-        if self.state.global_step < self.state.max_steps:
+        if self.state.global_step < self.state.max_steps and not self.control.should_training_stop:
             return run(self, *arguments, **options)
-        print(f"launch: all {self.state.max_steps} steps are done; the model is saved", flush=True)
+        print(f"launch: all steps are done ({self.state.global_step}); the model is saved", flush=True)
         self.control.should_training_stop = True
         return None
 

@@ -50,6 +50,9 @@ class PaddedTokens:
         return int(total)
 
 
+_RATES = ("eval_samples_per_second", "eval_steps_per_second", "eval_num_tokens")  # of the evaluation itself
+
+
 class StepClock:
     """Converts the Trainer's logs into fields of "step" events: cumulative values become values per logged step."""
 
@@ -78,21 +81,30 @@ class StepClock:
                 fields["tokens_per_second"] = fields["tokens"] / seconds
         return fields
 
+    def skip_until(self, now: float) -> None:
+        """Leave out the time since the last logged step: it belongs to an evaluation."""
+        self._before = now
+
 
 def evaluation_fields(logs: Mapping[str, Any]) -> dict[str, float]:
     """Return what the Trainer measured on its validation data, `eval_loss` first."""
     numbers = {name: float(value) for name, value in logs.items() if isinstance(value, (int, float))}
-    return {"eval_loss": numbers["eval_loss"]} | {name: numbers[name] for name in numbers if name.startswith("eval_")}
+    measured = (name for name in numbers if name.startswith("eval_") and name not in _RATES)
+    return {"eval_loss": numbers["eval_loss"]} | {name: numbers[name] for name in measured}
 
 
 def _callback_class(events: EventWriter, padded: PaddedTokens) -> type:
     from transformers import TrainerCallback
 
     class StepEvents(TrainerCallback):  # type: ignore[misc]
-        """Added to the Trainer's own callbacks; writes events on the first rank only."""
+        """Added to the Trainer's own callbacks; writes events on the first rank only.
+
+        A step that is evaluated is sent after its evaluation, with what that measured: a step is sent once.
+        """
 
         def __init__(self) -> None:
             self._clock = StepClock(time.perf_counter())
+            self._evaluated_step: dict[str, Any] | None = None  # its fields, while it is evaluated
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             self._clock = StepClock(time.perf_counter())
@@ -100,10 +112,14 @@ def _callback_class(events: EventWriter, padded: PaddedTokens) -> type:
                 events.emit("total_steps", steps=state.max_steps)
                 events.emit("phase", phase="training")
 
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if control.should_evaluate:
+                control.should_log = True
+
         def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
             if not logs or "loss" not in logs:  # the final summary has no loss, nor have evaluations
                 if logs and "eval_loss" in logs and state.is_world_process_zero:
-                    events.emit("evaluation", step=state.global_step, **evaluation_fields(logs))
+                    self._send_evaluation(state.global_step, evaluation_fields(logs))
                 return
             tokens_padded = padded.take(args.device)
             if not state.is_world_process_zero:
@@ -112,7 +128,19 @@ def _callback_class(events: EventWriter, padded: PaddedTokens) -> type:
             if "tokens" in fields and tokens_padded > 0:
                 fields["tokens_padded"] = tokens_padded
             fields |= machine.peak_memory()
-            events.emit("step", **fields)
+            if control.should_evaluate:
+                self._evaluated_step = fields
+                events.emit("phase", phase="evaluate")
+            else:
+                events.emit("step", **fields)
+
+        def _send_evaluation(self, step: int, measured: dict[str, float]) -> None:
+            if self._evaluated_step is not None:
+                events.emit("phase", phase="training")
+                events.emit("step", **self._evaluated_step, **measured)
+                self._evaluated_step = None
+                self._clock.skip_until(time.perf_counter())
+            events.emit("evaluation", step=step, **measured)
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             if state.is_world_process_zero:

@@ -1,0 +1,98 @@
+"""What a run measured on its validation data: the last evaluation, the best one, and the checkpoint of that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launch.files import open_file, parse_json_lines
+
+_LOSS = "eval_loss"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The loss on the validation data after a step; NaN is possible."""
+
+    step: int
+    loss: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {"step": self.step, _LOSS: self.loss}
+
+
+@dataclass(frozen=True)
+class ValidationRecord:
+    """The evaluations of a run."""
+
+    last: Evaluation
+    best: Evaluation | None  # the lowest loss; None if none is finite
+    checkpoint: str | None  # folder of the best evaluation's checkpoint in the model folder, while it is there
+    is_model: bool = False  # whether the run's model is that checkpoint
+    early_stop: str | None = None  # why the run ended before its last step
+
+    def describe(self) -> str:
+        """Return `eval_loss 1.5432, best 1.5001 at step 40 (checkpoint-40)`."""
+        text = f"{_LOSS} {self.last.loss:.4f}"
+        if self.best is None:
+            return text
+        saved = f" ({self.checkpoint}{', which is the model' if self.is_model else ''})" if self.checkpoint else ""
+        return f"{text}, best {self.best.loss:.4f} at step {self.best.step}{saved}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object in DONE and FAILED."""
+        best = {**self.best.as_json(), "checkpoint": self.checkpoint, "is_model": self.is_model} if self.best else None
+        stop = {"early_stop": self.early_stop} if self.early_stop else {}
+        return {**self.last.as_json(), "best": best, **stop}
+
+
+def read_evaluations(metrics: Path) -> list[Evaluation]:
+    """Return the evaluations in metrics.jsonl, in its order."""
+    try:
+        with open_file(metrics) as file:
+            lines = [line for line in file if b'"eval_loss"' in line]
+    except OSError:
+        return []
+    entries = parse_json_lines(b"".join(lines))
+    return [evaluation for entry in entries if (evaluation := _parse_evaluation(entry))]
+
+
+def read_validation(
+    folder: Path, *, loads_best: bool = False, early_stop: str | None = None
+) -> ValidationRecord | None:
+    """Return the evaluations of the run in `folder`; None without any.
+
+    `loads_best`: whether its trainer ends with the best checkpoint as the model.
+    """
+    evaluations = read_evaluations(folder / "metrics.jsonl")
+    if not evaluations:
+        return None
+    finite = [evaluation for evaluation in evaluations if math.isfinite(evaluation.loss)]
+    best = min(finite, key=lambda evaluation: evaluation.loss, default=None)
+    name = f"checkpoint-{best.step}" if best else None
+    checkpoint = name if name and (folder / "model" / name).is_dir() else None
+    return ValidationRecord(evaluations[-1], best, checkpoint, loads_best and checkpoint is not None, early_stop)
+
+
+def parse_validation(content: object) -> ValidationRecord | None:
+    """Return the record that `as_json` wrote; None if `content` is not one."""
+    last = _parse_evaluation(content) if isinstance(content, Mapping) else None
+    if last is None or not isinstance(content, Mapping):
+        return None
+    best, stop = content.get("best"), content.get("early_stop")
+    found = _parse_evaluation(best) if isinstance(best, Mapping) else None
+    named = best if isinstance(best, Mapping) else {}
+    checkpoint = str(named["checkpoint"]) if named.get("checkpoint") else None
+    return ValidationRecord(last, found, checkpoint, named.get("is_model") is True, str(stop) if stop else None)
+
+
+def _parse_evaluation(entry: Mapping[str, Any]) -> Evaluation | None:
+    step, loss = entry.get("step"), entry.get(_LOSS)
+    if loss is None and isinstance(entry.get(f"{_LOSS}_text"), str):
+        loss = math.nan
+    if isinstance(loss, bool) or not isinstance(loss, (int, float)) or not isinstance(step, int):
+        return None
+    return Evaluation(step, float(loss))

@@ -1,0 +1,65 @@
+"""Holds out a share of a dataset that TRL's scripts load, where `launch` has not split the data itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..held_out import choose_limit, hash_row
+from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource
+
+_ID = "trl_validation"
+_NAME = "validation"
+
+
+def split_rows(rows: Any, share: float) -> tuple[list[int], list[int]]:
+    """Return the numbers of the rows to train on and of those held out. Raises ValueError if either has none."""
+    hashes = [hash_row(json.dumps(row, sort_keys=True, default=str).encode()) for row in rows]
+    limit = choose_limit(hashes, share)
+    held_out = [number for number, value in enumerate(hashes) if value <= limit]
+    return [number for number, value in enumerate(hashes) if value > limit], held_out
+
+
+def _wrap_load_dataset(context: PatchContext) -> None:
+    import datasets
+
+    share = float(str(context.value))
+    name = context.trainer.flag("dataset_name")
+    split = context.trainer.flag("dataset_train_split") or "train"
+    load = datasets.load_dataset
+
+    def load_dataset(path: str, *arguments: Any, **options: Any) -> Any:
+        loaded = load(path, *arguments, **options)
+        if path != name:
+            return loaded
+        if not isinstance(loaded, datasets.DatasetDict) or split not in loaded:
+            raise PatchError(_ID, f"{path} is a {type(loaded).__name__}, not a DatasetDict with a split '{split}'")
+        rows = loaded[split]
+        try:
+            kept, held_out = split_rows(rows, share)
+        except ValueError as error:
+            raise PatchError(_ID, f"data.validation={share:g}: {error}") from error
+        loaded[split], loaded[_NAME] = rows.select(kept), rows.select(held_out)
+        print(f"launch: {name}: {len(kept)} rows to train on, {len(held_out)} for validation", flush=True)
+        return loaded
+
+    datasets.load_dataset = load_dataset
+
+
+_LOADS = "from datasets import load_dataset"
+_PASSES = 'eval_dataset=dataset[script_args.dataset_test_split] if training_args.eval_strategy != "no" else None,'
+
+PATCH = PatchInfo(
+    id=_ID,
+    reason="holds out data.validation of data that launch does not stage (of the hub, the demo's)",
+    trainers=("trl_sft", "trl_dpo"),
+    condition="data.validation is a share and the data is not staged; the value is the share",
+    sources=(
+        UpstreamSource("trl/scripts/sft.py", _LOADS, 69, 69, "1.16.0"),
+        UpstreamSource("trl/scripts/sft.py", _PASSES, 107, 107, "1.16.0"),
+        UpstreamSource("trl/scripts/dpo.py", _LOADS, 67, 67, "1.16.0"),
+        UpstreamSource("trl/scripts/dpo.py", _PASSES, 105, 105, "1.16.0"),
+    ),
+    apply=_wrap_load_dataset,
+    takes_value=True,
+)

@@ -1,0 +1,181 @@
+"""Validation in a plan: what is held out, when it is measured, what can't work, and the identity."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.data.structure import read_structure
+from launch.errors import Problem, UserError
+from launch.planning.digests import DigestCache
+from launch.planning.plan import Plan, build_plan
+from tests.conftest import composed, fixed_machine
+from tests.data.files import PAIR, chat, write_lines
+
+DEMO = ("stage=demo", "trainer=trl_sft", "gpus=1")
+
+
+def plan_of(folder: Path, *words: str) -> Plan:
+    machine = replace(
+        fixed_machine(folder), digest=DigestCache(folder / "digests.json").of, read_structure=read_structure
+    )
+    return build_plan(composed(*words), machine)
+
+
+def refusal(folder: Path, *words: str) -> Problem:
+    with pytest.raises(UserError) as refused:
+        plan_of(folder, *words)
+    [problem] = refused.value.problems
+    return problem
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> tuple[str, ...]:
+    """A stage on 100 local rows, with files for validation beside them."""
+    write_lines(tmp_path / "mine.jsonl", [chat(f"What is {number}?", "A number.") for number in range(100)])
+    write_lines(tmp_path / "held.jsonl", [chat("Who?", "Nobody."), chat("Why?", "Because.")])
+    write_lines(tmp_path / "pairs.jsonl", [{**PAIR, "chosen": PAIR["rejected"], "rejected": PAIR["chosen"]}])
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "notes.txt").write_text("no data")
+    return (*DEMO, "data.build=null", "data.mix=[{name: ./mine.jsonl}]")
+
+
+def test_trl_evaluates_on_the_split_at_the_end(tmp_path: Path, mine: tuple[str, ...]) -> None:
+    plan = plan_of(tmp_path, *mine, "data.validation=0.1")
+    flags = {name: flag.value for name, flag in plan.flags.items()}
+    assert (flags["eval_strategy"], flags["dataset_test_split"]) == ("steps", "validation")
+    assert flags["eval_steps"] > 2**30
+    assert flags["per_device_eval_batch_size"] == plan.batch.per_device
+    assert "load_best_model_at_end" not in flags
+    assert not [patch for patch in plan.patches if patch.startswith(("trl_validation", "early_stop"))]
+    data = plan.inputs.mixture[0].data
+    assert data is not None
+    assert data.validation == 0.1
+    assert not {"eval_strategy", "dataset_test_split"} & plan_of(tmp_path, *mine).flags.keys()
+
+
+@pytest.mark.parametrize("build", ["stage=demo", "stage=demo_dpo"])
+def test_data_that_is_not_staged_is_split_as_it_is_loaded(tmp_path: Path, build: str) -> None:
+    trainer = "trl_sft" if build == "stage=demo" else "trl_dpo"
+    words = (build, f"trainer={trainer}", "gpus=1", "data.validation=0.02")
+    for more in ((), ("data.build=null", "data.mix=[{name: allenai/some-data}]")):
+        patches = plan_of(tmp_path, *words, "data.fraction=0.5", *more).patches
+        assert patches.index("trl_validation=0.02") < patches.index("trl_subset=0.5")
+
+
+def test_early_stop_loads_the_best_checkpoint(tmp_path: Path, mine: tuple[str, ...]) -> None:
+    words = ("data.validation=./held.jsonl", "recipe.eval_steps=5", "recipe.checkpoint_steps=5", "recipe.early_stop=2")
+    plan = plan_of(tmp_path, *mine, *words)
+    assert "early_stop=2" in plan.patches
+    assert plan.flags["load_best_model_at_end"].value is True
+    assert plan.flags["eval_steps"].value == plan.flags["save_steps"].value == 5
+    assert plan.warnings == ()
+
+
+def test_an_evaluation_without_a_checkpoint_is_a_warning(tmp_path: Path, mine: tuple[str, ...]) -> None:
+    words = ("data.validation=0.1", "recipe.eval_steps=6", "recipe.checkpoint_steps=4")
+    assert [warning.id for warning in plan_of(tmp_path, *mine, *words).warnings] == ["best_not_saved"]
+    assert not plan_of(tmp_path, *mine, "data.validation=0.1", "recipe.checkpoint_steps=4").warnings
+
+
+@pytest.mark.parametrize("trainer", ["finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling"])
+@pytest.mark.parametrize(
+    ("override", "id"),
+    [
+        ("data.validation=0.1", "validation_unsupported"),
+        ("recipe.eval_steps=5", "unsupported_recipe"),
+        ("recipe.early_stop=2", "unsupported_recipe"),
+    ],
+)
+def test_trainers_without_an_evaluation_refuse_with_the_reason(
+    tmp_path: Path, trainer: str, override: str, id: str
+) -> None:
+    stage = {"finetune": "demo", "olmo_core_finetune": "sft", "reward_modeling": "rm"}.get(trainer, "demo_dpo")
+    packing = ("recipe.packing=bins",) if trainer == "olmo_core_finetune" else ()
+    model = ("model=olmo2_1b",) if trainer in ("dpo", "olmo_core_finetune") else ()
+    words = (f"stage={stage}", f"trainer={trainer}", "gpus=1", *model, *packing)
+    clip = () if trainer == "reward_modeling" else ("recipe.lr_scheduler=linear",)
+    problem = refusal(tmp_path, *words, *clip, override)
+    assert problem.id == id
+    assert trainer in problem.message
+    assert override.partition("=")[0] in str(problem.where)
+    assert "evaluat" in problem.message or "averages" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("words", "id", "part"),
+    [
+        (["data.validation=0"], "bad_validation", "must be above 0 and below 1, got 0"),
+        (["data.validation=1"], "bad_validation", "must be above 0 and below 1, got 1"),
+        (["data.validation=1.0"], "bad_validation", "got 1.0"),
+        (["data.validation=-0.1"], "bad_validation", "got -0.1"),
+        (["data.validation=nan"], "bad_validation", "got nan"),
+        (["data.validation=true"], "bad_validation", "a fraction of the rows or a path, got True"),
+        (["data.validation=[0.1]"], "bad_validation", "a fraction of the rows or a path"),
+        (["data.validation=''"], "bad_validation", "a fraction of the rows or a path"),
+        (["data.validation=0.001"], "data_split", "of 100 rows leaves none to validate on"),
+        (["data.validation=0.999"], "data_split", "of 100 rows leaves none to train on"),
+        (["data.validation=0.9"], "data_small_epoch", "10 rows (90 are held out)"),
+        (["data.validation=./missing.jsonl"], "data_no_files", "missing.jsonl has no data files"),
+        (["data.validation=./notes.txt"], "data_file_type", "notes.txt"),
+        (["data.validation=./empty.jsonl"], "data_empty", "no rows"),
+        (["data.validation=./pairs.jsonl"], "data_columns", ""),
+        (["data.validation=./mine.jsonl"], "validation_trained", "mine.jsonl is also in data.mix"),
+        (["data.validation='./*.jsonl'"], "validation_trained", "mine.jsonl is also in data.mix"),
+        (["recipe.eval_steps=5"], "no_validation", "recipe.eval_steps=5 needs validation data"),
+        (["recipe.early_stop=5"], "no_validation", "recipe.early_stop=5 needs validation data"),
+        (["data.validation=0.1", "recipe.eval_steps=0"], "out_of_range", "recipe.eval_steps must be at least 1"),
+        (["data.validation=0.1", "recipe.early_stop=0"], "out_of_range", "recipe.early_stop must be at least 1"),
+        (["data.validation=0.1", "recipe.eval_steps=101"], "eval_never", "more than recipe.max_steps=100"),
+        (["data.validation=0.1", "recipe.early_stop=2"], "early_stop_checkpoints", "needs recipe.eval_steps"),
+        (
+            ["data.validation=0.1", "recipe.early_stop=2", "recipe.eval_steps=5"],
+            "early_stop_checkpoints",
+            "recipe.checkpoint_steps is null",
+        ),
+        (
+            ["data.validation=0.1", "recipe.early_stop=2", "recipe.eval_steps=5", "recipe.checkpoint_steps=10"],
+            "early_stop_checkpoints",
+            "recipe.checkpoint_steps is 10",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    tmp_path: Path, mine: tuple[str, ...], words: list[str], id: str, part: str
+) -> None:
+    problem = refusal(tmp_path, *mine, *words)
+    assert (problem.id, part in problem.message) == (id, True), problem
+    assert problem.where
+    assert not (tmp_path / "runs").exists()
+
+
+def test_data_elsewhere_takes_a_share_alone(tmp_path: Path, mine: tuple[str, ...]) -> None:
+    for mix, held_out, id in (
+        ("allenai/some-data", "./held.jsonl", "validation_needs_local"),
+        ("./gone.jsonl", "0.1", "data_no_files"),
+    ):
+        words = (*mine[:-1], f"data.mix=[{{name: {mix}}}]", f"data.validation={held_out}")
+        assert refusal(tmp_path, *words).id == id
+
+
+def test_the_identity_covers_what_is_held_out_and_when_it_is_measured(tmp_path: Path, mine: tuple[str, ...]) -> None:
+    def identity(*words: str) -> str:
+        return plan_of(tmp_path, *mine, *words).identity
+
+    save = "recipe.checkpoint_steps=5"
+    different = [
+        identity(save),
+        identity(save, "data.validation=0.1"),
+        identity(save, "data.validation=0.2"),
+        identity(save, "data.validation=./held.jsonl"),
+        identity(save, "data.validation=0.1", "recipe.eval_steps=5"),
+        identity(save, "data.validation=0.1", "recipe.eval_steps=5", "recipe.early_stop=2"),
+        identity(save, "data.validation=0.1", "recipe.eval_steps=5", "recipe.early_stop=3"),
+    ]
+    assert len(set(different)) == len(different)
+    write_lines(tmp_path / "held.jsonl", [chat("Who?", "Somebody."), chat("Why?", "Because.")])
+    assert identity(save, "data.validation=./held.jsonl") not in different
+    hub = [plan_of(tmp_path, *DEMO, f"data.validation={share}").identity for share in (0.1, 0.2)]
+    assert len({*hub, plan_of(tmp_path, *DEMO).identity}) == 3
