@@ -16,7 +16,7 @@ from typing import Literal
 from launch.config.schema import Family
 from launch.execution.record.model_folder import find_weight_faults
 from launch.execution.record.tensor_files import BrokenFileError, check_torch_file, read_safetensors_header
-from launch.files import load_json
+from launch.files import load_json, read_file
 
 Unit = Literal["step", "epoch"]
 MARK = "COMPLETED"
@@ -102,8 +102,8 @@ def _trl_faults(path: Path, step: int, layout: Layout) -> Iterator[str]:
 def _deepspeed_faults(path: Path, tag: str, layout: Layout) -> Iterator[str]:
     """Check DeepSpeedEngine.save_checkpoint's: each rank's part of the optimizer, and of the model under ZeRO-3."""
     try:
-        latest = (path / "latest").read_text(encoding="utf-8").strip()
-    except OSError:
+        latest = read_file(path / "latest").decode().strip()
+    except (OSError, ValueError):
         latest = ""
     if latest != tag:
         yield "DeepSpeed's `latest` is missing"

@@ -1,0 +1,133 @@
+"""Runs whose terminal, folder or exception is hostile: the outcome is recorded, in sentences, and nothing hangs.
+
+The launcher is real; the trainer is a small script that an interpreter of the test starts in its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launch import resources
+from launch.__main__ import main
+from tests.execution.supervise.fake import wait_for
+from tests.integration.faults import PRELUDE
+from tests.paths import ROOT
+
+pytestmark = pytest.mark.slow
+ESCAPES = "\\x1b]0;owned\\x07\\x1b[2J\\x1b[31mred\\x9b31m\\u202egnp.exe\\x08"
+RAW = {"\x1b", "\x07", "\x08", "\x9b", "\u202e"}
+TRAIN = """
+from pathlib import Path
+event("phase", phase="training")
+for number in range(1, 4):
+    step(number)
+Path("training").touch()
+while Path("wait").exists():
+    time.sleep(0.02)
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the demo's model and data are made once."""
+    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def start(tmp_path: Path, cache: Path) -> Start:
+    """Start `launch run` in `tmp_path` with `body` as its trainer."""
+
+    def start(
+        body: str, *overrides: str, stdout: int | None = subprocess.PIPE, shell: str = ""
+    ) -> subprocess.Popen[str]:
+        trainer, python = tmp_path / "trainer.py", tmp_path / "python"
+        trainer.write_text(PRELUDE + body, encoding="utf-8")
+        worker = f"{sys.executable} {resources.WORKER} --script {trainer} --"
+        python.write_text(
+            f'#!/bin/sh\ncase "$*" in *accelerate.commands.launch*) exec {worker};; esac\nexec {sys.executable} "$@"\n',
+            encoding="utf-8",
+        )
+        python.chmod(0o755)
+        command = [sys.executable, "-m", "launch", "run", "stage=demo", "trainer=trl_sft", "processes=1", "name=r"]
+        command += [f"python={python}", f"cache={cache}"]
+        if shell:
+            command = ["sh", "-c", f'exec "$@" {shell}', "sh", *command]
+        environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        errors = subprocess.PIPE if stdout == subprocess.PIPE else stdout
+        return subprocess.Popen(command, cwd=tmp_path, env=environ, text=True, stdout=stdout, stderr=errors)
+
+    return start
+
+
+def end(process: subprocess.Popen[str], code: int) -> str:
+    """Wait for the end and return what was shown; it ends with `code`, without a traceback of the launcher."""
+    output, errors = process.communicate(timeout=90)
+    assert process.returncode == code, output + errors
+    assert "Traceback" not in (errors or ""), errors
+    return (output or "") + (errors or "")
+
+
+def outcome(home: Path) -> dict[str, object]:
+    content: dict[str, object] = json.loads((home / "runs" / "demo" / "r" / "FAILED").read_text())
+    return content
+
+
+def test_escape_codes_do_not_reach_the_terminal(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    body = f'event("phase", phase="{ESCAPES}")\nevent("warning", text="{ESCAPES}")\nerror = ValueError("{ESCAPES}")\n'
+    body += f'error.add_note("{ESCAPES}")\nraise error\n'
+    shown = end(start(body), 1)
+    assert "red" in shown and not RAW & {*shown}
+    monkeypatch.chdir(tmp_path)
+    for argv in (["status"], ["status", "--json"], ["logs", "r"], ["logs", "r", "--rank", "0"]):
+        assert main(argv) == 0
+        printed = b"".join(capsysbinary.readouterr()).decode("utf-8")
+        assert "red" in printed and not RAW & {*printed}, argv
+
+
+@pytest.mark.parametrize("shell", [">&- 2>&-", ">/dev/full 2>&1"])
+def test_a_run_without_a_place_to_print(start: Start, tmp_path: Path, shell: str) -> None:
+    end(start(TRAIN, shell=shell), 1)
+    assert "is not a complete model" in str(outcome(tmp_path)["cause"])
+
+
+def test_a_terminal_that_is_closed(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "wait").touch()
+    terminal, inner = pty.openpty()
+    process = start(TRAIN, stdout=inner)
+    os.close(inner)
+    reader = threading.Thread(target=lambda: os.read(terminal, 1 << 16))
+    reader.start()
+    wait_for((tmp_path / "training").exists)
+    reader.join()
+    os.close(terminal)
+    (tmp_path / "wait").unlink()
+    assert process.wait(timeout=90) == 1
+    assert "is not a complete model" in str(outcome(tmp_path)["cause"])
+
+
+@pytest.mark.parametrize("replaced_by", [None, "file"])
+def test_a_run_folder_that_is_removed_while_it_trains(start: Start, tmp_path: Path, replaced_by: str | None) -> None:
+    (tmp_path / "wait").touch()
+    process = start(TRAIN)
+    wait_for((tmp_path / "training").exists)
+    shutil.rmtree(tmp_path / "runs")
+    if replaced_by:
+        (tmp_path / "runs").write_text("")
+    (tmp_path / "wait").unlink()
+    shown = end(process, 1)
+    assert "the run failed" in shown and "runs/demo/r" in shown
