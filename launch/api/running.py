@@ -139,9 +139,15 @@ def run_composed(composed: Composed, make_display: Callable[[Path], Display]) ->
         return build_cache(planned, redactor, display)
     if is_finished(planned):
         report_finished(planned, display)
-        return EXIT_DONE
-    with run_lock(planned.folder, display.say):
-        return carry_out(planned, redactor, display)
+        code = EXIT_DONE
+    else:
+        with run_lock(planned.folder, display.say):
+            code = carry_out(planned, redactor, display)
+    if planned.config.evaluate and code == EXIT_DONE:
+        from launch.evaluation.afterwards import evaluate_finished_run
+
+        evaluate_finished_run(planned, display.say)
+    return code
 
 
 def runs(folder: str | Path = "runs") -> list[Run]:

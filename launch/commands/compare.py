@@ -6,7 +6,7 @@ from launch.commands.run_parsers import build_compare_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.comparison import compare_runs, read_noise
 from launch.evaluation.comparison_table import comparison_table
-from launch.evaluation.run_facts import read_run_facts
+from launch.evaluation.run_facts import read_run_facts, split_checkpoint
 from launch.execution.record.events import to_strict_json
 from launch.execution.record.runs import resolve_run
 from launch.terminal import print_json, printable
@@ -18,8 +18,9 @@ def compare(argv: list[str]) -> int:
     options = parser.parse(argv)
     if len(options.names) < 2:
         raise UserError(Problem("usage", "'compare' takes two runs or more", "command line", parser.usage))
-    folders = [resolve_run(name, options.runs) for name in options.names]
-    runs = [read_run_facts(folder) for folder in folders]
+    names = [split_checkpoint(name) for name in options.names]
+    folders = [resolve_run(name, options.runs) for name, _ in names]
+    runs = [read_run_facts(folder, checkpoint) for folder, (_, checkpoint) in zip(folders, names, strict=True)]
     noise = read_noise(options.runs, [folder.parent.name for folder in folders])
     comparison = compare_runs(runs, noise)
     if options.json:

@@ -94,6 +94,7 @@ def describe(
         ("", f"keys checked against {', '.join(plan.files_checked)}" if plan.files_checked else ""),
         ("patches", ", ".join(_format_patch(patch) for patch in plan.patches) or "none"),
         ("run folder", _relative(plan.folder)),
+        ("afterwards", _evaluation(plan)),
         *_memory_facts(memory),
         *(describe_tokens(tokens, plan.batch, plan.config.trainer.family) if plan.lengths_file else ()),
         ("packing", _describe_packing(plan)),
@@ -150,6 +151,13 @@ def _adapter(plan: Plan) -> str:
     adapter = plan.inputs.model.adapter
     start = f"; goes on with {adapter.folder}" if adapter is not None and plan.inputs.model.build is None else ""
     return f"LoRA of rank {plan.lora.rank}, alpha {plan.lora.alpha}, on {targets}; frozen weights in {base}{start}"
+
+
+def _evaluation(plan: Plan) -> str:
+    """Describe what evaluate=true does once the run is done."""
+    if not plan.config.evaluate:
+        return ""
+    return f"eval on {', '.join(plan.config.stage.tasks) or 'tulu3'}, against the model that it starts from"
 
 
 def _describe_ranks(plan: Plan) -> str:

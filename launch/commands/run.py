@@ -27,6 +27,7 @@ keys of run:
   restart=true        archive an earlier run of the same plan and start over
   detach=true         return when the run has started; it survives the terminal
   cache_only=true     tokenise the data on the CPU, and train nothing
+  evaluate=true       afterwards, score the model against its base, as `launch eval` does
   tracking=WHERE      wandb, wandb_offline or tensorboard
   report=false        write no report.html at the end
   hub.push=OWNER/NAME push the model to the Hugging Face hub at the end

@@ -167,7 +167,8 @@ stage's benches measured count as `same`.
 """,
         "exit codes: 0 compared; 2 a run does not exist",
     )
-    parser.arguments.add_argument("names", metavar="RUN", nargs="+", help=f"{_RUN}; running and failed ones too")
+    run = f"{_RUN}, or RUN/step_N, the run until then; running and failed ones too"
+    parser.arguments.add_argument("names", metavar="RUN", nargs="+", help=run)
     _add_runs_folder(parser)
     _add_json(parser, "print one object")
     return parser

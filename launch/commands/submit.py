@@ -13,7 +13,15 @@ from launch.execution.resume import is_finished
 from launch.slurm.job_record import JobRecord, look_at_jobs
 from launch.slurm.pipeline import plan_jobs, plan_pipeline
 from launch.slurm.planned_jobs import PlannedJob
-from launch.slurm.schedule import SubmissionStep, TokenizeFirst, as_arrays, as_chain, drop_duplicates, report_shapes
+from launch.slurm.schedule import (
+    SubmissionStep,
+    TokenizeFirst,
+    add_evaluations,
+    as_arrays,
+    as_chain,
+    drop_duplicates,
+    report_shapes,
+)
 from launch.slurm.submission_report import report_json, report_lines
 from launch.slurm.submit_steps import notify, submit_steps
 from launch.terminal import print_json
@@ -32,6 +40,7 @@ or a lost node. `launch cluster NAME` drafts the description that `cluster=NAME`
 
 keys of submit:
   pipeline=A,B        a chain: each stage starts from the model of the one before; A:key=value applies to one stage
+  evaluate=true       another job scores each model once its run is done; no run waits for it or fails with it
   dry_run=true        write the job folders and submit nothing; works without Slurm
   tokenize_first=W    auto, true or false: a job on CPUs tokenises the data first
 
@@ -52,10 +61,11 @@ def submit(line: CommandLine) -> int:
     """Write the job folders and submit them. Raises UserError if one cannot be submitted; then none is."""
     options, line = _parse_options(line)
     planned = plan_pipeline(line, options.pipeline) if options.pipeline else plan_jobs(line)
-    jobs = _drop_finished(drop_duplicates(planned, notify), dry_run=options.dry_run)
+    jobs, finished = _split_finished(drop_duplicates(planned, notify), dry_run=options.dry_run)
     steps = (as_chain if options.pipeline else as_arrays)(jobs, options.tokenize_first)
     if not options.pipeline:
         report_shapes(steps, notify)
+    steps = add_evaluations(steps, finished)
     ids = submit_steps(steps, dry_run=options.dry_run)
     records = _look_at_steps(steps, ids)
     if line.json:
@@ -73,16 +83,21 @@ def _look_at_steps(steps: Sequence[SubmissionStep], ids: Sequence[str]) -> dict[
     return {job_id: records[job_ids[0]] for job_ids in ids_by_step if job_ids[0] in records for job_id in job_ids}
 
 
-def _drop_finished(jobs: list[PlannedJob], *, dry_run: bool) -> list[PlannedJob]:
-    """Leave out the runs that are done, unless it is a dry run; their models are then no longer pending."""
-    remaining, models = [], set()
+def _split_finished(jobs: list[PlannedJob], *, dry_run: bool) -> tuple[list[PlannedJob], list[PlannedJob]]:
+    """Return the jobs to submit, and those whose runs are done, unless it is a dry run.
+
+    The models of the latter are no longer pending.
+    """
+    remaining: list[PlannedJob] = []
+    finished: list[PlannedJob] = []
     for job in jobs:
         if not dry_run and not job.is_singleton and is_finished(job.plan):
             print(f"already done: {job.plan.folder}", file=sys.stderr)
-            models.add(job.plan.model_dir)
+            finished.append(job)
         else:
-            remaining.append(replace(job, pending_model=None) if job.pending_model in models else job)
-    return remaining
+            is_there = job.pending_model in [done.plan.model_dir for done in finished]
+            remaining.append(replace(job, pending_model=None) if is_there else job)
+    return remaining, finished
 
 
 def _parse_options(line: CommandLine) -> tuple[_Options, CommandLine]:

@@ -110,6 +110,7 @@ class StageConfig:
     kind: Kind = MISSING  # what the stage trains
     start: Start = Start.base  # the checkpoint of the model that it starts from
     description: str = ""
+    tasks: list[str] = field(default_factory=list)  # of `eval`: the harness's, tulu3, demo, a folder; []: tulu3
 
 
 @dataclass
@@ -392,5 +393,6 @@ class RootConfig:
     tracking_entity: str | None = None  # user or team in wandb; null: WANDB_ENTITY
     hub: HubConfig = field(default_factory=HubConfig)
     report: bool = True  # write report.html, a page with curves, evidence and plan, at the end
+    evaluate: bool = False  # score the model against its base once the run is done, as `eval` does
     detach: bool = False  # return once the run has started; it survives the terminal
     allow: list[str] = field(default_factory=list)  # ids of rules, guards, gates and expectations that only warn

@@ -130,7 +130,7 @@ def evaluate_model(
         run_jobs(missing, model.python, model.folder, limit=limit, batch_size=batch_size, notify=notify)
     tasks = tuple(result for spec in specs for result in _collect(spec, chain, wanted))
     evaluation = Evaluation(model, tasks, harness, len(missing), time.monotonic() - began)
-    write_summary(model.run, evaluation.as_json())
+    write_summary(model.run, evaluation.as_json(), model.checkpoint)
     return evaluation
 
 
@@ -148,8 +148,10 @@ def _require_room(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".room"
-        probe.write_bytes(b" " * (1 << 20))  # about the answers of a task
-        probe.unlink()
+        try:
+            probe.write_bytes(b" " * (1 << 20))  # about the answers of a task
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
         message = f"{folder} cannot be written: {error.strerror}"
         raise UserError(

@@ -18,6 +18,7 @@ from launch.planning.adapters import Adapter, check_adapter, read_adapter
 from launch.planning.estimate.shape import read_shape
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
+_STATE_FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model")  # of accelerate's save_state
 _CHECKPOINT = re.compile(r"(step|epoch|checkpoint)[_-](\d+)")
 _EXPORTS = ("**/hf_model", "*")  # where trainers with a folder of their own below model/ write it
 
@@ -32,19 +33,30 @@ class ModelSource:
     python: str  # the interpreter of its run
     adapter: Adapter | None = None
     quantized: bool = False  # whether the adapter was trained on a base in 4 bit
+    state: Path | None = None  # a training state, whose weights take the place of the folder's
 
     def as_request(self) -> dict[str, Any]:
         """Return what the worker loads it by."""
-        return {"folder": str(self.folder), "quantized": self.quantized}
+        state = str(self.state) if self.state else None
+        return {"folder": str(self.folder), "quantized": self.quantized, "state": state}
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The name of the checkpoint of its run that the model is, `step_N`; None for the run's final model."""
+        match = _CHECKPOINT.fullmatch((self.state or self.folder).name)
+        return f"{match[1].replace('checkpoint', 'step')}_{match[2]}" if match else None
 
 
 def find_model(name: str, runs: Path) -> ModelSource:
     """Return the model that `name` means: a run's final one, or the one in a folder.
 
     Raises UserError: unknown_run, ambiguous_run, run_without_model, no_transformers_model, incomplete_model,
-    not_generative, adapter_base, bad_adapter.
+    not_generative, adapter_base, bad_adapter, no_checkpoint, checkpoint_state.
     """
-    path = _find_checkpoint(name, runs) or Path(name).expanduser().absolute()
+    checkpoint = _find_checkpoint(name, runs)
+    path = checkpoint or Path(name).expanduser().absolute()
+    if not _holds_model(path) and (checkpoint or _holds_state(path)):
+        return _describe_state(path)
     if _holds_model(path):
         run = next((folder for folder in list(path.parents)[:2] if (folder / "plan.json").is_file()), None)
         return _describe_model(name, path, run)
@@ -91,7 +103,7 @@ def _read_start(model: ModelSource) -> str | None:
 def _find_checkpoint(name: str, runs: Path) -> Path | None:
     """Return the folder that `RUN/step_N` (or `epoch_N`, `checkpoint-N`) means; None for another name.
 
-    Raises UserError: unknown_run, no_checkpoint, checkpoint_state.
+    Raises UserError: unknown_run, no_checkpoint.
     """
     run_part, _, last = name.rpartition("/")
     match = _CHECKPOINT.fullmatch(last)
@@ -104,11 +116,29 @@ def _find_checkpoint(name: str, runs: Path) -> Path | None:
         saved = ", ".join(sorted(path.name for path in output.glob("*") if _CHECKPOINT.fullmatch(path.name)))
         cure = f"there are {saved}" if saved else "the run kept no checkpoints"
         raise UserError(Problem("no_checkpoint", f"{output} has no checkpoint {last}", "command line", cure))
-    if not _holds_model(folder):
-        message = f"{folder} holds a training state, not a model that transformers can load"
-        cure = "checkpoints of the TRL trainers are models; of others the run's end is"
-        raise UserError(Problem("checkpoint_state", message, "command line", cure))
     return folder
+
+
+def _describe_state(state: Path) -> ModelSource:
+    """Return the model of a training state: its weights in the configuration and with the tokenizer of its run's end.
+
+    For an unfinished run those of the model that it starts from, unless training changes them. Raises UserError:
+    checkpoint_state; as find_model.
+    """
+    run = state.parents[1]
+    if not _holds_state(state):
+        message = f"{state} holds neither a model nor the weights of one"
+        raise UserError(Problem("checkpoint_state", message, "command line", "name another checkpoint"))
+    label = f"{run_name(run)}/{state.name}"
+    if _holds_model(state.parent):
+        return replace(_describe_model(label, state.parent, run), state=state)
+    flags = {name: flag.get("value") for name, flag in read_json_object(run / "plan.json").get("flags", {}).items()}
+    start = Path(str(flags.get("model_name_or_path") or ""))
+    if flags.get("chat_template_name") or flags.get("use_lora") or not (start.is_absolute() and _holds_model(start)):
+        message = f"{state} has weights alone; their configuration and tokenizer are written when the run ends"
+        cure = "end the run first; flags.clean_checkpoints_at_end=false keeps its checkpoints"
+        raise UserError(Problem("checkpoint_state", message, "command line", cure))
+    return replace(_describe_model(label, start, run), state=state)
 
 
 def require_modules(model: ModelSource, *names: str) -> None:
@@ -132,6 +162,11 @@ def has_chat_template(folder: Path) -> bool:
 
 def _holds_model(path: Path) -> bool:
     return any((path / name).is_file() for name in _MODEL_FILES)
+
+
+def _holds_state(path: Path) -> bool:
+    is_named = _CHECKPOINT.fullmatch(path.name) and (path.parent.parent / "plan.json").is_file()
+    return bool(is_named) and any((path / file).exists() for file in _STATE_FILES)
 
 
 def _find_output(run: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from launch.evaluation.models import ModelSource
 from launch.evaluation.suites import TaskSpec
 from launch.evaluation.verdict import TaskScore
-from launch.files import load_json
+from launch.files import load_json, write_file
 from launch.planning.content import TOKENIZER_FILES
 from launch.planning.digests import DigestCache
 
@@ -33,6 +32,7 @@ class ResultFiles:
         """Return the file of a model's scores; the same for the same model, tokenizer, tasks and harness."""
         base = model.adapter.local_base if model.adapter else None
         parts = [self._identify(model.folder), self._identify(base), str(model.quantized), spec.digest(), str(limit)]
+        parts += [self._identify(model.state)] if model.state else []
         key = hashlib.sha256("\n".join([*self._common, *parts]).encode()).hexdigest()[:16]
         return self.folder / f"{key}.json"
 
@@ -56,20 +56,22 @@ def read_scores(result: Path) -> dict[str, TaskScore] | None:
         return None
 
 
-def write_summary(run: Path, summary: Mapping[str, Any]) -> None:
-    """Write the run's evaluation.json. Raises OSError."""
-    temporary = run / f".{SUMMARY}.{os.getpid()}"
-    temporary.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    temporary.replace(run / SUMMARY)
+def write_summary(run: Path, summary: Mapping[str, Any], checkpoint: str | None = None) -> None:
+    """Write the evaluation.json of a run, or of one of its checkpoints. Raises OSError."""
+    write_file(_summary_file(run, checkpoint), json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_summary(run: Path) -> dict[str, Any] | None:
-    """Return a run's last evaluation; None without a readable one."""
+def read_summary(run: Path, checkpoint: str | None = None) -> dict[str, Any] | None:
+    """Return the last evaluation of a run's model, or of a checkpoint; None without a readable one."""
     try:
-        summary = load_json(run / SUMMARY)
+        summary = load_json(_summary_file(run, checkpoint))
     except (OSError, ValueError):
         return None
     return summary if isinstance(summary, dict) and isinstance(summary.get("tasks"), list) else None
+
+
+def _summary_file(run: Path, checkpoint: str | None) -> Path:
+    return run / RESULTS / f"{checkpoint}.{SUMMARY}" if checkpoint else run / SUMMARY
 
 
 def describe_summary(summary: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -13,6 +15,7 @@ from launch.execution.record.runs import RunStatus, read_run_status, run_name
 from launch.files import load_json, read_file, read_json_lines, read_json_object
 from launch.trials.measurement import finite, number
 
+_CHECKPOINT = re.compile(r"(?P<run>.+)/(?:step_|checkpoint-)(?P<step>\d+)")
 _WARMUP = 2  # first steps without a speed that counts
 # keys of config.yaml that describe the run folder and not the training
 _NOT_TRAINED = ("name", "runs", "cache", "restart", "detach", "cache_only", "report", "stage.description")
@@ -45,8 +48,11 @@ class RunFacts:
     scores: Mapping[str, Any]  # of its last evaluation: task and metric -> score
 
 
-def read_run_facts(folder: Path) -> RunFacts:
-    """Read a run folder; files that are missing or not readable have no facts."""
+def read_run_facts(folder: Path, checkpoint: str | None = None) -> RunFacts:
+    """Read a run folder, of a `checkpoint` (step_N) the training until then.
+
+    Files that are missing or not readable have no facts.
+    """
     import yaml
 
     try:
@@ -57,7 +63,7 @@ def read_run_facts(folder: Path) -> RunFacts:
     plan = read_json_object(folder / "plan.json")
     flags = {name: flag.get("value") for name, flag in plan.get("flags", {}).items()}
     return RunFacts(
-        name=run_name(folder),
+        name=run_name(folder) + (f"/{checkpoint}" if checkpoint else ""),
         folder=folder,
         kind=settings.get("stage.kind"),
         status=read_run_status(folder),
@@ -65,14 +71,20 @@ def read_run_facts(folder: Path) -> RunFacts:
         data=_data_settings(settings, flags, plan),
         versions=dict(_versions(read_json_object(folder / "versions.json"), read_json_object(folder / "git.json"))),
         patches=_patches(folder / "patches.json"),
-        progress=_read_progress(folder / "metrics.jsonl"),
-        scores=_read_scores(folder),
+        progress=_read_progress(folder / "metrics.jsonl", checkpoint),
+        scores=_read_scores(folder, checkpoint),
     )
 
 
-def _read_scores(folder: Path) -> dict[str, Any]:
-    """Return the scores of the run's own model."""
-    tasks = (read_summary(folder) or {}).get("tasks", [])
+def split_checkpoint(name: str) -> tuple[str, str | None]:
+    """Return the run and the checkpoint, `step_N`, of `RUN/step_N` or `RUN/checkpoint-N`; None for a run's own name."""
+    match = _CHECKPOINT.fullmatch(name)
+    return (match["run"], f"step_{match['step']}") if match else (name, None)
+
+
+def _read_scores(folder: Path, checkpoint: str | None) -> dict[str, Any]:
+    """Return the scores of the run's own model, or of its checkpoint."""
+    tasks = (read_summary(folder, checkpoint) or {}).get("tasks", [])
     return {f"{task['task']} {task['metric']}": task["models"][-1]["score"] for task in tasks}
 
 
@@ -123,8 +135,9 @@ def _patches(path: Path) -> dict[str, Any]:
     return {id_: "applied" if value.startswith("/") else value for id_, value in values.items()}
 
 
-def _read_progress(metrics: Path) -> Progress:
-    steps = [step for step in read_json_lines(metrics) if isinstance(step.get("step"), int)]
+def _read_progress(metrics: Path, checkpoint: str | None) -> Progress:
+    until = int(checkpoint.removeprefix("step_")) if checkpoint else math.inf
+    steps = [step for step in read_json_lines(metrics) if isinstance(step.get("step"), int) and step["step"] <= until]
     counts = [number(step, "tokens") for step in steps]
     tokens = None if None in counts or not counts else tuple(accumulate(count or 0.0 for count in counts))
     timed = [(number(step, "seconds") or 0.0, count) for step, count in zip(steps, counts, strict=True)][_WARMUP:]

@@ -9,6 +9,7 @@ from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.evaluation.demo_suite import ensure_demo_suite
+from launch.files import read_file
 
 DEMO, TULU3 = "demo", "tulu3"
 
@@ -52,6 +53,20 @@ TULU3_SPECS = (
     TaskSpec(("gsm8k_cot",), num_fewshot=8, multiturn=True, metric="exact_match", filter="flexible-extract"),
     TaskSpec(("ifeval",), num_fewshot=0, metric="prompt_level_loose_acc"),  # 0 shots, prompt loose
 )
+
+
+def default_tasks(run: Path | None) -> str:
+    """Return the tasks that the stage of a run names; without any the demo's for a model built here, else Tulu 3's."""
+    import yaml
+
+    config: dict[str, Any] = {}
+    if run is not None and (run / "config.yaml").is_file():
+        config = yaml.safe_load(read_file(run / "config.yaml")) or {}
+    tasks = config.get("stage", {}).get("tasks")
+    if tasks:
+        return ",".join(map(str, tasks))
+    is_demo = config.get("data", {}).get("build") or config.get("model", {}).get("build")
+    return DEMO if is_demo else TULU3
 
 
 def find_specs(tasks: str, cache: Path) -> tuple[TaskSpec, ...]:

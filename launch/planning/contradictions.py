@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from launch.config.schema import Device, LossAveraging, Packing, RootConfig
+from launch.config.schema import Device, Kind, LossAveraging, Packing, RootConfig
 from launch.errors import Problem, UserError
 from launch.planning.parallel import Parallel
 
 
 def check_contradictions(config: RootConfig, parallel: Parallel) -> None:
-    """Raises UserError: liger_needs_gpu, and those of `check_dealing`."""
+    """Raises UserError: liger_needs_gpu, and those of `check_evaluation` and `check_dealing`."""
     if config.recipe.liger and parallel.width.device == Device.cpu:
         message = "Liger's kernels are written in Triton, which does not run on a CPU: the trainer would fail at load"
         raise UserError(Problem("liger_needs_gpu", message, "recipe.liger", "set recipe.liger=false, or gpus=N"))
+    check_evaluation(config)
     check_dealing(config)
+
+
+def check_evaluation(config: RootConfig) -> None:
+    """Check that `evaluate=true` has a model that generates text. Raises UserError: not_generative,
+    no_transformers_model."""
+    if not config.evaluate:
+        return
+    if config.stage.kind == Kind.rm:
+        message = "a reward model generates no text, so evaluate=true cannot score it"
+        raise UserError(Problem("not_generative", message, "evaluate", "remove it"))
+    if not config.trainer.leaves.endswith("config.json"):
+        message = f"{config.trainer.name} writes checkpoints of its own, which evaluate=true cannot load"
+        raise UserError(Problem("no_transformers_model", message, "evaluate", "remove it, or set another trainer="))
 
 
 def check_dealing(config: RootConfig) -> None:

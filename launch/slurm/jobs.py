@@ -17,7 +17,9 @@ from launch.errors import UserError
 from launch.files import load_json, read_json_lines, write_file
 from launch.slurm.queue import QueuedJob, list_user_jobs
 
-TOKENIZE_SUFFIX = ".tokenize"  # of the folder of a job that only tokenises and therefore makes no run folder
+# of the folders of jobs that make no run folder: those that only tokenise, and those that evaluate a run's model
+TOKENIZE_SUFFIX = ".tokenize"
+EVALUATE_SUFFIX = ".evaluate"
 # the folder of a job's attempt: 12.0-1763740800, or 12_3.1 if the batch script does not set LAUNCH_STARTED
 _ATTEMPT = re.compile(r"(?P<job_id>\d+(?:_\d+)?)\.(?P<restarts>\d+)(?:-(?P<started>\d+))?")
 _IDENTITY = "job.json"

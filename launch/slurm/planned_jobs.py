@@ -18,10 +18,11 @@ from launch.errors import Problem
 from launch.execution.cache_pass import plan_cache_pass
 from launch.execution.record.command_script import render_command_script
 from launch.planning.plan import Plan
+from launch.planning.width import Width
 from launch.redact import process_redactor
 from launch.slurm.cluster import cluster_problems, unshared_folders
 from launch.slurm.containers import folders_in_container, unmounted_folders
-from launch.slurm.jobs import TOKENIZE_SUFFIX, JobFolder
+from launch.slurm.jobs import EVALUATE_SUFFIX, TOKENIZE_SUFFIX, JobFolder
 from launch.slurm.script import BatchScript, render_sbatch
 
 _NODE_KEYS = ("cluster.heartbeat", "cluster.requeues", "cluster.retries", "cluster.warn_before")
@@ -34,10 +35,11 @@ class PlannedJob:
 
     plan: Plan
     folder: JobFolder
-    overrides: tuple[str, ...]  # of `launch node` on each of its nodes
+    overrides: tuple[str, ...]  # of `launch node` on each of its nodes; with another verb its arguments
     pending_model: Path | None = None  # the model that an earlier job of the chain is going to write
     job_name: str | None = None  # None: the run's
     title: str | None = None  # the comment in the batch script; None: derived from the plan
+    verb: str = "node"  # of `launch`, which the job's nodes run
 
     @property
     def name(self) -> str:
@@ -53,6 +55,11 @@ class PlannedJob:
     def is_singleton(self) -> bool:
         """Whether no other job of the same name may run at the same time: two of them would tokenise the same data."""
         return self.plan.config.cache_only
+
+    @property
+    def trains(self) -> bool:
+        """Whether the job is a run, and not what comes before or after one."""
+        return self.verb == "node" and not self.plan.config.cache_only
 
 
 def plan_run_job(plan: Plan, pending_model: Path | None = None) -> PlannedJob:
@@ -93,6 +100,27 @@ def plan_tokenize_job(job: PlannedJob) -> PlannedJob:
         overrides=(*job.overrides, *cache_only),
         job_name=f"tokenize-{tokenize_plan.name}",
         title=title,
+    )
+
+
+def plan_evaluation_job(job: PlannedJob) -> PlannedJob:
+    """Plan the job that evaluates the model of a run, on one GPU, or on the CPUs of a run without GPUs."""
+    plan = job.plan
+    device = plan.parallel.width.device
+    cluster = replace(plan.config.cluster, exclusive=False, warn_before=0)  # a requeued one goes on with what is left
+    one_rank = replace(
+        plan,
+        parallel=replace(plan.parallel, width=Width(device, 1)),
+        config=replace(plan.config, cluster=cluster),
+    )
+    tasks = (f"tasks={','.join(plan.config.stage.tasks)}",) if plan.config.stage.tasks else ()
+    return PlannedJob(
+        one_rank,
+        JobFolder.of(plan.runs, plan.stage, plan.name + EVALUATE_SUFFIX),
+        (f"{plan.stage}/{plan.name}", *tasks, f"runs={plan.runs}"),
+        job_name=f"evaluate-{plan.stage}-{plan.name}",
+        title=f"evaluates the model of {plan.stage}/{plan.name}",
+        verb="eval",
     )
 
 
@@ -159,7 +187,13 @@ def job_script(job: PlannedJob) -> BatchScript:
     exports["LAUNCH_PLAN"] = plan.identity
     python = plan.config.cluster.python or sys.executable
     script = batch_script(plan, job.folder.path, job.folder.output, exports=exports, cwd=str(Path.cwd()), python=python)
-    return replace(script, overrides=job.overrides, name=job.job_name or script.name, title=job.title or script.title)
+    return replace(
+        script,
+        overrides=job.overrides,
+        name=job.job_name or script.name,
+        title=job.title or script.title,
+        verb=job.verb,
+    )
 
 
 def write_job_folder(job: PlannedJob) -> None:

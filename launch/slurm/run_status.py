@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.execution.record.runs import RunStatus, find_runs, read_run_status, run_name
-from launch.slurm.jobs import TOKENIZE_SUFFIX, JobFolder, find_job_ids, find_jobs
+from launch.slurm.jobs import EVALUATE_SUFFIX, TOKENIZE_SUFFIX, JobFolder, find_job_ids, find_jobs
 from launch.slurm.queue import QueuedJob
 
 _CLOCK_SKEW = 5.0  # seconds by which the clocks of two machines may differ
@@ -110,7 +110,7 @@ def _combined_state(run: RunStatus, job: QueuedJob | None, queried: bool) -> str
         return run.state if run.state != "absent" else "ended" if queried else "submitted"
     if job.is_waiting:
         return "requeued" if job.is_requeued else "pending"
-    if run.name.endswith(TOKENIZE_SUFFIX):
+    if run.name.endswith((TOKENIZE_SUFFIX, EVALUATE_SUFFIX)):
         return "running"
     ended = run.state in ("done", "failed", "stopped") and run.since > time.time() - job.used - _CLOCK_SKEW
     return run.state if ended else "starting"

@@ -15,7 +15,7 @@ from launch.execution.caches import tokenized_folder
 from launch.execution.tokenized import find_tokenized_data, supports_cache_pass
 from launch.planning.plan import Plan
 from launch.slurm.jobs import JobFolder, task_id
-from launch.slurm.planned_jobs import PlannedJob, job_script, plan_tokenize_job, write_job_folder
+from launch.slurm.planned_jobs import PlannedJob, job_script, plan_evaluation_job, plan_tokenize_job, write_job_folder
 from launch.slurm.script import render_array_sbatch
 from launch.slurm.submission import Submission
 
@@ -34,6 +34,7 @@ class SubmissionStep:
 
     jobs: tuple[PlannedJob, ...]
     after: tuple[int, ...] = ()  # indices of the steps that must succeed first
+    is_taskwise: bool = False  # each task of an array waits only for the task of the same number in the array before
 
     @property
     def folder(self) -> JobFolder:
@@ -47,7 +48,8 @@ class SubmissionStep:
 
     def submission(self) -> Submission:
         runs = tuple((job.folder, job.run) for job in self.jobs)
-        return Submission(self.folder, runs, self.after, is_singleton=any(job.is_singleton for job in self.jobs))
+        is_singleton = any(job.is_singleton for job in self.jobs)
+        return Submission(self.folder, runs, self.after, is_singleton, self.is_taskwise)
 
     def job_ids(self, submitted_id: str) -> list[str]:
         """The id of each job, from the id that sbatch returned."""
@@ -132,6 +134,19 @@ def as_arrays(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list
         after = sorted({awaited_steps[index] for index in members if index in awaited_steps})
         steps.append(SubmissionStep(tuple(jobs[index] for index in members), tuple(after)))
     return steps
+
+
+def add_evaluations(steps: Sequence[SubmissionStep], finished: Sequence[PlannedJob]) -> list[SubmissionStep]:
+    """Append the evaluations of the runs with evaluate=true, each after its run; those of finished runs wait for none.
+
+    No run waits for an evaluation, so that a failed one stops nothing.
+    """
+    evaluations = [SubmissionStep((plan_evaluation_job(job),)) for job in finished if job.plan.config.evaluate]
+    for index, step in enumerate(steps):
+        jobs = tuple(plan_evaluation_job(job) for job in step.jobs if job.trains and job.plan.config.evaluate)
+        if len(jobs) == len(step.jobs):
+            evaluations.append(SubmissionStep(jobs, (index,), is_taskwise=len(jobs) > 1))
+    return [*steps, *evaluations]
 
 
 def needs_tokenize_job(job: PlannedJob, tokenize_first: TokenizeFirst, *, shared: bool = False) -> bool:

@@ -32,13 +32,14 @@ class BatchScript:
     title: str
     width: Width
     cluster: ClusterConfig
-    overrides: Sequence[str]  # of `launch node`
+    overrides: Sequence[str]  # of `launch node`, or the arguments of another verb
     cwd: str  # "": the folder from which the script is submitted
     python: str
     folder: str  # the job folder
     output: str  # the log's path, in which Slurm fills in %x and %j (%A and %a in an array)
     exports: Mapping[str, str] = field(default_factory=dict)
     written_by: str = "python -m launch submit"
+    verb: str = "node"
 
 
 def _render(template: Path, script: BatchScript, **values: object) -> str:
@@ -71,7 +72,7 @@ def render_array_sbatch(script: BatchScript, scripts: Sequence[Path]) -> str:
 
 def render_sbatch(script: BatchScript) -> str:
     """Render a job's script, which ends in a newline. Raises UserError: secret_in_job."""
-    command = [*_container_command(script), script.python, "-m", "launch", "node"]
+    command = [*_container_command(script), script.python, "-m", "launch", script.verb]
     setup = _setup_lines(script)
     return _render(
         _TEMPLATE,

@@ -39,6 +39,7 @@ class Submission:
     runs: tuple[tuple[JobFolder, Path], ...]  # job folder and run folder of each run, one per task of an array
     after: tuple[int, ...] = ()  # indices of the submissions that must succeed first
     is_singleton: bool = False  # not at the same time as another job of the same name
+    is_taskwise: bool = False  # each task waits only for that of the same number in the array before
 
     @property
     def is_array(self) -> bool:
@@ -158,7 +159,8 @@ def refuse_live_jobs(
 
 def _submit(submission: Submission, after: Sequence[str], settle: float) -> str:
     argv = ["sbatch", "--parsable"]
-    dependencies = [f"afterok:{':'.join(after)}"] if after else []
+    kind = "aftercorr" if submission.is_taskwise else "afterok"
+    dependencies = [f"{kind}:{':'.join(after)}"] if after else []
     if submission.is_singleton:
         dependencies.append("singleton")
     if dependencies:  # without the second option a job that depends on a failed one waits for ever

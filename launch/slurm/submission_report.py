@@ -54,7 +54,7 @@ def report_lines(
         yield f"{job.name}: job {job_id}{', after job ' + ', '.join(after) if after else ''}"
         if record is not None and record.can_never_start:
             yield f"  it can never start: Slurm's reason is {record.reason}. Stop it and submit it with other limits"
-        if record is not None and not job.is_singleton:
+        if record is not None and job.trains:
             yield f"  limits:    {_describe_limits(job, record)}"
             yield f"  at worst:  {describe_worst_loss(job)}"
         yield f"  follow it: {command_for('logs', job.run, '--follow')}"

@@ -39,7 +39,7 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
     """
     if not dry_run:
         jobs = [job for step in steps for job in step.jobs]
-        problems = [problem for job in jobs if not job.is_singleton for problem in _preflight(job)]
+        problems = [problem for job in jobs if job.trains for problem in _preflight(job)]
         problems += limit_problems([job.plan for job in jobs])
         if problems:
             raise UserError(list(dict.fromkeys(problems)))

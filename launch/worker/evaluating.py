@@ -4,8 +4,8 @@
 
     specs: [{names, folder, num_fewshot, chat, multiturn, metric, filter}], where `folder` has tasks of its own, and
         without `names` all of them are meant
-    jobs: [{spec, model: {folder, quantized}, tokenizer, out, samples}], one per model and spec: `out` and `samples` are
-        the files that are written, the samples as JSON lines
+    jobs: [{spec, model: {folder, quantized, state}, tokenizer, out, samples}], one per model and spec: `out` and
+        `samples` are the files that are written, the samples as JSON lines
     limit, batch_size
 
 It prints a JSON object a line: `{"done": out}` after each job, or `{"refused": reason, ...}` and ends.
@@ -17,12 +17,13 @@ import difflib
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .model_loading import load_model
+from .model_loading import load_model, read_base
 
 _NETWORK_ERRORS = ("Connection", "OfflineMode", "Timeout", "MaxRetry", "LocalEntryNotFound", "HubHTTP", "ConnectError")
 
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         for spec in request["specs"]:
             spec["names"] = check_tasks(spec)
+        check_prompts(request)
         loaded: tuple[str, Any] = ("", None)
         for job in request["jobs"]:
             key = json.dumps(job["model"])
@@ -82,15 +84,66 @@ def check_tasks(spec: Mapping[str, Any]) -> list[str]:
     return names
 
 
+def check_prompts(request: Mapping[str, Any]) -> None:
+    """Check that the prompts of all jobs fit into their models' contexts, before any weights are loaded.
+
+    Raises RefusalError.
+    """
+    measured = set()
+    for job in request["jobs"]:
+        model = load_measuring_model(job["model"], job["tokenizer"], request["batch_size"])
+        if (job["spec"], model.max_length) not in measured:
+            measured.add((job["spec"], model.max_length))
+            try:
+                _run_tasks(model, request["specs"][job["spec"]], request["limit"], bootstrap_iters=0)
+            except RefusalError:
+                raise
+            except Exception as error:  # of a task's scoring, which comes last: the empty answers mean nothing
+                print(f"after the prompts were measured: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def load_measuring_model(model: Mapping[str, Any], tokenizer: str, batch_size: int) -> Any:
+    """Return a model without weights as the harness takes it, which measures prompts and answers nothing."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    class MeasuringModel(_checked_model_class(model["folder"])):  # type: ignore[misc]
+        def _loglikelihood_tokens(self, requests: Any, *arguments: Any, **options: Any) -> Any:
+            self.check_targets(requests)
+            return [(0.0, False)] * len(requests)
+
+        def _model_generate(self, context: Any, *arguments: Any, **options: Any) -> Any:
+            return context
+
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(read_base(model["folder"])))
+    measuring = MeasuringModel(
+        pretrained=empty, tokenizer=AutoTokenizer.from_pretrained(tokenizer), batch_size=batch_size
+    )
+    measuring._device = torch.device("cpu")  # of the prompts
+    return measuring
+
+
 def load_harness_model(model: Mapping[str, Any], tokenizer: str, batch_size: int) -> Any:
     """Load a model, with the tokenizer of the run that is evaluated, as the harness takes it."""
+    loaded, own_tokenizer = load_model(
+        model["folder"], quantized=model["quantized"], tokenizer=tokenizer, state=model.get("state")
+    )
+    harness_model = _checked_model_class(model["folder"])
+    return harness_model(pretrained=loaded, tokenizer=own_tokenizer, batch_size=batch_size)
+
+
+def _checked_model_class(folder: str) -> Any:
     from lm_eval.models.huggingface import HFLM
 
     class CheckedModel(HFLM):  # type: ignore[misc]
         """Refuses prompts that the harness would cut at their beginning."""
 
-        def _loglikelihood_tokens(self, requests: Any, *arguments: Any, **options: Any) -> Any:
+        def check_targets(self, requests: Any) -> None:
             self._check(max((len(context) + len(target) - 1 for _, context, target in requests), default=0))
+
+        def _loglikelihood_tokens(self, requests: Any, *arguments: Any, **options: Any) -> Any:
+            self.check_targets(requests)
             return super()._loglikelihood_tokens(requests, *arguments, **options)
 
         def tok_batch_encode(self, strings: Any, *arguments: Any, **options: Any) -> Any:
@@ -102,27 +155,14 @@ def load_harness_model(model: Mapping[str, Any], tokenizer: str, batch_size: int
         def _check(self, tokens: int, room: int | None = None) -> None:
             if tokens > (room or self.max_length):
                 refusal = {"refused": "context_too_short", "tokens": tokens, "context": room or self.max_length}
-                raise RefusalError({**refusal, "model": model["folder"]})
+                raise RefusalError({**refusal, "model": folder})
 
-    loaded, own_tokenizer = load_model(model["folder"], quantized=model["quantized"], tokenizer=tokenizer)
-    return CheckedModel(pretrained=loaded, tokenizer=own_tokenizer, batch_size=batch_size)
+    return CheckedModel
 
 
 def evaluate(model: Any, spec: Mapping[str, Any], limit: int | None, out: Path, samples: Path) -> None:
     """Score a model on the tasks of a spec, and write the result and every answer."""
-    from lm_eval import simple_evaluate
-
-    results = simple_evaluate(
-        model=model,
-        tasks=spec["names"],
-        num_fewshot=spec["num_fewshot"],
-        limit=limit,
-        apply_chat_template=spec["chat"],
-        fewshot_as_multiturn=spec["multiturn"],
-        task_manager=task_manager(spec["folder"]),
-        log_samples=True,
-        bootstrap_iters=1000,
-    )
+    results = _run_tasks(model, spec, limit, bootstrap_iters=1000)
     tasks = {name: summarize(name, results, spec, model) for name in spec["names"]}
     rows = [
         json.dumps({"task": task, **_readable(row)}, ensure_ascii=False, default=str)
@@ -131,6 +171,22 @@ def evaluate(model: Any, spec: Mapping[str, Any], limit: int | None, out: Path, 
     ]
     samples.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     out.write_text(json.dumps({"schema_version": 1, "tasks": tasks}, indent=1, default=str), encoding="utf-8")
+
+
+def _run_tasks(model: Any, spec: Mapping[str, Any], limit: int | None, bootstrap_iters: int) -> Any:
+    from lm_eval import simple_evaluate
+
+    return simple_evaluate(
+        model=model,
+        tasks=spec["names"],
+        num_fewshot=spec["num_fewshot"],
+        limit=limit,
+        apply_chat_template=spec["chat"],
+        fewshot_as_multiturn=spec["multiturn"],
+        task_manager=task_manager(spec["folder"]),
+        log_samples=True,
+        bootstrap_iters=bootstrap_iters,
+    )
 
 
 def summarize(name: str, results: Mapping[str, Any], spec: Mapping[str, Any], model: Any) -> dict[str, Any]:

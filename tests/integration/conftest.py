@@ -14,6 +14,12 @@ from tests.integration.demo_kit import give_demo, make_once
 from tests.paths import ROOT
 
 
+def launch_in(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line of `launch` in a folder."""
+    command = [sys.executable, "-m", "launch", *argv]
+    return subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=300, check=False)
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tiny_stage.TinyStage:
     """A tiny model and its data, made once."""
@@ -37,13 +43,25 @@ def trained_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def train(home: Path) -> None:
         give_demo(tmp_path_factory, home)
-        argv = ["stage=demo", "trainer=trl_sft", "name=sft", "recipe.max_steps=25", "recipe.checkpoint_steps=20"]
-        done = subprocess.run(
-            [sys.executable, "-m", "launch", *argv], cwd=home, capture_output=True, text=True, timeout=300, check=False
-        )
+        argv = ("stage=demo", "trainer=trl_sft", "name=sft", "recipe.max_steps=25", "recipe.checkpoint_steps=20")
+        done = launch_in(home, *argv)
         assert done.returncode == 0, done.stdout + done.stderr
 
     return make_once(tmp_path_factory, "trained-demo", train)
+
+
+@pytest.fixture(scope="session")
+def trained_adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `runs/demo_lora/sft`: a finished adapter of three steps."""
+    pytest.importorskip("peft", reason="the `train` dependencies are not installed")
+
+    def train(home: Path) -> None:
+        give_demo(tmp_path_factory, home)
+        done = launch_in(home, "stage=demo_lora", "name=sft", "recipe.max_steps=3")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "launch merge" in done.stdout
+
+    return make_once(tmp_path_factory, "trained-adapter", train)
 
 
 @pytest.fixture(scope="session")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import resource
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launch.__main__ import main
+from launch.evaluation.demo_suite import ensure_demo_suite
 from launch.execution.record.runs import read_run_status
-from launch.worker.evaluating import RefusalError, check_tasks, task_manager
+from launch.worker.evaluating import RefusalError, check_prompts, check_tasks, task_manager
+from tests.integration.conftest import launch_in
 
 LIMIT = 30
+FEW = 12
 NEVER_RIGHT = """\
 task: never_right
 dataset_path: json
@@ -38,6 +43,19 @@ def own_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = folder / "questions.jsonl"
     data.write_text("".join(json.dumps({"question": f"What is {number}?"}) + "\n" for number in range(3)))
     (folder / "never_right.yaml").write_text(NEVER_RIGHT.replace("DATA", json.dumps(str(data))))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def few_questions(trained_demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the demo's tasks, of their first questions only."""
+    suite = ensure_demo_suite(trained_demo / "runs" / ".cache")
+    folder = tmp_path_factory.mktemp("few")
+    rows = (suite / "questions.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "questions.jsonl").write_text("".join(rows[:FEW]), encoding="utf-8")
+    (folder / "bits.py").write_bytes((suite / "bits.py").read_bytes())
+    task = (suite / "likelihood.yaml").read_text(encoding="utf-8")
+    (folder / "likelihood.yaml").write_text(task.replace(str(suite), str(folder)), encoding="utf-8")
     return folder
 
 
@@ -140,3 +158,64 @@ def test_a_task_that_does_not_exist_or_needs_the_network_is_refused(own_tasks: P
     with pytest.raises(RefusalError) as refused:
         check_tasks({"folder": str(tmp_path), "names": []})
     assert refused.value.args[0]["refused"] == "task_needs_network"
+
+
+def test_a_run_with_evaluate_is_scored_against_each_model_of_its_chain(trained_demo: Path, few_questions: Path) -> None:
+    """DPO on the trained demo: the folder of tasks is a group that a stage names."""
+    argv = ("stage=demo_dpo", "trainer=trl_dpo", "model.path=runs/demo/sft", "name=scored", "recipe.max_steps=2")
+    done = launch_in(trained_demo, *argv, "evaluate=true", f"stage.tasks=[{few_questions}]")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.index("done: 2 steps") < done.stdout.index("verdict: better than base")
+    [task] = json.loads((trained_demo / "runs/demo_dpo/scored/evaluation.json").read_text())["tasks"]
+    assert [model["model"] for model in task["models"]] == ["base", "demo/sft", "demo_dpo/scored"]
+    assert task["verdict"] == "better" and task["questions"] == FEW
+    assert task["gain"] > task["gain_half_interval"] > 0
+
+
+def test_an_evaluation_that_fails_leaves_the_run_as_it_was(trained_demo: Path, tmp_path: Path) -> None:
+    argv = ("stage=demo", "trainer=trl_sft", "name=sft", "recipe.max_steps=25", "recipe.checkpoint_steps=20")
+    done = launch_in(trained_demo, *argv, "evaluate=true", f"stage.tasks=[{tmp_path}/none]")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "warning: the model was not evaluated" in done.stdout and "[no_task_files]" in done.stdout
+    assert read_run_status(trained_demo / "runs" / "demo" / "sft").state == "done"
+
+
+def test_an_adapter_is_scored_without_a_merge(trained_adapter: Path, few_questions: Path) -> None:
+    runs = trained_adapter / "runs"
+    assert main(["eval", "demo_lora/sft", f"tasks={few_questions}", f"runs={runs}"]) == 0
+    run = runs / "demo_lora" / "sft"
+    [task] = json.loads((run / "evaluation.json").read_text())["tasks"]
+    assert [model["model"] for model in task["models"]] == ["base", "demo_lora/sft"]
+    assert task["verdict"] == "better" and task["gain"] > task["gain_half_interval"] > 0
+    assert (run / "model" / "adapter_config.json").is_file()
+
+
+def test_a_prompt_that_does_not_fit_is_refused_without_any_weights(trained_demo: Path, tmp_path: Path) -> None:
+    model, tasks = tmp_path / "model", tmp_path / "tasks"
+    weights = shutil.ignore_patterns("*.safetensors", "checkpoint-*")
+    shutil.copytree(trained_demo / "runs" / "demo" / "sft" / "model", model, ignore=weights)
+    tasks.mkdir()
+    (tasks / "questions.jsonl").write_text(json.dumps({"question": "word " * 3000}) + "\n")
+    (tasks / "long.yaml").write_text(NEVER_RIGHT.replace("DATA", json.dumps(str(tasks / "questions.jsonl"))))
+    spec: dict[str, Any] = {"folder": str(tasks), "names": [], "num_fewshot": 0, "chat": True, "multiturn": False}
+    spec["names"] = check_tasks(spec)
+    job = {"spec": 0, "model": {"folder": str(model), "quantized": False}, "tokenizer": str(model)}
+    with pytest.raises(RefusalError) as refused:
+        check_prompts({"specs": [spec], "jobs": [job], "limit": None, "batch_size": 8})
+    reason = refused.value.args[0]
+    assert reason["refused"] == "context_too_short"
+    assert reason["tokens"] > 3000 and reason["context"] == 2048 - 4, "the four tokens of the answer need room too"
+
+
+def test_without_room_for_the_answers_nothing_is_loaded(
+    trained_demo: Path, few_questions: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, before[1]))  # bytes of a file, as on a disk that is full
+    try:
+        code = main(["eval", "demo/sft", f"tasks={few_questions}", f"runs={trained_demo / 'runs'}"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 2
+    assert "cannot be written" in (error := capsys.readouterr().err) and "[not_writable]" in error
+    assert not list((trained_demo / "runs" / "demo" / "sft" / "evaluation").glob(".room"))

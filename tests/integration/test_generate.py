@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from launch.__main__ import main
+from launch.evaluation.models import find_model
 from launch.worker.generating import Generator
 
 PROMPT = "What does `os.path.join` do?"
@@ -59,3 +61,28 @@ def test_a_chat_goes_on_from_the_turns_before(
     half = len(output.out) // 2
     assert output.out[:half] != output.out[half:], "the second answer depends on the first turn"
     assert "[prompt_too_long]" in output.err
+
+
+def test_a_training_state_answers_as_the_model_whose_weights_it_holds(trained_demo: Path, tmp_path: Path) -> None:
+    """The untrained weights, as open-instruct's trainers save them, in the folder of the trained run."""
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+    from transformers import AutoModelForCausalLM
+
+    base = next((trained_demo / "runs" / ".cache" / "demo").glob("model-*"))
+    run = tmp_path / "runs" / "demo" / "sft"
+    shutil.copytree(trained_demo / "runs" / "demo" / "sft", run, ignore=shutil.ignore_patterns("checkpoint-*"))
+    accelerator = Accelerator(cpu=True)
+    accelerator.prepare(AutoModelForCausalLM.from_pretrained(base))
+    accelerator.save_state(str(run / "model" / "step_7"))
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+    def answer(name: str) -> str:
+        generator = Generator(**find_model(name, tmp_path / "runs").as_request())
+        text: str = generator.answer([USER], seed=0, temperature=0.0, top_p=1.0, max_tokens=16)["text"]
+        return text
+
+    assert answer("demo/sft/step_7") == answer(str(base)) != answer("demo/sft")
+    (run / "DONE").unlink()
+    (run / "model" / "config.json").unlink()
+    assert answer("demo/sft/step_7") == answer(str(base)), "a run that has not ended"

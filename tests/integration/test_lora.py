@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.demo_kit import give_demo
+from tests.integration.conftest import launch_in
 
 pytestmark = pytest.mark.slow
-
-
-def launch(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "launch", *argv]
-    return subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=300, check=False)
 
 
 def read_evidence(run: Path) -> dict[str, tuple[str, str]]:
@@ -27,19 +20,8 @@ def read_evidence(run: Path) -> dict[str, tuple[str, str]]:
     return {item["what"]: (item["verdict"], str(item["found"])) for item in items}
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `runs/demo_lora/sft`, a finished adapter of three steps."""
-    pytest.importorskip("peft", reason="the `train` dependencies are not installed")
-    home = give_demo(tmp_path_factory, tmp_path_factory.mktemp("lora"))
-    done = launch(home, "stage=demo_lora", "name=sft", "recipe.max_steps=3")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "launch merge" in done.stdout
-    return home
-
-
-def test_the_adapter_trains_and_the_base_does_not(home: Path) -> None:
-    run = home / "runs" / "demo_lora" / "sft"
+def test_the_adapter_trains_and_the_base_does_not(trained_adapter: Path) -> None:
+    run = trained_adapter / "runs" / "demo_lora" / "sft"
     evidence = read_evidence(run)
     assert {evidence[name][0] for name in ("lora", "base_dtype", "first_update")} == {"proven"}
     assert evidence["lora"][1] == "rank 8 on 14 layers"
@@ -47,21 +29,21 @@ def test_the_adapter_trains_and_the_base_does_not(home: Path) -> None:
     assert not (run / "model" / "model.safetensors").exists()
 
 
-def test_dpo_goes_on_with_the_adapter_and_measures_against_it(home: Path) -> None:
+def test_dpo_goes_on_with_the_adapter_and_measures_against_it(trained_adapter: Path) -> None:
     """The reference policy is the SFT adapter: at the first step nothing has moved, and the loss is ln 2."""
     argv = ("trainer=trl_dpo", "model.path=runs/demo_lora/sft", "recipe.lora.rank=8", "recipe.lora.start=continue")
-    done = launch(home, "stage=demo_dpo", *argv, "name=dpo", "recipe.max_steps=2")
+    done = launch_in(trained_adapter, "stage=demo_dpo", *argv, "name=dpo", "recipe.max_steps=2")
     assert done.returncode == 0, done.stdout + done.stderr
-    run = home / "runs" / "demo_dpo" / "dpo"
+    run = trained_adapter / "runs" / "demo_dpo" / "dpo"
     first = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[0])
     assert first["step"] == 1 and first["loss"] == pytest.approx(math.log(2), abs=2e-3)
     assert read_evidence(run)["first_update"][0] == "proven"
 
 
-def test_the_merged_model_is_the_base_with_the_adapter(home: Path) -> None:
-    done = launch(home, "merge", "demo_lora/sft")
+def test_the_merged_model_is_the_base_with_the_adapter(trained_adapter: Path) -> None:
+    done = launch_in(trained_adapter, "merge", "demo_lora/sft")
     assert done.returncode == 0, done.stdout + done.stderr
-    merged = home / "runs" / "demo_lora" / "sft" / "merged"
+    merged = trained_adapter / "runs" / "demo_lora" / "sft" / "merged"
     assert (merged / "model.safetensors").is_file() and (merged / "tokenizer.json").is_file()
     torch = pytest.importorskip("torch")
     from peft import AutoPeftModelForCausalLM

@@ -58,8 +58,8 @@ def test_a_first_link_that_fails_takes_the_rest_down(slurm: Cluster, home: Path,
         "name=untokenised",
     ]
     overrides += ["demo:recipe.seed=5", "tokenize_first=true", python, f"upstream.dir={open_instruct}"]
-    jobs = slurm.submit(*overrides, cwd=home)
-    assert len(jobs) == 4
+    jobs = slurm.submit(*overrides, "evaluate=true", cwd=home)
+    assert len(jobs) == 6
     assert slurm.wait(jobs[0], 120) == "FAILED"
     for job in jobs[1:]:
         assert slurm.wait(job, 60) == "CANCELLED"

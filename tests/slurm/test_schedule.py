@@ -21,9 +21,9 @@ from launch.planning.plan import build_plan
 from launch.slurm.allocation import read_allocation
 from launch.slurm.job_record import parse_job_record
 from launch.slurm.jobs import JobFolder, find_jobs
-from launch.slurm.planned_jobs import PlannedJob, job_script, plan_run_job, plan_tokenize_job
+from launch.slurm.planned_jobs import PlannedJob, job_script, plan_evaluation_job, plan_run_job, plan_tokenize_job
 from launch.slurm.queue import QueuedJob
-from launch.slurm.schedule import SubmissionStep, TokenizeFirst, as_arrays, as_chain, report_shapes
+from launch.slurm.schedule import SubmissionStep, TokenizeFirst, add_evaluations, as_arrays, as_chain, report_shapes
 from launch.slurm.script import render_sbatch
 from launch.slurm.submission import job_environment
 from launch.slurm.submission_report import report_json, report_lines
@@ -135,6 +135,44 @@ def test_the_job_that_tokenises_has_no_gpu(golden: Callable[[str, Sequence[str]]
     script = replace(script, cwd="/my work", python="/venv/bin/python", exports={"LAUNCH_PLAN": "ID"})
     golden("sbatch-tokenize", render_sbatch(script).splitlines())
     assert "gpu" not in "".join(line for line in render_sbatch(script).splitlines() if line.startswith("#SBATCH"))
+
+
+def test_no_run_of_a_chain_waits_for_an_evaluation(tmp_path: Path) -> None:
+    sft = planned_job(tmp_path, *SFT, "name=a", "evaluate=true")
+    plain = planned_job(tmp_path, "stage=dpo", "gpus=8", "name=b", pending_model=sft.plan.model_dir)
+    dpo = planned_job(tmp_path, "stage=dpo", "gpus=8", "name=c", "evaluate=true", pending_model=sft.plan.model_dir)
+    done = planned_job(tmp_path, "stage=sft", "gpus=8", "name=done", "evaluate=true")
+    steps = add_evaluations(as_chain([sft, plain, dpo], TokenizeFirst.never), [done])
+    assert order(steps) == [
+        (["sft/a"], ()),
+        (["dpo/b"], (0,)),
+        (["dpo/c"], (1,)),
+        (["sft/done.evaluate"], ()),
+        (["sft/a.evaluate"], (0,)),
+        (["dpo/c.evaluate"], (2,)),
+    ]
+    tokenized_first = add_evaluations(as_chain([sft], TokenizeFirst.auto), [])
+    assert order(tokenized_first)[1:] == [(["sft/a"], (0,)), (["sft/a.evaluate"], (1,))]
+
+
+def test_the_evaluations_of_a_sweep_wait_each_for_their_own_run(tmp_path: Path) -> None:
+    runs = [planned_job(tmp_path, *SFT, f"recipe.seed={n}", f"name=s{n}", "evaluate=true") for n in (1, 2)]
+    run_step, evaluations = add_evaluations(as_arrays(runs, TokenizeFirst.never), [])
+    assert order([evaluations]) == [(["sft/s1.evaluate", "sft/s2.evaluate"], (0,))]
+    submission = evaluations.submission()
+    assert submission.is_array and submission.is_taskwise and not run_step.submission().is_taskwise
+
+
+def test_the_job_that_evaluates_has_one_gpu(golden: Callable[[str, Sequence[str]], None]) -> None:
+    overrides = ("stage=dpo", "nodes=4", "gpus=8", "cluster.partition=gpu", "cluster.requeues=3", "name=x")
+    plan = build_plan(composed(*overrides, "evaluate=true"), fixed_machine())
+    script = job_script(plan_evaluation_job(plan_run_job(plan)))
+    script = replace(script, cwd="/my work", python="/venv/bin/python", exports={"LAUNCH_PLAN": "ID"})
+    text = render_sbatch(script)
+    shellcheck(text)
+    assert "-m launch eval \\\n    dpo/x \\\n    tasks=tulu3 \\\n    runs=/cwd/runs &" in text
+    options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+    golden("sbatch-evaluate", options)
 
 
 def test_a_sweep_is_an_array_of_each_shape(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ def interpreter_has_packages(plan: Plan, host: Host) -> PreflightFinding:
         needed.append("wandb")
     if plan.lora is not None:
         needed += ["peft", *(["bitsandbytes"] if plan.lora.quantize == Quantization.nf4 else [])]
+    if plan.config.evaluate:
+        needed.append("lm_eval")
     needed = list(dict.fromkeys(needed))
     if shutil.which(python) is None:
         return failed(f"{python} is not a program", "set python=PATH to an interpreter", "python", "no_interpreter")
@@ -76,6 +78,7 @@ def install_hint(plan: Plan) -> str:
     """Return the command that installs the trainer's packages."""
     quantized = plan.lora is not None and plan.lora.quantize == Quantization.nf4  # bitsandbytes
     extras = "train,open-instruct" if plan.config.trainer.family == Family.open_instruct or quantized else "train"
+    extras += ",eval" if plan.config.evaluate else ""
     return f"install them there: pip install -e '.[{extras}]' -c constraints.txt (scripts/setup does)"
 
 
