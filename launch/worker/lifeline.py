@@ -1,11 +1,12 @@
-"""Ends a rank with its parent process, and lets the supervisor inspect it."""
+"""Ends a rank with its parent process, lets the supervisor inspect it, and gives it its own temporary folder back."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, MutableMapping
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
@@ -25,6 +26,17 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # the parent ended before prctl: no signal will come
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def restore_temporary_folder(environment: MutableMapping[str, str]) -> None:
+    """Set TMPDIR as it was before the supervisor had the processes above this rank use its own folder."""
+    folder = environment.pop("LAUNCH_TMPDIR", None)
+    if folder is None:
+        return
+    environment["TMPDIR"] = folder
+    if not folder:
+        del environment["TMPDIR"]
+    tempfile.tempdir = None  # what was chosen until now
 
 
 def allow_inspection(environment: Mapping[str, str]) -> None:

@@ -63,6 +63,7 @@ def main(arguments: Sequence[str]) -> None:
     """Run one rank; return when the trainer does."""
     events = channel.connect(os.environ)
     lifeline.die_with_parent()
+    lifeline.restore_temporary_folder(os.environ)
     lifeline.allow_inspection(os.environ)
     options = parse_arguments(arguments)
     events.emit("phase", phase="import", pid=os.getpid())

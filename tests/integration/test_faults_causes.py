@@ -41,6 +41,8 @@ def test_an_allocation_that_fails(tmp_path: Path) -> None:
 
 def test_a_rank_killed_by_the_system(tmp_path: Path) -> None:
     body = """
+    import tempfile
+    open(f"{tempfile.gettempdir()}/of-rank-{RANK}", "w").close()
     dist = group(600)
     if RANK == 1:
         fault()
@@ -48,7 +50,12 @@ def test_a_rank_killed_by_the_system(tmp_path: Path) -> None:
     import torch
     dist.all_reduce(torch.ones(1))
     """
-    finished = run(tmp_path, body, before=TWO_RANKS, ranks=2, watch_config=ON)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    env = {"TMPDIR": str(temporary)}
+    finished = run(tmp_path, body, before=TWO_RANKS, ranks=2, watch_config=ON, env=env)
+    # torch's agent makes a folder of its own and leaves it
+    assert sorted(path.name for path in temporary.iterdir()) == ["of-rank-0", "of-rank-1"]
     check("a rank is killed by SIGKILL", finished.shown, finished.outcome.exit_code, finished.seconds)
 
 

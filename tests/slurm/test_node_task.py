@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launch.config.compose import Composed
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED
 from launch.execution.display.progress import Display
+from launch.execution.machine import this_machine
 from launch.execution.record.events import Event
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.lock import find_holder, lock_path, run_lock
-from launch.planning.plan import Plan
+from launch.planning.plan import Machine, Plan
 from launch.redact import Redactor
 from launch.slurm.allocation import Allocation
-from launch.slurm.node.task import stage_task
+from launch.slurm.jobs import JobFolder
+from launch.slurm.node.lifecycle import run_stage
+from launch.slurm.node.task import NodeTask, stage_task
+from launch.slurm.peers import Peers
 from launch.slurm.requeue_policy import RestartMark
+from launch.slurm.signals import NodeSignals
 from launch.trials.rollout.node_task import width_task
 from tests.conftest import composed
 from tests.execution.record.records import append, event
@@ -100,3 +107,27 @@ def test_a_width_waits_for_the_rollout_that_submits_it(home: Path, monkeypatch: 
     assert task.lead(two_steps, display) == EXIT_INTERRUPTED
     submitting.join()
     assert "another launcher holds this rollout's record: waiting at most 300 s for" in display.lines[0], display.lines
+
+
+@pytest.mark.parametrize("node_rank", [0, 1])
+def test_node_0_alone_digests_where_a_shipped_script_made_the_job_folder(
+    node_rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / ".jobs" / "demo" / "2nodes").mkdir(parents=True)  # without a job.sbatch
+    awaiting: list[object] = []
+
+    def record(composed: Composed, await_digests: object = None) -> Machine:
+        awaiting.append(await_digests)
+        return this_machine(composed)
+
+    def plan_alone(plan_task: Callable[[Peers], NodeTask], folder: JobFolder, *_: object) -> int:
+        peers = Peers(folder.path / "7.0", node_rank, 2, 20.0, lambda lost: None)
+        return plan_task(peers).plan.parallel.width.nodes
+
+    monkeypatch.setattr("launch.slurm.node.task.this_machine", record)
+    monkeypatch.setattr("launch.slurm.node.lifecycle._run", plan_alone)
+    stage = composed(*DEMO, "name=2nodes", "nodes=2", "processes=1")
+    allocation = replace(ALLOCATION, node_rank=node_rank, hosts=("n1", "n2"))
+    assert run_stage(stage, allocation, NodeSignals(lambda: None)) == 2
+    assert [callable(wait) for wait in awaiting] == [node_rank == 1]

@@ -87,6 +87,8 @@ def _reaper_order(execution: Execution, run_id: str, channel: Path) -> dict[str,
         "cwd": str(execution.cwd) if execution.cwd else None,
         "set": {
             **execution.env,
+            "TMPDIR": str(channel),  # torch's elastic agent leaves a folder there; the ranks get their own back
+            "LAUNCH_TMPDIR": {**os.environ, **execution.env}.get("TMPDIR", ""),
             "LAUNCH_RUN_ID": run_id,
             "LAUNCH_CHANNEL": str(channel),
             "LAUNCH_TRACER": str(os.getpid()),

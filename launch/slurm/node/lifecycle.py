@@ -45,8 +45,8 @@ def run_stage(composed: Composed, allocation: Allocation, signals: NodeSignals) 
         _check_start(plan, allocation, nodes=1)
         return build_cache(plan, process_redactor(), display_for(sys.stdout))
     folder = JobFolder.of(Path.cwd() / Path(config.runs).expanduser(), composed.stage, config.name or "")
-    if config.name and folder.script.is_file():
-        # the folder is known before the plan, so a node that cannot plan still reports its failure to the others
+    if config.name and folder.path.is_dir():  # the batch script's mailbox is in it
+        # it is known before the plan: the nodes wait for node 0's digests, and one that cannot plan reports that
         heartbeat = config.cluster.heartbeat
         return _run(lambda peers: stage_task(composed, allocation, peers), folder, heartbeat, allocation, signals)
     return run_task(stage_task(composed, allocation), allocation, signals)
