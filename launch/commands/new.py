@@ -28,7 +28,8 @@ def new(argv: list[str]) -> int:
         message = f"the name may have letters, digits and . _ -, got '{name}'"
         raise UserError(Problem("usage", message, "command line", parser.usage))
     path = _new_stage_file(name, options.print)
-    data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), _parse_columns(options.columns))
+    kind = Kind(options.kind) if options.kind else None
+    data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), _parse_columns(options.columns), kind)
     model, is_group = _find_model(options.model)
     text = draft_stage(data, model=model, is_group=is_group, trainer=_choose_trainer(data))
     if options.print:
@@ -87,7 +88,7 @@ def _find_model(given: str | None) -> tuple[str | None, bool]:
 
 
 def _choose_trainer(data: DraftedData) -> str | None:
-    """Return TRL's trainer where open-instruct is missing; None for the stage's own."""
-    if find_checkout(None, os.environ, ROOT) is not None:
+    """Return TRL's trainer where open-instruct is missing; None for the stage's own, and for a reward model."""
+    if find_checkout(None, os.environ, ROOT) is not None or data.kind == Kind.rm:
         return None
     return {Kind.sft: "trl_sft", Kind.dpo: "trl_dpo"}[data.kind]

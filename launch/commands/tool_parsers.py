@@ -15,16 +15,16 @@ MAX_SAMPLES = 1000  # of each data set in `preview`
 def build_new_parser() -> VerbParser:
     parser = VerbParser(
         "new",
-        "NAME --data FILE [--model MODEL] [--columns KNOWN=YOURS,...] [--print]",
+        "NAME --data FILE [--model MODEL] [--kind KIND] [--columns KNOWN=YOURS,...] [--print]",
         """
 launch new mine --data my_chats.jsonl
 launch new mine --data 'chats/*.csv' --columns prompt=frage,completion=antwort
-launch new pairs --data pairs.parquet --model qwen2_5_7b
+launch new judge --data pairs.parquet --kind rm --model qwen2_5_7b
 """,
         """
 Reads the data and writes a commented stage file, stage/NAME.yaml, into LAUNCH_CONFIG_DIR or else ~/.config/launch.
-Pairs (chosen and rejected) make a DPO stage, everything else an SFT stage. A file that exists is never overwritten. The
-last line that it prints is the next command.
+Pairs (chosen and rejected) make a DPO stage, or with --kind rm a reward model; everything else an SFT stage. A file
+that exists is never overwritten. The last line that it prints is the next command.
 """,
         "exit codes: 0 written; 2 the data can't be used, or the file exists",
     )
@@ -34,6 +34,8 @@ last line that it prints is the next command.
     add("--data", metavar="FILE", required=True, help=data)
     model = "a model group (demo, llama3_1_8b, ...), a hub id or a folder; default: that of the Tulu 3 stage"
     add("--model", metavar="MODEL", help=model)
+    kinds = "sft, dpo or rm, a reward model; default: by the rows"
+    add("--kind", metavar="KIND", choices=("sft", "dpo", "rm"), help=kinds)
     add("--columns", metavar="KNOWN=YOURS,...", help="names of your columns, where launch does not recognise them")
     add("--print", action="store_true", help="print the stage file, write nothing")
     return parser

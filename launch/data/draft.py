@@ -15,8 +15,8 @@ from launch.errors import Problem, UserError
 
 MAX_ROWS = 100_000  # that are read for the draft
 _STEPS = 20  # optimizer steps of an epoch that a small data set should have
-_TULU_BATCH = {Kind.sft: 128, Kind.dpo: 128}
-_NAMES = {Kind.sft: "SFT", Kind.dpo: "DPO"}
+_TULU_BATCH = {Kind.sft: 128, Kind.dpo: 128, Kind.rm: 256}
+_NAMES = {Kind.sft: "SFT", Kind.dpo: "DPO", Kind.rm: "a reward model"}
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class DraftedData:
     structure: DataStructure
 
 
-def read_for_draft(path: Path, columns: dict[str, str]) -> DraftedData:
-    """Read up to MAX_ROWS rows. Pairs make a DPO stage, all other rows an SFT stage.
+def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None) -> DraftedData:
+    """Read up to MAX_ROWS rows. Without a `kind` pairs make a DPO stage, all other rows an SFT stage.
 
     Raises UserError: data_no_files, data_empty, parquet_needs_pyarrow, and those of `Conversion.rows`.
     """
@@ -38,9 +38,10 @@ def read_for_draft(path: Path, columns: dict[str, str]) -> DraftedData:
     first = next(read_rows(files[0]), None)
     if first is None:
         raise UserError(Problem("data_empty", "the file has no rows", str(files[0])))
-    names = set(first.value) if isinstance(first.value, dict) else set()
-    known = {known for known, name in columns.items() if name in names} | names
-    kind = Kind.dpo if {"chosen", "rejected"} <= known else Kind.sft
+    if kind is None:
+        names = set(first.value) if isinstance(first.value, dict) else set()
+        known = {known for known, name in columns.items() if name in names} | names
+        kind = Kind.dpo if {"chosen", "rejected"} <= known else Kind.sft
     # nothing is staged: the cache is a place where nothing is
     data = LocalData(DataFiles(files, ""), kind, DataFormat.auto, columns, path / ".none", "--data")
     return DraftedData(path, kind, columns, read_structure(data, MAX_ROWS))
@@ -51,8 +52,8 @@ def draft_stage(data: DraftedData, *, model: str | None, is_group: bool, trainer
 
     `model` is one of the model groups (`is_group`), a hub id or a folder; `trainer` replaces the stage's own.
     """
-    is_demo = is_group and model == "demo"
-    base = {Kind.sft: "sft", Kind.dpo: "dpo"}[data.kind]
+    is_demo = is_group and model == "demo" and data.kind != Kind.rm  # the demo has no reward model
+    base = data.kind.value
     if is_demo:
         base = {Kind.sft: "demo", Kind.dpo: "demo_dpo"}[data.kind]
     lines = ["# @package _global_", f"# Drafted by `launch new`. {data.structure.describe()}", "defaults:"]
@@ -72,12 +73,15 @@ def draft_stage(data: DraftedData, *, model: str | None, is_group: bool, trainer
         lines += [f"    {known}: {_quote(name)}" for known, name in data.columns.items()]
     else:
         lines += ["  # format: auto # recognised by the columns"]
+    if trainer:
+        lines += ["  # validation: 0.02 # never trained on; its loss is measured at the end, and by recipe.eval_steps"]
     return "\n".join(lines) + "\n"
 
 
 _BASES = {
     "sft": "the Tulu 3 SFT recipe",
     "dpo": "the Tulu 3 DPO recipe",
+    "rm": "the Tulu 3 reward model's recipe",
     "demo": "a tiny model on one CPU process",
     "demo_dpo": "a tiny model on one CPU process",
 }
@@ -91,13 +95,13 @@ def _recipe(data: DraftedData, is_demo: bool) -> list[str]:
     lines = [f"  global_batch_size: {batch} # {unit} in an optimizer step{steps}"]
     if batch < 8 and is_demo:
         lines.append(f"  per_device_batch_size: {batch}")
-    epochs = 1 if data.kind == Kind.dpo else 2
+    epochs = 2 if data.kind == Kind.sft else 1
     lines.append(f"  epochs: {epochs}")
     if is_demo:
         lines.append("  max_steps: 100 # about a minute; null trains all epochs")
     lines.append("  # learning_rate: 5.0e-6")
     lines.append("  # max_seq_length: 2048 # tokens; `launch preview` shows what is cut off")
-    if not is_demo:
+    if not is_demo and data.kind != Kind.rm:  # reward_modeling.py saves at the end only
         lines.append("  # checkpoint_steps: 100 # null saves at the end only")
     return lines
 

@@ -133,6 +133,8 @@ def preview_command(plan: Plan, sets: Sequence[DataSet], folder: Path, request: 
         is_file = name.endswith(".jsonl")
         flags |= {trainer.launch["dataset"]: [str(Path(name).parent) if is_file else name]}
         flags |= {trainer.launch["split"]: [sets[0].split], "bf16": ["false"], "use_cpu": ["true"]}
+        if plan.config.data.validation is not None:  # the rows are not split
+            flags |= {"eval_strategy": ["no"], "load_best_model_at_end": ["false"]}
     else:
         mixer = [text for data in sets for text in (data.name, "1.0")]
         flags |= {trainer.launch["mixer"]: mixer, trainer.launch["splits"]: [data.split for data in sets]}

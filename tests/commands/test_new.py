@@ -47,6 +47,28 @@ def test_pairs_make_a_dpo_stage_with_the_named_model(folder: Path) -> None:
     assert "Qwen" in plan.inputs.model.reference or plan.config.model.base
 
 
+def test_pairs_make_a_reward_model_if_that_is_the_kind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_lines(folder / "pairs.jsonl", [PAIR] * 3000)
+    assert new(["judge", "--data", "pairs.jsonl", "--kind", "rm"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "next: launch preview stage=judge"
+    plan = build_plan(composed("stage=judge", "gpus=8"), fixed_machine())
+    assert (plan.trainer, plan.batch.global_, plan.config.recipe.epochs) == ("reward_modeling", 128, 1)
+    assert plan.config.stage.description == "a reward model on pairs.jsonl"
+    assert new(["small", "--data", "pairs.jsonl", "--kind", "rm", "--model", "demo"]) == 0
+    assert build_plan(composed("stage=small", "gpus=0"), fixed_machine()).inputs.model.build == "demo"
+
+
+@pytest.mark.parametrize(
+    ("kind", "id"), [("rm", "data_columns"), ("dpo", "data_columns"), ("grpo", "bad_value"), ("", "bad_value")]
+)
+def test_a_kind_that_the_rows_cannot_be_is_refused(folder: Path, kind: str, id: str) -> None:
+    write_lines(folder / "chats.jsonl", [CHAT] * 3)
+    with pytest.raises(UserError) as refused:
+        new(["mine", "--data", "chats.jsonl", "--kind", kind])
+    assert refused.value.problems[0].id == id
+    assert not (folder / "conf").exists()
+
+
 def test_with_a_checkout_the_stage_keeps_its_trainer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launch.commands.new.find_checkout", lambda *arguments: object())
     write_lines(folder / "chats.jsonl", [CHAT])

@@ -243,7 +243,8 @@ def test_a_fault_of_template_or_masks_is_named(name: str, previews: dict[str, Pr
 
 def test_the_verb_shows_tokens_and_their_loss(tiny: TinyStage, tmp_path: Path) -> None:
     words = ("stage=sft", "trainer=trl_sft", f"model.path={tiny.model}", f"data.mix=[{{name: {tiny.chats}}}]")
-    shown = launch("preview", *words, "device=cpu", "n=2", "--json", cwd=tmp_path)
+    validation = ("data.validation=0.2", "recipe.eval_steps=2", "recipe.checkpoint_steps=2", "recipe.early_stop=2")
+    shown = launch("preview", *words, *validation, "device=cpu", "n=2", "--json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     content = json.loads(shown.stdout)
     assert [len(sample["sides"]) for sample in content["samples"]] == [1, 1]
