@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,16 +40,28 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command `launch` of a virtual environment that has the wheel and sees the packages of this one."""
+    """The command `launch` of a virtual environment with the wheel, the packages that it requires, and nothing else."""
     folder = tmp_path_factory.mktemp("installed") / "venv"
     run([sys.executable, "-m", "venv", "--without-pip", folder], folder.parent)
     python = folder / "bin" / "python"
-    install = [sys.executable, "-m", "pip", "--python", python, "install", wheel, "--no-deps", "--no-index"]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        wheel,
+        "-c",
+        resources.ROOT / "constraints.txt",
+    ]
     run([*install, "--disable-pip-version-check", "--quiet"], folder.parent)
-    [packages] = folder.glob("lib/python*/site-packages")
-    # a path alone: the editable install of the checkout, which is a .pth file itself, is not followed
-    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
     return folder / "bin" / "launch"
+
+
+def test_nothing_that_trains_comes_with_the_package(installed: Path, tmp_path: Path) -> None:
+    versions = json.loads(run([installed, "version", "--json"], tmp_path))
+    assert versions["packages"].keys() == {"hydra-core"}
 
 
 def test_the_installed_package_plans_what_the_checkout_plans(installed: Path, tmp_path: Path) -> None:

@@ -27,17 +27,17 @@ PAGES = (
 # what a reader has and this test has not: stages and clusters of the user's own, an overlay of `tune`
 STAGES = {"mine": "sft", "S": "sft"}
 _NOT_HERE = re.compile(r"^(cluster=mine|\+tuned=.*|python=.*)$")
-_MISTAKE = "recipe.learning_rat="  # on purpose
+MISTAKE = "recipe.learning_rat="  # on purpose
 # options of `submit` and `rollout`, which their own tests cover
 _OWN = ("pipeline", "dry_run", "tokenize_first", "submit")
 
 
-def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
+def commands(page: Path, *, with_mistakes: bool = False) -> Iterator[tuple[str, list[str]]]:
     """Yield the page's commands: the text, and the arguments after `launch`."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     for line in text.splitlines():
         match = re.match(r"^(?: {4,}|\t)(?:\$ )?(launch .*)$", line)
-        if match and "<TAB>" not in line and _MISTAKE not in line:
+        if match and "<TAB>" not in line and (with_mistakes or MISTAKE not in line):
             yield match[1], shlex.split(match[1], comments=True)[1:]
 
 

@@ -1,0 +1,90 @@
+"""The tutorial's commands for a CPU, carried out page by page; what a page shows of their output is what they print.
+
+Commands that need GPUs are planned in test_tutorial.py; those of the Slurm page run in tests/slurm/test_tutorial.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launch.errors import EXIT_DONE, EXIT_REFUSED
+from tests.docs.test_tutorial import MISTAKE, commands
+from tests.paths import ROOT
+
+TUTORIAL = ROOT / "docs" / "tutorial"
+_OF_RUNS = ("status", "logs", "merge", "new", "--version")
+_TRAINERS = {"stage=demo": "trainer=trl_sft"}  # as the page says for a reader without open-instruct
+_NUMBER = re.compile(r"\b[0-9a-f]{8}\b|\d[\d.:,]*(?:e-?\d+)?")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all pages: the demo's model and data are made once."""
+    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+    home = tmp_path_factory.mktemp("reader")
+    [example] = re.findall(r"^    (\{.*\})$", (TUTORIAL / "own-data.md").read_text(encoding="utf-8"), re.MULTILINE)
+    chat = json.loads(example)
+    with (home / "my_chats.jsonl").open("w", encoding="utf-8") as stream:
+        for number in range(32):
+            chat["messages"][0]["content"] = f"What is deque number {number}?"
+            stream.write(json.dumps(chat) + "\n")
+    return home
+
+
+def carry_out(argv: list[str], home: Path) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "XDG_CONFIG_HOME": str(home / "config"), "OPEN_INSTRUCT_DIR": "", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "launch", *argv]
+    environ |= {"PYTHONPATH": str(ROOT), "LAUNCH_CONFIG_DIR": ""}
+    return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=300, check=False)
+
+
+def for_a_cpu(page: Path) -> Iterator[list[str]]:
+    """Yield the arguments of the page's commands that a machine without GPUs carries out, made short."""
+    for _, argv in commands(page, with_mistakes=True):
+        stage = next((word for word in argv if word.startswith("stage=")), None)
+        if argv[0] in _OF_RUNS:
+            yield argv
+        elif stage and stage.startswith("stage=demo"):
+            short = [re.sub(r"(steps)=\d+", r"\1=2", word) for word in argv]
+            if not any("steps=" in word for word in short):
+                short.append("recipe.max_steps=2")
+            if "trainer=trl_sft" not in short and stage in _TRAINERS:
+                short.append(_TRAINERS[stage])
+            yield short
+
+
+def shown_output(page: Path) -> list[str]:
+    """Return the lines of output that the page shows, with # for what differs from run to run."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^    ((?!launch |\{|\.\.\.)\S.*|  \S.*)$", text, re.MULTILINE)
+    return [normalise(line) for line in lines if line.strip() != "..."]
+
+
+def normalise(line: str) -> str:
+    return " ".join(_NUMBER.sub("#", line).split())
+
+
+@pytest.mark.parametrize("name", ["demo", "own-data", "lora", "scale-up"])
+def test_the_page_is_carried_out(name: str, home: Path) -> None:
+    page = TUTORIAL / f"{name}.md"
+    printed: list[str] = []
+    done = 0
+    for argv in for_a_cpu(page):
+        process = carry_out(argv, home)
+        code = EXIT_REFUSED if any(MISTAKE in word for word in argv) else EXIT_DONE
+        assert process.returncode == code, f"{argv}\n{process.stdout}\n{process.stderr}"
+        output = (process.stdout + process.stderr).replace(f"{home}/", "")
+        printed += map(normalise, output.splitlines())
+        done += 1
+    assert done
+    assert [line for line in shown_output(page) if not any(line in text for text in printed)] == []
