@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import EXIT_DONE, EXIT_REFUSED
+from tests.docs.test_tables import unexplained
 from tests.docs.test_tutorial import MISTAKE, commands
 from tests.paths import ROOT
 
@@ -87,4 +88,5 @@ def test_the_page_is_carried_out(name: str, home: Path) -> None:
         printed += map(normalise, output.splitlines())
         done += 1
     assert done
+    assert [run for run in (home / "runs").glob("demo*/*1-*") if unexplained(run)] == []
     assert [line for line in shown_output(page) if not any(line in text for text in printed)] == []

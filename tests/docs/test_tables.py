@@ -1,0 +1,56 @@
+"""The tables of docs/reference that are written by hand: exit codes, metrics and the run folder, held to the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import launch.errors
+from launch.execution.record.events import Event
+from launch.execution.record.metrics import Metrics
+from tests.paths import ROOT
+
+REFERENCE = ROOT / "docs" / "reference"
+_OF_SOME_TRAINERS = {"imbalance", "imbalance_upstream", "sequences", "mfu"}  # patches and dpo.py report them
+
+
+def first_column(page: str) -> list[str]:
+    """Return what the first cells of the page's table name."""
+    cells = re.findall(r"^\| (.+?) \|", (REFERENCE / page).read_text(encoding="utf-8"), re.MULTILINE)
+    return [name for cell in cells[1:] for name in re.findall(r"`([^`]+)`", cell) or [cell]]
+
+
+def run_folder_names() -> set[str]:
+    """Return the files and folders of a run that the page names."""
+    return {name.split("/")[0] for name in first_column("run-folder.md")}
+
+
+def test_every_exit_code_is_explained_and_no_other() -> None:
+    codes = {value for name, value in vars(launch.errors).items() if name.startswith("EXIT_")}
+    assert {int(code) for code in first_column("exit-codes.md") if code.isdigit()} == codes
+
+
+def test_every_key_of_metrics_is_explained_and_no_other() -> None:
+    names = ("loss", "lr", "grad_norm", "memory_gib", "memory_reserved_gib")
+    metrics = Metrics()
+    metrics.training_began(0.0)
+    sums = {"total_tokens": 90, "total_tokens_including_padding": 100}
+    step = metrics.add(Event("step", 2.0, 0, {"step": 1, **dict.fromkeys(names, 1.0), **sums}))
+    assert step is not None
+    explained = set(first_column("metrics.md")) - {"anything else"}
+    assert explained == (step.keys() - {"schema_version"}) | _OF_SOME_TRAINERS
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "launch" / "worker").rglob("*.py"))
+    readers = ROOT / "launch" / "execution" / "supervise" / "readers"
+    source += "".join(path.read_text(encoding="utf-8") for path in readers.glob("*.py"))
+    assert [name for name in _OF_SOME_TRAINERS if f'"{name}"' not in source and f"{name}=" not in source] == []
+
+
+def test_every_name_of_the_run_folder_is_one_that_the_code_writes() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "launch").rglob("*.py")]
+    missing = [name for name in run_folder_names() if not any(f'"{name}' in source for source in sources)]
+    assert not missing
+
+
+def unexplained(run: Path) -> set[str]:
+    """Return the files of a run that the page does not name; hidden ones are the launcher's own."""
+    return {path.name for path in run.iterdir() if not path.name.startswith(".")} - run_folder_names()
