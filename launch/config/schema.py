@@ -382,7 +382,7 @@ class RootConfig:
     processes: int | None = None  # ranks per machine with device=cpu
     name: str | None = None  # of the run folder; null: width and plan identity
     runs: str = "runs"  # folder of all run folders
-    cache: str | None = None  # folder of tokenised data and reference log-probs; null: <runs>/.cache
+    cache: str | None = None  # folder of tokenised data and reference log-probs; null: `.cache` below `runs`
     expandable_segments: bool = True  # of torch's allocator on GPUs: less memory is reserved; your own variable wins
     python: str | None = None  # the trainer's Python interpreter; null: the launcher's
     upstream: UpstreamConfig = field(default_factory=UpstreamConfig)

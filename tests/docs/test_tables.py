@@ -11,7 +11,8 @@ from launch.execution.record.metrics import Metrics
 from tests.paths import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
-_OF_SOME_TRAINERS = {"imbalance", "imbalance_upstream", "sequences", "mfu"}  # patches and dpo.py report them
+_OF_SOME_RUNS = {"imbalance", "imbalance_upstream", "sequences", "mfu"}  # patches and dpo.py report them
+_OF_AN_EVALUATION = {"eval_loss", "eval_...", "eval_runtime"}
 
 
 def first_column(page: str) -> list[str]:
@@ -37,12 +38,12 @@ def test_every_key_of_metrics_is_explained_and_no_other() -> None:
     sums = {"total_tokens": 90, "total_tokens_including_padding": 100}
     step = metrics.add(Event("step", 2.0, 0, {"step": 1, **dict.fromkeys(names, 1.0), **sums}))
     assert step is not None
-    explained = set(first_column("metrics.md")) - {"anything else"}
-    assert explained == (step.keys() - {"schema_version"}) | _OF_SOME_TRAINERS
+    explained = set(first_column("metrics.md")) - {"anything else", *_OF_AN_EVALUATION}
+    assert explained == (step.keys() - {"schema_version"}) | _OF_SOME_RUNS
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "launch" / "worker").rglob("*.py"))
     readers = ROOT / "launch" / "execution" / "supervise" / "readers"
     source += "".join(path.read_text(encoding="utf-8") for path in readers.glob("*.py"))
-    assert [name for name in _OF_SOME_TRAINERS if f'"{name}"' not in source and f"{name}=" not in source] == []
+    assert [name for name in _OF_SOME_RUNS if f'"{name}"' not in source and f"{name}=" not in source] == []
 
 
 def test_every_name_of_the_run_folder_is_one_that_the_code_writes() -> None:
