@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from launch.data.staging import stage
+from launch.data.staging import load_staged, stage
 from launch.demo import ensure_chats, ensure_model, ensure_preferences
-from launch.execution.merge import merge_adapter, read_training
+from launch.execution.merge import RECORD, merge_adapter, read_training
 from launch.planning.digests import DigestCache
 from launch.planning.inputs import MERGE
 from launch.planning.plan import Plan
@@ -20,13 +20,16 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
     """
     adapter = plan.inputs.model.adapter
     if adapter is not None and plan.inputs.model.build == MERGE:
+        if not (adapter.merged / RECORD).is_file():
+            say(f"merging {adapter.folder} into {adapter.base}")
         merged = merge_adapter(adapter, read_training(adapter))
         did = "merged" if merged.built else "uses the merge of"
         say(f"{did} {adapter.folder} and {adapter.base} in {merged.folder}")
     build_missing(plan, say)
     digests = DigestCache(plan.cache / "digests.json")
     for entry in plan.inputs.mixture:
-        if entry.data is not None:
+        if entry.data is not None and load_staged(entry.data) is None:
+            say(f"staging {entry.source.reference}")
             staged = stage(entry.data, digests.of)
             if staged is not None:
                 say(f"staged {staged.describe()} in {entry.data.folder}")
@@ -37,29 +40,32 @@ def build_missing(plan: Plan, say: Callable[[str], None]) -> None:
     """Build the demo's model and data where the plan uses them and they are missing."""
     for source in (plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)):
         if source.build in _BUILDERS and source.local:
-            built, description = _BUILDERS[source.build](source.local, plan.command[0])
+            what, build = _BUILDERS[source.build]
+            if not Path(source.local).exists():
+                say(f"making {what}")
+            built, amount = build(source.local, plan.command[0])
             if built:
-                say(f"made {description} in {source.local}")
+                say(f"made {what} ({amount}) in {source.local}")
 
 
 def _build_model(folder: Path, python: str) -> tuple[bool, str]:
     model = ensure_model(folder, python)
-    return model.built, f"the demo's model ({model.parameters:,} parameters)"
+    return model.built, f"{model.parameters:,} parameters"
 
 
 def _build_chats(file: Path, python: str) -> tuple[bool, str]:
     chats = ensure_chats(file.parent)
-    return chats.built, f"the demo's data ({chats.rows:,} chats)"
+    return chats.built, f"{chats.rows:,} chats"
 
 
 def _build_preferences(file: Path, python: str) -> tuple[bool, str]:
     preferences = ensure_preferences(file.parent)
-    return preferences.built, f"the demo's data ({preferences.rows:,} preference pairs)"
+    return preferences.built, f"{preferences.rows:,} preference pairs"
 
 
-# each takes the path and the trainer's Python, and returns whether it built anything, and what
-_BUILDERS: dict[str, Callable[[Path, str], tuple[bool, str]]] = {
-    "demo": _build_model,
-    "demo_chats": _build_chats,
-    "demo_preferences": _build_preferences,
+# what each makes, and its function of the path and the trainer's Python: whether it built anything, and how much
+_BUILDERS: dict[str, tuple[str, Callable[[Path, str], tuple[bool, str]]]] = {
+    "demo": ("the demo's model", _build_model),
+    "demo_chats": ("the demo's data", _build_chats),
+    "demo_preferences": ("the demo's data", _build_preferences),
 }

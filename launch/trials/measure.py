@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from launch.check.machine.gpus import gpus_are_free
 from launch.check.machine.rules import inspect
@@ -74,7 +75,7 @@ def run_short(
     """Run the plan in its folder, which is new; see `measure`, and `run_steps` for `ranks`. Raises UserError when it
     cannot be started."""
     if after_another:
-        _wait_for_gpus(plan)
+        _wait_for_gpus(plan, display.say)
     return run_steps(plan, display, steps, inspected=inspected, seconds=seconds, run_ranks=ranks)
 
 
@@ -89,10 +90,13 @@ def card_gib(gpus: Gpus) -> float | None:
     return min(totals) / 1024 if totals else None
 
 
-def _wait_for_gpus(plan: Plan) -> None:
+def _wait_for_gpus(plan: Plan, say: Callable[[str], None]) -> None:
     """Wait until the driver has freed the memory of the run before."""
     if plan.parallel.width.device != Device.cuda:
         return
-    deadline = time.monotonic() + _FREE_TIMEOUT
+    deadline, is_announced = time.monotonic() + _FREE_TIMEOUT, False
     while any(finding.stops for finding in inspect(plan, [gpus_are_free])) and time.monotonic() < deadline:
+        if not is_announced:
+            say(f"waiting at most {_FREE_TIMEOUT:.0f} s until the GPUs are free of the run before")
+            is_announced = True
         time.sleep(0.5)

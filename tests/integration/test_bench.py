@@ -39,6 +39,9 @@ def test_two_settings_on_the_cpu(tmp_path: Path, tmp_path_factory: pytest.TempPa
     cut, output = bench(*COMMON, "max_minutes=0.01", *SETTINGS, cwd=tmp_path, code=3)
     assert [run["state"] for run in cut["runs"]] == ["done", "not_run", "not_run", "not_run"]
     assert cut["verdict"] is None and "3 of 4 runs are missing" in output
+    folder = Path(cut["runs"][0]["folder"]).parent
+    assert "no pair of runs is complete" in read_report(folder).text
+    assert not list(folder.glob("*/report.html"))  # the curves of its short runs are in its own page
 
     record, output = bench(*COMMON, *SETTINGS, cwd=tmp_path, code=0)
     assert [(run["run"], run["reused"]) for run in record["runs"]] == [

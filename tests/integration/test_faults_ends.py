@@ -121,7 +121,8 @@ def test_a_trainer_that_leaves_no_model(home: Path, tmp_path: Path) -> None:
         f'#!/bin/sh\ncase "$*" in *accelerate.commands.launch*) exit 0;; esac\nexec {sys.executable} "$@"\n'
     )
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
-    done, took = launch(home, "name=nothing", f"python={python}")
+    done, took = launch(home, "name=nothing", f"python={python}", "report=false")
+    assert not (home / "runs" / "demo" / "nothing" / "report.html").exists()
     check("a trainer that ends without a model", done.stdout + done.stderr, done.returncode, took)
 
 

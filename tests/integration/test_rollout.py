@@ -109,7 +109,8 @@ def test_what_passed_is_kept_and_the_whole_stage_follows(home: Path, green: tupl
 
 def test_a_learning_rate_that_diverges_fails(home: Path, green: tuple[str, dict[str, Any]]) -> None:
     words = (*TRL[:-1], "recipe.learning_rate=30", "recipe.warmup_ratio=0.0", "recipe.max_grad_norm=null")
-    shown, record = rollout(*words, "processes=1,2", "steps=12", cwd=home, code=3)
+    shown, record = rollout(*words, "processes=1,2", "steps=12", "report=false", cwd=home, code=3)
+    assert not (Path(record["widths"][0]["folder"]).parent / "report.html").exists()
     assert [width["state"] for width in record["widths"]] == ["stopped", "planned"]
     assert set(red(record["widths"][0])) & {"loss_finite", "loss_falls", "grad_norm_sane", "finished_steps"}
     assert "not widened to cpu2" in shown
@@ -126,6 +127,8 @@ def test_a_rank_that_is_killed_fails_with_the_cause(home: Path, green: tuple[str
     width = read_record(home)["widths"][0]
     assert width["state"] == "stopped" and red(width) == ["finished_steps"]
     assert width["measured"]["cause"] and "cpu2 failed: finished_steps" in shown
+    page = read_report(home / "runs" / "demo" / "rollout-killed")
+    assert "stopped 0 of 1 widths passed" in page.text and "[finished_steps]" in page.text
 
 
 def rank_that_trains(folder: Path) -> int:

@@ -91,4 +91,5 @@ def test_probes_that_all_fail_say_why_and_are_kept(home: Path, open_instruct: Pa
     assert "nothing was measured in 2 probes (the probes fail with one cause at every setting): " in ran.stdout
     searched = record(home, "broken")
     assert searched["state"] == "failed" and searched["stop"] == "all_failed" and searched["overlay"] is None
+    assert "no setting was measured" in read_report(home / "runs/demo/tune-broken").text
     assert all("/no/such/model" in probe["why"] and Path(probe["folder"]).is_dir() for probe in searched["probes"])

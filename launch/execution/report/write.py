@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+_LARGE = 100_000_000  # bytes of metrics.jsonl, which take some seconds to read
+
 
 def write_run_report(folder: Path, notify: Callable[[str], None]) -> None:
     """Write report.html into a run's folder; whatever goes wrong with it is a warning and changes nothing else."""
@@ -13,6 +15,10 @@ def write_run_report(folder: Path, notify: Callable[[str], None]) -> None:
         from launch.execution.report.page import render_runs
         from launch.execution.report.run import read_run
 
+        metrics = folder / "metrics.jsonl"
+        size = metrics.stat().st_size if metrics.is_file() else 0
+        if size > _LARGE:
+            notify(f"writing the report of {size / 1e9:.1f} GB of metrics")
         return render_runs([read_run(folder)])
 
     write_report(folder, render, notify)

@@ -56,7 +56,11 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
     refuse_another(folder, plan.identity)
     with run_lock(folder, display.say):
         record = begin_record(name, plan, display)
-        return record, _search(record, request, display)
+        code = _search(record, request, display)
+        if plan.config.report:
+            write_trial_report(folder, display.say)
+        _refuse_if_none_started(record)
+        return record, code
 
 
 def _search(record: TuneRecord, request: CommandLine, display: Display) -> int:
@@ -88,14 +92,11 @@ def _search(record: TuneRecord, request: CommandLine, display: Display) -> int:
         on_change(None)
     else:
         search(record, run_probe, partial(extra_options, record.plan), on_change)
-    _refuse_if_none_started(record)
     if record.best is not None:
         _write_overlay(record, redactor, display)
         on_change(None)
     for line in [verdict_line(record), loss_line(record), str(record.folder)]:
         display.say(redactor.redact_text(line))
-    if record.plan.config.report:
-        write_trial_report(record.folder, display.say)
     return _EXITS.get(record.state, EXIT_DONE)
 
 

@@ -288,6 +288,13 @@ def test_a_page_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
+def test_a_long_wait_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.execution.report.write._LARGE", 100)
+    folder, printed = write_run(tmp_path / "demo" / "x", STEPS), list[str]()
+    write_run_report(folder, printed.append)
+    assert printed == ["writing the report of 0.0 GB of metrics", f"report: {folder / 'report.html'}"]
+
+
 def test_a_fault_of_the_page_and_an_interrupt_are_warnings(tmp_path: Path) -> None:
     def fail(error: BaseException) -> str:
         raise error
