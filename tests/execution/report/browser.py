@@ -5,9 +5,14 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib.util
+import re
 import shutil
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 WIDTH, PHONE = 1280, 390  # CSS pixels
 
@@ -49,6 +54,120 @@ class Browser:
         return next(
             figure for figure in self.find_all(".chart") if figure.find_element("tag name", "strong").text == title
         )
+
+
+def readout(chart: Any) -> tuple[int, dict[str, float]]:
+    """The step and the values below a chart."""
+    text = chart.find_element("css selector", ".readout").text
+    step, _, values = text.removeprefix("step ").partition(": ")
+    named = re.findall(r"([^,]+?) (-?[\d.,]*\d(?:e[+-]?\d+)?)(?: [^,]*)?(?:, |$)", values)
+    return int(step.replace(",", "")), {name: float(value.replace(",", "")) for name, value in named}
+
+
+def scale(browser: Browser, chart: Any, name: str) -> list[float]:
+    """The ends of a chart's axis: x or y."""
+    ends: list[float] = browser.run(
+        "const s = arguments[0].uPlot.scales[arguments[1]]; return [s.min, s.max]", chart, name
+    )
+    return ends
+
+
+def count_pixels(browser: Browser, chart: Any, line: int) -> int:
+    """How many pixels of a chart have the colour of a curve."""
+    return int(browser.run(PIXELS, chart, line))
+
+
+PIXELS = """
+const [chart, line] = arguments, drawn = chart.querySelector("canvas"), canvas = document.createElement("canvas");
+Object.assign(canvas, {width: drawn.width, height: drawn.height});
+const context = canvas.getContext("2d", {willReadFrequently: true});
+context.drawImage(drawn, 0, 0);
+const wanted = getComputedStyle(chart.querySelectorAll(".legend path")[line]).stroke.match(/\\d+/g).map(Number);
+const pixels = context.getImageData(0, 0, canvas.width, canvas.height).data;
+let count = 0;
+for (let at = 0; at < pixels.length; at += 4) {
+  if (pixels[at + 3] > 200 && wanted.every((value, i) => Math.abs(pixels[at + i] - value) < 8)) count += 1;
+}
+return count;
+"""
+
+
+def press(browser: Browser, element: Any, *keys: str) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    for key in keys:
+        element.send_keys(getattr(Keys, key, key))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until a chart is drawn again, which it is a moment after it changes."""
+    until = time.monotonic() + 5
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert condition()
+
+
+# the least contrast of text against its background: WCAG 2.2 asks for 4.5
+CONTRASTS = """
+const parse = (color) => (color.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
+const linear = (c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+const background = (element) => {
+  for (let e = element; e; e = e.parentElement) {
+    const color = parse(getComputedStyle(e).backgroundColor);
+    if (color.length < 4 || color[3] > 0) return color;
+  }
+  return [255, 255, 255];
+};
+return Math.min(...[...document.querySelectorAll("h1, h2, p, dt, dd, small, td, th, button, .chip, .value")]
+  .filter((e) => e.textContent.trim() && e.getAttribute("aria-pressed") !== "false" && !e.classList.contains("brand"))
+  .map((e) => [light(parse(getComputedStyle(e).color)), light(background(e))])
+  .map(([a, b]) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)));
+"""
+
+
+def walk_through(browser: Browser, page: Path, last: Mapping[str, Any] | None) -> None:
+    """Open a page in both themes on a screen and a phone, and use its first chart as a person does.
+
+    The values at the chart's end must be those of `last`, the run's last logged step.
+    """
+    for width in (WIDTH, PHONE):
+        for dark in (False, True):
+            browser.show(width, dark=dark)
+            browser.open(page)
+            assert browser.run("return document.documentElement.scrollWidth") <= width
+            assert browser.run(CONTRASTS) >= 4.5
+    browser.run("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+    assert browser.run("return document.documentElement.scrollWidth") <= PHONE
+    browser.show(WIDTH)
+    browser.open(page)
+    charts = browser.find_all(".chart")
+    if charts:
+        _use_chart(browser, charts[0], last)
+    browser.check_silent()
+
+
+def _use_chart(browser: Browser, chart: Any, last: Mapping[str, Any] | None) -> None:
+    press(browser, chart, "END")
+    step, values = readout(chart)
+    if last is not None:
+        loss = "nan" if last["loss"] is None else last["loss"]
+        assert step == last["step"]
+        text = chart.find_element("css selector", ".readout").text
+        assert values["training"] == pytest.approx(loss, rel=1e-6) if loss != "nan" else "training nan" in text
+    full = scale(browser, chart, "x")
+    press(browser, chart, "+")
+    reset = chart.find_element("css selector", ".reset")
+    if full[1] - full[0] > 1:
+        assert scale(browser, chart, "x") != full
+        reset.click()
+    assert scale(browser, chart, "x") == full
+    assert not reset.is_displayed()
+    buttons = chart.find_elements("css selector", ".legend button")
+    for button in buttons:
+        button.click()
+        assert button.get_attribute("aria-pressed") == "false"
+    wait_for(lambda: not any(count_pixels(browser, chart, line) for line in range(len(buttons))))
 
 
 def why_missing() -> str | None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,17 @@ from launch.execution.record.folder import Outcome
 from launch.execution.report.page import render_runs, render_trial
 from launch.execution.report.run import read_run
 from launch.execution.report.trials import read_trial
-from tests.execution.report.browser import PHONE, WIDTH, Browser
+from tests.execution.report.browser import (
+    CONTRASTS,
+    PHONE,
+    WIDTH,
+    Browser,
+    count_pixels,
+    press,
+    readout,
+    scale,
+    wait_for,
+)
 from tests.execution.report.folders import START, write_run
 from tests.execution.report.test_page import HOSTILE
 from tests.trials.bench.benches import benched
@@ -77,60 +84,9 @@ def move_to(browser: Browser, chart: Any, share: float) -> None:
     browser.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", **point})
 
 
-def readout(chart: Any) -> tuple[int, dict[str, float]]:
-    """The step and the values below a chart."""
-    text = chart.find_element("css selector", ".readout").text
-    step, _, values = text.removeprefix("step ").partition(": ")
-    named = re.findall(r"([^,]+?) (-?[\d.,]*\d(?:e[+-]?\d+)?)(?: [^,]*)?(?:, |$)", values)
-    return int(step.replace(",", "")), {name: float(value.replace(",", "")) for name, value in named}
-
-
-def scale(browser: Browser, chart: Any, name: str) -> list[float]:
-    """The ends of a chart's axis: x or y."""
-    ends: list[float] = browser.run(
-        "const s = arguments[0].uPlot.scales[arguments[1]]; return [s.min, s.max]", chart, name
-    )
-    return ends
-
-
-def count_pixels(browser: Browser, chart: Any, line: int) -> int:
-    """How many pixels of a chart have the colour of a curve."""
-    return int(browser.run(PIXELS, chart, line))
-
-
-PIXELS = """
-const [chart, line] = arguments, drawn = chart.querySelector("canvas"), canvas = document.createElement("canvas");
-Object.assign(canvas, {width: drawn.width, height: drawn.height});
-const context = canvas.getContext("2d", {willReadFrequently: true});
-context.drawImage(drawn, 0, 0);
-const wanted = getComputedStyle(chart.querySelectorAll(".legend path")[line]).stroke.match(/\\d+/g).map(Number);
-const pixels = context.getImageData(0, 0, canvas.width, canvas.height).data;
-let count = 0;
-for (let at = 0; at < pixels.length; at += 4) {
-  if (pixels[at + 3] > 200 && wanted.every((value, i) => Math.abs(pixels[at + i] - value) < 8)) count += 1;
-}
-return count;
-"""
-
-
-def press(browser: Browser, element: Any, *keys: str) -> None:
-    from selenium.webdriver.common.keys import Keys
-
-    for key in keys:
-        element.send_keys(getattr(Keys, key, key))
-
-
 def recorded(page: Path, run: str) -> dict[int, dict[str, Any]]:
     lines = (page.parent / run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return {entry["step"]: entry for entry in map(json.loads, lines)}
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until a chart is drawn again, which it is a moment after it changes."""
-    until = time.monotonic() + 5
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.02)
-    assert condition()
 
 
 @pytest.mark.parametrize("name", ["dpo", "stopped", "killed", "hostile", "several", "rollout", "bench"])
@@ -149,25 +105,6 @@ def test_a_page_is_silent_and_fits_every_screen(
     browser.check_silent()
 
 
-# the least contrast of text against its background: WCAG 2.2 asks for 4.5
-CONTRASTS = """
-const parse = (color) => (color.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
-const linear = (c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
-const light = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
-const background = (element) => {
-  for (let e = element; e; e = e.parentElement) {
-    const color = parse(getComputedStyle(e).backgroundColor);
-    if (color.length < 4 || color[3] > 0) return color;
-  }
-  return [255, 255, 255];
-};
-return Math.min(...[...document.querySelectorAll("h1, h2, p, dt, dd, small, td, th, button, .chip, .value")]
-  .filter((e) => e.textContent.trim() && e.getAttribute("aria-pressed") !== "false" && !e.classList.contains("brand"))
-  .map((e) => [light(parse(getComputedStyle(e).color)), light(background(e))])
-  .map(([a, b]) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)));
-"""
-
-
 def test_the_numbers_under_the_pointer_are_the_records(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["dpo"])
     steps = recorded(pages["dpo"], "demo_dpo/first")
@@ -183,8 +120,8 @@ def test_the_numbers_under_the_pointer_are_the_records(browser: Browser, pages: 
             step, values = readout(chart)
             assert step == pytest.approx(1 + share * 119, abs=1)
             assert set(values) == set(names)
-            for label, (key, scale) in names.items():
-                assert values[label] == pytest.approx(scale * steps[step][key], rel=1e-6)
+            for label, (key, factor) in names.items():
+                assert values[label] == pytest.approx(factor * steps[step][key], rel=1e-6)
 
 
 def test_the_validation_loss_is_beside_the_training_loss(browser: Browser, tmp_path: Path) -> None:
