@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launch.execution.display.progress import format_duration
+from launch.execution.display.progress import PHASE_NAMES, format_duration
 from launch.execution.report.run import Events, Phase
-
-_NAMES = {
-    "import": "importing the trainer",
-    "tokenize": "tokenising",
-    "load": "loading the model",
-    "reference_logprobs": "reference log-probabilities",
-    "training": "training",
-    "evaluate": "evaluating",
-    "checkpoint": "writing a checkpoint",
-    "save": "saving the model",
-    "push": "pushing to the hub",
-}
 
 
 @dataclass(frozen=True)
@@ -61,7 +49,7 @@ def _bars(phases: Sequence[Phase], began: float, span: float) -> list[Bar]:
     for phase in phases:
         seconds = (phase.ended or phase.began) - phase.began
         left, width = (100 * part / span if span > 0 else 0.0 for part in (phase.began - began, seconds))
-        bars.append(Bar(phase.name, f"{_NAMES[phase.name]}: {_format_seconds(seconds)}", left, width))
+        bars.append(Bar(phase.name, f"{PHASE_NAMES[phase.name]}: {_format_seconds(seconds)}", left, width))
     return bars
 
 
@@ -74,7 +62,7 @@ def _totals(phases: Sequence[Phase], span: float) -> list[tuple[str, str, str, s
     return [
         (
             name,
-            _NAMES[name],
+            PHASE_NAMES[name],
             "its end was not recorded" if total is None else _format_seconds(total),
             f"{100 * total / span:.0f} %" if total is not None and span > 0 else "",
         )

@@ -83,7 +83,7 @@ def test_a_finished_run(tmp_path: Path) -> None:
 
 def test_the_phases_and_their_times(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path / "demo" / "first", STEPS))
-    for part in ("importing the trainer 5.0 s (", "tokenising 7.0 s (", "training 30.0 s ("):
+    for part in ("importing the trainer 5.0 s (", "tokenizing 7.0 s (", "training 30.0 s ("):
         assert part in page.text
     moments = [fields["datetime"] for tag, fields in page.tags if tag == "time"]
     assert "2026-09-21T14:13:20Z" in moments
