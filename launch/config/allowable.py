@@ -1,8 +1,11 @@
-"""The ids that `allow=[ID]` takes. tests/config/test_allowable.py compares them with the rules, guards and gates."""
+"""The ids that `allow=[ID]` takes. tests/config/test_validate.py compares them with the rules, guards and gates."""
 
 from __future__ import annotations
 
+import dataclasses
+
 from launch.config.origins import Origins
+from launch.config.schema import GuardsConfig
 from launch.errors import Problem, did_you_mean
 
 _PREFLIGHT = (
@@ -11,7 +14,7 @@ _PREFLIGHT = (
     *("no_hub_token", "push_refused", "no_wandb_login", "port_taken", "few_open_files", "locked_memory", "small_shm"),
     "clock_off",
 )
-_GUARDS = (*("non_finite", "divergence", "grad_norm", "stall", "dead_rank", "memory_creep", "disk", "throughput"),)
+_GUARDS = tuple(field.name for field in dataclasses.fields(GuardsConfig))
 _GATES = (
     *("finished_steps", "loss_finite", "memory_room", "evidence_complete", "all_ranks_step", "grad_norm_sane"),
     *("loss_falls", "first_dpo_loss", "reference_cached", "reward_accuracy", "chosen_above_rejected"),

@@ -233,6 +233,17 @@ class TrainerConfig:
     devices: list[Device] = field(default_factory=lambda: [Device.cuda, Device.cpu])
     leaves: str = "config.json"  # glob of a file in the model folder after a successful run
     tokenized_first: bool = False  # it trains only on data that a separate pass has tokenised
+    always_packs: bool = False  # several samples share a sequence, whatever its flags
+    reader: str = MISSING  # of its log: a name of launch/execution/supervise/readers
+    resumable: bool = False  # a run that is killed and resumed gives the losses of one that is not
+    memory_model: bool = False  # launch/planning/estimate covers it
+    fuses_loss: bool = False  # the loss is computed without the logits of a whole micro batch (with recipe.liger)
+    live_reference: bool = False  # DPO's reference model is in memory and runs in each step
+    weighs_pairs: bool = False  # a pair's weight in the loss depends on the tokens of its micro batch
+    checkpoint_steps: int | None = None  # steps between checkpoints without recipe.checkpoint_steps; null: none
+    push_takes_checkpoints: bool = False  # hub.push uploads them too
+    writes_to_cwd: bool = False  # it makes folders in the current folder
+    patches: list[str] = field(default_factory=list)  # launch/worker/patches: those that fit it, as they are applied
     recipe: dict[str, Any] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
     launch: dict[str, str] = field(default_factory=dict)

@@ -213,7 +213,7 @@ def build_execution(plan: Plan) -> Execution:
     """Return what the supervisor needs to run all ranks of the plan on this machine."""
     return Execution(
         argv=plan.command,
-        trainer=plan.trainer,
+        reader=plan.config.trainer.reader,
         env=plan.env,
         unset=plan.unset,
         cwd=None,

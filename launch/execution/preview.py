@@ -97,7 +97,7 @@ def _run(plan: Plan, sets: Sequence[DataSet], folder: Path, rows: int | None, de
         check=False,
         stdin=subprocess.DEVNULL,
         env=preview_environment(plan, folder, rows, os.environ),
-        cwd=folder if plan.trainer == "reward_modeling" else None,  # it writes ./runs (reward_modeling.py:234)
+        cwd=folder if plan.config.trainer.writes_to_cwd else None,
     )
     if done.returncode or not out.is_file():
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]

@@ -17,8 +17,6 @@ from launch.execution.record.model_folder import find_output_faults
 from launch.files import load_json, read_json_lines
 from launch.planning.plan import Plan
 
-# the trainers whose resume was tested, by killing a run and comparing its losses with an uninterrupted one's
-RESUMABLE_TRAINERS = ("finetune", "dpo_tune_cache", "trl_sft", "trl_dpo")
 _RESTART = "restart=true archives this run and starts over"
 
 
@@ -57,7 +55,7 @@ def decide_start(plan: Plan) -> AttemptStart:
     checkpoints = find_checkpoints(plan.model_dir, layout)
     if not checkpoints and last_logged_step(plan.folder / "metrics.jsonl") == 0:
         return AttemptStart()  # it ended before its first step: there is nothing to keep or lose
-    if plan.trainer not in RESUMABLE_TRAINERS:
+    if not plan.config.trainer.resumable:
         message = f"{plan.folder} holds an unfinished run, and resuming {plan.trainer} is not supported"
         raise UserError(Problem("resume_unsupported", message, None, _RESTART))
     complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]

@@ -5,14 +5,14 @@ The keys and values are those of launch/worker/expectations.py. What the recipe 
 
 from __future__ import annotations
 
-from launch.config.schema import Launcher, Quantization, RootConfig, TrainerConfig
+from launch.config.schema import Family, Launcher, Quantization, RootConfig, TrainerConfig
 from launch.planning.effective import flags_of_key
 from launch.planning.parallel import Parallel
 
 _LAYERS = "rms_norm,rope,swiglu"
 # open-instruct's SFT fuses the loss too (finetune.py:586). Its DPO needs the logits and sets
 # fused_linear_cross_entropy=False (dpo_tune_cache.py:328), and TRL has a fused head of its own (sft_trainer.py:1140).
-_LIGER = {"finetune": f"{_LAYERS},fused_linear_cross_entropy"}
+_FUSED = f"{_LAYERS},fused_linear_cross_entropy"
 _RENAMED = {
     "max_grad_norm": "clip",
     "lora.rank": "lora",
@@ -43,7 +43,8 @@ def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]
         "clip": repr(float(recipe.max_grad_norm)) if recipe.max_grad_norm else "none",
     }
     if recipe.liger:
-        requested["liger"] = _LIGER.get(config.trainer.name, _LAYERS)
+        fuses = config.trainer.fuses_loss and config.trainer.family == Family.open_instruct
+        requested["liger"] = _FUSED if fuses else _LAYERS
     if recipe.balanced:
         requested["balanced"] = "true"
     if recipe.loss_averaging is not None:

@@ -37,7 +37,7 @@ from launch.planning.names import Registries, check_names, locked_registries
 from launch.planning.olmo_core import check_model_preset
 from launch.planning.packing import check_packing
 from launch.planning.parallel import Parallel, resolve_parallel
-from launch.planning.patches import choose_batch_patches, choose_patches
+from launch.planning.patches import choose_patches
 from launch.planning.tokenized import lengths_file, lengths_patch
 from launch.planning.tracking import add_tracking_flags, tracking_environment, tracking_warnings, with_run_name
 from launch.planning.tuned import MachineInfo, PlanConditions, locate_in_overlay, tuned_warnings
@@ -230,8 +230,7 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
     unnamed = build_flags(composed, batch, parallel, inputs, paths, lora=lora)
     attention = choose_attention(config, parallel, unnamed.flags, machine.machine_info)
     _check_flags(trainer, unnamed.flags, machine)
-    patches = choose_batch_patches(trainer.name, config.recipe)
-    patches += choose_patches(trainer.name, config.recipe, parallel, inputs, unnamed)
+    patches = choose_patches(config, parallel, inputs, unnamed)
     parts = identity_parts(
         config,
         commit=machine.upstream.commit,
@@ -256,7 +255,7 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
         content=content.digests,
     )
     if lengths is not None:  # not part of the identity, as it changes nothing in the training
-        patches = (*patches, f"{lengths_patch(trainer.name)}={lengths}")
+        patches = (*patches, f"{lengths_patch(trainer)}={lengths}")
     if config.model.trained_by:  # the caches depend on the model itself, the identity on the run that makes it
         stable = read_content(identify_by_run(inputs.model, config.model.trained_by, machine.digest))
         placeholders[cache / content.tokenized] = f"{{cache}}/{stable.tokenized}"

@@ -9,7 +9,6 @@ from launch.config.schema import TrainerConfig
 from launch.planning.effective import flags_of_key
 from launch.planning.flags import Flag
 from launch.planning.identity import compute_identity
-from launch.worker.patches import PATCHES
 
 _WRITERS = ("lengths", "trl_lengths")
 # keys of trainer.launch and of the recipe whose flags determine the tokens
@@ -23,9 +22,9 @@ _FLAG_PARTS = (
 )
 
 
-def lengths_patch(trainer: str) -> str | None:
+def lengths_patch(trainer: TrainerConfig) -> str | None:
     """Return the patch with which a trainer writes the lengths; None for a trainer that writes none."""
-    return next((name for name in _WRITERS if trainer in PATCHES[name].trainers), None)
+    return next((name for name in _WRITERS if name in trainer.patches), None)
 
 
 def lengths_file(
@@ -43,7 +42,7 @@ def lengths_file(
     Its name is a digest of the trainer, upstream's `commit`, the flags and TRL's `subset`. `places` and `content`:
     as for `identity`.
     """
-    if lengths_patch(trainer.name) is None:
+    if lengths_patch(trainer) is None:
         return None
     names = {trainer.launch[key] for key in _LAUNCH_KEYS if key in trainer.launch}
     names |= {flag for key in _RECIPE_KEYS for flag in flags_of_key(trainer.recipe.get(key))}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.origins import Origin, Origins, Provenance
-from launch.config.schema import Family, RootConfig, Tracking, TrainerConfig
+from launch.config.schema import Family, Launcher, RootConfig, Tracking, TrainerConfig
 from launch.errors import Problem, UserError
 from launch.planning.flags import Flag
 
@@ -77,11 +77,14 @@ def tracking_environment(config: RootConfig, folder: Path) -> dict[str, str]:
 
 def tracking_warnings(config: RootConfig) -> tuple[Problem, ...]:
     """Return the warning push_takes_checkpoints where it applies."""
-    if config.hub.push and config.trainer.name == "dpo_tune_cache" and config.recipe.checkpoint_steps:
-        message = (
-            "dpo_tune_cache pushes its whole output folder, including step_* with optimizer states (model_utils.py:616)"
+    trainer = config.trainer
+    if config.hub.push and trainer.push_takes_checkpoints and config.recipe.checkpoint_steps:
+        what = "its whole output folder, including step_* with optimizer states (model_utils.py:616)"
+        return (
+            Problem(
+                "push_takes_checkpoints", f"{trainer.name} pushes {what}", "hub.push", "remove recipe.checkpoint_steps"
+            ),
         )
-        return (Problem("push_takes_checkpoints", message, "hub.push", "remove recipe.checkpoint_steps"),)
     return ()
 
 
@@ -96,7 +99,7 @@ def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[P
     if "wandb" not in trainer.tracking:
         message = f"{trainer.name} does not support wandb"
         return [Problem("tracking_unsupported", message, "tracking", "set tracking=tensorboard or none")]
-    if tracking == Tracking.wandb_offline and trainer.name in ("dpo", "olmo_core_finetune"):
+    if tracking == Tracking.wandb_offline and trainer.launcher == Launcher.torchrun:
         # WandBCallback.check_if_canceled (olmo_core/train/callbacks/wandb.py:171)
         message = f"{trainer.name} does not support wandb_offline: OLMo-core queries wandb's server during the run"
         return [Problem("tracking_unsupported", message, "tracking", "set tracking=tensorboard or wandb")]

@@ -10,7 +10,7 @@ from pathlib import Path
 from launch.errors import UserError
 from launch.execution.record.checkpoints import Checkpoint, find_checkpoints
 from launch.execution.record.lock import STALE, find_holder, lock_path
-from launch.execution.resume import RESUMABLE_TRAINERS, decide_start
+from launch.execution.resume import decide_start
 from launch.execution.supervise.watch_config import build_watch_config
 from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
@@ -47,7 +47,7 @@ def requeue_obstacle(
     limit = plan.config.cluster.requeues
     if requeues >= limit:
         return f"it was requeued {requeues} times, and cluster.requeues={limit}"
-    if plan.trainer not in RESUMABLE_TRAINERS:
+    if not plan.config.trainer.resumable:
         return f"runs of {plan.trainer} cannot be resumed"
     if lost:
         alone = "no node has seen another one: is `runs` on a file system that all nodes share?"
@@ -68,7 +68,7 @@ def retry_obstacle(plan: Plan, retries: int) -> str | None:
         return "cluster.requeues=0"
     if retries >= cluster.retries:
         return f"it was started again {retries} times after such faults, and cluster.retries={cluster.retries}"
-    if plan.trainer not in RESUMABLE_TRAINERS:
+    if not plan.config.trainer.resumable:
         return f"runs of {plan.trainer} cannot be resumed"
     return None
 

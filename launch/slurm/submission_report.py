@@ -7,7 +7,6 @@ from typing import Any
 
 from launch.check.machine.disk import checkpoint_interval
 from launch.execution.record.runs import command_for
-from launch.execution.resume import RESUMABLE_TRAINERS
 from launch.slurm.job_record import JobRecord
 from launch.slurm.planned_jobs import PlannedJob
 from launch.slurm.schedule import SubmissionStep
@@ -72,7 +71,7 @@ def _describe_limits(job: PlannedJob, record: JobRecord) -> str:
 def describe_worst_loss(job: PlannedJob) -> str:
     """What the loss of a node, or the time limit, costs at most."""
     plan = job.plan
-    if plan.trainer not in RESUMABLE_TRAINERS:
+    if not plan.config.trainer.resumable:
         return f"all of the run is lost with a node or at the time limit: {plan.trainer} cannot resume"
     interval, max_steps = checkpoint_interval(plan), plan.config.recipe.max_steps
     if not interval or (max_steps is not None and max_steps <= interval):

@@ -76,7 +76,7 @@ def run(
     ranks: int = 1,
     watch_config: WatchConfig | None = None,
     env: Mapping[str, str] | None = None,
-    trainer: str = "trl_sft",
+    reader: str = "trl",
 ) -> Fault:
     """Runs `python BEFORE worker trainer.py` in `home`; `body` calls fault() where the fault happens."""
     script = home / "trainer.py"
@@ -88,7 +88,7 @@ def run(
     watched = watch_config or WatchConfig()
     execution = Execution(
         argv=(sys.executable, *before, *worker),
-        trainer=trainer,
+        reader=reader,
         env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **(env or {})},
         ranks=tuple(range(ranks)),
         cwd=home,

@@ -28,7 +28,6 @@ from tests.worker import ranks
 
 SOURCES = [(patch.id, source) for patch in PATCHES.values() for source in patch.sources]
 NAMES = [f"{patch}-{source.file}:{source.first}" for patch, source in SOURCES]
-TRAINER_NAMES = {"finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling", "trl_sft", "trl_dpo"}
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +93,6 @@ def test_a_patch_says_what_a_record_needs(name: str) -> None:
     assert patch.reason
     assert patch.condition
     assert "\n" not in patch.reason + patch.condition
-    assert patch.trainers
-    assert set(patch.trainers) <= TRAINER_NAMES
     assert patch.upstream
     for place in patch.upstream:
         assert re.fullmatch(r"[a-z_]+/[a-z_/]+\.py:\d+(-\d+)?( \([a-z_]+ [\d.]+\))?", place), place
@@ -214,7 +211,7 @@ def test_an_attribute_that_is_gone_is_a_patch_error_too() -> None:
 
         channel.no_such_thing  # type: ignore[attr-defined]  # noqa: B018
 
-    broken = type(patch)("broken", "why", ("trl_sft",), "always", (), apply)
+    broken = type(patch)("broken", "why", "always", (), apply)
     with pytest.raises(
         PatchError, match=r"^patch broken: can't be applied: module .* has no attribute 'no_such_thing'"
     ):

@@ -12,12 +12,11 @@ from launch.planning.estimate.weights import find_model_size
 from launch.planning.plan import Plan
 
 _KEPT = 3  # open-instruct's keep_last_n_checkpoints (finetune.py:263, olmo_core_utils.py:238), and TRL's by launch
-_DEFAULT_INTERVAL = {"dpo_tune_cache": 500, "dpo": 500}  # steps; the trainers' own default (dpo_utils.py)
 
 
 def checkpoint_interval(plan: Plan) -> int | None:
     """Return the optimizer steps between two checkpoints; None if the run writes none before its end."""
-    return plan.config.recipe.checkpoint_steps or _DEFAULT_INTERVAL.get(plan.trainer)
+    return plan.config.recipe.checkpoint_steps or plan.config.trainer.checkpoint_steps
 
 
 def checkpoint_count(plan: Plan) -> int:

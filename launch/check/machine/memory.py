@@ -40,7 +40,7 @@ def state_bytes(plan: Plan, parameters: float) -> StateBytes:
         precision = Precision.fp32
     state = bytes_per_parameter(mode, ranks, precision)
     reference = 0.0
-    if plan.trainer == "trl_dpo":
+    if plan.config.trainer.live_reference:
         reference = (2 if precision == Precision.bf16 else 4) / (ranks if plan.parallel.zero_stage == 3 else 1)
     return StateBytes((state.rank + reference) * parameters, state.host * parameters)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped
-from launch.config.schema import Tracking
+from launch.config.schema import Launcher, Tracking
 from launch.planning.plan import Plan
 
 _HOST = "api.wandb.ai"
@@ -20,7 +20,7 @@ def wandb_key_exists(plan: Plan, host: Host) -> PreflightFinding:
     if plan.config.tracking != Tracking.wandb:
         return skipped(f"tracking={plan.config.tracking}")
     source = find_wandb_key(host.environ)
-    if source != "WANDB_API_KEY" and plan.trainer in ("dpo", "olmo_core_finetune"):
+    if source != "WANDB_API_KEY" and plan.config.trainer.launcher == Launcher.torchrun:
         facts = f"{plan.trainer} reads the key from WANDB_API_KEY only (olmo_core/train/callbacks/wandb.py:127)"
         return failed(f"{facts}, which is not set", "export WANDB_API_KEY, or set tracking=tensorboard", "tracking")
     if source:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from launch.config.schema import DivergenceGuard
 from launch.execution.guards.facts import Fact, LoggedStep
-from launch.execution.guards.guard import GuardVerdict
+from launch.execution.guards.guard import GuardContext, GuardVerdict
 
 
 class Divergence:
@@ -17,7 +17,7 @@ class Divergence:
 
     id: ClassVar[str] = "divergence"
 
-    def __init__(self, config: DivergenceGuard) -> None:
+    def __init__(self, config: DivergenceGuard, _: GuardContext | None = None) -> None:
         self._config = config
         self._losses: deque[float] = deque(maxlen=config.window)
         self._medians: deque[tuple[float, int, float]] = deque(maxlen=config.memory)  # (median, step, time)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from launch.config.schema import GradNormGuard
 from launch.execution.guards.facts import Fact, LoggedStep
-from launch.execution.guards.guard import GuardVerdict
+from launch.execution.guards.guard import GuardContext, GuardVerdict
 
 _MIN_NORMS = 10  # needed for a meaningful median
 
@@ -19,7 +19,7 @@ class GradNorm:
 
     id: ClassVar[str] = "grad_norm"
 
-    def __init__(self, config: GradNormGuard) -> None:
+    def __init__(self, config: GradNormGuard, _: GuardContext | None = None) -> None:
         self._config = config
         self._norms: deque[float] = deque(maxlen=config.window)
         self._streak = 0

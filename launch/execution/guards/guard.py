@@ -24,14 +24,6 @@ class GuardVerdict:
         return {"id": self.guard, "message": self.message, "numbers": dict(self.numbers)}
 
 
-class Guard(Protocol):
-    """A stateful rule. `id` is its stable name: the key under `guards:` and the id that `allow=[id]` takes."""
-
-    id: ClassVar[str]
-
-    def observe(self, fact: Fact) -> GuardVerdict | None: ...
-
-
 @dataclass(frozen=True)
 class GuardContext:
     """What is known of a run before it starts."""
@@ -39,3 +31,13 @@ class GuardContext:
     ranks: Sequence[int] = (0,)  # the global ranks of this node
     checkpoint_every: int | None = None  # optimizer steps; None means no checkpoint before the end
     total_steps: int | None = None  # None if the plan does not know it
+
+
+class Guard(Protocol):
+    """A stateful rule. `id` is its stable name: the key under `guards:` and the id that `allow=[id]` takes."""
+
+    id: ClassVar[str]
+
+    def __init__(self, config: Any, context: GuardContext) -> None: ...
+
+    def observe(self, fact: Fact) -> GuardVerdict | None: ...

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from launch.config.schema import MemoryCreepGuard
 from launch.execution.guards.facts import Fact, LoggedStep
-from launch.execution.guards.guard import GuardVerdict
+from launch.execution.guards.guard import GuardContext, GuardVerdict
 
 
 class MemoryCreep:
@@ -20,7 +20,7 @@ class MemoryCreep:
 
     id: ClassVar[str] = "memory_creep"
 
-    def __init__(self, config: MemoryCreepGuard) -> None:
+    def __init__(self, config: MemoryCreepGuard, _: GuardContext | None = None) -> None:
         self._config = config
         self._peaks: deque[float] = deque(maxlen=config.windows + 1)  # GiB, at the end of each window
         self._steps = 0

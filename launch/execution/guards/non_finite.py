@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from launch.config.schema import NonFiniteGuard
 from launch.execution.guards.facts import Fact, LoggedStep
-from launch.execution.guards.guard import GuardVerdict
+from launch.execution.guards.guard import GuardContext, GuardVerdict
 
 _METRICS = {"loss": "loss", "grad_norm": "gradient norm"}
 
@@ -17,7 +17,7 @@ class NonFinite:
 
     id: ClassVar[str] = "non_finite"
 
-    def __init__(self, config: NonFiniteGuard) -> None:
+    def __init__(self, config: NonFiniteGuard, _: GuardContext | None = None) -> None:
         self._config = config
         self._streak = 0
         self._last_good: LoggedStep | None = None

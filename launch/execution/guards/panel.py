@@ -17,22 +17,23 @@ from launch.execution.guards.non_finite import NonFinite
 from launch.execution.guards.stall import Stall
 from launch.execution.guards.throughput import Throughput
 
+# each is a file here, and a field of `GuardsConfig` that has its id as name
+GUARDS: tuple[type[Guard], ...] = (
+    NonFinite,
+    Divergence,
+    GradNorm,
+    Stall,
+    DeadRank,
+    MemoryCreep,
+    DiskSpace,
+    Throughput,
+)
+
 
 def build_guards(config: GuardsConfig | None, context: GuardContext) -> list[Guard]:
     """Build the guards that the configuration enables."""
-    if config is None:
-        return []
-    candidates: list[Guard | None] = [
-        NonFinite(config.non_finite) if config.non_finite else None,
-        Divergence(config.divergence) if config.divergence else None,
-        GradNorm(config.grad_norm) if config.grad_norm else None,
-        Stall(config.stall, context) if config.stall else None,
-        DeadRank(config.dead_rank, context) if config.dead_rank else None,
-        MemoryCreep(config.memory_creep) if config.memory_creep else None,
-        DiskSpace(config.disk, context) if config.disk else None,
-        Throughput(config.throughput) if config.throughput else None,
-    ]
-    return [guard for guard in candidates if guard is not None]
+    limits = {guard: getattr(config, guard.id) for guard in GUARDS} if config else {}
+    return [guard(limit, context) for guard, limit in limits.items() if limit is not None]
 
 
 class GuardPanel:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from launch.config.schema import ThroughputGuard
 from launch.execution.guards.facts import Fact, LoggedStep
-from launch.execution.guards.guard import GuardVerdict
+from launch.execution.guards.guard import GuardContext, GuardVerdict
 
 _MIN_RATES = 20  # needed for a meaningful median
 
@@ -18,7 +18,7 @@ class Throughput:
 
     id: ClassVar[str] = "throughput"
 
-    def __init__(self, config: ThroughputGuard) -> None:
+    def __init__(self, config: ThroughputGuard, _: GuardContext | None = None) -> None:
         self._config = config
         self._rates: deque[float] = deque(maxlen=config.window)
         self._slow_steps = 0

@@ -42,7 +42,7 @@ class Observer:
 
     def __init__(
         self,
-        trainer: str,
+        reader: str,
         ranks: Sequence[int],
         metrics: Path,
         events: Path,
@@ -58,8 +58,8 @@ class Observer:
         self._first_rank = min(ranks)
         self._warnings_shown: set[str] = set()
         self._redactor = redactor
-        self._readers = {rank: reader_for(trainer, rank) for rank in ranks}
-        self._phase = PhaseTracker(trainer)
+        self._readers = {rank: reader_for(reader, rank) for rank in ranks}
+        self._phase = PhaseTracker(reader)
         self._metrics_file = metrics.open("a", encoding="utf-8")
         self._events_file = events.open("a", encoding="utf-8")
         self._lock = threading.Lock()

@@ -13,10 +13,10 @@ class PhaseTracker:
     event was sent, when a line arrived.
     """
 
-    def __init__(self, trainer: str) -> None:
+    def __init__(self, reader: str) -> None:
         self.current = ""
         self._since = 0.0
-        self._order = _TRL_ORDER if trainer.startswith("trl_") else ORDER
+        self._order = _TRL_ORDER if reader == "trl" else ORDER
 
     def update_from_worker(self, phase: str, time: float) -> bool:
         """Set the phase from a worker event; return whether it changed."""

@@ -58,7 +58,7 @@ class Execution:
     """A command to supervise."""
 
     argv: tuple[str, ...]
-    trainer: str
+    reader: str  # of the log: the trainer's (launch/execution/supervise/readers)
     env: Mapping[str, str] = field(default_factory=dict)  # set for the command
     unset: tuple[str, ...] = ()  # removed from its environment: names, or patterns such as PREFIX_*
     cwd: Path | None = None
@@ -160,7 +160,7 @@ def _supervise(
     watch = Watch(
         execution.watch_config, folder.stacks, lambda: reaper is not None and reaper.halt(), execution.peer_stacks
     )
-    observer = Observer(execution.trainer, execution.ranks, folder.metrics, folder.events, redactor, fact_sink=watch)
+    observer = Observer(execution.reader, execution.ranks, folder.metrics, folder.events, redactor, fact_sink=watch)
     reading, writing = os.pipe()
     pump = Pump(channel, reading, folder.logs, redactor, observer)
     screen, removal = SafeDisplay(display), _RemovalCheck(folder.logs, max(_FOLDER_EVERY, execution.poll_every))

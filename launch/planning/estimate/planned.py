@@ -32,7 +32,6 @@ _SUPPORTED_VALUES: Mapping[str, Any] = {
     "eval_strategy": "no",
 }
 _OF_ADAPTERS = ("use_lora", "use_qlora", "use_peft", "load_in_4bit")  # supported where recipe.lora sets them
-_SUPPORTED_TRAINERS = ("finetune", "dpo_tune_cache", "trl_sft", "trl_dpo")
 _ATTENTION = {
     "torch": Attention.sdpa,
     "sdpa": Attention.sdpa,
@@ -66,7 +65,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
     """
     if plan.parallel.width.device != Device.cuda:
         raise UnknownMemoryError("the estimate covers GPUs only")
-    if plan.trainer not in _SUPPORTED_TRAINERS:
+    if not plan.config.trainer.memory_model:
         raise UnknownMemoryError(f"the estimate does not cover trainer={plan.trainer}")
     for name, supported in _SUPPORTED_VALUES.items():
         if plan.lora is not None and name in _OF_ADAPTERS:
@@ -80,7 +79,8 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
     def flag(name: str, default: Any = None) -> Any:
         return plan.flags[name].value if name in plan.flags else default
 
-    is_trl = plan.config.trainer.family == Family.trl
+    trainer = plan.config.trainer
+    is_trl = trainer.family == Family.trl
     limit = flag("max_length" if is_trl else "max_seq_length")
     if not isinstance(limit, int):
         raise UnknownMemoryError("the length of a sample has no limit")
@@ -88,7 +88,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
     liger = bool(flag("use_liger_kernel", False))
     setting = MemorySetting(
         shape=shape,
-        kind=plan.config.trainer.kind,
+        kind=trainer.kind,
         mode=plan.parallel.mode,
         ranks=plan.parallel.width.world_size,
         micro_batch=plan.batch.per_device,
@@ -96,7 +96,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         accumulation=plan.batch.accumulation,
         packing=bool(flag("packing", False) or flag("padding_free", False)),
         liger=liger,
-        fused_loss=liger and plan.trainer == "finetune",  # DPO needs the logits (upstream dpo_tune_cache.py:328)
+        fused_loss=liger and trainer.fuses_loss and not is_trl,  # TRL has a head in chunks
         checkpointing=bool(flag("gradient_checkpointing", False)) or flag("activation_memory_budget", 1) < 1,
         attention=attention,
         precision=plan.parallel.precision
@@ -105,7 +105,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         fused_optimizer=bool(flag("fused_optimizer", True)),
         autocast=is_trl and plan.lora is None and not plan.parallel.zero_stage and "dtype" not in plan.flags,
         chunked_head=is_trl,
-        reference=plan.trainer == "trl_dpo" and plan.lora is None and not flag("precompute_ref_log_probs", False),
+        reference=trainer.live_reference and plan.lora is None and not flag("precompute_ref_log_probs", False),
         adapter=_adapter_setting(plan, shape),
         expandable_segments=has_expandable_segments({**environ, **plan.env}),
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 from launch.config.schema import GuardsConfig
 from launch.errors import EXIT_DONE, Problem, UserError
@@ -90,7 +91,8 @@ def node_execution(node: NodeContext, plan: Plan, start: StartRecord) -> Executi
     watch_config = build_watch_config(plan)
     watch_config = replace(watch_config, guard_context=replace(watch_config.guard_context, ranks=ranks))
     if allocation.node_rank and plan.config.guards is not None:
-        only_dead_rank = GuardsConfig(None, None, None, None, plan.config.guards.dead_rank, None, None, None)
+        off: dict[str, Any] = dict.fromkeys(field.name for field in fields(GuardsConfig))
+        only_dead_rank = GuardsConfig(**{**off, "dead_rank": plan.config.guards.dead_rank})
         watch_config = replace(watch_config, guards=only_dead_rank)
     if allocation.node_rank:  # node 0 alone watches the disk and the checkpoints
         watch_config = replace(watch_config, output=None)

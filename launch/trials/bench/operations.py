@@ -74,7 +74,7 @@ def _find_shape(plan: Plan) -> ModelShape | None:
 
 def _evaluates_reference(plan: Plan) -> bool:
     """Whether each step runs the reference model too; open-instruct's trainers cache its log-probs before training."""
-    if plan.trainer != "trl_dpo":
+    if not plan.config.trainer.live_reference:
         return False
     cached = plan.flags.get("precompute_ref_log_probs")
     return not (cached and cached.value is True)

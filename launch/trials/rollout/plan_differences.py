@@ -156,7 +156,7 @@ def _pair_weights(plans: Sequence[Plan]) -> PlanDifference | None:
     """dpo.py deals the pairs of a global batch round robin (data_loader.py:298) and weighs a micro batch by its
     fraction of its rank's tokens (olmo_core_train_modules.py:236-243). A packed batch is one micro batch."""
     config = plans[0].config
-    if config.trainer.name != "dpo" or config.recipe.packing != Packing.none:
+    if not config.trainer.weighs_pairs or config.recipe.packing != Packing.none:
         return None
     what = "dpo.py weighs a micro batch by its fraction of its rank's tokens, so a pair's weight depends on the ranks"
     cure = "trainer=dpo_tune_cache takes the mean over all pairs"

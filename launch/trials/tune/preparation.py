@@ -29,7 +29,6 @@ from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import TuneLimits
 from launch.trials.tune.space import build_space
 
-_FUSED_LOSS_TRAINERS = ("finetune", "trl_sft")  # Liger fuses the loss into the output matrix there
 _STARTUP = {Device.cuda: 60.0, Device.cpu: 20.0}  # seconds before the first step of a run, until one was measured
 
 
@@ -51,7 +50,7 @@ def begin_record(name: str, plan: Plan, display: Display) -> TuneRecord:
         lengths=lengths or Lengths(plan.config.stage.kind, Histogram.of([limit]), None),
         measured_lengths=lengths is not None,
         card_rates=rates_for_card(card),
-        fuses=plan.trainer in _FUSED_LOSS_TRAINERS,
+        fuses=plan.config.trainer.fuses_loss,
         flash=has_flash and plan.config.trainer.family == Family.open_instruct,
         card_gib=card_gib,
     )

@@ -20,7 +20,6 @@ from launch.trials.tune.candidate import Candidate
 
 TOKENS = LossAveraging.tokens.value  # of recipe.loss_averaging: every token of the global batch has the same weight
 _WORKERS = "dataloader_num_workers"
-_WEIGHS_PAIRS = "dpo"  # the trainer
 _ON_GPUS = (Mode.ddp, Mode.zero1, Mode.zero2, Mode.zero3, Mode.zero3_offload)
 
 
@@ -139,7 +138,7 @@ def compare_loss(candidate: Candidate, base: Candidate, plan: Plan) -> LossWeigh
     whole step (transformers trainer.py, num_items_in_batch). DPO's means are over pairs, equally many in each micro
     batch; but dpo.py always weighs micro batches by their tokens (olmo_core_train_modules.py:236-243).
     """
-    if plan.trainer == _WEIGHS_PAIRS:
+    if plan.config.trainer.weighs_pairs:
         return LossWeighting.same if candidate.per_device == base.per_device else LossWeighting.micro_batches
     if plan.config.stage.kind != Kind.sft or plan.config.trainer.family == Family.trl:
         return LossWeighting.same

@@ -37,7 +37,7 @@ from . import (
     trl_validation,
     unused_imports,
 )
-from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource, install
+from .patch import PatchContext, PatchError, PatchInfo, PlanFacts, UpstreamSource, install
 
 _ALL: tuple[PatchInfo, ...] = (
     finetune.LOCAL_MODEL,
@@ -80,4 +80,13 @@ EVIDENCE_PATCHES = (evidence.PATCH.id, olmo_core_evidence.PATCH.id)
 
 PATCHES: Mapping[str, PatchInfo] = MappingProxyType({patch.id: patch for patch in _ALL})
 
-__all__ = ["EVIDENCE_PATCHES", "PATCHES", "PatchContext", "PatchError", "PatchInfo", "UpstreamSource", "install"]
+__all__ = [
+    "EVIDENCE_PATCHES",
+    "PATCHES",
+    "PatchContext",
+    "PatchError",
+    "PatchInfo",
+    "PlanFacts",
+    "UpstreamSource",
+    "install",
+]

@@ -82,7 +82,7 @@ def refuse_sequence_parallel(patch: str, context: PatchContext) -> None:
 PATCH = PatchInfo(
     id=_ID,
     reason="the ranks wait for the longest micro batch; this deals the samples of a global batch to them by length",
-    trainers=("finetune", "dpo_tune_cache"),
+    wanted=lambda facts: facts.balanced,
     condition="recipe.balanced is true",
     sources=(
         UpstreamSource(

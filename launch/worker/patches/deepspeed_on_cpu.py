@@ -30,7 +30,7 @@ def _use_gloo(_: PatchContext) -> None:
 PATCH = PatchInfo(
     id="deepspeed_on_cpu",
     reason="without a GPU accelerate treats every DeepSpeed rank as a single process; this sets its backend to gloo",
-    trainers=("finetune", "dpo_tune_cache", "reward_modeling", "trl_sft", "trl_dpo"),
+    wanted=lambda facts: facts.on_cpu and facts.zero_stage > 0,
     condition="torch sees no CUDA device, and accelerate is configured to use DeepSpeed",
     sources=(
         UpstreamSource(_STATE, "self._prepare_backend(cpu, use_sagemaker_dp, original_backend)", 195, 195, "1.15.0"),

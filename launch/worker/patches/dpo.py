@@ -10,8 +10,6 @@ from .. import accelerator
 from . import machine
 from .patch import PatchContext, PatchInfo, UpstreamSource
 
-_TRAINERS = ("dpo_tune_cache",)
-_BOTH = (*_TRAINERS, "dpo")
 _UNKNOWN = float("inf")  # as peak FLOP/s it makes upstream's utilisation figures 0 instead of a wrong number
 
 
@@ -97,7 +95,7 @@ def _list_this_gpu(context: PatchContext) -> None:
 SINGLE_PROCESS_GROUP = PatchInfo(
     id="dpo_single_process_group",
     reason="the reference cache calls torch.distributed even for one process, which then has no process group",
-    trainers=_TRAINERS,
+    wanted=lambda facts: facts.world_size == 1 and not facts.zero_stage,
     condition="one process, and neither accelerate nor DeepSpeed created a process group",
     sources=(
         UpstreamSource("open_instruct/dpo_utils.py", "dist.barrier()", 451, 451),
@@ -110,7 +108,7 @@ SINGLE_PROCESS_GROUP = PatchInfo(
 CPU_DEVICE = PatchInfo(
     id="dpo_cpu_device",
     reason="without CUDA the reference cache and the utilisation figures fail when they query the device",
-    trainers=_BOTH,
+    wanted=lambda facts: facts.on_cpu,
     condition="torch sees no CUDA device",
     sources=(
         UpstreamSource("open_instruct/dpo_utils.py", "torch.cuda.get_device_properties(0).total_memory", 487, 487),
@@ -129,7 +127,7 @@ CPU_DEVICE = PatchInfo(
 UNLISTED_GPU = PatchInfo(
     id="dpo_unlisted_gpu",
     reason="DPO refuses a GPU that upstream's table of GPU speeds lacks, though only a utilisation figure needs it",
-    trainers=_BOTH,
+    wanted=lambda facts: not facts.on_cpu,
     condition="torch sees a CUDA device whose name is not in upstream's GPU_SPECS",
     sources=(
         UpstreamSource("open_instruct/utils.py", "GPU_SPECS = {", 1805, 1805),

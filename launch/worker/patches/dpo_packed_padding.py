@@ -57,7 +57,7 @@ _COLLATOR = "open_instruct/padding_free_collator.py"
 PATCH = PatchInfo(
     id="dpo_packed_padding",
     reason="with packing, dpo.py's first rejected document attends to the padding after the chosen ones",
-    trainers=("dpo",),
+    wanted=lambda facts: facts.packs,
     condition="packing",
     sources=(
         UpstreamSource(_COLLATOR, 'rejected_features["cu_seq_lens_k"][1:] + chosen_input_len]', 182, 182),

@@ -15,7 +15,7 @@ from .. import accelerator, gradients
 from ..evidence import trainer_objects
 from . import machine
 from .logged_step import StepListener
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
 
 _ID = "dpo_steps"
 _SCRIPT = "open_instruct/dpo_tune_cache.py"
@@ -98,7 +98,7 @@ def _listen(context: PatchContext) -> None:
 STEPS = PatchInfo(
     id=_ID,
     reason="dpo_tune_cache.py prints only loss and learning rate; this reads tokens and rewards where it logs a step",
-    trainers=("dpo_tune_cache",),
+    wanted=always_wanted,
     condition="always",
     sources=(
         UpstreamSource(_SCRIPT, "logger = logger_utils.setup_logger(__name__)", 73, 73),

@@ -68,7 +68,7 @@ def _add_callback(context: PatchContext) -> None:
 PATCH = PatchInfo(
     id=_ID,
     reason="ends the training after so many evaluations without a lower loss",
-    trainers=("trl_sft", "trl_dpo"),
+    wanted=lambda facts: facts.early_stop,
     condition="recipe.early_stop is set; the value is the number of evaluations",
     sources=(
         UpstreamSource(_TRAINER, "DEFAULT_CALLBACKS = [DefaultFlowCallback]", 186, 186, "5.23.0"),

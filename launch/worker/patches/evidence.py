@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import accelerator, gradients
 from ..evidence.collector import EvidenceCollector
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
 
 _ACCELERATOR = "accelerate/accelerator.py"
 
@@ -68,7 +68,7 @@ def _check_loaded_weights(collector: EvidenceCollector) -> None:
 PATCH = PatchInfo(
     id="evidence",
     reason="checks the requested settings in the trainer's own objects before the first optimizer step",
-    trainers=("finetune", "dpo_tune_cache", "reward_modeling", "trl_sft", "trl_dpo"),
+    wanted=always_wanted,
     condition="always",
     sources=(
         UpstreamSource(_ACCELERATOR, "def prepare(self, *args, device_placement=None):", 1415, 1415, "1.15.0"),

@@ -30,7 +30,7 @@ def _replace_current_device(_: PatchContext) -> None:
 LOCAL_MODEL = PatchInfo(
     id="finetune_local_model",
     reason="finetune.py downloads the model even if it is a local folder, and fails on the folder's name",
-    trainers=("finetune",),
+    wanted=lambda facts: facts.local_model,
     condition="the model is a local folder (tested at each call)",
     sources=(
         UpstreamSource("open_instruct/finetune.py", "from huggingface_hub import HfApi, snapshot_download", 41, 41),
@@ -44,7 +44,7 @@ LOCAL_MODEL = PatchInfo(
 CUDA_MEMORY_ON_CPU = PatchInfo(
     id="cuda_memory_on_cpu",
     reason="finetune.py reads CUDA's memory statistics at every logged step, and fails without CUDA",
-    trainers=("finetune",),
+    wanted=lambda facts: facts.on_cpu,
     condition="torch sees no CUDA device",
     sources=(
         UpstreamSource(

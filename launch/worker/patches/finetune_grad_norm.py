@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import accelerator, gradients
 from .logged_step import StepListener
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
 
 _ID = "finetune_grad_norm"
 _SCRIPT = "open_instruct/finetune.py"
@@ -34,7 +34,7 @@ def add_norm(local: Mapping[str, Any], last: gradients.LastNorm) -> None:
 PATCH = PatchInfo(
     id=_ID,
     reason="finetune.py measures the gradient norm for clipping but does not report it; this adds it to the logs",
-    trainers=("finetune",),
+    wanted=always_wanted,
     condition="always; without clipping and DeepSpeed there is no norm",
     sources=(
         UpstreamSource(_SCRIPT, "logger = get_logger(__name__)", 73, 73),

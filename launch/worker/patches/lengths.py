@@ -95,7 +95,6 @@ def _write(context: PatchContext, dataset: Any) -> None:
 PATCH = PatchInfo(
     id=_ID,
     reason="counts the lengths of the tokenised samples for the next plan's predictions; changes nothing",
-    trainers=("finetune", "dpo_tune_cache", "dpo"),
     condition="always; the value is the output file",
     sources=(
         UpstreamSource(_DATA, "def get_cached_dataset_tulu_with_statistics(", 2382, 2382),
@@ -111,7 +110,6 @@ PATCH = PatchInfo(
 TRL_PATCH = PatchInfo(
     id="trl_lengths",
     reason=PATCH.reason,
-    trainers=("trl_sft",),
     condition="always; the value is the output file; not written if samples are packed into bins",
     sources=(
         UpstreamSource("trl/trainer/sft_trainer.py", "train_dataset = self._prepare_dataset(", 1026, 1026, "1.16.0"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
 
 _LOGGER = "olmo_core/train/callbacks/console_logger.py"
 # what olmo_core_train_modules.py:251-317, olmo_core_callbacks.py:199-229 and olmo_core_tokens record
@@ -48,7 +48,7 @@ def _print_extra_metrics(_: PatchContext) -> None:
 PATCH = PatchInfo(
     id="olmo_core_console",
     reason="dpo.py sends loss, rewards and tokens only to wandb; this makes OLMo-core's console logger print them",
-    trainers=("dpo", "olmo_core_finetune"),
+    wanted=always_wanted,
     condition="always",
     sources=(
         UpstreamSource(_LOGGER, "metrics: List[str] = field(", 33, 33, "3.0.0"),

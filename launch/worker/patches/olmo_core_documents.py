@@ -180,7 +180,7 @@ _API = "olmo_core/nn/attention/flash_attn_api.py"
 PATCH = PatchInfo(
     id="olmo_core_documents",
     reason="OLMo-core separates packed documents only with the flash-attn package; torch has the same kernel",
-    trainers=("dpo", "olmo_core_finetune"),
+    wanted=lambda facts: facts.packs,
     condition="flash-attn is not installed",
     sources=(
         UpstreamSource(_API, "import flash_attn as flash_attn_2", 10, 10, "3.0.0"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..evidence import olmo_core
 from ..evidence.collector import report_findings
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
 
 _MODULE = "olmo_core/train/train_module/transformer/train_module.py"
 
@@ -45,7 +45,7 @@ def _collect_evidence(context: PatchContext) -> None:
 PATCH = PatchInfo(
     id="olmo_core_evidence",
     reason="checks the requested settings in OLMo-core's own objects before the first optimizer step",
-    trainers=("dpo", "olmo_core_finetune"),
+    wanted=always_wanted,
     condition="always",
     sources=(
         UpstreamSource(_MODULE, "def optim_step(self):", 560, 560, "3.0.0"),

@@ -38,7 +38,7 @@ def _use_cpu(_: PatchContext) -> None:
 PATCH = PatchInfo(
     id="olmo_core_on_cpu",
     reason="OLMo-core requires NCCL and the memory statistics of a CUDA device even without one",
-    trainers=("dpo", "olmo_core_finetune"),
+    wanted=lambda facts: facts.on_cpu,
     condition="torch sees no CUDA device",
     sources=(
         UpstreamSource(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
 
 TOKENS, PADDED = "launch/tokens", "launch/tokens_padded"
 
@@ -62,7 +62,7 @@ def _record_tokens(_: PatchContext) -> None:
 PATCH = PatchInfo(
     id="olmo_core_tokens",
     reason="dpo.py assumes that every rank has the first rank's tokens, and olmo_core_finetune.py counts padding",
-    trainers=("dpo", "olmo_core_finetune"),
+    wanted=always_wanted,
     condition="always",
     sources=(
         UpstreamSource("open_instruct/data_loader.py", "return num_tokens * self.dp_world_size", 390, 390),

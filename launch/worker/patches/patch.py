@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,6 +67,38 @@ class PatchError(RuntimeError):
         super().__init__(f"patch {patch}: {message}")
 
 
+@dataclass(frozen=True)
+class PlanFacts:
+    """What is known of a run when it is planned: `PatchInfo.wanted` reads it."""
+
+    on_cpu: bool = False
+    world_size: int = 1
+    zero_stage: int = 0
+    local_model: bool = False  # the model is a folder
+    adapter: bool = False  # training goes on with an adapter that exists
+    packs: bool = False  # several samples share a sequence, by the trainer's flag or always
+    balanced: bool = False  # recipe.balanced
+    token_weighting: bool = False  # recipe.loss_averaging=tokens
+    early_stop: str | None = None  # recipe.early_stop
+    held_out: str | None = None  # the share of the data that is kept for validation
+    subset: str | None = None  # the share of the data, for a trainer without a flag for it
+    template_file: str | None = None  # of recipe.chat_template, for a trainer without a flag for it
+    flags: Mapping[str, object] = field(default_factory=dict)  # the trainer's
+
+    def is_true(self, flag: str) -> bool:
+        return self.flags.get(flag) is True
+
+
+def always_wanted(_: PlanFacts) -> bool:
+    """A patch that every run of its trainers needs."""
+    return True
+
+
+def on_request(_: PlanFacts) -> bool:
+    """A patch that a verb adds: to preview, to resume, to write the samples' lengths."""
+    return False
+
+
 def always(_: PatchContext) -> str | None:
     """The condition of a patch that every machine needs."""
     return None
@@ -78,12 +110,12 @@ class PatchInfo:
 
     id: str
     reason: str
-    trainers: tuple[str, ...]
     condition: str
     sources: tuple[UpstreamSource, ...]
     apply: Callable[[PatchContext], None]
     not_needed: Callable[[PatchContext], str | None] = always  # returns why it is not needed, or None if it is
     takes_value: bool = False
+    wanted: Callable[[PlanFacts], bool | str | None] = on_request  # True, or the VALUE of a patch that takes one
 
     @property
     def upstream(self) -> tuple[str, ...]:

@@ -283,7 +283,6 @@ def _pair_sides(source: Any, row: Any, collator: Any) -> list[samples.TokenizedS
 PATCH = PatchInfo(
     id="preview",
     reason="hands the samples over as the trainer's own transforms tokenise them, and ends before a model is loaded",
-    trainers=("finetune", "dpo_tune_cache", "dpo", "reward_modeling", "olmo_core_finetune"),
     condition="of `preview` and `check` alone; the value is the file of the request",
     sources=(
         UpstreamSource(_DATA, "def get_dataset_v1(dc: DatasetConfig, tc: TokenizerConfig):", 1947, 1947),
@@ -311,7 +310,6 @@ PATCH = PatchInfo(
 TRL_PATCH = PatchInfo(
     id="trl_preview",
     reason="hands the samples over as TRL's own preparation tokenises them, and ends before the weights are loaded",
-    trainers=("trl_sft", "trl_dpo"),
     condition=PATCH.condition,
     sources=(
         UpstreamSource(_SFT, "model = create_model_from_path(model, **model_init_kwargs)", 696, 696, "1.16.0"),

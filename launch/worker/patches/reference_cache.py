@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
 
 
 def add_commit(path: Path, commit: str | None) -> Path:
@@ -73,7 +73,7 @@ def _patch_cache(context: PatchContext) -> None:
 CACHE = PatchInfo(
     id="dpo_reference_cache",
     reason="the cache's name lacks the commit of a hub model, only its owner can read its file, and it is not timed",
-    trainers=("dpo_tune_cache", "dpo"),
+    wanted=always_wanted,
     condition="always",
     sources=(
         UpstreamSource("open_instruct/dpo_utils.py", "if cache_path.exists():", 436, 436),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
 
 
 def _allow_registering_again(_: PatchContext) -> None:
@@ -23,7 +23,7 @@ def _allow_registering_again(_: PatchContext) -> None:
 PATCH = PatchInfo(
     id="registered_models",
     reason="transformers has Olmo2ForSequenceClassification itself and refuses open-instruct's; this lets it in",
-    trainers=("reward_modeling",),
+    wanted=always_wanted,
     condition="always",
     sources=(
         UpstreamSource(

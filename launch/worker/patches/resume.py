@@ -127,7 +127,6 @@ def _load_after_reference(context: PatchContext) -> None:
 RESUME = PatchInfo(
     id=_ID,
     reason="upstream resumes at a wrong batch if an epoch ends in a shorter step, and skips data in later epochs",
-    trainers=("finetune", "dpo_tune_cache"),
     condition="the run is resumed; the value is the checkpoint's folder",
     sources=(
         UpstreamSource(_FINETUNE, "last_checkpoint_path = get_last_checkpoint_path(args)", 744, 744),

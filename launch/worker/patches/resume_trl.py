@@ -32,7 +32,6 @@ def _stop_at_the_end(context: PatchContext) -> None:
 RESUME = PatchInfo(
     id="trl_exact_resume",
     reason="a run that resumes from the checkpoint of its last step would train one more step",
-    trainers=("trl_sft", "trl_dpo"),
     condition="the run is resumed",
     sources=(
         UpstreamSource(_TRAINER, "self._run_epoch(", 1660, 1660, "5.23.0"),

@@ -82,7 +82,7 @@ def _weight_tokens(context: PatchContext) -> None:
 PATCH = PatchInfo(
     id=_ID,
     reason="finetune.py averages the means of micro batches of different sizes; this weights every token equally",
-    trainers=("finetune",),
+    wanted=lambda facts: facts.token_weighting,
     condition="recipe.loss_averaging is tokens",
     sources=(
         UpstreamSource(

@@ -10,7 +10,7 @@ from .. import accelerator
 from ..channel import EventWriter
 from ..evidence import trainer_objects
 from . import machine
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
 
 _TRAINER = "transformers/trainer.py"
 _OWN_NAMES = {
@@ -164,7 +164,7 @@ def _add_callback(context: PatchContext) -> None:
 STEPS = PatchInfo(
     id="trainer_steps",
     reason="adds a default callback to the Trainer that reports each logged step with all its metrics",
-    trainers=("trl_sft", "trl_dpo"),
+    wanted=always_wanted,
     condition="always",
     sources=(
         UpstreamSource(_TRAINER, "DEFAULT_CALLBACKS = [DefaultFlowCallback]", 186, 186, "5.23.0"),

@@ -49,7 +49,7 @@ def _allow_flattening(context: PatchContext) -> None:
 PATCH = PatchInfo(
     id=_ID,
     reason="TRL rejects flattening together with max_length, although it has truncated the samples; this allows it",
-    trainers=("trl_sft",),
+    wanted=lambda facts: facts.is_true("padding_free") and not facts.is_true("packing"),
     condition="recipe.packing is flatten",
     sources=(
         UpstreamSource(_FILE, _CHECK, 999, 999, "1.16.0"),

@@ -89,7 +89,7 @@ CONTINUE = PatchInfo(
         "TRL's scripts refuse or ignore an adapter as their model; this loads it on its base, and DPO's reference is "
         "then a frozen copy of the adapter, not the bare base"
     ),
-    trainers=("trl_sft", "trl_dpo"),
+    wanted=lambda facts: facts.adapter,
     condition="model.path is an adapter and recipe.lora.start is continue",
     sources=(
         *_SCRIPTS,
@@ -103,7 +103,7 @@ CONTINUE = PatchInfo(
 TEMPLATE = PatchInfo(
     id="trl_chat_template",
     reason="trl.scripts.dpo takes the tokenizer's own chat template; this sets the recipe's, saved with the model",
-    trainers=("trl_dpo",),
+    wanted=lambda facts: facts.template_file,
     condition="recipe.chat_template is set; the value is the template's file",
     sources=(
         *_SCRIPTS[1:],

@@ -71,7 +71,7 @@ _CALLS = "script_args.dataset_name, name=script_args.dataset_config, streaming=s
 SUBSET = PatchInfo(
     id=_ID,
     reason="TRL's scripts always train on a whole split; this takes the rows that open-instruct would take",
-    trainers=("trl_sft", "trl_dpo"),
+    wanted=lambda facts: facts.subset,
     condition="always; the value is a fraction with a point, or a count of rows",
     sources=(
         UpstreamSource("trl/scripts/sft.py", _LOADS, 69, 69, "1.16.0"),

@@ -52,7 +52,7 @@ _PASSES = 'eval_dataset=dataset[script_args.dataset_test_split] if training_args
 PATCH = PatchInfo(
     id=_ID,
     reason="holds out data.validation of data that launch does not stage (of the hub, the demo's)",
-    trainers=("trl_sft", "trl_dpo"),
+    wanted=lambda facts: facts.held_out,
     condition="data.validation is a share and the data is not staged; the value is the share",
     sources=(
         UpstreamSource("trl/scripts/sft.py", _LOADS, 69, 69, "1.16.0"),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import FrameType, ModuleType
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
 
 PACKAGES = ("vllm", "docker", "openenv", "backoff", "aiohttp")
 _IMPORTER = "open_instruct"  # only its modules get placeholders; for all others the packages stay missing
@@ -100,7 +100,7 @@ def _install_placeholders(context: PatchContext) -> None:
 PATCH = PatchInfo(
     id="unused_imports",
     reason="dpo.py's data loader imports vllm, docker, openenv, backoff and aiohttp for GRPO; DPO uses none of them",
-    trainers=("dpo",),
+    wanted=always_wanted,
     condition="one of vllm, docker, openenv, backoff and aiohttp is not installed",
     sources=(
         UpstreamSource("open_instruct/dpo.py", "from open_instruct import data_loader as data_loader_lib", 25, 25),

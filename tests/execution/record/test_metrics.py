@@ -76,5 +76,5 @@ def test_a_log_line_only_moves_the_phase_forwards() -> None:
 
 
 def test_trl_loads_before_it_tokenizes() -> None:
-    phase = PhaseTracker("trl_sft")
+    phase = PhaseTracker("trl")
     assert [phase.update_from_log(name, 1.0) for name in ("load", "tokenize", "load")] == [True, True, False]

@@ -67,7 +67,7 @@ def run(
     *,
     before: Sequence[str] = (),
     ranks: Sequence[int] = (0,),
-    trainer: str = "finetune",
+    reader: str = "finetune",
     env: Mapping[str, str] | None = None,
     redactor: Redactor | None = None,
 ) -> Finished:
@@ -77,7 +77,7 @@ def run(
     run_folder.create()
     argv = (sys.executable, *before, str(script(folder, body)))
     shown = io.StringIO()
-    execution = Execution(argv=argv, trainer=trainer, env=env or {}, ranks=tuple(ranks), cwd=folder)
+    execution = Execution(argv=argv, reader=reader, env=env or {}, ranks=tuple(ranks), cwd=folder)
     outcome = supervise(execution, run_folder, PlainDisplay(shown), redactor)
     run_folder.finish(outcome)
     return Finished(outcome, run_folder, shown.getvalue())
@@ -98,7 +98,7 @@ run = RunFolder(folder / "run", redactor)
 run.create()
 ranks = tuple(range(int(sys.argv[2])))
 outcome = supervise(
-    Execution(argv=tuple(sys.argv[3:]), trainer="finetune", ranks=ranks, env={"FAKE": sys.argv[1]}, cwd=folder),
+    Execution(argv=tuple(sys.argv[3:]), reader="finetune", ranks=ranks, env={"FAKE": sys.argv[1]}, cwd=folder),
     run, display_for(sys.stdout), redactor,
 )
 run.finish(outcome)

@@ -61,7 +61,7 @@ def test_steps_of_the_worker_and_garbage_between_them(tmp_path: Path) -> None:
     event("warning", message="slow disk")
     event("warning", message="slow disk")
     """
-    finished = run(tmp_path, body, trainer="trl_sft")
+    finished = run(tmp_path, body, reader="trl")
     metrics = finished.metrics()
     assert [values["step"] for values in metrics] == [1, 2, 3]
     assert (metrics[0]["tokens_per_second"], metrics[0]["grad_norm"]) == (20.0, 2)
@@ -90,7 +90,7 @@ def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run", Redactor({}))
     folder.create()
     display = PlainDisplay(sys.stdout)
-    outcome = supervise(Execution(argv=("/no/such/python",), trainer="finetune"), folder, display, Redactor({}))
+    outcome = supervise(Execution(argv=("/no/such/python",), reader="finetune"), folder, display, Redactor({}))
     assert outcome.exit_code == 1
     assert outcome.cause == "/no/such/python: No such file or directory"
 
@@ -102,7 +102,7 @@ def test_what_is_set_and_unset_for_the_trainer(tmp_path: Path, monkeypatch: pyte
     folder = RunFolder(tmp_path / "run", Redactor({}))
     folder.create()
     execution = Execution(
-        argv=(sys.executable, str(path)), trainer="finetune", env={"NEW": "x"}, unset=("BEAKER_*", "GONE"), cwd=tmp_path
+        argv=(sys.executable, str(path)), reader="finetune", env={"NEW": "x"}, unset=("BEAKER_*", "GONE"), cwd=tmp_path
     )
     supervise(execution, folder, PlainDisplay(sys.stdout), Redactor({}))
     assert (folder.logs / "rank-0.log").read_text(encoding="utf-8") == "['KEPT', 'NEW']\n"
@@ -124,7 +124,7 @@ def test_it_runs_in_a_thread_without_signals(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run", Redactor({}))
     folder.create()
     codes: list[int] = []
-    execution = Execution(argv=(sys.executable, str(path)), trainer="finetune")
+    execution = Execution(argv=(sys.executable, str(path)), reader="finetune")
     display = PlainDisplay(sys.stdout)
     thread = threading.Thread(
         target=lambda: codes.append(supervise(execution, folder, display, Redactor({}), ()).exit_code)
@@ -139,7 +139,7 @@ def test_a_closed_terminal_does_not_end_the_run(tmp_path: Path) -> None:
     os.close(reading)
     folder = RunFolder(tmp_path / "run", Redactor({}))
     folder.create()
-    execution = Execution(argv=(sys.executable, str(script(tmp_path, TRAINING))), trainer="finetune")
+    execution = Execution(argv=(sys.executable, str(script(tmp_path, TRAINING))), reader="finetune")
     display = PlainDisplay(os.fdopen(writing, "w", buffering=1, closefd=False))
     outcome = supervise(execution, folder, display, Redactor({}))
     os.close(writing)

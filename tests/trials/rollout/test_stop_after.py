@@ -36,7 +36,7 @@ def run_for(
     shown = io.StringIO()
     execution = Execution(
         argv=(sys.executable, str(script(folder, body))),
-        trainer="trl_sft",
+        reader="trl",
         env={"FAKE": str(folder)},
         cwd=folder,
         stop_after=steps,

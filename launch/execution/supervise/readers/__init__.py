@@ -1,4 +1,4 @@
-"""Parses trainers' log lines into events, with one reader per trainer.
+"""Parses trainers' log lines into events, with the reader that a trainer's file names.
 
 Pure: a line and the time go in, events come out. The grammar is upstream's at the pin; each reader's docstring cites
 the source lines. The steps of `dpo_tune_cache` and of TRL come from the worker, not from lines.
@@ -12,19 +12,17 @@ from launch.execution.supervise.readers.open_instruct import DPOTuneCacheReader,
 from launch.execution.supervise.readers.reward_modeling import RewardModelingReader
 from launch.execution.supervise.readers.trl import TRLReader
 
-__all__ = ["LogReader", "reader_for"]
+__all__ = ["READERS", "LogReader", "reader_for"]
 
-_READERS: dict[str, type[LogReader]] = {
+READERS: dict[str, type[LogReader]] = {
     "finetune": FinetuneReader,
     "dpo_tune_cache": DPOTuneCacheReader,
-    "dpo": OlmoCoreReader,
-    "olmo_core_finetune": OlmoCoreReader,
+    "olmo_core": OlmoCoreReader,
     "reward_modeling": RewardModelingReader,
-    "trl_sft": TRLReader,
-    "trl_dpo": TRLReader,
+    "trl": TRLReader,
 }
 
 
-def reader_for(trainer: str, rank: int) -> LogReader:
-    """Return a new reader for the lines of one rank; an unknown trainer gets one that only knows the common lines."""
-    return _READERS.get(trainer, LogReader)(rank)
+def reader_for(name: str, rank: int) -> LogReader:
+    """Return a new reader for the lines of one rank; an unknown name gets one that only knows the common lines."""
+    return READERS.get(name, LogReader)(rank)

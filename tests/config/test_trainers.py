@@ -1,0 +1,126 @@
+"""What a trainer's file has to hold: a trainer that is half added is told everything that it lacks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launch import resources
+from launch.config.schema import Family, Kind, Launcher, LoraConfig, RecipeConfig, TrainerConfig
+from launch.execution.supervise.readers import READERS
+from launch.planning.effective import flags_of_key
+from launch.upstream.pin.lock import locked_schema
+from launch.upstream.trainers import ENTRIES
+from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
+
+FOLDER = resources.CONFIGS / "trainer"
+SHIPPED = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+DATA = {Family.open_instruct: {"mixer"}, Family.trl: {"dataset"}}
+REQUIRED = {"model", "per_device", "accumulation", "output"}
+RECIPE = {field.name for field in dataclasses.fields(RecipeConfig)} - {"lora", "global_batch_size"}
+RECIPE -= {"per_device_batch_size", "precision"}  # trainer.launch and accelerate have them
+PREFERENCES = {"beta", "loss"}
+
+
+def lacking(name: str, content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield everything that the trainer `name` lacks, one sentence each."""
+    fields = {field.name for field in dataclasses.fields(TrainerConfig)}
+    yield from (f"there is no key {key}" for key in sorted(content.keys() - fields))
+    if content.get("name") != name:
+        yield f"its name is the file's: {name}"
+    for key, values in (("kind", Kind), ("family", Family), ("launcher", Launcher)):
+        if content.get(key) not in [value.value for value in values]:
+            yield f"{key} is one of {', '.join(value.value for value in values)}"
+    if ENTRIES.get(name) != content.get("entry"):
+        yield f"launch/upstream/trainers.py maps {name} to its entry, and `relock` reads its flags into the lock"
+        return
+    if content.get("reader") not in READERS:
+        yield f"reader is one of {', '.join(READERS)}"
+    yield from _lacking_patches(content)
+    yield from _lacking_flags(content, set(locked_schema(name).fields))
+
+
+def _lacking_patches(content: Mapping[str, Any]) -> Iterator[str]:
+    patches, recipe = content.get("patches", []), content.get("recipe", {})
+    yield from (f"there is no patch {patch}" for patch in patches if patch not in PATCHES)
+    if sum(patch in EVIDENCE_PATCHES for patch in patches) != 1:
+        yield f"patches has one that proves the settings: {' or '.join(EVIDENCE_PATCHES)}"
+    if not {"preview", "trl_preview"} & set(patches):
+        yield "patches has preview or trl_preview, without which `launch preview` cannot show its samples"
+    if content.get("resumable") and not {"exact_resume", "trl_exact_resume"} & set(patches):
+        yield "resumable needs exact_resume or trl_exact_resume"
+    for key, value, patch in (
+        ("balanced", "true", "balanced_batches"),
+        ("loss_averaging", "tokens", "token_weighting"),
+    ):
+        offered = value in (recipe.get(key) or {}) and content.get("family") == Family.open_instruct
+        if offered and patch not in patches:
+            yield f"recipe.{key}={value} needs the patch {patch}"
+
+
+def _lacking_flags(content: Mapping[str, Any], flags: set[str]) -> Iterator[str]:
+    launch, recipe = content.get("launch", {}), content.get("recipe", {})
+    needed = REQUIRED | DATA[Family(content["family"])]
+    yield from (f"launch.{key} names its flag" for key in sorted(needed - launch.keys()))
+    yield from (f"launch.{key}: it has no flag {flag}" for key, flag in launch.items() if flag not in flags)
+    keys = RECIPE if content["kind"] == Kind.dpo else RECIPE - PREFERENCES
+    yield from (f"recipe.{key} maps to its flag, or lists no value" for key in sorted(keys - recipe.keys()))
+    if "lora.rank" not in recipe:
+        yield "recipe.lora.rank maps to its flags, or is {} with the reason under why"
+    known = {*RECIPE, *(f"lora.{field.name}" for field in dataclasses.fields(LoraConfig))}
+    yield from (f"there is no key recipe.{key}" for key in sorted(recipe.keys() - known))
+    for key, mapping in recipe.items():
+        yield from (f"recipe.{key}: it has no flag {flag}" for flag in flags_of_key(mapping) if flag not in flags)
+        if mapping == {} and key not in content.get("why", {}):
+            yield f"why.{key} gives the reason why it has no such value"
+
+
+def read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return content
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_trainer_lacks_nothing(name: str) -> None:
+    assert list(lacking(name, read(FOLDER / f"{name}.yaml"))) == []
+
+
+def test_a_half_added_trainer_is_told_everything() -> None:
+    whole = read(FOLDER / "finetune.yaml")
+    assert list(lacking("kto", {**whole, "name": "kto"})) == [
+        "launch/upstream/trainers.py maps kto to its entry, and `relock` reads its flags into the lock"
+    ]
+    recipe = {**whole["recipe"], "seed": "sed", "beeta": "b", "balanced": {"true": {}}, "liger": {}}
+    del recipe["epochs"], recipe["lora.rank"]
+    half = {**whole, "kind": "sft", "reader": "mine", "patches": ["evidenc"], "recipe": recipe, "colour": 1}
+    half["launch"] = {"model": "model_name", "mixer": "dataset_mixer_list"}
+    assert list(lacking("finetune", half)) == [
+        "there is no key colour",
+        f"reader is one of {', '.join(READERS)}",
+        "there is no patch evidenc",
+        "patches has one that proves the settings: evidence or olmo_core_evidence",
+        "patches has preview or trl_preview, without which `launch preview` cannot show its samples",
+        "resumable needs exact_resume or trl_exact_resume",
+        "recipe.balanced=true needs the patch balanced_batches",
+        "recipe.loss_averaging=tokens needs the patch token_weighting",
+        "launch.accumulation names its flag",
+        "launch.output names its flag",
+        "launch.per_device names its flag",
+        "launch.model: it has no flag model_name",
+        "recipe.epochs maps to its flag, or lists no value",
+        "recipe.lora.rank maps to its flags, or is {} with the reason under why",
+        "there is no key recipe.beeta",
+        "recipe.seed: it has no flag sed",
+        "why.liger gives the reason why it has no such value",
+        "recipe.beeta: it has no flag b",
+    ]
+
+
+def test_every_patch_is_of_a_trainer() -> None:
+    used = {patch for name in SHIPPED for patch in read(FOLDER / f"{name}.yaml")["patches"]}
+    assert used == set(PATCHES)
