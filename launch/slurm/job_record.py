@@ -15,6 +15,8 @@ _FIELD = re.compile(r"(\w+)=(\S*)")
 _PERMANENT = re.compile(
     r"Partition(Config|NodeLimit|TimeLimit|Inactive)|AccountNotAllowed|QOSNotAllowed|Invalid(Account|QOS)|BadConstraints"
     r"|DependencyNeverSatisfied|(Assoc|QOS)(Max|Min)\w*(PerJob|PerNode|WallDurationPerJob)\w*|JobHeldAdmin"
+    # with accounts, in place of AccountNotAllowed and QOSNotAllowed (src/slurmctld/partition_mgr.c)
+    r"|(Job's_(account|QOS)|User's_group)_not_permitted_to_use_this_partition.*"
 )
 _TIMEOUT = 10.0  # seconds
 _LOOKS, _PAUSE = 4, 0.7  # at a job that the scheduler has not considered yet; seconds between two

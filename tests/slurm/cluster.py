@@ -59,6 +59,11 @@ class Cluster:
     def environ(self) -> dict[str, str]:
         return {**environment(), "SLURM_CONF": str(self.folder / "etc" / "slurm.conf")}
 
+    @property
+    def keeps_accounts(self) -> bool:
+        """Whether slurmdbd and a database were installed, so that limits of accounts and QOS are enforced."""
+        return (self.folder / "etc" / "slurmdbd.conf").exists()
+
     def run(self, *argv: str) -> str:
         done = subprocess.run(argv, env=self.environ, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"

@@ -4,7 +4,8 @@ set -uo pipefail
 dir=${1:?give a folder}
 export SLURM_CONF=$dir/etc/slurm.conf
 
-ours() { { tr '\0' ' ' <"/proc/$1/cmdline"; } 2>/dev/null | grep -qF -- "$dir/"; }
+# by its command line, or by its variables: slurmdbd's command line names no folder
+ours() { { tr '\0' ' ' <"/proc/$1/cmdline" && tr '\0' ' ' <"/proc/$1/environ"; } 2>/dev/null | grep -qF -- "$dir/"; }
 
 if [ -s "$dir/state/slurmctld.pid" ] && ours "$(cat "$dir/state/slurmctld.pid")"; then
     timeout 10 scancel --full --user="$(id -un)" 2>/dev/null
@@ -14,7 +15,8 @@ if [ -s "$dir/state/slurmctld.pid" ] && ours "$(cat "$dir/state/slurmctld.pid")"
     done
 fi
 daemons=()
-for file in "$dir"/spool/*/slurmd.pid "$dir/state/slurmctld.pid" "$dir/munge/munged.pid"; do
+for file in "$dir"/spool/*/slurmd.pid "$dir/state/slurmctld.pid" "$dir"/db/*.pid \
+    "$dir/munge/munged.pid"; do
     [ -s "$file" ] && ours "$(cat "$file")" && daemons+=("$(cat "$file")")
 done
 for signal in TERM KILL; do

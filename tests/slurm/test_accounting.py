@@ -1,0 +1,72 @@
+"""A cluster that keeps accounts and enforces their limits: a job that they forbid is refused, or reported as one that
+waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import Cluster
+from tests.slurm.stand_ins import STAGE
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def with_accounts(slurm: Cluster) -> Iterator[None]:
+    if not slurm.keeps_accounts:
+        pytest.skip("no accounts: slurmdbd or mariadbd is not installed (.ci/slurm installs them)")
+    yield
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["cluster.account=physics"], "you have no account 'physics' on this cluster; you have team [unknown_account]"),
+        (["cluster.account=taem"], "did you mean 'team'? you have team [unknown_account]"),
+        (["cluster.qos=big"], "your account has no QOS 'big'; it has normal, small [unknown_qos]"),
+        (["cluster.partition=closed"], "partition closed admits the accounts physics, not team"),
+    ],
+)
+def test_what_no_account_of_this_user_has_is_refused(
+    slurm: Cluster, home: Path, overrides: list[str], expected: str
+) -> None:
+    before = slurm.run("squeue", "-h", "-t", "all", "-o", "%A")
+    refused = slurm.launch("submit", *STAGE, *overrides, cwd=home)
+    assert refused.returncode == 2 and expected in refused.stderr, refused.stderr
+    assert slurm.run("squeue", "-h", "-t", "all", "-o", "%A") == before
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "reason"),
+    [
+        (
+            "wide",
+            ["cluster.qos=small", "nodes=2", "recipe.per_device_batch_size=1"],
+            "QOSMaxNodePerJobLimit",
+        ),
+        ("long", ["cluster.qos=small", "cluster.time='2:00:00'"], "QOSMaxWallDurationPerJobLimit"),
+        (
+            "closed",
+            ["cluster.partition=closed", "allow=[account_not_admitted]"],
+            "Job's_account_not_permitted_to_use_this_partition_(closed_allows_physics_not_team)",
+        ),
+    ],
+)
+def test_a_limit_that_only_slurm_knows_is_reported(
+    slurm: Cluster, home: Path, name: str, overrides: list[str], reason: str
+) -> None:
+    done = slurm.launch("submit", *STAGE, f"name={name}", "cluster.cpus_per_rank=1", *overrides, cwd=home)
+    assert done.returncode == 0, done.stderr
+    assert f"it can never start: Slurm's reason is {reason}." in done.stdout, done.stdout
+    stopped = slurm.launch("stop", f"demo/{name}", cwd=home)
+    assert stopped.returncode == 0, stopped.stderr
+
+
+def test_a_job_within_its_limits_runs_under_the_account(slurm: Cluster, home: Path) -> None:
+    job, *_ = slurm.submit(*STAGE, "name=within", "cluster.account=team", "cluster.qos=small", cwd=home)
+    fields = slurm.run("scontrol", "show", "job", job).split()
+    assert "Account=team" in fields and "QOS=small" in fields, fields
+    assert slurm.run("sacct", "-X", "-n", "-P", "-j", job, "-o", "account") == "team"
