@@ -26,6 +26,7 @@ from launch.execution.machine import this_machine
 from launch.execution.record.history import JsonLinesReader
 from launch.execution.record.lock import Holder, find_holder, lock_path, run_lock, this_process
 from launch.execution.record.runs import RunStatus, find_runs, is_running, read_run_status, run_name
+from launch.execution.report.write import save_page
 from launch.execution.resume import is_finished
 from launch.files import load_json
 from launch.planning.plan import build_plan
@@ -73,6 +74,18 @@ class Run:
         except FileNotFoundError:
             return None
         return content
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the run's page, into its folder or to `path`, and return where it is.
+
+        Raises UserError: report_not_written.
+        """
+        from launch.execution.report.page import FILE, render_runs
+        from launch.execution.report.run import read_run
+
+        page = self.folder / FILE if path is None else Path(path)
+        save_page(page, render_runs([read_run(self.folder)]))
+        return page
 
     def wait(self, seconds: float | None = None) -> RunStatus:
         """Wait until the run has ended, at most `seconds`, and return its status."""

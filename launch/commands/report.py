@@ -6,13 +6,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from launch.api.running import Run
 from launch.commands.run_parsers import build_report_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.comparison_page import comparison_tables
 from launch.execution.record.runs import resolve_run
-from launch.execution.report.page import FILE, render_runs, render_trial, write_page
+from launch.execution.report.page import FILE, render_runs, render_trial
 from launch.execution.report.run import is_run_folder, read_run
 from launch.execution.report.trials import read_trial, trial_kind
+from launch.execution.report.write import announce_reading, save_page
 from launch.slurm.run_status import find_job_folders
 from launch.terminal import printable
 
@@ -21,14 +23,13 @@ def report(argv: list[str]) -> int:
     """Write the page of one run or of several. Raises UserError: unknown_run, ambiguous_run, no_record, unknown_option,
     usage, report_not_written."""
     options = build_report_parser().parse(argv)
-    folders = [_find_folder(name, options.runs) for name in options.names]
-    path: Path = options.output or (Path(FILE) if len(folders) > 1 else folders[0] / FILE)
-    page = _render(list(dict.fromkeys(folders)), options.runs)
-    try:
-        write_page(path, page)
-    except OSError as error:
-        message = f"{path} cannot be written: {error.strerror or error}"
-        raise UserError(Problem("report_not_written", message, "--output" if options.output else None)) from None
+    folders = list(dict.fromkeys(_find_folder(name, options.runs) for name in options.names))
+    path: Path = options.output or (Path(FILE) if len(options.names) > 1 else folders[0] / FILE)
+    if len(folders) == 1 and not trial_kind(folders[0]):
+        announce_reading(folders, _notify)
+        Run(folders[0]).report(path)
+    else:
+        save_page(path, _render(folders, options.runs))
     print(printable(str(path)))
     return EXIT_DONE
 
@@ -43,10 +44,15 @@ def _render(folders: Sequence[Path], runs: Path) -> str:
         raise UserError(Problem("usage", message, "command line", "give one of them, or several runs"))
     for folder in trials:
         kind = trial_kind(folder)
-        print(f"launch: {printable(str(folder))} is left out: a {kind} has a page of its own", file=sys.stderr)
+        _notify(f"{printable(str(folder))} is left out: a {kind} has a page of its own")
     of_runs = [folder for folder in folders if folder not in trials]
+    announce_reading([*of_runs, *of_runs], _notify)  # once for the curves, once to be compared
     tables, notes = comparison_tables(of_runs, runs) if len(of_runs) > 1 else ([], [])
     return render_runs([read_run(folder) for folder in of_runs], tables, notes)
+
+
+def _notify(sentence: str) -> None:
+    print(f"launch: {sentence}", file=sys.stderr, flush=True)
 
 
 def _find_folder(name: str, runs: Path) -> Path:

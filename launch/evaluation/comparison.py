@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from launch.evaluation.run_facts import Progress, RunFacts
 from launch.files import load_json
 from launch.trials.bench.record import FILE as BENCH_FILE
 from launch.trials.bench.verdict import relative_difference
-from launch.trials.measurement import finite
 
 SCHEMA_VERSION = 1
 SECTIONS = ("settings", "data", "versions", "patches")
@@ -94,8 +92,8 @@ class Comparison:
             "folder": str(run.folder),
             "state": run.status.state,
             "kind": run.kind,
-            "steps": run.progress.steps[-1] if run.progress.steps else 0,
-            "tokens": run.progress.tokens[-1] if run.progress.tokens else None,
+            "steps": run.progress.last_step,
+            "tokens": run.progress.tokens,
             "speed": run.progress.speed,
             "speed_unit": "tokens/s" if run.progress.tokens else "steps/s",
             "memory_gib": run.progress.memory_gib,
@@ -141,29 +139,38 @@ def _why_no_losses(runs: Sequence[RunFacts]) -> str | None:
     kinds = {run.kind for run in runs}
     if len(kinds) > 1:
         return f"the losses of {' and '.join(sorted(str(kind) for kind in kinds))} are different quantities"
-    without = [run.name for run in runs if not any(loss is not None for loss in run.progress.losses)]
+    without = [run.name for run in runs if not run.progress.losses]
     return f"{without[0]} has logged no loss" if without else None
 
 
 def _equal_points(progress: Sequence[Progress], unit: str) -> tuple[LossPoint, ...]:
     """Return the losses at parts of the training that all runs have in common."""
-    axes = [run.tokens if unit == "tokens" and run.tokens else run.steps for run in progress]
-    common = min(float(axis[-1]) for axis in axes)
+    in_tokens = unit == "tokens"
+    common = min((run.tokens or 0.0) if in_tokens else float(run.last_step) for run in progress)
     window = _WINDOW * common
     points = []
     for part in _POINTS:
         amount = part * common
-        losses = tuple(_mean_loss(axis, run.losses, amount, window) for axis, run in zip(axes, progress, strict=True))
-        points.append(LossPoint(amount, losses))
+        losses = (
+            _mean_loss(run.at_tokens if in_tokens else run.at_steps, run.losses, amount, window) for run in progress
+        )
+        points.append(LossPoint(amount, tuple(losses)))
     return tuple(points)
 
 
-def _mean_loss(axis: Sequence[float], losses: Sequence[float | None], amount: float, window: float) -> float | None:
+def _mean_loss(axis: Sequence[float], losses: Sequence[float], amount: float, window: float) -> float | None:
     """Return the mean loss of the steps within `window` of `amount`, else the loss of the step nearest to it; None
     where a loss is not finite."""
-    logged = [(abs(at - amount), loss) for at, loss in zip(axis, losses, strict=True) if loss is not None]
-    near = [loss for distance, loss in logged if distance <= window] or [min(logged)[1]]
-    return statistics.fmean(near) if len(finite(near)) == len(near) else None
+    total, count = 0.0, 0
+    nearest, least = losses[0], math.inf
+    for at, loss in zip(axis, losses, strict=True):
+        distance = abs(at - amount)
+        if distance <= window:
+            total, count = total + loss, count + 1
+        elif distance < least:
+            nearest, least = loss, distance
+    mean = total / count if count else nearest
+    return mean if math.isfinite(mean) else None
 
 
 def _judge(first: float | None, other: float | None, noise: float | None, names: tuple[str, str]) -> str:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from launch.evaluation.record import read_summary
 from launch.execution.record.runs import RunStatus, read_run_status, run_name
-from launch.files import load_json, read_file, read_json_lines, read_json_object
-from launch.trials.measurement import finite, number
+from launch.execution.report.reading import iterate_objects
+from launch.files import load_json, read_file, read_json_object
+from launch.trials.measurement import number
 
 _CHECKPOINT = re.compile(r"(?P<run>.+)/(?:step_|checkpoint-)(?P<step>\d+)")
+_LARGEST_STEP = 1 << 53  # that a float holds
 _WARMUP = 2  # first steps without a speed that counts
 # keys of config.yaml that describe the run folder and not the training
 _NOT_TRAINED = ("name", "runs", "cache", "restart", "detach", "cache_only", "report", "stage.description")
@@ -23,13 +25,15 @@ _NOT_TRAINED = ("name", "runs", "cache", "restart", "detach", "cache_only", "rep
 
 @dataclass(frozen=True)
 class Progress:
-    """The logged steps of a run."""
+    """The logged steps of a run; those that logged a loss are kept as arrays, since there may be millions."""
 
-    steps: tuple[int, ...]
-    losses: tuple[float | None, ...]
-    tokens: tuple[float, ...] | None  # trained until each step, without padding; None if they are not counted
-    speed: float | None  # tokens per second, or steps per second where tokens are not counted
-    memory_gib: float | None  # highest peak of rank 0
+    last_step: int = 0
+    tokens: float | None = None  # trained, without padding; None if they are not counted
+    losses: Sequence[float] = ()  # in the order of their steps; NaN is possible
+    at_steps: Sequence[float] = ()  # the step of each loss
+    at_tokens: Sequence[float] = ()  # the tokens trained until each loss, as far as they are counted
+    speed: float | None = None  # tokens per second, or steps per second where tokens are not counted
+    memory_gib: float | None = None  # highest peak of rank 0
 
 
 @dataclass(frozen=True)
@@ -136,20 +140,38 @@ def _patches(path: Path) -> dict[str, Any]:
 
 
 def _read_progress(metrics: Path, checkpoint: str | None) -> Progress:
-    until = int(checkpoint.removeprefix("step_")) if checkpoint else math.inf
-    steps = [step for step in read_json_lines(metrics) if isinstance(step.get("step"), int) and step["step"] <= until]
-    counts = [number(step, "tokens") for step in steps]
-    tokens = None if None in counts or not counts else tuple(accumulate(count or 0.0 for count in counts))
-    timed = [(number(step, "seconds") or 0.0, count) for step, count in zip(steps, counts, strict=True)][_WARMUP:]
-    seconds = sum(duration for duration, _ in timed)
-    done = sum(count or 0.0 for _, count in timed) if tokens else float(len(timed))
-    peaks = finite(peak for step in steps if (peak := number(step, "memory_gib")) is not None)
+    until = int(checkpoint.removeprefix("step_")) if checkpoint else _LARGEST_STEP
+    losses, at_steps, at_tokens = array("d"), array("d"), array("d")
+    last_step, steps, timed_steps = 0, 0, 0
+    tokens, timed_tokens, seconds, is_counted = 0.0, 0.0, 0.0, True
+    peak: float | None = None
+    for entry in iterate_objects(metrics):
+        step = entry.get("step") if entry else None
+        if entry is None or not isinstance(step, int) or step > until:
+            continue
+        last_step, steps = step, steps + 1
+        count = number(entry, "tokens")
+        is_counted = is_counted and count is not None
+        tokens += count or 0.0
+        if steps > _WARMUP:
+            timed_steps, timed_tokens = timed_steps + 1, timed_tokens + (count or 0.0)
+            seconds += number(entry, "seconds") or 0.0
+        if (loss := number(entry, "loss")) is not None:
+            losses.append(loss)
+            at_steps.append(step)
+            at_tokens.append(tokens)
+        if (memory := number(entry, "memory_gib")) is not None and math.isfinite(memory):
+            peak = memory if peak is None else max(peak, memory)
+    is_counted = is_counted and steps > 0
+    done = timed_tokens if is_counted else timed_steps
     return Progress(
-        steps=tuple(step["step"] for step in steps),
-        losses=tuple(number(step, "loss") for step in steps),
-        tokens=tokens,
+        last_step=last_step,
+        tokens=tokens if is_counted else None,
+        losses=losses,
+        at_steps=at_steps,
+        at_tokens=at_tokens,
         speed=done / seconds if seconds > 0 else None,
-        memory_gib=max(peaks, default=None),
+        memory_gib=peak,
     )
 
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from launch.errors import Problem, UserError
+from launch.execution.display.progress import format_duration
+
 _LARGE = 100_000_000  # bytes of metrics.jsonl, which take some seconds to read
+_BYTES_PER_SECOND = 25_000_000  # read by one core, as docs/how-to/report.md measured it
+
+
+def announce_reading(folders: Iterable[Path], notify: Callable[[str], None]) -> None:
+    """Report how much there is to read of these runs, and about how long that takes, where it takes a while."""
+    files = [folder / "metrics.jsonl" for folder in folders]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    if size > _LARGE:
+        notify(f"reading {size / 1e9:.1f} GB of metrics, about {format_duration(size / _BYTES_PER_SECOND)}")
 
 
 def write_run_report(folder: Path, notify: Callable[[str], None]) -> None:
@@ -15,10 +27,7 @@ def write_run_report(folder: Path, notify: Callable[[str], None]) -> None:
         from launch.execution.report.page import render_runs
         from launch.execution.report.run import read_run
 
-        metrics = folder / "metrics.jsonl"
-        size = metrics.stat().st_size if metrics.is_file() else 0
-        if size > _LARGE:
-            notify(f"writing the report of {size / 1e9:.1f} GB of metrics")
+        announce_reading([folder], notify)
         return render_runs([read_run(folder)])
 
     write_report(folder, render, notify)
@@ -48,3 +57,14 @@ def write_report(folder: Path, render: Callable[[], str], notify: Callable[[str]
         notify(f"warning: {folder / FILE} could not be written: {type(error).__name__}: {error}")
     else:
         notify(f"report: {folder / FILE}")
+
+
+def save_page(path: Path, page: str) -> None:
+    """Write a page that was asked for. Raises UserError: report_not_written."""
+    from launch.execution.report.page import write_page
+
+    try:
+        write_page(path, page)
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror or error}"
+        raise UserError(Problem("report_not_written", message)) from None

@@ -288,11 +288,23 @@ def test_a_page_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_a_long_wait_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_wait_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from launch.commands.compare import compare
+    from launch.commands.report import report
+
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("launch.execution.report.write._LARGE", 100)
     folder, printed = write_run(tmp_path / "demo" / "x", STEPS), list[str]()
     write_run_report(folder, printed.append)
-    assert printed == ["writing the report of 0.0 GB of metrics", f"report: {folder / 'report.html'}"]
+    assert printed == ["reading 0.0 GB of metrics, about 0:00", f"report: {folder / 'report.html'}"]
+    for verb in (report, compare):
+        assert (
+            verb([str(folder), str(write_run(tmp_path / "demo" / f"{verb.__name__}-y", STEPS)), f"runs={tmp_path}"])
+            == 0
+        )
+        assert capsys.readouterr().err == "launch: reading 0.0 GB of metrics, about 0:00\n"
 
 
 def test_a_fault_of_the_page_and_an_interrupt_are_warnings(tmp_path: Path) -> None:
