@@ -6,6 +6,7 @@ preference_tulu_tokenize_and_truncate_v1) and what TRL calls the conversational 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,7 +32,13 @@ _ROLE_NAMES = {
 _CHATS = ("messages", "conversations", "conversation", "dialogue", "dialog")
 _PROMPTS = ("prompt", "question", "query", "input")
 _COMPLETIONS = ("completion", "response", "answer", "output")
+_CONTENTS = ("content", "value")
+_ROLE_KEYS = ("role", "from")
+_NOT_TRAINED = {"weight": 0, "train": False}  # OpenAI's and axolotl's marks of a turn that is not to be learned
 _KEPT = ("tools",)  # a column that chat templates read beside the messages
+_KNOWN = frozenset(
+    (*_CHATS, *_PROMPTS, *_COMPLETIONS, *_KEPT, "system", "instruction", "context", "chosen", "rejected")
+)
 _CONVERTED = {Kind.sft: "messages", Kind.dpo: "chosen and rejected", Kind.rm: "chosen and rejected"}
 _EXPECTED = {
     Kind.sft: "messages, conversations, instruction and output, or prompt and completion",
@@ -102,9 +109,19 @@ def columns_of(row: Mapping[str, object], form: DataFormat) -> tuple[str, ...]:
         DataFormat.sharegpt: (*_CHATS, "system"),
         DataFormat.alpaca: ("system", "instruction", "input", "context", *_COMPLETIONS),
         DataFormat.prompt_completion: ("system", *_PROMPTS, *_COMPLETIONS),
-        DataFormat.preference: ("system", *_CHATS, *_PROMPTS, "chosen", "rejected"),
+        DataFormat.preference: ("system", "instruction", "context", *_CHATS, *_PROMPTS, "chosen", "rejected"),
     }[form]
     return tuple(name for name in row if name in known)
+
+
+def normalise_names(row: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the row with the usual names of columns in lower case, as `Prompt` and ` Completion`, in its order."""
+    if _KNOWN.issuperset(row):
+        return row
+    lower = {name: name.strip().lower() for name in row}
+    return {
+        lower[name] if lower[name] in _KNOWN and lower[name] not in row else name: value for name, value in row.items()
+    }
 
 
 def check_messages(messages: list[Message]) -> None:
@@ -118,16 +135,27 @@ def check_messages(messages: list[Message]) -> None:
 
 
 def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
-    names = ", ".join(repr(name) for name in row) or "none"
+    names = ", ".join(repr(name) if value is not None else f"{name!r} (null)" for name, value in row.items()) or "none"
     if kind == Kind.sft and {"chosen", "rejected"} <= set(row):
         return RowError("preference pairs can't train an sft stage", "use a dpo or rm stage", "data_columns")
     if kind != Kind.sft and set(row).intersection((*_CHATS, *_COMPLETIONS)):
         message = f"a {kind} stage needs pairs, and the columns are {names}"
         return RowError(message, f"expected are {_EXPECTED[kind]}", "data_columns")
+    rows = _list_of_rows(row)
+    if rows:
+        cure = f"if {rows!r} is the list of rows, write it alone: jq -c '.{rows}[]'"
+        return RowError(f"the columns {names} fit no known format", cure, "data_columns")
     cure = (
         f"expected are {_EXPECTED[kind]}; name yours with data.columns, as in data.columns.{_example(kind)}=MY_COLUMN"
     )
     return RowError(f"the columns {names} fit no known format", cure, "data_columns")
+
+
+def _list_of_rows(row: Mapping[str, object]) -> str | None:
+    """Return the only column with a list of objects that are no turns: the file is one object around its rows."""
+    lists = [(name, value[0]) for name, value in row.items() if isinstance(value, list) and value]
+    rows = [name for name, first in lists if isinstance(first, dict) and not {*_ROLE_KEYS, *_CONTENTS} & set(first)]
+    return rows[0] if len(rows) == 1 else None
 
 
 def _example(kind: Kind) -> str:
@@ -135,21 +163,22 @@ def _example(kind: Kind) -> str:
 
 
 def _from_chat(row: Mapping[str, object]) -> list[Message]:
-    return _messages(_first(row, _CHATS), "role", "content", _name_of(row, _CHATS))
+    return _messages(_first(row, _CHATS), _name_of(row, _CHATS))
 
 
 def _from_sharegpt(row: Mapping[str, object]) -> list[Message]:
-    messages = _messages(_first(row, _CHATS), "from", "value", _name_of(row, _CHATS))
-    return [*_system(row), *messages]
+    return [*_system(row), *_from_chat(row)]
 
 
 def _from_alpaca(row: Mapping[str, object]) -> list[Message]:
-    instruction = _text(row.get("instruction"), "instruction")
-    extra = row.get("input") or row.get("context")
-    if extra:
-        instruction = f"{instruction}\n\n{_text(extra, 'input')}"
     answer = _text(_first(row, _COMPLETIONS), _name_of(row, _COMPLETIONS))
-    return [*_system(row), {"role": "user", "content": instruction}, {"role": "assistant", "content": answer}]
+    return [*_system(row), _instruction(row), {"role": "assistant", "content": answer}]
+
+
+def _instruction(row: Mapping[str, object]) -> Message:
+    """Return the prompt of an Alpaca row."""
+    instruction, extra = _text(row.get("instruction"), "instruction"), row.get("input") or row.get("context")
+    return {"role": "user", "content": f"{instruction}\n\n{_text(extra, 'input')}" if extra else instruction}
 
 
 def _from_prompt_completion(row: Mapping[str, object]) -> list[Message]:
@@ -171,7 +200,9 @@ def _convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
     from chosen alone (dataset_transformation.py:1536-1539)."""
     start: list[Message] = _system(row)
     name = _name_of(row, (*_CHATS, *_PROMPTS))
-    if name:
+    if row.get("instruction") is not None:
+        start.append(_instruction(row))
+    elif name:
         start += _turns(row[name], "user", name)
     sides = {}
     for side in ("chosen", "rejected"):
@@ -186,6 +217,8 @@ def _convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
     if sides["chosen"][:-1] != sides["rejected"][:-1]:
         message = "chosen and rejected answer different conversations; only their last turn may differ"
         raise RowError(message, None, "data_pair")
+    if sides["chosen"] == sides["rejected"]:
+        raise RowError("chosen and rejected are equal, so there is nothing to prefer", "leave the row out", "data_pair")
     return dict(sides)
 
 
@@ -200,33 +233,69 @@ def _turns(value: object, role: str, column: str) -> list[Message]:
         value = [value]
     if not isinstance(value, list):
         return [{"role": role, "content": _text(value, column)}]
-    keys = ("from", "value") if value and isinstance(value[0], dict) and "from" in value[0] else ("role", "content")
-    return _messages(value, *keys, column)
+    return _messages(value, column)
 
 
-def _messages(value: object, role_key: str, content_key: str, column: str) -> list[Message]:
+def _messages(value: object, column: str) -> list[Message]:
+    if isinstance(value, str):
+        value = _parse_list(value)  # a cell of a table
     if not isinstance(value, list):
         raise RowError(f"{column} is {_describe(value)}; a list of messages is expected")
     if not value:
         raise RowError(f"{column} is an empty list", None, "data_no_answer")
-    messages = []
-    for number, turn in enumerate(value, 1):
-        if not isinstance(turn, dict):
-            raise RowError(f"turn {number} of {column} is {_describe(turn)}; an object with {role_key} is expected")
-        if turn.get(role_key) is None:
-            keys = ", ".join(map(repr, turn)) or "nothing"
-            raise RowError(f"turn {number} of {column} has no {role_key!r}; it has {keys}", None, "data_roles")
-        role = _ROLE_NAMES.get(str(turn[role_key]).lower())
-        if role is None:
-            message = f"turn {number} of {column} has the unknown role {turn[role_key]!r}"
-            raise RowError(message, f"known are {', '.join(_ROLE_NAMES)}", "data_roles")
-        rest = {key: kept for key, kept in turn.items() if key not in (role_key, content_key) and kept is not None}
-        if turn.get(content_key) is None and rest.get("tool_calls"):
-            content = ""  # a call of a tool has no text of its own
-        else:
-            content = _text(turn.get(content_key), f"turn {number} of {column}")
-        messages.append({"role": role, "content": content, **rest})
-    return messages
+    return [_message(turn, f"turn {number} of {column}") for number, turn in enumerate(value, 1)]
+
+
+def _parse_list(text: str) -> object:
+    """Return the list that a text is the JSON of; the text itself if it is none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, list) else text
+
+
+def _message(turn: object, place: str) -> Message:
+    """Return a turn as a message with `role` and `content`. Raises RowError: data_row, data_roles."""
+    if not isinstance(turn, dict):
+        raise RowError(f"{place} is {_describe(turn)}; an object with role is expected")
+    named = next((turn[key] for key in _ROLE_KEYS if turn.get(key) is not None), None)
+    if named is None:
+        keys = ", ".join(map(repr, turn)) or "nothing"
+        raise RowError(f"{place} has no 'role'; it has {keys}", None, "data_roles")
+    role = _ROLE_NAMES.get(str(named).lower())
+    if role is None:
+        raise RowError(f"{place} has the unknown role {named!r}", f"known are {', '.join(_ROLE_NAMES)}", "data_roles")
+    rest = {key: kept for key, kept in turn.items() if key not in (*_ROLE_KEYS, *_CONTENTS) and kept is not None}
+    if role == "assistant":
+        _refuse_marks(rest, place)
+    content = next((turn[key] for key in _CONTENTS if turn.get(key) is not None), None)
+    if isinstance(content, list):
+        content = _join_parts(content, place)
+    # a call of a tool has no text of its own, a system prompt may be empty
+    is_empty_allowed = (content is None and rest.get("tool_calls")) or (content == "" and role in ("system", "tool"))
+    return {"role": role, "content": "" if is_empty_allowed else _text(content, place), **rest}
+
+
+def _refuse_marks(rest: Mapping[str, object], place: str) -> None:
+    """Refuse what would be trained on otherwise than the row means."""
+    for key, value in _NOT_TRAINED.items():
+        if key in rest and rest[key] == value:
+            cure = "end the conversation before it, or remove the mark to learn that answer too"
+            raise RowError(f"{place} has {key} {rest[key]!r}, but the trainers learn every answer", cure)
+    if "function_call" in rest:
+        raise RowError(f"{place} has a function_call, which chat templates leave out", "write it as tool_calls")
+
+
+def _join_parts(content: list[object], place: str) -> object:
+    """Return the texts of OpenAI's parts (`{type: text, text: ...}`), a line each; a list of other things as it is."""
+    if not content or not all(isinstance(part, dict) and "type" in part for part in content):
+        return content
+    parts = [part for part in content if isinstance(part, dict)]
+    other = next((part["type"] for part in parts if part["type"] != "text"), None)
+    if other is not None:
+        raise RowError(f"{place} has a part of type {other!r}", "only text can be trained on")
+    return "\n".join(_text(part.get("text"), place) for part in parts)
 
 
 def _text(value: object, name: str) -> str:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import DataFormat, Kind
-from launch.data.formats import RowError, columns_of, convert, describe_conversion, recognise
+from launch.data.formats import RowError, columns_of, convert, describe_conversion, normalise_names, recognise
 from launch.data.rows import Row, read_rows
 from launch.data.sources import file_format
 from launch.errors import Problem, UserError
 
-CONVERTER = 1  # raise it when the same files would be converted to other rows
+CONVERTER = 2  # raise it when the same files would be converted to other rows
 TRAIN_FILE = "train.jsonl"
 VALIDATION_FILE = "validation.jsonl"
 MAX_PROBLEMS = 3  # reported at once
@@ -115,7 +115,7 @@ class Conversion:
             try:
                 named = self._rename(row)
                 if form == DataFormat.auto:
-                    form = recognise(named, self.data.kind)
+                    form = self._recognise(named, row.place)
                 columns = convert(named, form, self.data.kind)
                 description = describe_conversion(form, columns_of(named, form), self.data.kind)
             except RowError as error:
@@ -128,11 +128,18 @@ class Conversion:
         if is_empty:
             raise UserError(Problem("data_empty", "the file has no rows", str(file)))
 
+    def _recognise(self, row: Mapping[str, object], place: str) -> DataFormat:
+        """Recognise the file by its first row. Raises UserError: data_columns, for all of its rows."""
+        try:
+            return recognise(row, self.data.kind)
+        except RowError as error:
+            raise UserError(error.problem(place)) from error
+
     def _rename(self, row: Row) -> Mapping[str, object]:
         if not isinstance(row.value, dict):
             return convert(row.value, DataFormat.chat, self.data.kind)  # raises
         if not self.data.columns:
-            return row.value
+            return normalise_names(row.value)
         theirs = {name: known for known, name in self.data.columns.items()}
         missing = [name for name in theirs if name not in row.value]
         if len(missing) == len(theirs):

@@ -7,17 +7,32 @@ import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
-from launch.data.sources import file_format
+from launch.data.sources import file_format, unpack_cure
 from launch.errors import Problem, UserError
 from launch.files import open_file
 
 MAX_ROW_BYTES = 32 << 20  # a longer row is no text that somebody wrote, but a file without line ends
 _CHUNK = 1 << 16
 _UTF8_BOM = b"\xef\xbb\xbf"
-_OTHER_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+_OTHER_MARKS = {  # longer ones first
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+_FILE_MARKS = {  # first bytes -> the suffix that such a file should have
+    b"\x1f\x8b": ".gz",
+    b"BZh": ".bz2",
+    b"\xfd7zXZ": ".xz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"PK\x03\x04": ".zip",
+    b"PAR1": ".parquet",
+}
+_DELIMITERS = ";\t|"  # that a .csv file without a comma in its first line may have
 _OPENERS = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma"}  # modules, imported when needed
 
 
@@ -75,9 +90,7 @@ def _decode_lines(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str]]:
     while line := _read_line(stream, path):
         number += 1
         if number == 1:
-            other = next((name for mark, name in _OTHER_MARKS.items() if line.startswith(mark)), None)
-            if other:
-                raise _encoding_error(path, number, f"the file is {other}", other)
+            _check_first_bytes(line, path)
             line = line.removeprefix(_UTF8_BOM)
         if len(line) > MAX_ROW_BYTES:
             message = f"the line is longer than {MAX_ROW_BYTES >> 20} MiB"
@@ -90,11 +103,26 @@ def _decode_lines(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str]]:
             yield number, line.decode("utf-8")
         except UnicodeDecodeError as error:
             message = f"byte 0x{line[error.start]:02x} is not UTF-8"
-            raise _encoding_error(path, number, message, "ENCODING") from error
+            raise _encoding_error(path, number, message, "WINDOWS-1252", " from its encoding, for example") from error
 
 
-def _encoding_error(path: Path, line: int, message: str, encoding: str) -> UserError:
-    cure = f"convert it: iconv -f {encoding} -t UTF-8 {path.name} > utf8-{path.name}"
+def _check_first_bytes(line: bytes, path: Path) -> None:
+    """Raise UserError (data_encoding, data_unreadable) if the file begins as no UTF-8 text does."""
+    other = next((name for mark, name in _OTHER_MARKS.items() if line.startswith(mark)), None)
+    if other is None and b"\0" in line[:2]:  # ASCII characters of two bytes
+        other = "UTF-16LE" if line[1:2] == b"\0" else "UTF-16BE"
+    if other:
+        raise _encoding_error(path, 1, f"the file is {other}", other)
+    suffix = next((suffix for mark, suffix in _FILE_MARKS.items() if line.startswith(mark)), None)
+    if suffix:
+        message = f"the content is that of a {suffix} file, which the name does not end with"
+        cure = f"rename it to {path.name}{suffix}" if suffix in _OPENERS else None
+        cure = cure or ("rename it so" if suffix == ".parquet" else unpack_cure(suffix))
+        raise UserError(Problem("data_unreadable", message, f"{path}:1", cure))
+
+
+def _encoding_error(path: Path, line: int, message: str, encoding: str, note: str = "") -> UserError:
+    cure = f"convert it{note}: iconv -f {encoding} -t UTF-8 {path.name} > utf8-{path.name}"
     return UserError(Problem("data_encoding", message, f"{path}:{line}", cure))
 
 
@@ -102,7 +130,10 @@ def _read_json_lines(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[R
     for number, text in lines:
         if text.isspace():
             continue
-        yield Row(f"{path}:{number}", _parse(text, f"{path}:{number}", "one JSON object is expected on each line"))
+        cure = "one JSON object is expected on each line"
+        if text.lstrip().startswith(("{\n", "{\r", "[")):
+            cure += ", so write it with: jq -c " + ("'.[]'" if text.lstrip().startswith("[") else ".")
+        yield Row(f"{path}:{number}", _parse(text, f"{path}:{number}", cure))
 
 
 def _parse(text: str, place: str, cure: str) -> Any:
@@ -125,7 +156,7 @@ def _read_json(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Row]:
         if text.lstrip().startswith("["):
             yield from _read_json_array(number, text, lines, path)
             return
-        cure = "a .json file holds a list of rows, or one object on each line"
+        cure = "a .json file holds a list of rows, or one object on each line, as jq -c writes them"
         yield Row(f"{path}:{number}", _parse(text, f"{path}:{number}", cure))
 
 
@@ -186,13 +217,20 @@ def _read_json_array(number: int, text: str, lines: Iterator[tuple[int, str]], p
 
 
 def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> Iterator[Row]:
+    """Yield the rows below the line that names the columns; a column without a name (an index) is left out."""
     csv.field_size_limit(MAX_ROW_BYTES)
-    reader = csv.reader((text for _, text in lines), delimiter=delimiter, strict=True)
+    _, first_line = next(lines, (0, ""))
+    if delimiter == "," and "," not in first_line:
+        delimiter = max(_DELIMITERS, key=first_line.count) if set(_DELIMITERS) & set(first_line) else ","
+    has_spaces = f"{delimiter} " in first_line  # then they are no part of the values
+    texts = chain([first_line] if first_line else [], (text for _, text in lines))
+    reader = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=has_spaces)
     try:
-        names = next(reader, None)
-        if names is None:
+        names = [name.strip() for name in next(reader, [])]
+        if not names:
             return
-        if len(set(names)) != len(names) or not all(name.strip() for name in names):
+        named = [name for name in names if name]
+        if len(set(named)) != len(named) or not named:
             message = f"the first line must name the columns, each once; it has {', '.join(map(repr, names))}"
             raise UserError(Problem("data_not_parsed", message, f"{path}:1"))
         first = reader.line_num + 1
@@ -204,7 +242,7 @@ def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> I
                 message = f"the row has {len(values)} columns, the first line names {len(names)}"
                 cure = 'quote values that contain the delimiter, a quote or a line end: "..."'
                 raise UserError(Problem("data_not_parsed", message, place, cure))
-            yield Row(place, dict(zip(names, values, strict=True)))
+            yield Row(place, {name: value for name, value in zip(names, values, strict=True) if name})
     except csv.Error as error:
         raise UserError(Problem("data_not_parsed", f"not CSV: {error}", f"{path}:{reader.line_num}")) from error
 

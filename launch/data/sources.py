@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 from pathlib import Path
 
 from launch.errors import Problem, UserError
@@ -10,6 +11,7 @@ from launch.errors import Problem, UserError
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = (".gz", ".bz2", ".xz")
 READABLE = f"{', '.join(FORMATS)}, the text ones also as {', '.join(COMPRESSIONS)}"
+_UNPACKERS = {".zst": "zstd -d", ".zip": "unzip", ".lz4": "lz4 -d", ".7z": "7z x", ".tar": "tar xf", ".tgz": "tar xf"}
 _WILDCARDS = frozenset("*?[")
 
 
@@ -26,6 +28,11 @@ def file_format(path: Path) -> tuple[str, str]:
     return form, compression
 
 
+def unpack_cure(suffix: str) -> str | None:
+    """Return how to unpack an archive or a compressed file that is not read; None for another suffix."""
+    return f"unpack it: {_UNPACKERS[suffix]} FILE" if suffix in _UNPACKERS else None
+
+
 def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
     """Return the data files of `path`, sorted: itself, those of a folder (at any depth, hidden ones left out), or those
     that match a pattern.
@@ -39,20 +46,25 @@ def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
         files = [path]
     elif path.is_dir():
         files = [found for found in path.rglob("*") if _is_data_file(found, path)]
-        files = [found for found in files if found.name.startswith(split)] or files
+        of_split = re.compile(rf"{re.escape(split)}(?![a-z])", re.IGNORECASE)  # not `trainers.csv`
+        files = [found for found in files if of_split.match(found.name)] or files
     else:
         matches = (Path(name) for name in glob.glob(str(path), recursive=True))  # noqa: PTH207 - an absolute pattern
         files = [match for match in matches if match.is_file()]
     if not files:
-        raise UserError(Problem("data_no_files", f"{path} has no data files", where, f"launch reads {READABLE}"))
+        is_missing = not path.exists() and not is_pattern(str(path))
+        message = f"{path} does not exist" if is_missing else f"{path} has no data files"
+        raise UserError(Problem("data_no_files", message, where, f"launch reads {READABLE}"))
     for file in files:
         form, compression = file_format(file)
         if not form or (form == ".parquet" and compression):
             message = f"{file} is not a data file that launch can read"
-            raise UserError(Problem("data_file_type", message, where, f"launch reads {READABLE}"))
+            cure = unpack_cure(file.suffix.lower()) or f"launch reads {READABLE}"
+            raise UserError(Problem("data_file_type", message, where, cure))
     return tuple(sorted(files))
 
 
 def _is_data_file(path: Path, root: Path) -> bool:
     is_hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
-    return not is_hidden and path.is_file() and bool(file_format(path)[0])
+    is_data = bool(file_format(path)[0] or (path.suffix.lower() in _UNPACKERS and file_format(path.with_suffix(""))[0]))
+    return not is_hidden and path.is_file() and is_data

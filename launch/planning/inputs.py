@@ -197,6 +197,7 @@ def _refuse_other_base(adapter: Adapter, config: RootConfig, provenance: Provena
 
 def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, digest: Digest) -> tuple[MixtureEntry, ...]:
     data = config.data
+    held_out = _find_validation(config, origins, cwd, digest)
     if data.build and not data.mix:
         made = cache / "demo" / f"{data.build.removeprefix('demo_')}-{demo_key()}" / "train.jsonl"
         _refuse_wildcards([made], origins)
@@ -207,7 +208,6 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
             Problem("no_data", "the stage has no data", "data.mix", "set data=NAME, or data.mix=[{name: X}]")
         )
     provenance = origins.of("data.mix")
-    held_out = _find_validation(config, origins, cwd, digest)
     entries: list[MixtureEntry] = []
     for entry in data.mix:
         local = _local(entry.name, cwd)

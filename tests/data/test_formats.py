@@ -25,6 +25,12 @@ QUESTION, ANSWER = CHAT["messages"]
         {"prompt": "Hi", "completion": "Hello"},
         {"question": "Hi", "answer": "Hello"},
         {"prompt": [QUESTION], "completion": [ANSWER]},
+        {"Instruction": "Hi", " Output ": "Hello", "id": 7},
+        {"Question": "Hi", "ANSWER": "Hello"},
+        {"conversations": [{"from": "User", "value": "Hi"}, {"from": "Assistant", "value": "Hello"}]},
+        {"conversations": [{"role": "human", "value": "Hi"}, {"role": "gpt", "value": "Hello"}]},
+        {"messages": [{**QUESTION, "content": [{"type": "text", "text": "Hi"}]}, ANSWER]},
+        {"messages": '[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]'},
     ],
 )
 def test_chats_of_every_shape_are_the_same(tmp_path: Path, row: dict[str, Any]) -> None:
@@ -49,6 +55,14 @@ def test_the_input_of_an_instruction_follows_it(tmp_path: Path) -> None:
     assert converted(path) == [chat("Translate\n\nHaus", "house")]
 
 
+def test_the_parts_of_a_turn_are_lines_and_an_empty_system_prompt_stays(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    empty = {**SYSTEM, "content": ""}
+    row = {"messages": [empty, QUESTION, {"role": "assistant", "content": parts}]}
+    [found] = converted(write_lines(tmp_path / "a.jsonl", [row]))
+    assert found == {"messages": [empty, QUESTION, {"role": "assistant", "content": "Hel\nlo"}]}
+
+
 def test_tool_calls_are_kept(tmp_path: Path) -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": {"name": "f"}}]}
     row = {"messages": [QUESTION, call, {"role": "tool", "content": "42"}, ANSWER], "tools": [{"name": "f"}]}
@@ -63,6 +77,8 @@ def test_tool_calls_are_kept(tmp_path: Path) -> None:
         PAIR,
         {"prompt": "Hi", "chosen": "Hello", "rejected": "No"},
         {"prompt": [QUESTION], "chosen": [ANSWER], "rejected": [PAIR["rejected"][1]]},
+        {"instruction": "Hi", "input": "", "chosen": "Hello", "rejected": "No"},
+        {"Prompt": "Hi", "Chosen": "Hello", "Rejected": "No"},
         {"prompt": "Hi", **PAIR},  # the prompt once more, as UltraFeedback has it
         {
             "conversations": [{"from": "human", "value": "Hi"}],
@@ -126,6 +142,24 @@ def answered(content: object) -> dict[str, object]:
             "turn 2 of messages is a number where text belongs",
         ),
         (answered(" \n"), "data_row", "turn 2 of messages is empty"),
+        (answered([{"type": "image_url"}]), "data_row", "turn 2 of messages has a part of type 'image_url'"),
+        (answered([{"type": "text"}]), "data_row", "turn 2 of messages is null where text belongs"),
+        (
+            messages(QUESTION, {**ANSWER, "weight": 0}, QUESTION, ANSWER),
+            "data_row",
+            "turn 2 of messages has weight 0, but the trainers learn every answer",
+        ),
+        (
+            messages(QUESTION, {**ANSWER, "train": False}),
+            "data_row",
+            "turn 2 of messages has train False, but the trainers learn every answer",
+        ),
+        (
+            messages(QUESTION, {"role": "assistant", "function_call": {"name": "f"}}),
+            "data_row",
+            "turn 2 of messages has a function_call, which chat templates leave out",
+        ),
+        ({"messages": None}, "data_columns", "the columns 'messages' (null) fit no known format"),
         ({"prompt": "Hi", "completion": {"a": 1}}, "data_roles", "turn 1 of completion has no 'role'; it has 'a'"),
         ({"instruction": "Hi", "output": ""}, "data_row", "output is empty"),
     ],
@@ -158,6 +192,11 @@ def test_half_of_a_character_pair(tmp_path: Path) -> None:
             "data_pair",
             "chosen and rejected answer different conversations; only their last turn may differ",
         ),
+        (
+            {"prompt": "Hi", "chosen": "Hello", "rejected": "Hello"},
+            "data_pair",
+            "chosen and rejected are equal, so there is nothing to prefer",
+        ),
         ({"prompt": "Hi", "chosen": "Hello", "rejected": [["No"]]}, "data_row", "turn 1 of rejected is a list;"),
     ],
 )
@@ -166,6 +205,16 @@ def test_a_pair_that_cannot_be_used(tmp_path: Path, row: object, id: str, messag
     (problem,) = problems(path, kind=Kind.dpo)
     assert problem.id == id
     assert problem.message.startswith(message)
+
+
+def test_a_file_that_no_format_fits_is_refused_once(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [{"text": "once"}] * 5)
+    assert [problem.where for problem in problems(path)] == [f"{path}:1"]
+
+
+def test_rows_inside_one_object_are_named(tmp_path: Path) -> None:
+    (problem,) = problems(write_lines(tmp_path / "a.json", [{"version": 1, "data": [CHAT, CHAT]}]))
+    assert problem.id == "data_columns" and str(problem.cure).endswith("jq -c '.data[]'")
 
 
 def test_two_kinds_of_rows_in_one_file(tmp_path: Path) -> None:

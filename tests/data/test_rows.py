@@ -66,6 +66,50 @@ def test_csv_with_quoted_line_ends(tmp_path: Path, name: str, delimiter: str) ->
     assert [row.place for row in read_rows(path)] == [f"{path}:2", f"{path}:4"]
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "prompt;completion\nWhy?;a, b\n",  # as spreadsheets write it in much of Europe
+        "prompt\tcompletion\nWhy?\ta, b\n",
+        'prompt|completion\nWhy?|"a, b"\n',
+        'prompt, completion\n"Why?", "a, b"\n',
+        ',prompt,completion\n0,Why?,"a, b"\n',  # with the index of a data frame
+        'prompt,completion,,\nWhy?,"a, b",,\n',
+    ],
+)
+def test_csv_of_other_programs(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(content)
+    assert values(path) == [{"prompt": "Why?", "completion": "a, b"}]
+
+
+def test_a_space_before_a_value_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("prompt,completion\nWhy?, So\n")
+    assert values(path) == [{"prompt": "Why?", "completion": " So"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "suffix", "cure"),
+    [
+        (gzip.compress(b"{}"), ".gz", "rename it to a.jsonl.gz"),
+        (bz2.compress(b"{}"), ".bz2", "rename it to a.jsonl.bz2"),
+        (lzma.compress(b"{}"), ".xz", "rename it to a.jsonl.xz"),
+        (b"\x28\xb5\x2f\xfd\n", ".zst", "unpack it: zstd -d FILE"),
+        (b"PK\x03\x04\n", ".zip", "unpack it: unzip FILE"),
+        (b"PAR1\n", ".parquet", "rename it so"),
+    ],
+)
+def test_a_file_with_the_wrong_name_is_recognised(tmp_path: Path, content: bytes, suffix: str, cure: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        values(path)
+    [problem] = caught.value.problems
+    assert (problem.id, problem.where, problem.cure) == ("data_unreadable", f"{path}:1", cure)
+    assert f" {suffix} file" in problem.message
+
+
 def test_parquet(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -104,6 +148,9 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine(tmp_path: Path) -> Non
         ("a.jsonl", b'{"a":' + b"[" * 100_000 + b"\n", ("data_not_parsed", "a.jsonl:1", "not")),
         ("a.jsonl", b'{"a": "caf\xe9"}\n', ("data_encoding", "a.jsonl:1", "byte 0xe9 is not UTF-8")),
         ("a.jsonl", '{"a": 1}'.encode("utf-16"), ("data_encoding", "a.jsonl:1", "the file is UTF-16")),
+        ("a.jsonl", '{"a": 1}'.encode("utf-16-le"), ("data_encoding", "a.jsonl:1", "the file is UTF-16LE")),
+        ("a.jsonl", '{"a": 1}'.encode("utf-16-be"), ("data_encoding", "a.jsonl:1", "the file is UTF-16BE")),
+        ("a.jsonl", '{"a": 1}'.encode("utf-32"), ("data_encoding", "a.jsonl:1", "the file is UTF-32")),
         ("a.jsonl", b'{"a": 1}\n\x00\x01\x02\n', ("data_encoding", "a.jsonl:2", "the file is binary")),
         ("a.jsonl", b'{"a": ' + b"9" * 5000 + b"}\n", ("data_not_parsed", "a.jsonl:1", "not usable JSON: a number")),
         ("a.json", b'[{"a": ' + b"9" * 5000 + b"}]\n", ("data_not_parsed", "a.json:1", "not JSON: Exceeds the limit")),

@@ -178,6 +178,22 @@ def test_folders(tmp_path: Path, names: list[str]) -> None:
     assert find_files(tmp_path, "train", None) == tuple(sorted(tmp_path / name for name in expected))
 
 
+def test_only_whole_words_name_a_split(tmp_path: Path) -> None:
+    for name in ("chats.jsonl", "trainers.csv"):
+        write_lines(tmp_path / name, [CHAT])
+    assert len(find_files(tmp_path, "train", None)) == 2
+
+
+@pytest.mark.parametrize("name", ["more.jsonl.zst", "more.csv.zip"])
+def test_a_file_of_a_folder_that_can_not_be_unpacked_is_not_left_out(tmp_path: Path, name: str) -> None:
+    write_lines(tmp_path / "a.jsonl", [CHAT])
+    (tmp_path / name).write_bytes(b"packed")
+    with pytest.raises(UserError) as refused:
+        find_files(tmp_path, "train", "data.mix")
+    [problem] = refused.value.problems
+    assert problem.id == "data_file_type" and name in problem.message and "unpack it" in str(problem.cure)
+
+
 def test_patterns_and_what_is_no_data(tmp_path: Path) -> None:
     write_lines(tmp_path / "a" / "1.jsonl", [CHAT])
     write_lines(tmp_path / "b" / "2.jsonl", [CHAT])

@@ -65,6 +65,16 @@ def test_data_that_is_not_staged_is_split_as_it_is_loaded(tmp_path: Path, build:
         assert patches.index("trl_validation=0.02") < patches.index("trl_subset=0.5")
 
 
+@pytest.mark.parametrize("more", [(), ("data.build=null", "data.mix=[{name: allenai/some-data}]")])
+def test_a_file_that_does_not_exist_is_reported_before_what_it_could_be_used_for(
+    tmp_path: Path, mine: tuple[str, ...], more: tuple[str, ...]
+) -> None:
+    """The demo's data is made later, and hub data is not here: neither goes with a file for validation."""
+    problem = refusal(tmp_path, *DEMO, *more, "data.validation=./nothere.jsonl")
+    assert (problem.id, problem.message) == ("data_no_files", f"{tmp_path / 'nothere.jsonl'} does not exist")
+    assert refusal(tmp_path, *DEMO, *more, "data.validation=./held.jsonl").id == "validation_needs_local"
+
+
 def test_early_stop_loads_the_best_checkpoint(tmp_path: Path, mine: tuple[str, ...]) -> None:
     words = ("data.validation=./held.jsonl", "recipe.eval_steps=5", "recipe.checkpoint_steps=5", "recipe.early_stop=2")
     plan = plan_of(tmp_path, *mine, *words)
@@ -118,7 +128,7 @@ def test_trainers_without_an_evaluation_refuse_with_the_reason(
         (["data.validation=0.001"], "data_split", "of 100 rows leaves none to validate on"),
         (["data.validation=0.999"], "data_split", "of 100 rows leaves none to train on"),
         (["data.validation=0.9"], "data_small_epoch", "10 rows (90 are held out)"),
-        (["data.validation=./missing.jsonl"], "data_no_files", "missing.jsonl has no data files"),
+        (["data.validation=./missing.jsonl"], "data_no_files", "missing.jsonl does not exist"),
         (["data.validation=./notes.txt"], "data_file_type", "notes.txt"),
         (["data.validation=./empty.jsonl"], "data_empty", "no rows"),
         (["data.validation=./pairs.jsonl"], "data_columns", ""),
