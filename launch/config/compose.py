@@ -178,6 +178,7 @@ def _register() -> None:
     store = ConfigStore.instance()
     store.store(name="root", node=RootConfig)
     schema = store.repo["root.yaml"].node  # itself: loading would copy it
+    vars(store)["__deepcopy__"] = lambda memo: store  # Hydra copies it for each composition, and what it loads again
     OmegaConf.set_struct(schema.flags, False)  # a trainer's own flag needs no `+`
     OmegaConf.set_struct(schema.cluster.env, False)
     Plugins.instance().register(_UserFolder)

@@ -1,7 +1,7 @@
 """`plan` fed with mutated lines and files, in one process: exit 0 or 2, sentences, and nothing left behind.
 
-CI mutates for a few seconds, from the same seed each time. For thousands from another seed:
-`LAUNCH_HOSTILE_EXAMPLES=5000 LAUNCH_HOSTILE_SEED=7 ./scripts/test tests/commands/test_hostile_plan.py`.
+A block is a hundred examples of one kind, the same each time: one block runs always, the others are marked slow. For
+others: `LAUNCH_HOSTILE_SEED=7 ./scripts/test --all tests/commands/test_hostile_plan.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import io
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -20,8 +19,8 @@ import pytest
 from launch.__main__ import main
 from launch.config.ranges import RANGES
 
-BUDGET = 6.0  # seconds of this process for each kind of example
-EXAMPLES = int(os.environ.get("LAUNCH_HOSTILE_EXAMPLES", "0"))  # of each kind, in place of the budget
+EXAMPLES = 100  # of a block
+BLOCKS = [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, 10))]
 SEED = int(os.environ.get("LAUNCH_HOSTILE_SEED", "14"))
 LINES = (
     ("stage=sft", "gpus=8"),
@@ -152,28 +151,28 @@ def plan(home: Path, arguments: list[str]) -> int:
     return code
 
 
-def examples() -> Iterator[Random]:
-    """Yield a source of randomness per example, each of its own seed, until the number or the time is used up."""
-    began, number = time.process_time(), 0
-    while number < EXAMPLES if EXAMPLES else time.process_time() - began < BUDGET:
-        number += 1
+def examples(block: int) -> Iterator[Random]:
+    """Yield a source of randomness per example, each of its own seed."""
+    for number in range(block * EXAMPLES, (block + 1) * EXAMPLES):
         yield Random(SEED * 1_000_000 + number)
-    print(f"{number} examples")
 
 
-def test_no_line_ends_in_a_traceback(home: Path) -> None:
-    for random in examples():
+@pytest.mark.parametrize("block", BLOCKS)
+def test_no_line_ends_in_a_traceback(home: Path, block: int) -> None:
+    for random in examples(block):
         plan(home, mutate_line(random))
 
 
-def test_no_stage_file_ends_in_a_traceback(home: Path) -> None:
-    for random in examples():
+@pytest.mark.parametrize("block", BLOCKS)
+def test_no_stage_file_ends_in_a_traceback(home: Path, block: int) -> None:
+    for random in examples(block):
         (home.parent / "own" / "stage" / "mine.yaml").write_bytes(mutate_file(random, FILE))
         plan(home, ["stage=mine", "gpus=1"])
 
 
-def test_no_data_file_ends_in_a_traceback(home: Path) -> None:
-    for random in examples():
+@pytest.mark.parametrize("block", BLOCKS)
+def test_no_data_file_ends_in_a_traceback(home: Path, block: int) -> None:
+    for random in examples(block):
         (home / "chats.jsonl").write_bytes(mutate_file(random, ROWS))
         trainer = random.choice(["finetune", "trl_sft", "olmo_core_finetune"])
         plan(home, ["stage=sft", f"trainer={trainer}", "gpus=1", "data.mix=[{name: ./chats.jsonl}]"])
