@@ -5,7 +5,7 @@ The keys and values are those of launch/worker/expectations.py. What the recipe 
 
 from __future__ import annotations
 
-from launch.config.schema import Family, Launcher, Quantization, RootConfig, TrainerConfig
+from launch.config.schema import Family, Kind, Launcher, Packing, Quantization, RootConfig, TrainerConfig
 from launch.planning.effective import flags_of_key
 from launch.planning.parallel import Parallel
 
@@ -13,6 +13,9 @@ _LAYERS = "rms_norm,rope,swiglu"
 # open-instruct's SFT fuses the loss too (finetune.py:586). Its DPO needs the logits and sets
 # fused_linear_cross_entropy=False (dpo_tune_cache.py:328), and TRL has a fused head of its own (sft_trainer.py:1140).
 _FUSED = f"{_LAYERS},fused_linear_cross_entropy"
+# With these flags the sequences of a rank's forward passes are not its samples: several ranks share one, or a flat row
+# is padded with positions that begin nothing.
+_SPLIT_SAMPLES = ("sequence_parallel_size", "cp_degree", "context_parallel_degree", "pad_to_multiple_of")
 _RENAMED = {
     "max_grad_norm": "clip",
     "lora.rank": "lora",
@@ -42,6 +45,10 @@ def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]
         "gradient_checkpointing": str(recipe.gradient_checkpointing).lower(),
         "clip": repr(float(recipe.max_grad_norm)) if recipe.max_grad_norm else "none",
     }
+    if recipe.packing != Packing.bins and config.flags.keys().isdisjoint(_SPLIT_SAMPLES):
+        requested["global_batch"] = (
+            f"{recipe.global_batch_size} {'samples' if config.data.kind == Kind.sft else 'pairs'}"
+        )
     if recipe.liger:
         fuses = config.trainer.fuses_loss and config.trainer.family == Family.open_instruct
         requested["liger"] = _FUSED if fuses else _LAYERS
@@ -62,6 +69,8 @@ def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]
         requested.pop("base_dtype", None)
     for key in _overridden_keys(config.trainer, set(config.flags)):
         requested.pop(_RENAMED.get(key, key), None)
+    if "packing" not in requested:  # nor is it known what the rows hold
+        requested.pop("global_batch", None)
     return {"dtype": parallel.precision.value, **requested}
 
 

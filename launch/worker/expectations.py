@@ -36,6 +36,7 @@ class ExpectedState:
 EVIDENCE: Mapping[str, str] = {
     "liger": r"[a-z_]+(,[a-z_]+)*",  # the required kernels, as far as Liger has them for the model
     "packing": "none|flatten|bins",
+    "global_batch": r"\d+ (samples|pairs)",  # of one optimizer step over all ranks
     "balanced": "true|false",
     "loss_averaging": "tokens|micro_batch_means",
     "attention": "sdpa|eager|flash_2|flash_3|flash_4",

@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -134,13 +135,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def plan(home: Path, arguments: list[str]) -> int:
     """Plan a line and check what every line must fulfil."""
-    output, errors = io.StringIO(), io.StringIO()
+    output, errors, began = io.StringIO(), io.StringIO(), time.process_time()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         try:
             code = main(["plan", *arguments])
         except SystemExit as end:  # Hydra's argument parser
             code = end.code if isinstance(end.code, int) else 1
     assert code in (0, 2), (arguments, code)
+    assert time.process_time() - began < 2, arguments
     problems = errors.getvalue().splitlines()
     assert len(problems) <= 12 and all(len(line) < 6000 for line in problems), problems
     assert "Traceback" not in errors.getvalue() and "\x1b" not in output.getvalue() + errors.getvalue()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ class ForwardInputs:
     documents: int | None  # how often the position ids start at 0; None without position ids
 
     def __str__(self) -> str:
-        shape = f"{self.rows} {'row' if self.rows == 1 else 'rows'} of {self.tokens // max(1, self.rows)} tokens"
+        shape = f"{self.rows} {_plural('row', self.rows)} of {self.tokens // max(1, self.rows)} tokens"
         if self.documents is not None and self.documents > self.rows:
             return f"{shape} with {self.documents} documents"
         return f"{shape}, {self.padding / max(1, self.tokens):.0%} padding"
@@ -71,6 +71,32 @@ def collect(objects: TrainerObjects, first: ForwardInputs | None, requested: str
     return [finding if requested is None else finding.judge(requested, finding.value == requested)]
 
 
+def count_samples(
+    passes: Sequence[ForwardInputs], kind: str | None, ranks: int, requested: str, *, resumed: bool
+) -> EvidenceFinding:
+    """Return the finding "global_batch": the samples of one optimizer step, from its forward passes on this rank.
+
+    `requested`: "16 samples" or "16 pairs", both halves of which go through the model. A resumed run may begin with
+    the last step of an epoch, which takes what is left: fewer samples are then no verdict.
+    """
+    if kind not in (NONE, FLATTEN):
+        how = "rows that are packed to a token budget are no samples"
+        return EvidenceFinding("global_batch", None, how).judge(requested, None)
+    sequences = sum((inputs.documents or 0) if kind == FLATTEN else inputs.rows for inputs in passes)
+    return judge_samples(sequences, len(passes), ranks, requested, resumed=resumed)
+
+
+def judge_samples(sequences: int, passes: int, ranks: int, requested: str, *, resumed: bool = False) -> EvidenceFinding:
+    """Return the finding "global_batch" for the `sequences` of a rank's forward passes in one optimizer step."""
+    number, _, unit = requested.partition(" ")
+    if not passes:
+        return EvidenceFinding("global_batch", None, "no forward pass was seen").judge(requested, None)
+    samples = sequences * ranks // (2 if unit == "pairs" else 1)
+    how = f"{passes} {_plural('forward pass', passes)} of a rank in an optimizer step, {ranks} {_plural('rank', ranks)}"
+    finding = EvidenceFinding("global_batch", f"{samples} {unit}", how)
+    return finding if resumed and samples < int(number) else finding.judge(requested, samples == int(number))
+
+
 def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[EvidenceFinding]:
     """Return the finding "global_batch" where an epoch has fewer samples than one optimizer step is to have.
 
@@ -93,6 +119,10 @@ def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[Eviden
 def _find_collator(dataloader: Any) -> Any:
     collator = getattr(dataloader, "collate_fn", None)
     return getattr(collator, "data_collator", collator)  # transformers wraps the collator to drop columns
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def _collator_name(collator: Any) -> str:

@@ -21,6 +21,9 @@ class EvidenceCollector:
     ) -> None:
         self._expectations, self._allowed, self._program, self._events = expectations, allowed, program, events
         self._first_inputs: batches.ForwardInputs | None = None
+        self._passes: list[batches.ForwardInputs] = []  # that train, of the current optimizer step
+        self._counts_samples = "global_batch" in expectations.evidence
+        self._packing: str | None = None  # in effect
         self._checkpoint: str | None = None
         self._clip_norm: float | None = None
         self._objects: TrainerObjects | None = None
@@ -28,17 +31,26 @@ class EvidenceCollector:
         self._update: adapter.FirstUpdate | None = None
 
     def model_prepared(self, model: Any) -> None:
-        """Record the inputs of the model's first forward pass."""
+        """Record the inputs of the model's first forward pass, and of those that train in the first step."""
+        import torch
+
+        is_first = True
 
         def record_inputs(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-            handle.remove()
+            nonlocal is_first
             positional = {"input_ids": arguments[0]} if arguments else {}
             inputs = {**positional, **named}
-            self._first_inputs = batches.describe_inputs(inputs)
-            if "lora" in self._expectations.evidence:
-                self._events.emit("first_rows", rows=batches.first_rows(inputs))
+            described = batches.describe_inputs(inputs)
+            if is_first:
+                is_first, self._first_inputs = False, described
+                if "lora" in self._expectations.evidence:
+                    self._events.emit("first_rows", rows=batches.first_rows(inputs))
+            if not self._counts_samples:
+                handle.remove()
+            elif described is not None and torch.is_grad_enabled():  # else it computes the reference
+                self._passes.append(described)
 
-        handle = trainer_objects.unwrap(model).register_forward_pre_hook(record_inputs, with_kwargs=True)
+        handle = trainer_objects.find_forward(model).register_forward_pre_hook(record_inputs, with_kwargs=True)
 
     def weights_loaded(self, model: Any, source: object, info: Any) -> None:
         """Check what transformers reports of a model that it has just loaded from `source`."""
@@ -69,16 +81,19 @@ class EvidenceCollector:
 
         A warm-up begins with steps whose learning rate is 0: they change nothing.
         """
+        if self._objects is not None and self._objects.engine is not None:  # which steps within backward()
+            self._count_samples()
         if self._update is None or self._objects is None:
-            return self._is_done
+            return self._is_done and not self._counts_samples
         if not any(float(group["lr"]) > 0 for group in self._objects.optimizer.param_groups):
             return False
         update, self._update = self._update, None
         self._report([update.compare(self._expectations.evidence.get("first_update"))])
-        return True
+        return not self._counts_samples
 
     def step_begins(self) -> None:
-        """Check the clipping of a trainer without DeepSpeed, before its first optimizer step."""
+        """Check the samples and the clipping of a trainer without DeepSpeed, before its first optimizer step."""
+        self._count_samples()
         if self._is_done or self._objects is None:
             return
         self._is_done = True
@@ -88,7 +103,7 @@ class EvidenceCollector:
         """Collect every finding but the clipping."""
         requested = self._expectations.evidence
         packing = batches.collect(objects, self._first_inputs, requested.get("packing"))
-        kind = packing[0].value if packing else None
+        kind = self._packing = packing[0].value if packing else None
         return [
             *precision.zero(objects, self._expectations.state.zero_stage),
             *liger.collect(objects, requested.get("liger")),
@@ -104,6 +119,17 @@ class EvidenceCollector:
             *template.collect(objects, self._program, requested.get("chat_template")),
             *resume.collect(objects, requested.get("resumed_step")),
         ]
+
+    def _count_samples(self) -> None:
+        """Check the samples of the step; in a resumed run until one is no rest of an epoch."""
+        if self._objects is None or not self._counts_samples:
+            return
+        passes, self._passes = self._passes, []
+        requested = self._expectations.evidence["global_batch"]
+        ranks = self._objects.accelerator.num_processes
+        finding = batches.count_samples(passes, self._packing, ranks, requested, resumed=bool(self._objects.step))
+        self._counts_samples = finding.verdict is None  # the rest of an epoch: the next step is whole
+        self._report([finding])
 
     def _report(self, findings: Sequence[EvidenceFinding]) -> None:
         report_findings(findings, self._allowed, self._events)

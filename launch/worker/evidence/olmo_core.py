@@ -6,14 +6,14 @@ They shard with FSDP, so a parameter is a shard with its mesh; nothing is gather
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..expectations import Expectations
 from ..trainer import TrainerProgram
 from . import template
-from .batches import BINS, NONE
+from .batches import BINS, NONE, judge_samples
 from .finding import EvidenceFinding
 from .precision import short_dtype
 from .trainer_objects import TrainerObjects, frames
@@ -68,6 +68,16 @@ def collect(
         ),
     ]
     return [*found, _test_isolation(module, first)] if packing.value == BINS else found
+
+
+def count_samples(passes: Sequence[DocumentInputs], requested: str | None) -> list[EvidenceFinding]:
+    """Return the finding "global_batch", if requested: the rows of an optimizer step's forward passes, of all ranks."""
+    import torch.distributed as dist
+
+    if requested is None:
+        return []
+    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return [judge_samples(sum(inputs.shape[0] for inputs in passes), len(passes), ranks, requested)]
 
 
 def _check_ranks(module: Any, expectations: Expectations) -> list[EvidenceFinding]:

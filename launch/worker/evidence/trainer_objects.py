@@ -40,6 +40,12 @@ def unwrap(model: Any) -> Any:
             return get_base() if callable(get_base) else model
 
 
+def find_forward(model: Any) -> Any:
+    """Return the module whose forward pass a trainer calls: of a reward model its backbone (model_utils.get_reward)."""
+    model = unwrap(model)
+    return model.base_model if type(model).__name__.endswith("ForSequenceClassification") else model
+
+
 def frames() -> Iterator[FrameType]:
     """Yield the frames of the caller and outwards, innermost first, at most _DEPTH."""
     frame: FrameType | None = sys._getframe(1)

@@ -16,30 +16,41 @@ def _collect_evidence(context: PatchContext) -> None:
     from olmo_core.train.train_module import TransformerTrainModule
 
     build, step = TransformerTrainModule.__init__, TransformerTrainModule.optim_step
-    first_inputs: list[olmo_core.DocumentInputs | None] = []
+    zero = TransformerTrainModule.zero_grads
+    first_inputs: list[olmo_core.DocumentInputs] = []
+    passes: list[olmo_core.DocumentInputs] = []  # of the current optimizer step
+    handles: list[Any] = []
 
     @functools.wraps(build)
     def build_and_hook(self: Any, *arguments: Any, **options: Any) -> None:
         build(self, *arguments, **options)
 
         def record_inputs(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            if module.training:  # else this pass computes the reference
-                handle.remove()
-                first_inputs.append(olmo_core.describe_inputs(given, named))
+            inputs = olmo_core.describe_inputs(given, named) if module.training else None  # else it is the reference
+            if inputs is not None:
+                first_inputs.append(inputs)
+                passes.append(inputs)
 
-        handle = self.model.register_forward_pre_hook(record_inputs, with_kwargs=True)
+        handles.append(self.model.register_forward_pre_hook(record_inputs, with_kwargs=True))
+
+    @functools.wraps(zero)
+    def zero_and_forget(self: Any) -> None:
+        zero(self)
+        passes.clear()  # the trainer tries a batch before its first step
 
     @functools.wraps(step)
     def collect_and_step(self: Any, *arguments: Any, **options: Any) -> Any:
-        TransformerTrainModule.optim_step = step
+        TransformerTrainModule.optim_step, TransformerTrainModule.zero_grads = step, zero
+        for handle in handles:
+            handle.remove()
         inputs = first_inputs[0] if first_inputs else None
-        report_findings(
-            olmo_core.collect(self, inputs, context.trainer, context.expectations), context.allowed, context.events
-        )
+        findings = olmo_core.collect(self, inputs, context.trainer, context.expectations)
+        findings += olmo_core.count_samples(passes, context.expectations.evidence.get("global_batch"))
+        report_findings(findings, context.allowed, context.events)
         return step(self, *arguments, **options)
 
     TransformerTrainModule.__init__ = build_and_hook
-    TransformerTrainModule.optim_step = collect_and_step
+    TransformerTrainModule.optim_step, TransformerTrainModule.zero_grads = collect_and_step, zero_and_forget
 
 
 PATCH = PatchInfo(

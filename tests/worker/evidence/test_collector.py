@@ -11,8 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
 
+from launch.worker.channel import EventWriter  # noqa: E402
 from launch.worker.evidence import batches, precision, resume, template  # noqa: E402
+from launch.worker.evidence.collector import EvidenceCollector  # noqa: E402
 from launch.worker.evidence.trainer_objects import unwrap  # noqa: E402
+from launch.worker.expectations import Expectations, UnmetExpectation  # noqa: E402
 from launch.worker.trainer import TrainerProgram  # noqa: E402
 from tests.worker.evidence import models  # noqa: E402
 
@@ -184,9 +187,6 @@ def test_wrappers_are_taken_off() -> None:
 
 def test_a_look_is_cheap() -> None:
     """Less than 50 ms for a model of as many modules as an 8B one."""
-    from launch.worker.channel import EventWriter
-    from launch.worker.evidence.collector import EvidenceCollector
-    from launch.worker.expectations import Expectations
 
     model = models.model(num_hidden_layers=32).train()
     this = models.objects(model, optimizer=torch.optim.AdamW(model.parameters()))
@@ -213,3 +213,63 @@ def test_an_epoch_smaller_than_a_step_is_refuted(rows: int, passes: int, refuted
         [("global_batch", str(2 * passes), "refuted")] if refuted else []
     )
     assert batches.check_global_batch(this, "bins") == []
+
+
+def passes(*shapes: tuple[int, int]) -> list[batches.ForwardInputs]:
+    return [batches.ForwardInputs(frozenset({"input_ids"}), rows, rows, 0, documents) for rows, documents in shapes]
+
+
+Shapes = list[tuple[int, int]]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kind", "ranks", "requested", "found"),
+    [
+        ([(2, 0), (2, 0)], "none", 2, "8 samples", ("8 samples", "proven")),
+        ([(1, 3), (1, 5)], "flatten", 1, "8 samples", ("8 samples", "proven")),
+        ([(4, 0), (4, 0)], "none", 1, "4 pairs", ("4 pairs", "proven")),
+        ([(2, 0)], "none", 2, "8 samples", ("4 samples", "refuted")),
+        ([(8, 0)], "none", 2, "8 samples", ("16 samples", "refuted")),
+        ([], "none", 2, "8 samples", (None, "unproven")),
+        ([(2, 7)], "bins", 1, "8 samples", (None, "unproven")),
+    ],
+)
+def test_the_samples_of_a_step_are_counted(
+    shapes: Shapes, kind: str, ranks: int, requested: str, found: tuple[str | None, str]
+) -> None:
+    finding = batches.count_samples(passes(*shapes), kind, ranks, requested, resumed=False)
+    assert (finding.what, (finding.value, finding.verdict)) == ("global_batch", found)
+
+
+@pytest.mark.parametrize(("rows", "verdict"), [(2, None), (4, "proven"), (8, "refuted")])
+def test_a_resumed_run_may_begin_with_the_rest_of_an_epoch(rows: int, verdict: str | None) -> None:
+    assert batches.count_samples(passes((rows, 0)), "none", 2, "8 samples", resumed=True).verdict == verdict
+
+
+def train(accelerator: Any, model: Any, collector: EvidenceCollector, sizes: list[int]) -> None:
+    """Train one step of micro batches of these sizes as a trainer with accelerate does, with a reference pass each."""
+    accelerator.prepare(model)
+    for size in sizes:
+        rows = {"input_ids": torch.ones(size, 4, dtype=torch.long)}
+        with torch.no_grad():
+            model(**rows)
+        model(**rows)
+        collector.backward_begins(accelerator)
+    collector.step_begins()
+
+
+@pytest.mark.parametrize(("sizes", "ends"), [([2, 2], False), ([2, 1], True), ([4, 4], True)])
+def test_a_step_of_other_samples_than_requested_ends_the_rank(sizes: list[int], ends: bool) -> None:
+    from accelerate import Accelerator
+
+    expectations = Expectations(evidence={"global_batch": "4 samples"})
+    collector = EvidenceCollector(expectations, frozenset(), TrainerProgram(None, "m", ()), EventWriter(None, 0))
+    accelerator, model = Accelerator(cpu=True, gradient_accumulation_steps=2), models.model()
+    accelerator.prepare(torch.utils.data.DataLoader(list(range(32)), batch_size=2))
+    collector.model_prepared(model)
+    if ends:
+        with pytest.raises(UnmetExpectation):
+            train(accelerator, model, collector, sizes)
+    else:
+        train(accelerator, model, collector, sizes)
+        assert collector.step_ended()
