@@ -68,9 +68,10 @@ def seconds_until_free(slurm: Cluster, fault: str, began: float, *names: str) ->
 def test_training_goes_on_after_the_time_limit_and_without_a_dead_node(slurm: Cluster, home: Path) -> None:
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
     run = home / "runs" / "demo" / "survives"
-    overrides = ["stage=demo", "trainer=trl_sft", "nodes=2", f"recipe.max_steps={STEPS}", "recipe.checkpoint_steps=3"]
+    both = ["stage=demo", "trainer=trl_sft", "nodes=2", f"recipe.max_steps={STEPS}", "recipe.checkpoint_steps=3"]
     # with warn_before=30 no time is left for a run that is about to finish
-    overrides += ["name=survives", "cluster.heartbeat=8", "cluster.warn_before=30"]
+    both += ["cluster.heartbeat=8", "cluster.warn_before=30"]
+    overrides = [*both, "name=survives"]
     [job] = slurm.submit(*overrides, cwd=home, HF_TOKEN=TOKEN)
     until(lambda: last_logged_step(run) >= 4, 240)
     nodes = hosts(slurm, job)
@@ -103,7 +104,11 @@ def test_training_goes_on_after_the_time_limit_and_without_a_dead_node(slurm: Cl
     attempts = jsonl(run / "attempts.jsonl")
     second = int(attempts[2]["resumed_from"].removeprefix("checkpoint-"))
     assert first <= second < STEPS and len(attempts) == 3
-    assert [line["step"] for line in jsonl(run / "metrics.jsonl")] == list(range(1, STEPS + 1))
+    [whole] = slurm.submit(*both, "name=uninterrupted", cwd=home)
+    assert slurm.wait(whole, 240) == "COMPLETED", log(home, "uninterrupted")
+    losses = {line["step"]: line["loss"] for line in jsonl(run / "metrics.jsonl")}
+    uninterrupted = jsonl(home / "runs" / "demo" / "uninterrupted" / "metrics.jsonl")
+    assert losses == {line["step"]: line["loss"] for line in uninterrupted} and list(losses) == [*range(1, STEPS + 1)]
     assert json.loads((run / "DONE").read_text())["steps"] == STEPS
     folder = JobFolder.of(home / "runs", "demo", "survives")
     [last] = folder.attempts(job, 2)
