@@ -5,31 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from launch.check.machine.disk import disk_has_room
-from launch.check.machine.folders import folders_are_writable
-from launch.check.machine.hub import hub_token_exists, push_is_allowed
-from launch.check.machine.packages import interpreter_has_packages
-from launch.check.machine.rules import inspect
-from launch.check.machine.upstream import checkout_exists, checkout_matches_pin, inputs_exist
-from launch.check.machine.wandb import wandb_key_exists
+from launch.check.machine.rules import RULES, inspect
+from launch.check.machine.upstream import inputs_exist
 from launch.errors import Problem, UserError
 from launch.slurm.limits import limit_problems
 from launch.slurm.planned_jobs import PlannedJob
 from launch.slurm.schedule import SubmissionStep
 from launch.slurm.submission import check_script, submission_locks, submit_all
-
-# the preflight rules whose result on a login node also holds on the nodes
-_LOGIN_NODE_RULES = (
-    checkout_exists,
-    checkout_matches_pin,
-    interpreter_has_packages,
-    inputs_exist,
-    folders_are_writable,
-    disk_has_room,
-    hub_token_exists,
-    push_is_allowed,
-    wandb_key_exists,
-)
 
 
 def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]:
@@ -61,5 +43,5 @@ def notify(text: str) -> None:
 
 
 def _preflight(job: PlannedJob) -> list[Problem]:
-    rules = [rule for rule in _LOGIN_NODE_RULES if not (job.pending_model and rule is inputs_exist)]
+    rules = [rule for rule in RULES if rule.on_login_node and not (job.pending_model and rule is inputs_exist)]
     return [finding.problem() for finding in inspect(job.plan, rules) if finding.stops]

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from launch.check.machine.finding import PreflightRule
 from launch.check.machine.rules import RULES
 from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
+from launch.config.allowable import allowable_ids
 from launch.config.schema import GuardsConfig
 from launch.execution.guards.guard import GuardContext
 from launch.execution.guards.panel import build_guards
@@ -38,11 +40,12 @@ def rules_page() -> str:
     lines = [
         "# Rules",
         "",
-        "Generated from the source. `allow=[ID]` turns a rule of `check`, a guard or a gate into a warning.",
+        "Generated from the source. `allow=[ID]` turns every rule of `check`, guard and gate into a warning, and the",
+        "messages that are marked.",
         "",
         "## Rules of check",
         "",
-        *table(("id", "reason"), ((f"`{rule.id}`", rule.reason) for rule in RULES)),
+        *table(("id", "reason", "cure"), ((f"`{rule.id}`", rule.reason, "<br>".join(cures(rule))) for rule in RULES)),
         "",
         "## Guards",
         "",
@@ -65,7 +68,13 @@ def rules_page() -> str:
         "",
         "Every message of the launcher ends with one of these ids. `...` stands for what varies.",
         "",
-        *table(("id", "message"), sorted((f"`{name}`", "<br>".join(texts)) for name, texts in messages().items())),
+        *table(
+            ("id", "message", "cure", "allow"),
+            sorted(
+                (f"`{name}`", "<br>".join(texts), "<br>".join(advice), "yes" if name in allowable_ids() else "")
+                for name, (texts, advice) in messages().items()
+            ),
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -87,9 +96,22 @@ def short(upstream: tuple[str, ...]) -> str:
     return "<br>".join(upstream[:3]) + (f"<br>and {len(upstream) - 3} more" if len(upstream) > 3 else "")
 
 
-def messages() -> dict[str, list[str]]:
-    """Return the messages of each id, from the calls `Problem(id, message, ...)` in the package's source."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+def cures(rule: PreflightRule) -> list[str]:
+    """Return what a rule of check advises, from its calls of `failed` and `warned`."""
+    function = ast.parse(inspect.getsource(rule.inspect)).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and len(node.args) > 1]
+    advice = (
+        template(call.args[1], function, call.lineno)
+        for call in calls
+        if ast.unparse(call.func) in ("failed", "warned")
+    )
+    return list(dict.fromkeys(filter(None, advice)))
+
+
+def messages() -> dict[str, tuple[list[str], list[str]]]:
+    """Return the messages and cures of each id, from the calls `Problem(id, message, where, cure)` in the source."""
+    found: defaultdict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
     for path in sorted((ROOT / "launch").rglob("*.py")):
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(function, ast.FunctionDef):
@@ -97,9 +119,12 @@ def messages() -> dict[str, list[str]]:
             for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
                 if isinstance(call.func, ast.Name) and call.func.id == "Problem" and len(call.args) > 1:
                     name, text = call.args[:2]
+                    given = [*call.args[3:], *(word.value for word in call.keywords if word.arg == "cure")]
                     message = template(text, function, call.lineno)
-                    if isinstance(name, ast.Constant) and message and message not in found[name.value]:
-                        found[name.value].append(message)
+                    cure = template(given[0], function, call.lineno) if given else ""
+                    if isinstance(name, ast.Constant) and message:
+                        for texts, one in zip(found[name.value], (message, cure), strict=True):
+                            texts.extend({one} - {"", *texts})
     return dict(found)
 
 
@@ -115,7 +140,7 @@ def template(node: ast.expr, function: ast.FunctionDef, line: int) -> str:
         ]
         return template(max(before, key=lambda each: each.lineno).value, function, line) if before else ""
     if isinstance(node, ast.Constant):
-        return str(node.value)
+        return str(node.value or "")
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in node.values)
     return ""

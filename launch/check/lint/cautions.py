@@ -50,7 +50,7 @@ def find_cautions(given: GivenFlags) -> list[Caution]:
     """Return every warning for one command, in the order of the rules."""
     if given.trainer.is_trl:
         return []
-    return [caution for rule in _RULES for caution in rule(given)]
+    return [caution for rule in RULES for caution in rule(given)]
 
 
 def _mixer_lists(given: GivenFlags) -> Iterator[Caution]:
@@ -162,7 +162,8 @@ def _unknown_template(given: GivenFlags) -> Iterator[Caution]:
         yield Caution("unknown_chat_template", "chat_template_name", message)
 
 
-_RULES: tuple[Callable[[GivenFlags], Iterator[Caution]], ...] = (
+# each is a generator function here, whose name tells what it is about
+RULES: tuple[Callable[[GivenFlags], Iterator[Caution]], ...] = (
     _mixer_lists,
     _negative_clip,
     _hub_namespace,

@@ -37,7 +37,7 @@ def checkpoint_count(plan: Plan) -> int:
     return min(written, kept + 1) if written is not None else kept + 1
 
 
-@rule("disk_full")
+@rule("disk_full", on_login_node=True)
 def disk_has_room(plan: Plan, host: Host) -> PreflightFinding:
     """A disk that fills up destroys the checkpoint that is being written, hours into the run."""
     if plan.only_tokenizes:

@@ -69,13 +69,16 @@ class PreflightRule:
     reason: str  # why the rule exists
     slow: bool  # imports the trainer's packages, so that only `check` runs it
     inspect: Callable[[Plan, Host], PreflightFinding]
+    on_login_node: bool = False  # its result on a login node also holds on the nodes, so that `submit` runs it
 
 
-def rule(id: str, slow: bool = False) -> Callable[[Callable[[Plan, Host], PreflightFinding]], PreflightRule]:
+def rule(
+    id: str, *, slow: bool = False, on_login_node: bool = False
+) -> Callable[[Callable[[Plan, Host], PreflightFinding]], PreflightRule]:
     """Turn a function into a rule. Its docstring is the rule's reason."""
 
     def make(function: Callable[[Plan, Host], PreflightFinding]) -> PreflightRule:
-        return PreflightRule(id, " ".join((function.__doc__ or "").split()), slow, function)
+        return PreflightRule(id, " ".join((function.__doc__ or "").split()), slow, function, on_login_node)
 
     return make
 

@@ -10,7 +10,7 @@ from launch.planning.estimate.weights import hub_cache
 from launch.planning.plan import Plan
 
 
-@rule("not_writable")
+@rule("not_writable", on_login_node=True)
 def folders_are_writable(plan: Plan, host: Host) -> PreflightFinding:
     """A read-only mount or a full quota ends a run after an hour of tokenizing."""
     folders = {"runs": plan.folder, "cache": plan.cache, "HF_HOME": hub_cache(host.environ)}

@@ -30,7 +30,7 @@ def find_hub_token(environ: Mapping[str, str]) -> str | None:
         return None
 
 
-@rule("no_hub_token")
+@rule("no_hub_token", on_login_node=True)
 def hub_token_exists(plan: Plan, host: Host) -> PreflightFinding:
     """Without a token a gated model does not load, and a push fails after the training."""
     token = find_hub_token(host.environ)
@@ -49,7 +49,7 @@ def hub_token_exists(plan: Plan, host: Host) -> PreflightFinding:
     return warned(f"{model.reference} is gated, and no token was found", cure, model.provenance.where)
 
 
-@rule("push_refused")
+@rule("push_refused", on_login_node=True)
 def push_is_allowed(plan: Plan, host: Host) -> PreflightFinding:
     """The hub rejects a push to somebody else's name, or with a read-only token, only when the training is done."""
     name, token = plan.config.hub.push, find_hub_token(host.environ)

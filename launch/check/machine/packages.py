@@ -27,7 +27,7 @@ _NEEDED = {
 }
 
 
-@rule("missing_packages")
+@rule("missing_packages", on_login_node=True)
 def interpreter_has_packages(plan: Plan, host: Host) -> PreflightFinding:
     """The trainer's interpreter has the packages that the trainer imports; they are found without importing them."""
     python = plan.command[0]

@@ -8,7 +8,7 @@ from launch.planning.plan import Plan
 from launch.upstream.pin.checkout import FETCH_SUBMODULE_COMMAND
 
 
-@rule("no_checkout")
+@rule("no_checkout", on_login_node=True)
 def checkout_exists(plan: Plan, host: Host) -> PreflightFinding:
     """An open-instruct trainer runs from open-instruct's source: the lock file holds its schema, not its code."""
     if plan.config.trainer.family != Family.open_instruct:
@@ -21,7 +21,7 @@ def checkout_exists(plan: Plan, host: Host) -> PreflightFinding:
     return failed(f"{plan.trainer} needs a checkout of open-instruct, and none was found", cure)
 
 
-@rule("upstream_mismatch")
+@rule("upstream_mismatch", on_login_node=True)
 def checkout_matches_pin(plan: Plan, host: Host) -> PreflightFinding:
     """Patches, hazards and the trainers' flags were read from the pinned commit; another commit may differ."""
     if plan.upstream.matches_pin:
@@ -30,7 +30,7 @@ def checkout_matches_pin(plan: Plan, host: Host) -> PreflightFinding:
     return failed(plan.upstream.description, cure)
 
 
-@rule("no_such_input")
+@rule("no_such_input", on_login_node=True)
 def inputs_exist(plan: Plan, host: Host) -> PreflightFinding:
     """Local models and files exist; what is built on the machine is built after preflight."""
     sources = [plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)]

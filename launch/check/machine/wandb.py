@@ -14,7 +14,7 @@ from launch.planning.plan import Plan
 _HOST = "api.wandb.ai"
 
 
-@rule("no_wandb_login")
+@rule("no_wandb_login", on_login_node=True)
 def wandb_key_exists(plan: Plan, host: Host) -> PreflightFinding:
     """Without a key wandb prompts on a terminal that a rank does not have, or dies."""
     if plan.config.tracking != Tracking.wandb:

@@ -15,12 +15,12 @@ from launch.execution.guards.facts import (
     Tick,
     TotalSteps,
 )
-from launch.execution.guards.guard import GuardContext, GuardVerdict
+from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 
 _ENDING = ("save", "push")  # phases in which ranks may exit one by one: only rank 0 has something to write
 
 
-class DeadRank:
+class DeadRank(Guard):
     """Ends the run some seconds after the first error of a rank, or when a rank's process vanished.
 
     torch elastic gives the other ranks 30 s; DeepSpeed's ranks took 66 s to die in a measurement. torch elastic does
@@ -28,6 +28,7 @@ class DeadRank:
     """
 
     id: ClassVar[str] = "dead_rank"
+    on_every_node: ClassVar[bool] = True
 
     def __init__(self, config: DeadRankGuard, context: GuardContext) -> None:
         self._config = config
@@ -75,4 +76,4 @@ class DeadRank:
         noun = "rank" if len(waiting) == 1 else "ranks"
         others = ", ".join(str(number) for number in sorted(waiting))
         message = f"the process of rank {rank} exited without an error while {noun} {others} waited for {silence:.0f} s"
-        return GuardVerdict(self.id, message, {"rank": rank, "seconds": round(silence, 1)})
+        return GuardVerdict(self.id, message, {"rank": rank, "seconds": round(silence, 1)}, wants_stacks=True)

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from launch.config.schema import DiskGuard
 from launch.execution.guards.facts import DiskUsage, Fact, LoggedStep, TotalSteps
-from launch.execution.guards.guard import GuardContext, GuardVerdict
+from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 
 _GIB = 2**30
 
 
-class DiskSpace:
+class DiskSpace(Guard):
     """Warns as soon as the free space is too small; stops shortly before the write would leave half a checkpoint."""
 
     id: ClassVar[str] = "disk"

@@ -9,10 +9,10 @@ from typing import ClassVar
 
 from launch.config.schema import DivergenceGuard
 from launch.execution.guards.facts import Fact, LoggedStep
-from launch.execution.guards.guard import GuardContext, GuardVerdict
+from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 
 
-class Divergence:
+class Divergence(Guard):
     """Compares the median of the last losses with the best recent median."""
 
     id: ClassVar[str] = "divergence"

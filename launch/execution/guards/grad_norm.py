@@ -9,12 +9,12 @@ from typing import ClassVar
 
 from launch.config.schema import GradNormGuard
 from launch.execution.guards.facts import Fact, LoggedStep
-from launch.execution.guards.guard import GuardContext, GuardVerdict
+from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 
 _MIN_NORMS = 10  # needed for a meaningful median
 
 
-class GradNorm:
+class GradNorm(Guard):
     """Counts consecutive logged steps whose norm (before clipping, as trainers log it) is above the limit."""
 
     id: ClassVar[str] = "grad_norm"

@@ -18,7 +18,10 @@ class GuardVerdict:
     numbers: Mapping[str, float | int | str] = field(default_factory=dict)  # the measurements behind it
     stop: bool = True  # end the run; otherwise only warn
     failed: bool = False  # the run has failed by itself; the guard only shortens the wait for its end
-    good_until: float | None = None  # the last time at which the run was known to be good; None means now
+    # the last time at which the run was known to be good; None means now. A guard that gives one judges steps: its
+    # verdict counts even if the run finished before it could be stopped
+    good_until: float | None = None
+    wants_stacks: bool = False  # dump the stacks of all ranks before the run is ended
 
     def as_json(self) -> dict[str, Any]:
         return {"id": self.guard, "message": self.message, "numbers": dict(self.numbers)}
@@ -37,6 +40,7 @@ class Guard(Protocol):
     """A stateful rule. `id` is its stable name: the key under `guards:` and the id that `allow=[id]` takes."""
 
     id: ClassVar[str]
+    on_every_node: ClassVar[bool] = False  # the other guards run where the metrics are logged, on node 0
 
     def __init__(self, config: Any, context: GuardContext) -> None: ...
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from launch.config.schema import MemoryCreepGuard
 from launch.execution.guards.facts import Fact, LoggedStep
-from launch.execution.guards.guard import GuardContext, GuardVerdict
+from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 
 
-class MemoryCreep:
+class MemoryCreep(Guard):
     """Compares the peak at the end of each window of logged steps.
 
     With batches of varying length the peak grows too, but ever more rarely: without a leak the probability that each

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from launch.config.schema import NonFiniteGuard
 from launch.execution.guards.facts import Fact, LoggedStep
-from launch.execution.guards.guard import GuardContext, GuardVerdict
+from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 
 _METRICS = {"loss": "loss", "grad_norm": "gradient norm"}
 
 
-class NonFinite:
+class NonFinite(Guard):
     """Stops the run before the next checkpoint can rotate the last good one away."""
 
     id: ClassVar[str] = "non_finite"

@@ -6,13 +6,13 @@ from typing import ClassVar
 
 from launch.config.schema import StallGuard
 from launch.execution.guards.facts import Fact, LoggedStep, NewOutput, PhaseStarted, Tick
-from launch.execution.guards.guard import GuardContext, GuardVerdict
+from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 
 _CONFIG_KEYS = {"import": "importing"}  # phase -> key where they differ: `import` is a Python keyword
 _GAP = 30.0  # seconds between two ticks; more means that the watcher was suspended (SIGSTOP, a sleeping machine)
 
 
-class Stall:
+class Stall(Guard):
     """Counts as progress: a new phase, a logged step and, until the first training step, a new line of output.
 
     Training is checked only on the node of rank 0, the rank that logs steps.
@@ -68,4 +68,4 @@ class Stall:
         if self._last_step is not None:
             message += f"; the last logged step was {self._last_step.number}"
             numbers["step"] = self._last_step.number
-        return GuardVerdict(self.id, message, numbers | {"patience": self.patience})
+        return GuardVerdict(self.id, message, numbers | {"patience": self.patience}, wants_stacks=True)

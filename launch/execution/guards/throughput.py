@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from launch.config.schema import ThroughputGuard
 from launch.execution.guards.facts import Fact, LoggedStep
-from launch.execution.guards.guard import GuardContext, GuardVerdict
+from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 
 _MIN_RATES = 20  # needed for a meaningful median
 
 
-class Throughput:
+class Throughput(Guard):
     """Compares the rate of each logged step (tokens/s, else steps/s) with the run's own median."""
 
     id: ClassVar[str] = "throughput"

@@ -14,9 +14,6 @@ from launch.execution.record.folder import Outcome, RunFolder, describe_cure
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.watch import Watch
 
-# guards on step metrics: their verdict counts even if the run finished before the guard could stop it
-_STEP_GUARDS = ("non_finite", "divergence", "grad_norm")
-
 
 @dataclass(frozen=True)
 class RunEnd:
@@ -62,7 +59,7 @@ def conclude(
 
 
 def _verdict_counts(verdict: GuardVerdict, watch: Watch, status: int | None) -> bool:
-    return watch.in_time or (status == 0 and verdict.guard in _STEP_GUARDS)
+    return watch.in_time or (status == 0 and verdict.good_until is not None)
 
 
 def _stopped_by_guard(verdict: GuardVerdict, watch: Watch) -> RunEnd:

@@ -27,7 +27,6 @@ from launch.execution.supervise.watch_config import WatchConfig
 _TICK = 0.5  # seconds
 _DISK_EVERY = 5.0  # seconds
 _CHECKPOINTS_EVERY = 60.0  # seconds; reading the size of every checkpoint file loads a network file system
-_STACK_GUARDS = ("stall", "dead_rank")  # these dump the ranks' stacks before they end the run
 
 
 class Watch:
@@ -155,10 +154,9 @@ class Watch:
 
     def _stop(self, verdict: GuardVerdict) -> None:
         self.verdict = verdict
-        wants_stacks = verdict.guard in _STACK_GUARDS and not verdict.failed
-        first = "dumping the stack of every rank, then " if wants_stacks else ""
+        first = "dumping the stack of every rank, then " if verdict.wants_stacks else ""
         self.messages.append(f"guard {verdict.guard}: {first}ending every process of this run")
-        if wants_stacks:
+        if verdict.wants_stacks:
             self.stacks = self._dump_all_stacks()
         self.in_time = self._end_run()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
-from launch.config.schema import GuardsConfig
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.display.progress import Display, display_for
 from launch.execution.engine import build_execution
+from launch.execution.guards.panel import GUARDS
 from launch.execution.record.events import Event
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.supervise.supervisor import Execution, supervise
@@ -91,9 +91,8 @@ def node_execution(node: NodeContext, plan: Plan, start: StartRecord) -> Executi
     watch_config = build_watch_config(plan)
     watch_config = replace(watch_config, guard_context=replace(watch_config.guard_context, ranks=ranks))
     if allocation.node_rank and plan.config.guards is not None:
-        off: dict[str, Any] = dict.fromkeys(field.name for field in fields(GuardsConfig))
-        only_dead_rank = GuardsConfig(**{**off, "dead_rank": plan.config.guards.dead_rank})
-        watch_config = replace(watch_config, guards=only_dead_rank)
+        off: dict[str, Any] = {guard.id: None for guard in GUARDS if not guard.on_every_node}
+        watch_config = replace(watch_config, guards=replace(plan.config.guards, **off))
     if allocation.node_rank:  # node 0 alone watches the disk and the checkpoints
         watch_config = replace(watch_config, output=None)
     place = NodeRendezvous(allocation.node_rank, start.host, start.port)

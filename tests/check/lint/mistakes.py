@@ -74,6 +74,9 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "tensorboard": ("run.sh", f"{FINETUNE} --with_tracking --report_to tensorboard\n"),
     "silent_run": ("run.sh", "python open_instruct/finetune.py --model_name_or_path m\n"),
     "no_data": ("run.sh", "torchrun open_instruct/dpo_tune_cache.py --model_name_or_path m\n"),
+    "paged_alone": ("run.sh", f"{FINETUNE} --use_8bit_optimizer\n"),
+    "max_train_samples": ("run.sh", f"{DPO} --max_train_samples 10\n"),
+    "packing_with_sequence_parallel": ("run.sh", f"{FINETUNE} --packing --sequence_parallel_size 2\n"),
     "qlora_alone": ("run.sh", f"{FINETUNE} --use_qlora --use_liger_kernel\n"),
     "trl_misspelt": ("run.sh", "python -m trl.scripts.sft --model_name_or_path m --output_dir o --lerning_rate 1e-5\n"),
     "trl_open_instruct_flag": (

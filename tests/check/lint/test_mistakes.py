@@ -26,6 +26,9 @@ ACCEPTED = {
     "silent_run",
     "no_data",
     "qlora_alone",
+    "paged_alone",
+    "max_train_samples",
+    "packing_with_sequence_parallel",
 }
 UNDECIDED = {"unbalanced_quote", "unknown_value", "unknown_arguments", "removed_script"}
 

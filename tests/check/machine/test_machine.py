@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import sys
 import time
@@ -13,9 +14,16 @@ import pytest
 from launch.check.machine.collective import ranks_can_communicate
 from launch.check.machine.finding import Host, PreflightFinding, PreflightVerdict, failed, rule
 from launch.check.machine.folders import folders_are_writable
-from launch.check.machine.limits import clock_is_right, open_file_limit_suffices, port_is_free
+from launch.check.machine.limits import (
+    clock_is_right,
+    locked_memory_is_unlimited,
+    open_file_limit_suffices,
+    port_is_free,
+    shared_memory_is_large,
+)
 from launch.check.machine.packages import interpreter_has_packages, trainer_can_be_imported
 from launch.check.machine.rules import RULES, inspect, preflight
+from launch.check.machine.upstream import inputs_exist
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
 
@@ -24,9 +32,7 @@ def planned(cwd: Path, *overrides: str) -> Plan:
     return build_plan(composed(*overrides), replace(fixed_machine(cwd), python=sys.executable))
 
 
-def test_every_rule_has_an_id_of_its_own_and_a_reason() -> None:
-    assert len({entry.id for entry in RULES}) == len(RULES)
-    assert all(entry.reason.endswith(".") and len(entry.reason) > 40 for entry in RULES)
+def test_what_imports_the_trainer_is_slow() -> None:
     assert {entry.id for entry in RULES if entry.slow} == {"import_fails", "no_collective"}
 
 
@@ -65,6 +71,35 @@ def test_a_taken_port_is_found(tmp_path: Path) -> None:
         fixed = replace(plan, command=(*plan.command[:at], port, *plan.command[at + 1 :]))
         finding = port_is_free.inspect(fixed, Host({}))
         assert finding.verdict == PreflightVerdict.fail and port in finding.facts
+
+
+def test_infiniband_needs_locked_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(tmp_path, "stage=demo", "gpus=2", "device=cuda")
+    monkeypatch.setattr("launch.check.machine.limits._INFINIBAND", tmp_path / "infiniband")
+    assert locked_memory_is_unlimited.inspect(plan, Host({})).facts == "no InfiniBand here"
+    (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
+    for soft, expected in ((64 << 10, "warn: ulimit -l is 64 KiB"), (None, "pass: ulimit -l is unlimited")):
+        monkeypatch.setattr("launch.check.machine.limits._resource_limits", lambda name, soft=soft: (soft, None))
+        finding = locked_memory_is_unlimited.inspect(plan, Host({}))
+        assert f"{finding.verdict}: {finding.facts}" == expected
+
+
+def test_shared_memory_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(tmp_path, "stage=demo", "gpus=2", "device=cuda")
+    monkeypatch.setattr("launch.check.machine.limits._SHM", tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=64 << 20))
+    finding = shared_memory_is_large.inspect(plan, Host({}))
+    assert finding.verdict == PreflightVerdict.warn and finding.facts.startswith("64 MiB free in /dev/shm, and 2 ranks")
+    assert shared_memory_is_large.inspect(planned(tmp_path, "stage=demo"), Host({})).facts == "one rank"
+
+
+def test_a_model_that_was_removed_after_the_plan(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "stage=demo")
+    assert inputs_exist.inspect(plan, Host({})).verdict == PreflightVerdict.passed, "the demo's model is built later"
+    model = replace(plan.inputs.model, build=False, local=tmp_path / "gone")
+    finding = inputs_exist.inspect(replace(plan, inputs=replace(plan.inputs, model=model)), Host({}))
+    assert finding.verdict == PreflightVerdict.fail and finding.facts == f"{tmp_path / 'gone'} does not exist"
 
 
 def test_a_clock_that_is_off_or_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

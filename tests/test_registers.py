@@ -1,0 +1,242 @@
+"""Guards, gates, rules of check and of lint, and patches: a half-added one is told everything that it lacks.
+
+What a trainer lacks: tests/config/test_trainers.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from launch import resources
+from launch.check.lint import cautions
+from launch.check.machine.finding import PreflightFinding, PreflightRule, passed, rule
+from launch.check.machine.rules import RULES
+from launch.config.schema import GradNormGuard, GuardsConfig
+from launch.execution.guards.guard import Guard
+from launch.execution.guards.panel import GUARDS
+from launch.trials.rollout.gates import GATES
+from launch.trials.rollout.gates.gate import Gate, GateResult, gate
+from launch.worker.patches import PATCHES
+from launch.worker.patches.patch import PatchInfo, UpstreamSource
+from tests.paths import ROOT
+
+_RENEW = "pytest tests/docs tests/config/test_keys.py --update-golden writes it"
+_GOLDEN = ROOT / "tests" / "golden" / "lint_mistakes.txt"
+
+
+@cache
+def page(name: str) -> str:
+    return (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+
+
+@cache
+def text_of_tests(folder: str) -> str:
+    """Return the text of the tests below a folder of tests/."""
+    return "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "tests" / folder).rglob("*.py")))
+
+
+def lacks(id: str, text: str, pattern: str = "`{}`") -> bool:
+    return re.search(pattern.format(re.escape(id)), text) is None
+
+
+def untested(names: tuple[str, ...], folder: str) -> Iterator[str]:
+    if all(lacks(name, text_of_tests(folder), r"\b{}\b") for name in names):
+        yield f"no test below tests/{folder} names {' or '.join(names)}"
+
+
+def lacking_guard(guard: type[Guard]) -> Iterator[str]:
+    """Yield everything that a guard lacks, one sentence each."""
+    id = getattr(guard, "id", None)
+    if id is None:
+        yield "it has no id"
+        return
+    if guard not in GUARDS:
+        yield "GUARDS in launch/execution/guards/panel.py does not have it"
+    if not (inspect.getdoc(inspect.getmodule(guard)) or "").startswith("Detects "):
+        yield "the docstring of its file begins with what it detects: the page of rules has that sentence"
+    if id not in {field.name for field in dataclasses.fields(GuardsConfig)}:
+        yield f"GuardsConfig in launch/config/schema.py has no field {id} with its limits"
+    elif lacks(id, page("keys.md"), r"`guards\.{}\b"):
+        yield f"docs/reference/keys.md lacks guards.{id}: {_RENEW}"
+    if lacks(id, page("rules.md")):
+        yield f"docs/reference/rules.md lacks {id}: {_RENEW}"
+    yield from untested((id, guard.__name__), "execution/guards")
+
+
+def lacking_gate(gate: Gate) -> Iterator[str]:
+    """Yield everything that a gate of a rollout lacks, one sentence each."""
+    if gate not in GATES:
+        yield "GATES in launch/trials/rollout/gates/__init__.py does not have it"
+    if not gate.reason.endswith(".") or len(gate.reason) < 30:
+        yield "its docstring is its reason, a sentence"
+    if not gate.source:
+        yield "its source says where its figures come from"
+    if gate.id in {field.name for field in dataclasses.fields(GuardsConfig)}:
+        yield f"allow=[{gate.id}] would switch off the guard {gate.id} too"
+    if lacks(gate.id, page("rules.md")):
+        yield f"docs/reference/rules.md lacks {gate.id}: {_RENEW}"
+    yield from untested((gate.id,), "trials/rollout")
+
+
+def lacking_rule(rule: PreflightRule) -> Iterator[str]:
+    """Yield everything that a rule of check lacks, one sentence each."""
+    if rule not in RULES:
+        yield "RULES in launch/check/machine/rules.py does not have it"
+    if not rule.reason.endswith(".") or len(rule.reason) < 40:
+        yield "its docstring is its reason, a sentence"
+    if lacks(rule.id, page("rules.md")):
+        yield f"docs/reference/rules.md lacks {rule.id}: {_RENEW}"
+    yield from untested((rule.id, getattr(rule.inspect, "__name__", rule.id)), "")
+
+
+def lacking_caution(rule: Callable[..., Any]) -> Iterator[str]:
+    """Yield everything that a rule of lint lacks, one sentence each."""
+    if rule not in cautions.RULES:
+        yield "RULES in launch/check/lint/cautions.py does not have it"
+    kinds = re.findall(r'Caution\(\s*"(\w+)"', inspect.getsource(rule))
+    if not kinds:
+        yield 'it yields no Caution("its_id", flag, message)'
+    for kind in dict.fromkeys(kinds):
+        if lacks(kind, text_of_tests("check/lint") + _GOLDEN.read_text(encoding="utf-8"), r"\b{}\b"):
+            yield f"no test below tests/check/lint names {kind}"
+
+
+def lacking_patch(patch: PatchInfo) -> Iterator[str]:
+    """Yield everything that a patch lacks, one sentence each."""
+    if PATCHES.get(patch.id) is not patch:
+        yield "the list in launch/worker/patches/__init__.py does not have it"
+    if len(patch.reason) < 30 or not patch.condition:
+        yield "reason says why upstream needs it, condition when it is applied"
+    if not patch.sources:
+        yield "sources has no line of upstream that it relies on"
+    if patch.id not in patches_of_trainers():
+        yield "no file in configs/tulu/trainer lists it under patches"
+    if lacks(patch.id, page("rules.md")):
+        yield f"docs/reference/rules.md lacks {patch.id}: {_RENEW}"
+    module = inspect.getmodule(patch.apply)
+    yield from untested((patch.id, module.__name__.rpartition(".")[2] if module else patch.id), "")
+
+
+@cache
+def patches_of_trainers() -> set[str]:
+    files = (resources.CONFIGS / "trainer").glob("*.yaml")
+    return {patch for path in files for patch in yaml.safe_load(path.read_text(encoding="utf-8"))["patches"]}
+
+
+def modules(package: str) -> Iterator[ModuleType]:
+    folder = importlib.import_module(package)
+    yield from (importlib.import_module(f"{package}.{info.name}") for info in pkgutil.iter_modules(folder.__path__))
+
+
+def is_guard(value: Any) -> bool:
+    return isinstance(value, type) and Guard in value.__mro__[1:]
+
+
+def is_caution(value: Any) -> bool:
+    return inspect.isgeneratorfunction(value) and "Caution" in str(inspect.signature(value).return_annotation)
+
+
+def is_a(cls: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, cls)
+
+
+REGISTERS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Iterator[str]]], ...] = (
+    ("launch.execution.guards", is_guard, lacking_guard),
+    ("launch.trials.rollout.gates", is_a(Gate), lacking_gate),
+    ("launch.check.machine", is_a(PreflightRule), lacking_rule),
+    ("launch.check.lint", is_caution, lacking_caution),
+    ("launch.worker.patches", is_a(PatchInfo), lacking_patch),
+)
+
+
+@pytest.mark.parametrize(("package", "matches", "lacking"), REGISTERS, ids=[entry[0] for entry in REGISTERS])
+def test_what_is_defined_lacks_nothing(
+    package: str, matches: Callable[[Any], bool], lacking: Callable[[Any], Iterator[str]]
+) -> None:
+    defined = {id(value): (name, value) for module in modules(package) for name, value in vars(module).items()}
+    checked = [(name, value) for name, value in defined.values() if matches(value)]
+    assert len(checked) >= 8
+    assert [f"{name}: {lack}" for name, value in checked for lack in lacking(value)] == []
+
+
+@pytest.mark.parametrize("register", [GUARDS, GATES, RULES])
+def test_ids_are_unique(register: tuple[Any, ...]) -> None:
+    assert len({entry.id for entry in register}) == len(register)
+
+
+class Cold(Guard):
+    id = "cold"
+
+    def __init__(self, config: GradNormGuard, _: object = None) -> None: ...
+
+
+def test_a_half_added_guard_is_told_everything() -> None:
+    assert list(lacking_guard(Cold)) == [
+        "GUARDS in launch/execution/guards/panel.py does not have it",
+        "the docstring of its file begins with what it detects: the page of rules has that sentence",
+        "GuardsConfig in launch/config/schema.py has no field cold with its limits",
+        f"docs/reference/rules.md lacks cold: {_RENEW}",
+        "no test below tests/execution/guards names cold or Cold",
+    ]
+
+
+def test_a_half_added_gate_is_told_everything() -> None:
+    @gate("stall", "")
+    def nothing(_: object) -> GateResult | None:
+        """Too short."""
+        return None
+
+    assert list(lacking_gate(nothing)) == [
+        "GATES in launch/trials/rollout/gates/__init__.py does not have it",
+        "its docstring is its reason, a sentence",
+        "its source says where its figures come from",
+        "allow=[stall] would switch off the guard stall too",
+        "no test below tests/trials/rollout names stall",
+    ]
+
+
+def test_half_added_rules_are_told_everything() -> None:
+    name = "cold" + "_room"  # in no test
+
+    def inspect_room(*_: object) -> PreflightFinding:
+        return passed("")
+
+    inspect_room.__name__ = name
+    assert list(lacking_rule(rule(name)(inspect_room))) == [
+        "RULES in launch/check/machine/rules.py does not have it",
+        "its docstring is its reason, a sentence",
+        f"docs/reference/rules.md lacks {name}: {_RENEW}",
+        f"no test below tests/ names {name} or {name}",
+    ]
+
+    def silent(_: object) -> Iterator[cautions.Caution]:
+        yield from ()
+
+    assert list(lacking_caution(silent)) == [
+        "RULES in launch/check/lint/cautions.py does not have it",
+        'it yields no Caution("its_id", flag, message)',
+    ]
+
+
+def test_a_half_added_patch_is_told_everything() -> None:
+    source = (UpstreamSource("trl/scripts/sft.py", "x", 1, 1),)
+    whole = next(iter(PATCHES.values()))
+    half = dataclasses.replace(whole, id="co" + "ld", reason="cold", sources=())
+    assert list(lacking_patch(half))[:4] == [
+        "the list in launch/worker/patches/__init__.py does not have it",
+        "reason says why upstream needs it, condition when it is applied",
+        "sources has no line of upstream that it relies on",
+        "no file in configs/tulu/trainer lists it under patches",
+    ]
+    assert "sources has no" not in " ".join(lacking_patch(dataclasses.replace(half, sources=source)))
