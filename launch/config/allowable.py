@@ -14,7 +14,14 @@ from launch.worker.expectations import EVIDENCE
 # The lists of rules with an `id` each. Layers above define them, so they are imported only when a line has an `allow`.
 _REGISTERS = (("launch.check.machine.rules", "RULES"), ("launch.trials.rollout.gates", "GATES"))
 _EVIDENCE = (*EVIDENCE, "weights", "global_batch")
-_PLAN = ("data_small_epoch", "incomplete_model", "no_interpreter", "refused_flag", "refused_value")
+_PLAN = (
+    "data_small_epoch",
+    "incomplete_model",
+    "no_interpreter",
+    "other_chat_template",
+    "refused_flag",
+    "refused_value",
+)
 _BENCH = ("bench_global_batch", "bench_data")
 _SLURM = (
     *("unknown_partition", "partition_down", "time_beyond_partition", "unknown_gpu_type", "too_many_gpus"),

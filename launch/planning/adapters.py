@@ -9,7 +9,6 @@ from pathlib import Path
 from launch.errors import Problem, UserError
 from launch.files import load_json
 from launch.planning.estimate.shape import ModelShape
-from launch.planning.lora import adapted_matrices
 from launch.planning.tensor_shapes import read_tensor_shapes
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -25,6 +24,9 @@ class Adapter:
     base: str  # the model that it was trained on: a hub id or a folder
     rank: int
     revision: str | None = None  # of the base
+    alpha: int | None = None  # None, as the next two: its configuration has none
+    dropout: float | None = None
+    targets: tuple[str, ...] = ()  # names of the layers that it adapts
 
     @property
     def merged(self) -> Path:
@@ -47,8 +49,17 @@ def read_adapter(folder: Path) -> Adapter | None:
         return None
     try:
         config = load_json(file)
-        return Adapter(folder, str(config["base_model_name_or_path"]), int(config["r"]), config.get("revision"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        alpha, dropout, targets = (config.get(key) for key in ("lora_alpha", "lora_dropout", "target_modules"))
+        return Adapter(
+            folder,
+            str(config["base_model_name_or_path"]),
+            int(config["r"]),
+            config.get("revision"),
+            alpha=int(alpha) if alpha is not None and float(alpha).is_integer() else None,
+            dropout=None if dropout is None else float(dropout),
+            targets=(targets,) if isinstance(targets, str) else tuple(sorted(str(name) for name in targets or ())),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{file} is not the configuration of a LoRA adapter: {type(error).__name__}: {error}"
         raise UserError(
             Problem("bad_adapter", message, "model.path", "set it to a complete adapter, or a model")
@@ -78,7 +89,7 @@ def check_adapter(adapter: Adapter, shape: ModelShape | None) -> None:
 
 def _find_misfit(shapes: dict[str, tuple[int, ...]], shape: ModelShape) -> str | None:
     """Return what does not fit: an adapter's A is rank x inputs its B outputs x rank (peft/tuners/lora/layer.py)."""
-    matrices = adapted_matrices(shape)
+    matrices = shape.matrices
     for name, found in shapes.items():
         parts = name.split(".")
         layer = next((part for part in parts if part in matrices), None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from launch.config.origins import Origin, Provenance
-from launch.config.schema import Device, Family, Packing, Precision, RootConfig
+from launch.config.schema import Device, Family, Kind, Launcher, Packing, Precision, RootConfig
 from launch.errors import Problem
 from launch.planning.batch import Batch
 from launch.planning.effective import sequence_limit
@@ -76,33 +76,52 @@ def attention_flags(choice: AttentionChoice | None) -> dict[str, Flag]:
 
 def packing_warnings(
     config: RootConfig,
+    parallel: Parallel,
     batch: Batch,
     flags: Mapping[str, Flag],
-    choice: AttentionChoice | None,
+    *,
+    machine_info: Callable[[], MachineInfo],
     shape: ModelShape | None,
 ) -> tuple[Problem, ...]:
-    """Return packing_without_flash: without flash attention a packed row of T tokens is computed as T x T."""
-    if config.recipe.packing == Packing.none or choice is None or "flash" in choice.implementation:
+    """Return packing_without_flash: without flash attention a packed row of T tokens is computed as T x T.
+
+    open-instruct's DPO passes no mask for it (dpo_utils.py:863), so that only half of the square is computed.
+    """
+    if config.recipe.packing == Packing.none or parallel.width.device != Device.cuda:
         return ()
-    if UNKNOWN in choice.why:
+    if config.trainer.launcher != Launcher.accelerate:  # OLMo-core has attention of its own
         return ()
-    limit = sequence_limit(config, flags)
-    row = limit if config.recipe.packing == Packing.bins else batch.per_device * limit
+    choice = choose_attention(config, parallel, flags, machine_info) or _upstream_choice(parallel, flags, machine_info)
+    if "flash" in choice.implementation or UNKNOWN in choice.why:
+        return ()
+    limit, is_dpo = sequence_limit(config, flags), config.stage.kind == Kind.dpo
+    row = limit if config.recipe.packing == Packing.bins else batch.per_device * limit * (2 if is_dpo else 1)
     cost = ""
     if shape is not None:
-        mask = 2 * row**2 / _GIB
-        cost = f": up to {packed_cost(shape, row, limit):.1f} x the computation of a step, and a mask of {mask:.1f} GiB"
+        mask = "" if is_dpo else f", and a mask of {2 * row**2 / _GIB:.1f} GiB"
+        cost = f": up to {packed_cost(shape, row, limit, masked=not is_dpo):.1f} x the computation of a step{mask}"
     message = f"{choice.implementation} computes a packed row of up to {row:,} tokens as one square{cost}"
     cure = "install flash-attn (the extra `flash`), or set recipe.packing=none or a smaller per-device batch"
     return (Problem("packing_without_flash", message, "recipe.packing", cure),)
 
 
-def packed_cost(shape: ModelShape, row: int, limit: int) -> float:
+def _upstream_choice(
+    parallel: Parallel, flags: Mapping[str, Flag], machine_info: Callable[[], MachineInfo]
+) -> AttentionChoice:
+    """Return what open-instruct's scripts take: flash attention where it is installed (model_utils.py:77-89)."""
+    if FLAG in flags:
+        name = str(flags[FLAG].value)
+        return AttentionChoice(SDPA if name == "torch" else name, "as set")
+    obstacle = _find_obstacle(parallel, machine_info())
+    return AttentionChoice(SDPA if obstacle else FLASH, f"auto: {obstacle}" if obstacle else "auto")
+
+
+def packed_cost(shape: ModelShape, row: int, limit: int, *, masked: bool = True) -> float:
     """Return the computation of a packed row under SDPA over that under flash attention, both at their longest.
 
     A token costs 2 FLOPs a weight; its attention 4 x width x layers for each token of the row that it is computed
-    against: all of them under a mask, half of its own document's under flash attention.
+    against: all of them under a mask, half of them without, half of its own document's under flash attention.
     """
     weights = 2 * (shape.layers * shape.layer + shape.embedding)
     width = shape.query_width * shape.layers
-    return (weights + 4 * row * width) / (weights + 2 * limit * width)
+    return (weights + (4 if masked else 2) * row * width) / (weights + 2 * limit * width)

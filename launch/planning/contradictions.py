@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-from launch.config.schema import Device, Kind, LossAveraging, Packing, RootConfig
+import json
+import re
+
+from launch.config.schema import Device, Family, Kind, LossAveraging, Packing, RootConfig
 from launch.errors import Problem, UserError
 from launch.planning.parallel import Parallel
 
+_FUSED_LOSS = re.compile(r"fused_linear_cross_entropy\W+true", re.IGNORECASE)
+
 
 def check_contradictions(config: RootConfig, parallel: Parallel) -> None:
-    """Raises UserError: liger_needs_gpu, and those of `check_evaluation` and `check_dealing`."""
+    """Raises UserError: liger_needs_gpu, liger_dpo_loss, and those of `check_evaluation` and `check_dealing`."""
     if config.recipe.liger and parallel.width.device == Device.cpu:
         message = "Liger's kernels are written in Triton, which does not run on a CPU: the trainer would fail at load"
         raise UserError(Problem("liger_needs_gpu", message, "recipe.liger", "set recipe.liger=false, or gpus=N"))
+    _check_fused_dpo(config)
     check_evaluation(config)
     check_dealing(config)
+
+
+def _check_fused_dpo(config: RootConfig) -> None:
+    """TRL's DPO computes its loss in a fused head of its own; `recipe.liger` changes the layers alone."""
+    kernels = config.flags.get("liger_kernel_config")
+    text = json.dumps(kernels) if isinstance(kernels, dict) else str(kernels)
+    if config.trainer.family != Family.trl or config.stage.kind != Kind.dpo or not _FUSED_LOSS.search(text):
+        return
+    cached = " and precomputed reference log-probs" if config.flags.get("precompute_ref_log_probs") else ""
+    message = f"trl_dpo has no Liger loss: its fused head{cached} would be dropped (trl/trainer/dpo_trainer.py:947)"
+    cure = "remove fused_linear_cross_entropy; recipe.liger=true has Liger's layers"
+    raise UserError(Problem("liger_dpo_loss", message, "flags.liger_kernel_config", cure))
 
 
 def check_evaluation(config: RootConfig) -> None:

@@ -77,8 +77,8 @@ def model_shape(config: RootConfig, inputs: Inputs) -> ModelShape | None:
     if adapter is not None:
         return _base_shape(adapter, config)
     shape = read_shape(inputs.model.local) if inputs.model.local else None
-    if shape or inputs.model.local or config.model.path:  # the YAML describes another model
-        return shape
+    if shape or config.model.path or (inputs.model.local and not inputs.model.build):
+        return shape  # the YAML describes another model
     return shape_from_yaml(config.model.shape)
 
 
@@ -133,6 +133,8 @@ def _kind_mismatches(config: RootConfig, origins: Origins) -> list[Problem]:
 def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> InputSource:
     model = config.model
     key = "model.path" if model.path else f"model.{config.stage.start}"
+    if continues_adapter(config) and not model.path:
+        raise _nothing_to_continue("model.path is not set", origins.of("recipe.lora.start").where)
     if model.build and not model.path:
         made = cache / "demo" / f"model-{demo_key()}"
         return InputSource(str(made), made, _check_build(model.build, "model.build"), origins.of("model.build"))
@@ -141,9 +143,23 @@ def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> Inpu
         message = f"model={origins.choices.get('model')} has no {config.stage.start} checkpoint"
         raise UserError(Problem("no_model", message, key, "set model.path to a folder or a hub id"))
     local = _local(reference, cwd)
+    if local is None and continues_adapter(config):
+        raise _nothing_to_continue(f"{reference} is not a folder here", origins.of(key).where)
     if local is None or not model.path:
         return InputSource(str(local) if local else reference, local, None, origins.of(key))
     return _local_model(local, config, origins)
+
+
+def continues_adapter(config: RootConfig) -> bool:
+    """Whether an adapter is trained further, by a trainer that can."""
+    lora, starts = config.recipe.lora, config.trainer.recipe.get("lora.start") or {}
+    return lora.rank is not None and lora.start != AdapterStart.merged and lora.start.value in starts
+
+
+def _nothing_to_continue(why: str, where: str | None) -> UserError:
+    message = f"recipe.lora.start=continue goes on with an adapter, and {why}"
+    cure = "set model.path to a LoRA run or an adapter's folder, or remove recipe.lora.start"
+    return UserError(Problem("nothing_to_continue", message, where, cure))
 
 
 def _local_model(path: Path, config: RootConfig, origins: Origins) -> InputSource:
@@ -152,7 +168,6 @@ def _local_model(path: Path, config: RootConfig, origins: Origins) -> InputSourc
     Raises UserError: run_without_model, nothing_to_continue, bad_adapter, adapter_base.
     """
     provenance = origins.of("model.path")
-    start = config.recipe.lora.start if config.recipe.lora.rank is not None else AdapterStart.merged
     if (path / "plan.json").is_file():
         if not (path / "DONE").is_file():
             message = f"the run in {path} is not finished, so it has no model"
@@ -161,9 +176,10 @@ def _local_model(path: Path, config: RootConfig, origins: Origins) -> InputSourc
     # RUN/merged is made from RUN/model, now or before
     adapter = read_adapter(path.with_name("model") if path.name == MERGED else path)
     if adapter is None:
-        if start != AdapterStart.merged and path.is_dir():
-            message = f"recipe.lora.start=continue goes on with an adapter, and {path} has none"
-            raise UserError(Problem("nothing_to_continue", message, provenance.where, "remove recipe.lora.start"))
+        if continues_adapter(config) and path.is_dir():
+            raise _nothing_to_continue(f"{path} has none", provenance.where)
+        if continues_adapter(config) and path.name == MERGED:  # of a run that is still to come
+            path = path.with_name("model")
         return InputSource(str(path), path, None, provenance)
     run = adapter.folder.parent
     if (run / "plan.json").is_file() and not (run / "DONE").is_file() and not config.model.trained_by:
@@ -172,13 +188,9 @@ def _local_model(path: Path, config: RootConfig, origins: Origins) -> InputSourc
     if any(override_key(override) == "model" for override in origins.overrides):
         _refuse_other_base(adapter, config, provenance)
     check_adapter(adapter, _base_shape(adapter, config))
-    if start == AdapterStart.merged:
-        return InputSource(str(adapter.merged), adapter.merged, MERGE, provenance, adapter)
-    if adapter.rank != config.recipe.lora.rank:
-        message = f"the adapter in {adapter.folder} has rank {adapter.rank}, got {config.recipe.lora.rank}"
-        where = origins.of("recipe.lora.rank").where
-        raise UserError(Problem("lora_rank", message, where, f"set recipe.lora.rank={adapter.rank}"))
-    return InputSource(str(adapter.folder), adapter.folder, None, provenance, adapter)
+    if continues_adapter(config):
+        return InputSource(str(adapter.folder), adapter.folder, None, provenance, adapter)
+    return InputSource(str(adapter.merged), adapter.merged, MERGE, provenance, adapter)
 
 
 def _refuse_other_base(adapter: Adapter, config: RootConfig, provenance: Provenance) -> None:

@@ -10,6 +10,8 @@ from launch.data.structure import FIRST_ROWS, DataStructure
 from launch.errors import Problem, UserError
 from launch.planning.batch import Batch
 from launch.planning.inputs import Inputs, MixtureEntry
+from launch.planning.packing import REFERENCE_ROWS
+from launch.planning.packing import TRAINER as DPO
 
 ReadStructure = Callable[[LocalData, int], DataStructure]
 
@@ -21,7 +23,8 @@ def read_local_data(
 
     Reads FIRST_ROWS rows, and as many more as it takes to know that an epoch fills a global batch.
 
-    Raises UserError: data_split, data_small_epoch, and those of `launch.data.local.Conversion.rows`.
+    Raises UserError: data_split, data_small_epoch, data_small_reference, and those of
+    `launch.data.local.Conversion.rows`.
     """
     if read is None:
         return tuple(None for _ in inputs.mixture)
@@ -64,17 +67,29 @@ def _check_epoch(
     config: RootConfig, inputs: Inputs, batch: Batch, structures: tuple[DataStructure | None, ...]
 ) -> None:
     """Raise UserError (data_small_epoch) if the rows are known, and fewer than one optimizer step takes."""
-    if config.recipe.packing == Packing.bins or "data_small_epoch" in config.allow:
+    if config.recipe.packing == Packing.bins:
         return  # a packed row holds several samples
     rows = 0
     for entry, structure in zip(inputs.mixture, structures, strict=True):
         if structure is None or structure.unread or not structure.is_all:
             return
         rows += int((structure.read - (structure.validation or 0)) * entry.share)
-    if rows < batch.global_:
+    where = inputs.mixture[0].source.provenance.where
+    if rows < batch.global_ and "data_small_epoch" not in config.allow:
         held_out = sum(structure.validation or 0 for structure in structures if structure)
         message = f"an epoch has {rows} rows{f' ({held_out} are held out)' if held_out else ''}, which is less than "
         message += f"the global batch of {batch.global_}"
         cure = f"set recipe.global_batch_size to at most {rows}" if rows else "add rows"
-        where = inputs.mixture[0].source.provenance.where
         raise UserError(Problem("data_small_epoch", message, where, f"{cure}, or allow=[data_small_epoch]"))
+    _check_reference_pass(config, batch, rows, where)
+
+
+def _check_reference_pass(config: RootConfig, batch: Batch, rows: int, where: str | None) -> None:
+    """dpo.py fills the last batch of its reference pass up with the first rows, once (data_loader.py:288): fewer rows
+    than half of that batch fail in a reshape. Raises UserError: data_small_reference."""
+    size = REFERENCE_ROWS * batch.per_device * batch.width
+    if config.trainer.name == DPO and 2 * rows < size:
+        message = f"dpo.py's reference pass takes {size} rows at a time and fails with fewer than half: data has {rows}"
+        most = 2 * rows // (REFERENCE_ROWS * batch.width)
+        cure = f"set recipe.per_device_batch_size to at most {most}" if most else f"add rows: at least {size // 2}"
+        raise UserError(Problem("data_small_reference", message, where, cure))

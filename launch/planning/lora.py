@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.config.origins import Origins
 from launch.config.schema import AdapterStart, Device, Family, Quantization, RootConfig
 from launch.errors import Problem, UserError, did_you_mean
-from launch.planning.estimate.shape import ModelShape
+from launch.planning.adapters import Adapter
+from launch.planning.estimate.shape import LINEAR_LAYERS, ModelShape
 from launch.planning.parallel import Parallel
+from launch.planning.recipe import map_recipe_key
 
 ALL_LINEAR = "all-linear"
 _PREFIX = "lora."
+_RECIPE = "recipe.lora."
 _OUTPUT_LAYERS = ("lm_head", "embed_out")
 
 
@@ -35,30 +38,15 @@ class Lora:
 
     def count_parameters(self, shape: ModelShape) -> int:
         """Count the adapter's parameters: rank x (inputs + outputs) of every layer that gets one."""
-        matrices = adapted_matrices(shape)
-        return shape.layers * self.rank * sum(sum(matrices[name]) for name in self._layer_names(matrices))
+        return shape.layers * self.rank * sum(sum(shape.matrices[name]) for name in self._layer_names(shape.matrices))
 
     def count_layers(self, shape: ModelShape) -> int:
         """Count the layers of a block that get an adapter."""
-        return len(self._layer_names(adapted_matrices(shape)))
+        return len(self._layer_names(shape.matrices))
 
     def _layer_names(self, matrices: Mapping[str, tuple[int, int]]) -> list[str]:
         names = list(matrices) if self.targets == ALL_LINEAR else [name.rpartition(".")[2] for name in self.targets]
         return [name for name in names if name in matrices]
-
-
-def adapted_matrices(shape: ModelShape) -> dict[str, tuple[int, int]]:
-    """Return the linear layers of one block of a decoder, with their numbers of inputs and outputs."""
-    hidden, wide = shape.hidden, shape.intermediate
-    return {
-        "q_proj": (hidden, shape.query_width),
-        "k_proj": (hidden, shape.key_width),
-        "v_proj": (hidden, shape.key_width),
-        "o_proj": (shape.query_width, hidden),
-        "gate_proj": (hidden, wide),
-        "up_proj": (hidden, wide),
-        "down_proj": (wide, hidden),
-    }
 
 
 def recipe_value(recipe: Mapping[str, Any], key: str, lora: Lora | None) -> Any:
@@ -68,27 +56,81 @@ def recipe_value(recipe: Mapping[str, Any], key: str, lora: Lora | None) -> Any:
     return lora.value(key.removeprefix(_PREFIX)) if lora else None
 
 
-def resolve_lora(config: RootConfig, origins: Origins, parallel: Parallel, shape: ModelShape | None) -> Lora | None:
+def resolve_lora(
+    config: RootConfig, origins: Origins, parallel: Parallel, shape: ModelShape | None, continued: Adapter | None = None
+) -> Lora | None:
     """Return the adapter that the recipe asks for; None where all weights are trained.
 
     `shape`: the model's, None where it is unknown; the trainer's own library then checks rank and targets.
+    `continued`: the adapter that is trained further; what the recipe leaves open of it is the adapter's own.
 
-    Raises UserError: lora_rank, lora_targets, lora_without_rank, quantized_parallel, quantized_liger,
-    lora_checkpointing.
+    Raises UserError: unsupported_recipe, lora_rank, lora_targets, lora_without_rank, adapter_settings,
+    quantized_parallel, quantized_liger, lora_checkpointing.
     """
-    keys = config.recipe.lora
+    keys, trainer = config.recipe.lora, config.trainer
     if keys.rank is None:
         _refuse_keys_without_rank(origins)
         return None
+    if not trainer.recipe.get(f"{_PREFIX}rank"):  # nothing else about this trainer matters: it has no adapters
+        map_recipe_key(f"{_PREFIX}rank", keys.rank, {}, trainer.why, trainer.name)
     alpha = 2 * keys.rank if keys.alpha is None else keys.alpha
     lora = Lora(keys.rank, alpha, keys.dropout, _read_targets(keys.targets), keys.quantize, keys.start)
-    if not config.trainer.recipe.get(f"{_PREFIX}rank"):  # build_flags refuses the trainer, with its reason
-        return lora
     problems = [*_target_problems(lora, shape), *_rank_problems(lora, shape)]
+    if continued is not None:
+        settings = _settings_of(continued)
+        problems += _continuing_problems(lora, continued, settings, origins)
+        lora = replace(lora, **settings)
     problems += [*_quantization_problems(lora, config, parallel), *_checkpointing_problems(lora, config)]
     if problems:
         raise UserError([_located(problem, origins) for problem in problems])
     return lora
+
+
+def _continuing_problems(lora: Lora, adapter: Adapter, settings: Mapping[str, Any], origins: Origins) -> list[Problem]:
+    """Find what the recipe sets otherwise than the adapter that is trained further, which keeps its own `settings`."""
+    if adapter.rank != lora.rank:
+        message = f"the adapter in {adapter.folder} has rank {adapter.rank}, got {lora.rank}"
+        return [Problem("lora_rank", message, "recipe.lora.rank", f"set recipe.lora.rank={adapter.rank}")]
+    differing = [
+        key
+        for key, value in settings.items()
+        if origins.of(f"{_RECIPE}{key}").where and _comparable(getattr(lora, key)) != _comparable(value)
+    ]
+    if not differing:
+        return []
+    own = " and ".join(f"{key} {_as_text(settings[key])}" for key in differing)
+    requested = " and ".join(_as_text(getattr(lora, key)) for key in differing)
+    message = f"the adapter in {adapter.folder} keeps its own {own}, got {requested}"
+    cure = f"remove {' and '.join(_RECIPE + key for key in differing)}, or set recipe.lora.start=merged"
+    return [Problem("adapter_settings", message, f"{_RECIPE}{differing[0]}", cure)]
+
+
+def _settings_of(adapter: Adapter) -> dict[str, Any]:
+    """Return the settings that an adapter's configuration has, by the keys of the recipe."""
+    settings: dict[str, Any] = {"rank": adapter.rank}
+    if adapter.alpha is not None:
+        settings["alpha"] = adapter.alpha
+    if adapter.dropout is not None:
+        settings["dropout"] = adapter.dropout
+    if adapter.targets:
+        names = {name.rpartition(".")[2] for name in adapter.targets}
+        settings["targets"] = ALL_LINEAR if names == set(LINEAR_LAYERS) else tuple(sorted(names))
+    return settings
+
+
+def settings_to_keep(lora: Lora) -> dict[str, str]:
+    """Return the settings, as text, that an adapter keeps when it is trained further."""
+    return {key: _as_text(getattr(lora, key)) for key in ("rank", "alpha", "dropout", "targets")}
+
+
+def _comparable(value: Any) -> Any:
+    if value == ALL_LINEAR:
+        return set(LINEAR_LAYERS)
+    return {name.rpartition(".")[2] for name in value} if isinstance(value, tuple) else value
+
+
+def _as_text(value: Any) -> str:
+    return f"[{','.join(value)}]" if isinstance(value, tuple) else str(value)
 
 
 def _refuse_keys_without_rank(origins: Origins) -> None:
@@ -121,7 +163,7 @@ def _target_problems(lora: Lora, shape: ModelShape | None) -> list[Problem]:
         return [Problem("lora_targets", message, "recipe.lora.targets", f"remove {output[0]}")]
     if shape is None:
         return []
-    known = adapted_matrices(shape)
+    known = shape.matrices
     unknown = [name for name in lora.targets if name.rpartition(".")[2] not in known]
     if not unknown:
         return []
@@ -133,7 +175,7 @@ def _target_problems(lora: Lora, shape: ModelShape | None) -> list[Problem]:
 def _rank_problems(lora: Lora, shape: ModelShape | None) -> list[Problem]:
     if shape is None or lora.rank < 1:
         return []
-    matrices = adapted_matrices(shape)
+    matrices = shape.matrices
     names = list(matrices) if lora.targets == ALL_LINEAR else [name.rpartition(".")[2] for name in lora.targets]
     sizes = {name: min(matrices[name]) for name in names if name in matrices}
     name = min(sizes, key=lambda known: sizes[known], default=None)

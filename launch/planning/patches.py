@@ -5,7 +5,7 @@ from __future__ import annotations
 from launch import resources
 from launch.config.schema import Device, LossAveraging, RootConfig
 from launch.planning.flags import Flags
-from launch.planning.inputs import Inputs
+from launch.planning.inputs import Inputs, continues_adapter
 from launch.planning.parallel import Parallel
 from launch.worker.patches import PATCHES, PlanFacts
 
@@ -28,7 +28,7 @@ def _gather_facts(config: RootConfig, parallel: Parallel, inputs: Inputs, flags:
         world_size=parallel.width.world_size,
         zero_stage=parallel.zero_stage or 0,
         local_model=inputs.model.local is not None,
-        adapter=inputs.model.adapter is not None and not inputs.model.build,
+        adapter=continues_adapter(config),
         packs=config.trainer.always_packs or values.get("packing") is True,
         balanced=config.recipe.balanced,
         token_weighting=config.recipe.loss_averaging == LossAveraging.tokens,

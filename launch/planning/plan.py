@@ -16,6 +16,7 @@ from launch.data.structure import DataStructure
 from launch.errors import Problem, UserError
 from launch.planning.attention import AttentionChoice, attention_flags, choose_attention, packing_warnings
 from launch.planning.batch import Batch, split_batch
+from launch.planning.chat_template import check_template
 from launch.planning.command import build_command, with_flag_values
 from launch.planning.content import (
     InputContent,
@@ -30,7 +31,7 @@ from launch.planning.environment import build_environment, variables_to_unset
 from launch.planning.expectations import allowed_expectations, build_expectations
 from launch.planning.flags import Flag, build_flags, with_output
 from launch.planning.identity import compute_identity, content_key, identity_parts
-from launch.planning.inputs import Inputs, check_model_folder, model_shape, resolve_inputs
+from launch.planning.inputs import Inputs, check_model_folder, continues_adapter, model_shape, resolve_inputs
 from launch.planning.local_data import ReadStructure, describe_data, read_local_data
 from launch.planning.lora import Lora, resolve_lora
 from launch.planning.names import Registries, check_names, locked_registries
@@ -204,7 +205,7 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
     parallel = resolve_parallel(config, trainer, width)
     check_contradictions(config, parallel)
     shape = model_shape(config, inputs)
-    lora = resolve_lora(config, origins, parallel, shape)
+    lora = resolve_lora(config, origins, parallel, shape, inputs.model.adapter if continues_adapter(config) else None)
     batch = split_batch(config.recipe.global_batch_size, config.recipe.per_device_batch_size, width.world_size)
     data = read_local_data(config, inputs, batch, machine.read_structure)
 
@@ -231,6 +232,7 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
     attention = choose_attention(config, parallel, unnamed.flags, machine.machine_info)
     _check_flags(trainer, unnamed.flags, machine)
     patches = choose_patches(config, parallel, inputs, unnamed)
+    check_template(config, origins, inputs.model, unnamed.flags, patches)
     parts = identity_parts(
         config,
         commit=machine.upstream.commit,
@@ -273,7 +275,7 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
         + contradiction_warnings(config)
         + tracking_warnings(config)
         + validation_warnings(config)
-        + packing_warnings(config, batch, flags, attention, shape)
+        + packing_warnings(config, parallel, batch, flags, machine_info=machine.machine_info, shape=shape)
     )
     if config.tuned:
         limit = sequence_limit(config, flags)

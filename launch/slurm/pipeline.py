@@ -9,10 +9,14 @@ from pathlib import Path
 
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine, override_key
+from launch.config.schema import Kind
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.machine import this_machine
 from launch.planning.adapters import MERGED
-from launch.planning.plan import build_plan
+from launch.planning.chat_template import find_template_name, refuse_other_template
+from launch.planning.inputs import continues_adapter
+from launch.planning.lora import settings_to_keep
+from launch.planning.plan import Plan, build_plan
 from launch.slurm.planned_jobs import PlannedJob, job_problems, plan_run_job, plan_tokenize_job
 
 
@@ -24,7 +28,8 @@ def plan_jobs(line: CommandLine) -> list[PlannedJob]:
 def plan_pipeline(line: CommandLine, stages: Sequence[str]) -> list[PlannedJob]:
     """Plan and check the jobs of `stages` in order, each from the model of the one before.
 
-    Raises UserError: pipeline_model (a stage's trainer writes no model that the next stage can start from).
+    Raises UserError: pipeline_model (a stage's trainer writes no model that the next stage can start from),
+    nothing_to_continue, adapter_settings, other_chat_template.
     """
     jobs: list[PlannedJob] = []
     model_overrides: tuple[str, ...] = ()
@@ -33,12 +38,38 @@ def plan_pipeline(line: CommandLine, stages: Sequence[str]) -> list[PlannedJob]:
         argv = (f"stage={stage}", *_stage_overrides(stage, stages, line), *model_overrides)
         jobs += _plan_line(replace(line, argv=argv), pending_model)
         plan = jobs[-1].plan
+        if len(jobs) > 1:
+            check_chained(plan, jobs[-2].plan)
         if plan.config.trainer.leaves != "config.json" and stage != stages[-1]:
             message = f"{plan.trainer} writes no model that the next stage can start from"
             raise UserError(Problem("pipeline_model", message, stage, "set another trainer="))
         trained = plan.folder / MERGED if plan.lora else plan.model_dir
         model_overrides = (f"model.path={_quote(str(trained))}", f"model.trained_by='{plan.identity}'")
     return jobs
+
+
+def check_chained(plan: Plan, before: Plan) -> None:
+    """Compare a stage with the stage before it, whose run does not exist yet, as its own plan will compare them then.
+
+    Raises UserError: nothing_to_continue, adapter_settings, other_chat_template.
+    """
+    name, template = find_template_name(before.flags, before.patches), find_template_name(plan.flags, plan.patches)
+    if name and template and plan.config.stage.kind != Kind.sft and "other_chat_template" not in plan.config.allow:
+        refuse_other_template(template, name, f"stage {before.stage}", plan.origins)
+    if not continues_adapter(plan.config) or plan.lora is None:
+        return
+    where = plan.origins.of("recipe.lora.start").where
+    if before.lora is None:
+        message = f"recipe.lora.start=continue goes on with an adapter, and stage {before.stage} trains none"
+        raise UserError(Problem("nothing_to_continue", message, where, "remove recipe.lora.start"))
+    own, requested = settings_to_keep(before.lora), settings_to_keep(plan.lora)
+    differing = [key for key, value in own.items() if requested[key] != value]
+    if differing:
+        kept = " and ".join(f"{key} {own[key]}" for key in differing)
+        message = f"{plan.stage} goes on with the adapter of {before.stage}, which keeps its own {kept}"
+        message += f", got {' and '.join(requested[key] for key in differing)}"
+        cure = " ".join(f"{plan.stage}:recipe.lora.{key}={own[key]}" for key in differing)
+        raise UserError(Problem("adapter_settings", message, where, f"set {cure}"))
 
 
 def _plan_line(line: CommandLine, pending_model: Path | None) -> list[PlannedJob]:

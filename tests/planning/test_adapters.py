@@ -13,6 +13,8 @@ import pytest
 from launch.errors import UserError
 from launch.planning.adapters import read_adapter
 from launch.planning.digests import DigestCache
+from launch.planning.estimate.planned import planned_shape
+from launch.planning.estimate.shape import LINEAR_LAYERS
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
 
@@ -48,7 +50,9 @@ def run(tmp_path: Path) -> Path:
     model.mkdir(parents=True)
     (model.parent / "plan.json").write_text("{}")
     (model.parent / "DONE").write_text("{}")
-    (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base), "r": 8}))
+    names = ["model.layers.0.self_attn.q_proj", "v_proj"]
+    settings = {"r": 8, "lora_alpha": 16.0, "lora_dropout": 0.1, "target_modules": names}
+    (model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base), **settings}))
     prefix = "base_model.model.model.layers.1.self_attn.q_proj"
     write_tensors(
         model / "adapter_model.safetensors",
@@ -101,6 +105,68 @@ def test_going_on_with_an_adapter(run: Path, place: str) -> None:
     plan = planned(f"model.path={run / place}", *CONTINUE)
     assert plan.flags["model_name_or_path"].value == str(run / "model")
     assert "continue_adapter" in plan.patches
+
+
+def test_what_the_recipe_leaves_open_is_the_adapters_own(run: Path) -> None:
+    plan = planned(f"model.path={run}", *CONTINUE)
+    flags = {name: flag.value for name, flag in plan.flags.items()}
+    assert (flags["lora_alpha"], flags["lora_dropout"]) == (16, 0.1)
+    assert flags["lora_target_modules"] == ["q_proj", "v_proj"]
+    same = ("recipe.lora.alpha=16", "recipe.lora.targets=[v_proj,q_proj]", "recipe.lora.dropout=0.1")
+    assert planned(f"model.path={run}", *CONTINUE, *same).identity == plan.identity
+
+
+@pytest.mark.parametrize(
+    ("override", "own"),
+    [
+        ("recipe.lora.alpha=32", "alpha 16, got 32"),
+        ("recipe.lora.dropout=0.2", "dropout 0.1, got 0.2"),
+        ("recipe.lora.targets=all-linear", "targets [q_proj,v_proj], got all-linear"),
+        ("recipe.lora.targets=[q_proj]", "targets [q_proj,v_proj], got [q_proj]"),
+    ],
+)
+def test_going_on_with_other_settings_is_refused(run: Path, override: str, own: str) -> None:
+    found, message = problem(f"model.path={run}", *CONTINUE, override)
+    assert found == "adapter_settings"
+    assert own in message
+
+
+def test_all_linear_is_every_layer_of_a_block(run: Path) -> None:
+    config = run / "model" / "adapter_config.json"
+    settings = json.loads(config.read_text()) | {"target_modules": list(LINEAR_LAYERS)}
+    config.write_text(json.dumps(settings))
+    plan = planned(f"model.path={run}", *CONTINUE, "recipe.lora.targets=all-linear")
+    assert plan.flags["lora_target_modules"].value == ["all-linear"]
+
+
+@pytest.mark.parametrize("path", [(), ("model.path=someone/an-adapter",)])
+def test_without_a_folder_there_is_nothing_to_continue(path: tuple[str, ...]) -> None:
+    assert problem(*CONTINUE, *path)[0] == "nothing_to_continue"
+
+
+def test_the_adapter_of_a_run_that_is_still_to_come(run: Path) -> None:
+    """A pipeline hands RUN/merged on: the plan is the same before and after the run is there."""
+    chain = (
+        f"model.path={run / 'merged'}",
+        "model.trained_by=0123abcd",
+        *CONTINUE,
+        "recipe.lora.targets=[q_proj,v_proj]",
+    )
+    chain += ("recipe.lora.alpha=16", "recipe.lora.dropout=0.1")
+    after = planned(*chain)
+    run.rename(run.with_name("elsewhere"))
+    before = planned(*chain)
+    for plan in (before, after):
+        assert plan.flags["model_name_or_path"].value == str(run / "model")
+        assert "continue_adapter" in plan.patches
+    assert before.identity == after.identity
+
+
+def test_the_memory_of_a_stage_on_an_adapter_is_that_of_its_base(run: Path) -> None:
+    for words in ((), CONTINUE):
+        shape = planned_shape(planned(f"model.path={run}", *words), {})
+        assert shape is not None
+        assert (shape.layers, shape.hidden) == (2, 128)
 
 
 def test_a_new_adapter_on_a_merged_model(run: Path) -> None:

@@ -81,7 +81,30 @@ def test_packing_without_flash_attention_warns_of_its_cost(packing: str, row: st
     assert "GiB" in warning.message
 
 
+@pytest.mark.parametrize(
+    ("line", "row", "has_mask"),
+    [
+        ("stage=sft trainer=finetune recipe.per_device_batch_size=4", "16,384", True),
+        ("stage=lora_sft trainer=finetune", "16,384", True),
+        ("stage=dpo recipe.per_device_batch_size=2", "8,192", False),
+        ("stage=dpo recipe.per_device_batch_size=2 recipe.attention=sdpa", "8,192", False),
+    ],
+)
+def test_so_does_open_instructs(line: str, row: str, has_mask: bool) -> None:
+    words = (*line.split(), "recipe.packing=flatten")
+    warnings = planned(*words, versions={"torch": "2.11.0"}).warnings
+    [warning] = [problem for problem in warnings if problem.id == "packing_without_flash"]
+    assert f"a packed row of up to {row} tokens" in warning.message and "x the computation" in warning.message
+    assert ("GiB" in warning.message) == has_mask
+    if "sdpa" not in line:
+        for versions in (INSTALLED, {}):
+            assert "packing_without_flash" not in [
+                problem.id for problem in planned(*words, versions=versions).warnings
+            ]
+
+
 def test_the_cost_of_a_packed_row() -> None:
     """At 8 x 4,096 tokens the square of an 8B model costs about as much as its matrices."""
     assert packed_cost(LLAMA, 8 * 4096, 4096) == pytest.approx(2.0, abs=0.1)
     assert packed_cost(LLAMA, 4096, 4096) == pytest.approx(1.07, abs=0.02)
+    assert packed_cost(LLAMA, 8 * 4096, 4096, masked=False) == pytest.approx(1.5, abs=0.05)

@@ -108,6 +108,23 @@ def test_an_epoch_smaller_than_a_batch_is_refused(
         plan_of(tmp_path, *line)
 
 
+@pytest.mark.parametrize(
+    ("rows", "words", "is_refused"), [(15, [], True), (16, [], False), (16, ["processes=2"], True)]
+)
+def test_a_reference_pass_of_dpo_py_that_would_fail_is_refused(
+    tmp_path: Path, rows: int, words: list[str], is_refused: bool
+) -> None:
+    """data_loader.py:288 has only the rows themselves to fill a batch of 4 x 8 pairs a rank up with."""
+    write_lines(tmp_path / "a.jsonl", [PAIR] * rows)
+    line = ["stage=demo_dpo", "data.mix=[{name: ./a.jsonl}]", "model=olmo2_1b", "recipe.precision=bf16"]
+    batch = f"recipe.global_batch_size={16 if words else 8}"
+    if is_refused:
+        assert refusal(tmp_path, *line, "trainer=dpo", batch, *words) == ["data_small_reference"]
+    else:
+        plan_of(tmp_path, *line, "trainer=dpo", batch, *words)
+    plan_of(tmp_path, *line, "trainer=dpo_tune_cache", batch, *words)
+
+
 @pytest.mark.parametrize("override", ["cache='./a[z]b'", "runs=./a*", "cache=./what?"])
 def test_a_cache_that_the_data_loader_would_glob_is_refused(tmp_path: Path, override: str) -> None:
     write_lines(tmp_path / "a.jsonl", [CHAT] * 100)

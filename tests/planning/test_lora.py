@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from launch.demo import make_model
 from launch.errors import UserError
-from launch.planning.estimate.shape import ModelShape, with_parameters
+from launch.planning.estimate.shape import ModelShape, shape_from_yaml, with_parameters
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
 
@@ -89,6 +90,11 @@ def test_the_stages_need_no_override_for_either_model(stage: str, model: str) ->
         (["stage=demo_lora", "trainer=finetune", "recipe.lora.quantize=nf4"], ["quantized_parallel"]),
         ([*NF4, "trainer=finetune", "recipe.liger=true"], ["quantized_liger"]),
         (["stage=dpo", "recipe.lora.rank=8"], ["lora_checkpointing"]),
+        (["stage=demo_lora", "recipe.lora.rank=65"], ["lora_rank"]),  # before the demo's model is made
+        (["stage=demo_lora", "recipe.lora.targets=[q_prj]"], ["lora_targets"]),
+        (["stage=demo_lora", "trainer=olmo_core_finetune"], ["unsupported_recipe"]),
+        (["stage=lora_sft", "trainer=olmo_core_finetune"], ["unsupported_recipe"]),
+        (["stage=lora_dpo", "trainer=dpo"], ["unsupported_recipe"]),
         (["stage=rm", "recipe.lora.rank=8"], ["unsupported_recipe"]),
         (["stage=dpo", "trainer=dpo", "model=olmo2_1b", "recipe.lora.rank=8"], ["unsupported_recipe"]),
         (["stage=lora_sft", "trainer=finetune", "recipe.lora.targets=[q_proj]"], ["unsupported_recipe"]),
@@ -107,6 +113,23 @@ def test_ranks_at_the_border(rank: int, model: str) -> None:
 def test_the_trainers_flag_warns_that_a_recipe_key_exists() -> None:
     warnings = planned("stage=sft", "trainer=trl_sft", "flags.use_peft=true").warnings
     assert [warnings[0].id, str(warnings[0].cure).removeprefix("set ")] == ["flag_over_recipe", "recipe.lora.rank=16"]
+
+
+def test_the_shape_in_the_demos_file_is_that_of_the_model_that_is_made() -> None:
+    shape = shape_from_yaml(composed("stage=demo_lora").config.model.shape)
+    assert shape is not None
+    made = (make_model.LAYERS, make_model.HIDDEN, make_model.HEADS, make_model.VOCABULARY)
+    assert (shape.layers, shape.hidden, shape.heads, shape.vocabulary) == made
+    assert (shape.intermediate, shape.kv_heads) == (4 * make_model.HIDDEN, make_model.HEADS // 2)
+    assert shape.parameters == pytest.approx(with_parameters(shape).parameters, rel=1e-3)
+
+
+def test_ligers_dpo_loss_is_refused() -> None:
+    kernels = "flags.liger_kernel_config={fused_linear_cross_entropy: true}"
+    for cached in ((), ("flags.precompute_ref_log_probs=true",)):
+        assert problem_ids("stage=lora_dpo", kernels, *cached) == ["liger_dpo_loss"]
+    layers = ("recipe.liger=true", "flags.precompute_ref_log_probs=true", "flags.liger_kernel_config={rope: true}")
+    assert planned("stage=lora_dpo", *layers).flags["use_liger_kernel"].value is True
 
 
 def test_the_number_of_trained_parameters() -> None:

@@ -315,6 +315,9 @@ def test_a_rollout_that_cannot_be_submitted_does_not_begin(overrides: list[str],
     assert not list(tmp_path.rglob("rollout.json"))
 
 
+LORA_CHAIN = ("pipeline=demo_lora,demo_dpo", "demo_dpo:trainer=trl_dpo", "demo_dpo:recipe.lora.start=continue")
+
+
 @pytest.mark.parametrize(
     ("overrides", "id"),
     [
@@ -329,6 +332,16 @@ def test_a_rollout_that_cannot_be_submitted_does_not_begin(overrides: list[str],
         (
             ["pipeline=sft,dpo", "sft:trainer=olmo_core_finetune", "sft:model=olmo2_1b", "sft:recipe.packing=bins"],
             "pipeline_model",
+        ),
+        ([*LORA_CHAIN, "demo_dpo:recipe.lora.rank=4"], "adapter_settings"),
+        ([*LORA_CHAIN, "demo_dpo:recipe.lora.rank=8", "demo_lora:recipe.lora.alpha=4"], "adapter_settings"),
+        ([*LORA_CHAIN, "demo_dpo:recipe.lora.rank=8", "demo_lora:recipe.lora.rank=null"], "nothing_to_continue"),
+        (
+            [
+                *("pipeline=demo,demo_dpo", "demo:recipe.chat_template=tulu"),
+                "demo_dpo:recipe.chat_template=simple_concat_with_space",
+            ],
+            "other_chat_template",
         ),
         (["stage=demo", "trainer=trl_sft", "cluster.container=pyxis", "cluster.image=x.sqsh"], "not_mounted"),
         (["stage=demo", "trainer=trl_sft", "cluster.options=['--export=ALL,HF_TOKEN=abcdef']"], "secret_in_job"),

@@ -110,6 +110,7 @@ class _Moment:
 def estimate_memory(setting: MemorySetting) -> MemoryEstimate:
     """Estimate the peak memory of a GPU in training at `setting`."""
     parameters, optimizer, moments = _adapter_state(setting) if setting.adapter else _full_state(setting)
+    moments = (*moments, *_reference_pass(setting))
     peak = max(moments, key=lambda moment: moment.size)
     context = CONTEXT + (COMMUNICATION if setting.ranks > 1 else 0.0)
     return MemoryEstimate(
@@ -124,6 +125,20 @@ def estimate_memory(setting: MemorySetting) -> MemoryEstimate:
         moment=peak.name,
         moments={moment.name: (parameters + optimizer + moment.size) / GIB for moment in moments},
     )
+
+
+def _reference_pass(setting: MemorySetting) -> tuple[_Moment, ...]:
+    """Return the moment of the pass that precomputes the reference's log-probs; none without one.
+
+    It saves nothing: alive are the hidden states and the MLP of one layer, then the head's tile and each token's fp32
+    sums (trl/trainer/dpo_trainer.py:1240-1275). No gradients and no optimizer exist yet, which is left out.
+    """
+    if not setting.reference_factor:
+        return ()
+    tokens, shape = setting.tokens * setting.reference_factor, setting.shape
+    layer = setting.element * tokens * (3 * shape.intermediate + 2 * shape.hidden)
+    mask = tokens**2 / (setting.rows * setting.reference_factor) * setting.element if setting.masked else 0.0
+    return (_Moment("reference pass", 0.0, layer + mask, 0.0, gathered_bytes(setting, math.inf)),)
 
 
 def _full_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment, ...]]:

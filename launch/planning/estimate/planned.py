@@ -9,8 +9,9 @@ from typing import Any
 from launch.config.schema import Device, Family, Precision, Quantization
 from launch.planning.environment import has_expandable_segments
 from launch.planning.estimate.setting import AdapterSetting, Attention, MemorySetting
-from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
+from launch.planning.estimate.shape import ModelShape, read_shape
 from launch.planning.estimate.weights import count_parameters, hub_snapshot
+from launch.planning.inputs import model_shape
 from launch.planning.plan import Plan
 
 # the values that the estimate supports; others train in another way: adapters, quantised weights or moments, sequences
@@ -47,15 +48,20 @@ class UnknownMemoryError(Exception):
 
 
 def planned_shape(plan: Plan, environ: Mapping[str, str]) -> ModelShape | None:
-    """Return the shape of a plan's model, from its local config.json or from its YAML; None where neither has it."""
+    """Return the shape of a plan's model, from its local config.json or from its YAML; None where neither has it.
+
+    An adapter and its merged model have the shape of the adapter's base.
+    """
     model = plan.inputs.model
-    folder = model.local or hub_snapshot(model.reference, environ)
+    adapter = model.adapter
+    local, reference = (adapter.local_base, adapter.base) if adapter else (model.local, model.reference)
+    folder = local or hub_snapshot(reference, environ)
     shape = read_shape(folder) if folder else None
     if folder and shape:
         return replace(shape, parameters=count_parameters(folder) or shape.parameters)
-    if folder or plan.config.model.path:  # another model than the YAML's shape
+    if folder and not model.build:  # another model than the YAML's shape
         return None
-    return shape_from_yaml(plan.config.model.shape)
+    return model_shape(plan.config, plan.inputs)
 
 
 def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> MemorySetting:
@@ -106,10 +112,20 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         autocast=is_trl and plan.lora is None and not plan.parallel.zero_stage and "dtype" not in plan.flags,
         chunked_head=is_trl,
         reference=trainer.live_reference and plan.lora is None and not flag("precompute_ref_log_probs", False),
+        reference_factor=_reference_factor(plan),
         adapter=_adapter_setting(plan, shape),
         expandable_segments=has_expandable_segments({**environ, **plan.env}),
     )
     return replace(setting, tokens=limit * setting.sequences)
+
+
+def _reference_factor(plan: Plan) -> float:
+    """Return the samples of a forward pass of TRL's precomputation over those of training (dpo_trainer.py:1017)."""
+    values = {name: flag.value for name, flag in plan.flags.items()}
+    if not plan.config.trainer.live_reference or not values.get("precompute_ref_log_probs"):
+        return 0.0
+    samples = values.get("precompute_ref_batch_size")
+    return samples / plan.batch.per_device if isinstance(samples, int) and samples > 0 else 1.0
 
 
 def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:

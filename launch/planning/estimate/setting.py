@@ -50,6 +50,7 @@ class MemorySetting:
     autocast: bool = False  # fp32 weights, computed in bf16: TRL without DeepSpeed
     chunked_head: bool = False  # TRL's output matrix, which never holds the logits of all tokens
     reference: bool = False  # a second, frozen copy of the weights: TRL's DPO
+    reference_factor: float = 0.0  # samples of a forward pass that precomputes log-probs over those of a training one
     adapter: AdapterSetting | None = None  # None: all weights are trained
     expandable_segments: bool = False  # of torch's allocator
     fused_optimizer: bool = True  # AdamW in one kernel, without the temporaries of the foreach one

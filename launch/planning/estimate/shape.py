@@ -15,6 +15,8 @@ from launch.files import load_json
 # norm over the queries and one over the keys (modeling_olmo2.py, modeling_qwen3.py).
 BLOCKS = {"llama": False, "mistral": False, "qwen2": False, "olmo2": True, "olmo3": True, "qwen3": True}
 
+LINEAR_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of each block
+
 
 @dataclass(frozen=True)
 class ModelShape:
@@ -51,6 +53,21 @@ class ModelShape:
         """Elements of one layer's matrices."""
         attention = 2 * self.hidden * (self.query_width + self.key_width)
         return attention + 3 * self.hidden * self.intermediate
+
+    @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """The linear layers of a block, with their numbers of inputs and outputs."""
+        hidden, wide = self.hidden, self.intermediate
+        sizes = (
+            (hidden, self.query_width),
+            (hidden, self.key_width),
+            (hidden, self.key_width),
+            (self.query_width, hidden),
+            (hidden, wide),
+            (hidden, wide),
+            (wide, hidden),
+        )
+        return dict(zip(LINEAR_LAYERS, sizes, strict=True))
 
     @property
     def has_head_norms(self) -> bool:

@@ -94,6 +94,57 @@ def test_the_shape_is_read_from_the_model_that_is_here(tmp_path: Path) -> None:
     assert planned_shape(planned("stage=sft", f"model.path={tmp_path}"), {}) is None
 
 
+@pytest.mark.parametrize("model", ["llama3_1_8b", "qwen2_5_7b"])
+@pytest.mark.parametrize(
+    "line",
+    ["stage=lora_sft", "stage=lora_dpo", "stage=lora_sft trainer=finetune", "stage=lora_dpo trainer=dpo_tune_cache"],
+)
+def test_adapters_and_4_bit_weights_are_covered(line: str, model: str) -> None:
+    words = (*line.split(), f"model={model}", "gpus=1")
+    full, bf16, nf4 = (
+        forecast(*words, override).worst
+        for override in ("recipe.lora.rank=null", "recipe.lora.rank=16", "recipe.lora.quantize=nf4")
+    )
+    assert full and bf16 and nf4
+    assert full.total > bf16.total > nf4.total
+    plan = planned(*words)
+    shape = planned_shape(plan, {})
+    assert shape and plan.lora
+    own, gib = 4 * plan.lora.count_parameters(shape), 2**30
+    assert bf16.parameters == pytest.approx((2 * shape.parameters + own) / gib, rel=1e-6)
+    assert (bf16.gradients, bf16.optimizer) == (pytest.approx(own / gib), pytest.approx(2 * own / gib))
+    matrices = shape.layers * shape.layer
+    other = 4 if "finetune" in line or "tune_cache" in line else 2  # bytes; upstream's QLoRA raises them to fp32
+    packed = 0.516 * matrices + other * (shape.parameters - matrices)
+    assert nf4.parameters == pytest.approx((packed + own) / gib, rel=0.01)
+
+
+def test_an_adapter_is_divided_under_zero3_only() -> None:
+    parameters = {
+        mode: forecast("stage=lora_sft", "gpus=4", f"parallel={mode}").worst for mode in ("ddp", "zero2", "zero3")
+    }
+    assert all(parameters.values())
+    ddp, zero2, zero3 = (estimate.parameters if estimate else 0.0 for estimate in parameters.values())
+    assert ddp == zero2 > 3 * zero3
+
+
+def test_precomputed_reference_log_probs() -> None:
+    """They save the second copy of the weights; a larger batch of their own may be the peak."""
+    words = ("stage=dpo", "trainer=trl_dpo", "gpus=1", "recipe.precision=bf16", "flags.dtype=bfloat16")
+    live, cached, large = (
+        estimate_memory(planned_setting(planned(*words, *more), {}, flash=True))
+        for more in (
+            (),
+            ("flags.precompute_ref_log_probs=true",),
+            ("flags.precompute_ref_log_probs=true", "flags.precompute_ref_batch_size=512"),
+        )
+    )
+    assert live.parameters == pytest.approx(2 * cached.parameters)
+    assert cached.moments["reference pass"] < cached.allocated and cached.moment == live.moment
+    assert large.moment == "reference pass" and large.total > cached.total
+    assert "reference pass" not in live.moments
+
+
 def test_the_parts_add_up_to_the_peak_of_one_moment() -> None:
     estimate = estimate_memory(planned_setting(planned("stage=sft", "gpus=8"), {}, flash=False))
     assert sum(estimate.parts().values()) == pytest.approx(estimate.total)
