@@ -31,6 +31,7 @@ def validate(config: RootConfig, plain: Mapping[str, Any], origins: Origins) -> 
     return list(_node_problems(config, "", origins)) or [
         *_stage_problems(origins.choices["stage"]),
         *_name_problems(config.name, origins),
+        *_empty_problems(config, "", origins),
         *_path_problems(config, origins),
         *_unknown_keys(RootConfig, plain, "", origins),
         *_recipe_map_problems(config.trainer.recipe, origins),
@@ -52,6 +53,21 @@ def _name_problems(name: str | None, origins: Origins) -> list[Problem]:
     cure = f"for example name={flat}" if _RUN_NAME.fullmatch(flat) else None
     message = f"name={name} must be a single folder name: letters, digits and . _ + -"
     return [Problem("bad_name", message, origins.of("name").where, cure)]
+
+
+def _empty_problems(node: object, above: str, origins: Origins) -> Iterator[Problem]:
+    """Find texts that are set to nothing, as by `model.path=$MODEL` with a variable that the shell doesn't have."""
+    for name, hint in _hints(typing.cast(Any, type(node))).items():
+        value, key = getattr(node, name), f"{above}{name}"
+        if dataclasses.is_dataclass(value):
+            yield from _empty_problems(value, f"{key}.", origins)
+        elif key == "data.mix":
+            if not all(entry.name.strip() for entry in value):
+                yield Problem("empty_value", "data.mix has an entry without a name", origins.of(key).where)
+        elif isinstance(value, str) and not value.strip() and key != "name" and (where := origins.of(key).where):
+            unset = f"; {key}=null unsets it" if type(None) in typing.get_args(hint) else ""
+            cure = f"set a value (is a variable of the shell unset?){unset}"
+            yield Problem("empty_value", f"{key} is empty", where, cure)
 
 
 def _path_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch import resources
-from launch.errors import Problem, UserError
+from launch.errors import Problem, UserError, did_you_mean
 
 _ANY_VALUE = "*"
 _UNSET = "null"
@@ -29,8 +29,9 @@ def map_recipe_key(key: str, value: Any, mapping: Any, why: Mapping[str, str], t
     if _ANY_VALUE in mapping:
         return _fill(mapping[_ANY_VALUE], value)
     supported = [choice for choice in mapping if choice != _UNSET]
-    reason = f": {why[key]}" if key in why else ""
-    cure = f"choose from {', '.join(supported)}" if supported else "remove it"
+    near = did_you_mean(text, supported, cutoff=0.8)
+    reason = f": {why[key]}" if key in why and near is None else ""
+    cure = near or (f"choose from {', '.join(supported)}" if supported else "remove it")
     message = f"{trainer} does not support recipe.{key}={text}{reason}"
     raise UserError(Problem("unsupported_recipe", message, f"recipe.{key}", cure))
 

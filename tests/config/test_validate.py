@@ -145,3 +145,20 @@ def test_a_name_with_room_for_its_lock() -> None:
     assert composed("stage=sft", f"name={'a' * 200}").config.name
     with pytest.raises(UserError, match=r"name is 202 bytes long, and may have 200 \[bad_name\]"):
         composed("stage=sft", f"name={'ж' * 101}")
+
+
+@pytest.mark.parametrize(
+    ("override", "cure"),
+    [
+        *(("model.path=", "model.path=null unsets it"), ("model.path=' '", "null unsets it")),
+        *(("runs=", "unset?)"), ("cache=''", "null unsets it"), ("cluster.partition=", "null unsets it")),
+        ("data.mix=[{name: ''}]", None),
+    ],
+)
+def test_a_text_that_is_empty(override: str, cure: str | None) -> None:
+    """As of `model.path=$MODEL` where the shell has no MODEL: the stage's own model would be trained instead."""
+    with pytest.raises(UserError) as caught:
+        composed("stage=sft", "gpus=1", override)
+    [problem] = caught.value.problems
+    assert (problem.id, problem.where) == ("empty_value", f"override {override.partition('=')[0]}")
+    assert (problem.cure or "").endswith(cure or "")

@@ -9,6 +9,7 @@ import pytest
 
 from launch.errors import UserError
 from launch.planning.plan import Plan, build_plan
+from launch.planning.recipe import map_recipe_key
 from tests.conftest import composed, fixed_machine
 from tests.paths import ROOT
 
@@ -197,3 +198,11 @@ def test_a_high_learning_rate_is_a_warning(override: str) -> None:
     [warning] = [each for each in planned("stage=sft", override).warnings if each.id == "high_learning_rate"]
     assert warning.where == f"override {override.partition('=')[0]}"
     assert "high_learning_rate" not in {each.id for each in planned("stage=demo_lora").warnings}
+
+
+@pytest.mark.parametrize(("loss", "cure"), [("dpo_nrm", "did you mean 'dpo_norm'"), ("wpo", "choose from dpo")])
+def test_only_a_name_that_is_near_is_suggested(loss: str, cure: str) -> None:
+    with pytest.raises(UserError) as caught:
+        map_recipe_key("loss", loss, {"dpo": {}, "dpo_norm": {}}, {"loss": "wpo fails"}, "dpo_tune_cache")
+    [problem] = caught.value.problems
+    assert (problem.cure or "").startswith(cure) and ("wpo fails" in problem.message) == (loss == "wpo")

@@ -19,6 +19,12 @@ _EXTRAS = {
     "sympy tensorboard tiktoken wandb",
     "flash": "flash_attn",
 }
+# torch names its own use, and then that of others; in a container its own may be under a number too
+OTHER_PROCESS = (
+    r"(?s)CUDA out of memory.*total capacity of (?P<capacity>[\d.]+) GiB.*[Pp]rocess (?P<pid>\d+) has "
+    r"(?P<used>[\d.]+) GiB memory in use.*this process has [\d.]+ [GM]iB memory in use"
+)
+_NAMED_PATH = re.compile(r"(?:No space left on device|Disk quota exceeded)[^'\"]{0,20}['\"](?P<path>/[^'\"]+)['\"]")
 _CAPACITY = re.compile(r"total capacity of (?P<gib>[\d.]+) GiB")
 _NEXT_MODE = {
     Mode.ddp: Mode.zero2,
@@ -68,6 +74,17 @@ def _predict_remedy(message: str, situation: Situation) -> str | None:
         f"set {remedy}: the same global batch, predicted to take {remedy.gib:.0f} of {capacity:.0f} GiB with all "
         "samples at the maximum length"
     )
+
+
+def gpu_shared(match: re.Match[str], situation: Situation) -> str:
+    text = (
+        f"process {match['pid']} uses {match['used']} of the GPU's {match['capacity']} GiB: end it, or use another GPU"
+    )
+    return text if float(match["used"]) > 0.1 * float(match["capacity"]) else out_of_memory(match, situation)
+
+
+def gpu_taken(match: re.Match[str], situation: Situation) -> str:
+    return "another process uses the GPU's memory (`nvidia-smi` shows it): end it, or use another GPU"
 
 
 def host_memory(match: re.Match[str], situation: Situation) -> str:
@@ -126,9 +143,15 @@ def hub_access(match: re.Match[str], situation: Situation) -> str:
 
 
 def disk_full(match: re.Match[str], situation: Situation) -> str:
+    named = _NAMED_PATH.search(match.string)
+    folders = [folder for folder in (situation.runs, situation.cache) if folder is not None]
+    is_own = named is not None and any(named["path"].startswith(f"{folder}/") for folder in folders)
+    if named is not None and not is_own:
+        return f"free some room on the disk of {named['path']}"
     if situation.runs is None:
         return "free some room, or write to another disk"
-    return f"free some room where {situation.runs} and {situation.cache} are, or set runs= and cache= to another disk"
+    where = f"free some room where {situation.runs} and {situation.cache} are, or set runs= and cache= to another disk"
+    return where if is_own else f"{POSSIBLY}{where}"
 
 
 def port(match: re.Match[str], situation: Situation) -> str:
@@ -185,7 +208,7 @@ def corrupt_model(match: re.Match[str], situation: Situation) -> str:
 
 
 def incomplete_model(match: re.Match[str], situation: Situation) -> str:
-    return "model.path is not a complete model: check the path, and which of the model's files are there"
+    return "a model or tokenizer folder is not complete: check the path, and which of the model's files are there"
 
 
 def gathered(match: re.Match[str], situation: Situation) -> str:

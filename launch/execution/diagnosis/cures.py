@@ -88,10 +88,14 @@ _GPU_FAULT = (
     r"uncorrectable (?:ECC|NVLink) error|hardware stack error|NVRM: Xid|has fallen off the bus|GPU is lost"
     r"|Unable to determine the device handle for GPU"
 )
+_HUB = r"huggingface\.co|hf\.co"  # in an address; other services (W&B, a proxy) answer with the same errors
 # in order: the first one that matches wins, a certain one before an uncertain one
 KNOWN_CAUSES: tuple[KnownCause, ...] = (
-    _error("out_of_memory", r"OutOfMemoryError|RuntimeError|AcceleratorError",
-           r"(?:CUDA|HIP) out of memory|CUDA error: out of memory", advice.out_of_memory),
+    _error("gpu_shared", r"OutOfMemoryError|RuntimeError", advice.OTHER_PROCESS, advice.gpu_shared),
+    _error("out_of_memory", r"OutOfMemoryError|RuntimeError|AcceleratorError", r"(?:CUDA|HIP) out of memory",
+           advice.out_of_memory),
+    _error("gpu_shared", r"RuntimeError|AcceleratorError", r"CUDA error: out of memory", advice.gpu_taken,
+           is_certain=False),  # of the driver, not of torch's allocator
     _error("out_of_memory", "RuntimeError", r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
            advice.out_of_memory, is_certain=False),
     _error("host_memory", "RuntimeError", r"DefaultCPUAllocator: ", advice.host_memory),
@@ -125,14 +129,15 @@ KNOWN_CAUSES: tuple[KnownCause, ...] = (
     _error("hub_repository", "HFValidationError|OSError", r"'repo_name' or 'namespace/repo_name': '(?P<repo>[^']+)'",
            advice.repository_name),
     _error("hub_access", "GatedRepoError|RepositoryNotFoundError|LocalTokenNotFoundError", "", advice.hub_access),
-    _error("hub_access", r"HfHubHTTPError|HTTPError|HTTPStatusError|OSError", r"40[13] Client Error|"
-           r"Invalid user token|is not a valid model identifier|trying to access a gated repo|Cannot access gated repo",
-           advice.hub_access),
+    _error("hub_access", "HfHubHTTPError", r"40[13] Client Error|Invalid user token", advice.hub_access),
+    _error("hub_access", r"HTTPError|HTTPStatusError", rf"40[13] .*{_HUB}", advice.hub_access),
+    _error("hub_access", "OSError", r"Invalid user token|is not a valid model identifier|trying to access a gated repo|"
+           r"Cannot access gated repo", advice.hub_access),
     _error("hub_access", "DatasetNotFoundError", r"doesn't exist on the Hub|is a gated dataset", advice.hub_access),
     _error("hub_unreachable", "LocalEntryNotFoundError|OfflineModeIsEnabled", "", advice.hub_unreachable),
     _error("hub_unreachable", "OSError|ConnectionError", r"couldn't connect to 'https://huggingface|Couldn't reach ",
            advice.hub_unreachable),
-    _error("hub_unreachable", r"ConnectError|ConnectTimeout|MaxRetryError|NameResolutionError", "",
+    _error("hub_unreachable", r"ConnectError|ConnectTimeout|MaxRetryError|NameResolutionError", _HUB,
            advice.hub_unreachable, is_certain=False),
     _error("stale_cache", "FileNotFoundError", r"Directory (?P<path>\S+) is neither a `?Dataset`? directory",
            advice.stale_cache),
@@ -151,7 +156,7 @@ KNOWN_CAUSES: tuple[KnownCause, ...] = (
     _error("truncated_file", "UnpicklingError|EOFError", r"pickle data was truncated|Ran out of input",
            advice.truncated, is_certain=False),
     _error("incomplete_model", "OSError|ValueError", r"does not appear to have a file named|Error no file named|"
-           r"Unrecognized model in|[Cc]an't load tokenizer for", advice.incomplete_model),
+           r"Unrecognized model in|[Cc]an't load tokenizer for", advice.incomplete_model, is_certain=False),
     _error("ungathered_weights", "RuntimeError", r"copying a param with shape torch\.Size\(\[0\]\)",
            advice.gathered),
     _error("unknown_flag", "ValueError", r"not used by the HfArgumentParser", advice.unknown_flag),
