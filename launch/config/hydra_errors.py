@@ -6,6 +6,7 @@ tests/config/test_compose.py and tests/config/test_own_files.py have their kinds
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from launch.config.own_files import file_problems
 from launch.config.validate import suggest_key
 from launch.errors import Problem, UserError, did_you_mean
 
+_WRONG_TYPE = re.compile(r"Value (?P<value>'.*') of type 'str' could not be converted to (?P<type>Integer|Float)")
 # what Hydra, OmegaConf and PyYAML raise for a configuration that they cannot compose
 COMPOSE_ERRORS = (
     *(HydraException, OmegaConfBaseException, yaml.YAMLError),
@@ -75,8 +77,8 @@ def _explain(error: Exception, line: CommandLine, origins: Origins, folder: Path
         return _no_tuned(line, folder) if key == "tuned" else _explain_value(cause, origins)
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     if "You must specify 'stage'" in first_line:
-        stages = ", ".join(sorted(path.stem for path in (resources.CONFIGS / "stage").glob("*.yaml")))
-        return Problem("no_stage", f"'{line.verb}' needs a stage", None, f"set stage=NAME, one of {stages}")
+        stages = sorted({path.stem for root in origins.roots for path in (root / "stage").glob("*.yaml")})
+        return Problem("no_stage", f"'{line.verb}' needs a stage", None, f"set stage=NAME, one of {', '.join(stages)}")
     if "You must specify" in first_line and line.argv:
         return Problem("incomplete", first_line, None, "set it in the stage file or on the command line")
     if first_line.startswith("Could not override 'tuned'"):
@@ -110,4 +112,7 @@ def _explain_value(error: OmegaConfBaseException, origins: Origins) -> Problem:
         message = f"'{key}' has no value"
         cure = "set it on the command line, or in the stage file, which may build on another stage (`defaults: [sft]`)"
         return Problem("missing_value", message, origins.choice_file("stage"), cure)
+    if (wrong := _WRONG_TYPE.fullmatch(text)) and key:
+        kind = {"Integer": "an integer", "Float": "a number"}.get(wrong["type"], wrong["type"])
+        return Problem("bad_value", f"{key} must be {kind}, got {wrong['value']}", where)
     return Problem("bad_value", f"{key}: {text}" if key and key not in text else text, where)

@@ -6,9 +6,24 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from launch.errors import Problem, UserError, did_you_mean
+from launch.errors import Problem, UserError, did_you_mean, nearest
 
 MULTIRUN = ("--multirun", "-m")
+# what other tools call a verb
+_OTHER_WORDS = {
+    "train": "run",
+    "start": "run",
+    "resume": "run",
+    "validate": "check",
+    "kill": "stop",
+    "cancel": "stop",
+    "list": "status",
+    "show": "status",
+    "chat": "generate",
+    "evaluate": "eval",
+    "diff": "compare",
+    "init": "new",
+}
 # what a setting of Hydra itself is replaced by
 _INSTEAD_OF_HYDRA = {
     "mode": "add --multirun to run each value of a list in turn",
@@ -18,6 +33,7 @@ _INSTEAD_OF_HYDRA = {
 # Hydra's own options that take the next argument
 _LONG = ("--cfg", "--package", "--config-path", "--config-name", "--config-dir", "--info", "--experimental-rerun")
 _HYDRA_VALUE_OPTIONS = frozenset((*_LONG, "-c", "-p", "-cp", "-cn", "-cd", "-i"))
+_HYDRA_FLAGS = frozenset(("--help", "-h", "--hydra-help", "--version", "--resolve", "--run", "-r", *MULTIRUN))
 _OVERRIDE = re.compile(r"(?P<prefix>[+~]{0,2})(?P<key>[^=\s]+)(?P<value>=.*)?", re.DOTALL)
 # what Hydra's grammar of overrides has no place for outside quotes: non-ASCII letters, shell characters, "(1)"
 _NEEDS_QUOTES = re.compile(r"[^\x00-\x7f]|[&!#~;^<>`\n]|(?<!\w)\(")
@@ -93,9 +109,19 @@ def parse_line(argv: Sequence[str], verbs: Collection[str], suggested: Sequence[
         verb = arguments.pop(0)
         if verb not in verbs:
             names = verbs if suggested is None else suggested
-            cure = did_you_mean(verb, names) or f"commands: {', '.join(names)}; a value is set as key=value"
+            cure = (
+                did_you_mean(verb, names)
+                or _other_word(verb)
+                or f"commands: {', '.join(names)}; a value is set as key=value"
+            )
             raise UserError(Problem("unknown_verb", f"unknown command '{verb}'", cure=cure))
     return CommandLine(verb, "--json" in arguments, tuple(argument for argument in arguments if argument != "--json"))
+
+
+def _other_word(verb: str) -> str | None:
+    """Return the verb that another tool's word means: `train`, also misspelt, is `run`."""
+    near = nearest(verb, _OTHER_WORDS, limit=1, cutoff=0.75)
+    return f"did you mean '{_OTHER_WORDS[near[0]]}'?" if near else None
 
 
 def override_key(override: str) -> str:
@@ -109,12 +135,12 @@ def check_overrides(line: CommandLine) -> None:
 
     A comma list outside brackets is a sweep for Hydra and needs `--multirun`; an argument without `=` is no override.
     Hydra's own settings are refused: they write folders, or are ignored.
-    Raises UserError, with all of them: said_twice, not_an_override, several_values, hydra_setting.
+    Raises UserError, with all of them: unknown_option, said_twice, not_an_override, several_values, hydra_setting.
     """
     split = _find_split(line.overrides)
     if split:
         raise UserError(split)
-    problems = []
+    problems = _find_unknown_options(line)
     keys: dict[str, str] = {}
     previous = ""
     for override in line.overrides:
@@ -140,6 +166,20 @@ def check_overrides(line: CommandLine) -> None:
         previous = override
     if problems:
         raise UserError(problems)
+
+
+def _find_unknown_options(line: CommandLine) -> list[Problem]:
+    """Find options that neither the verb nor Hydra has; of an unknown one, Hydra would print its own usage."""
+    problems = []
+    is_value = False
+    for argument in line.argv:
+        name = argument.partition("=")[0]
+        if not is_value and argument.startswith("-") and name not in _HYDRA_FLAGS | _HYDRA_VALUE_OPTIONS:
+            near = did_you_mean(name, ("--json", "--multirun", "--help", "--version"))
+            cure = near or f"`launch help {line.verb}` lists its options; a value is set as key=value"
+            problems.append(Problem("unknown_option", f"'{line.verb}' has no option {argument}", "command line", cure))
+        is_value = not is_value and argument in _HYDRA_VALUE_OPTIONS
+    return problems
 
 
 def hydra_problem(key: str, where: str) -> Problem:

@@ -11,6 +11,7 @@ from tests.conftest import composed
 
 MISTAKES = {
     "stage=sft_25": r"there is no stage 'sft_25'; did you mean 'sft_25pct'.*\[unknown_stage\]",
+    "stage=sft nodes=x": r"nodes must be an integer, got 'x' \[bad_value\]",
     "": r"'plan' needs a stage; set stage=NAME, one of demo, demo_dpo, .*\[no_stage\]",
     "stage=sft trainer=foo": r"there is no trainer 'foo'; choose from .*finetune.*\[unknown_trainer\]",
     "stage=sft trainer=finetunes": r"there is no trainer 'finetunes'; did you mean .*'finetune'.*\[unknown_trainer\]",
@@ -18,8 +19,8 @@ MISTAKES = {
     "stage=sft recipe.learnin_rate=1": r"no key 'recipe.learnin_rate'; did you mean 'recipe.learning_rate'\?",
     "stage=sft learning_rate=1": r"there is no key 'learning_rate'; did you mean 'recipe.learning_rate'\?",
     "stage=sft bogus=1": r"there is no key 'bogus'; a trainer's own flag is set as flags.bogus=VALUE \[unknown_key\]",
-    "stage=sft recipe.learning_rate=abc": r"recipe.learning_rate: Value 'abc' .*Float \[bad_value\]",
-    "stage=sft gpus=two": r"gpus: Value 'two' .*Integer \[bad_value\]",
+    "stage=sft recipe.learning_rate=abc": r"recipe.learning_rate must be a number, got 'abc' \[bad_value\]",
+    "stage=sft gpus=two": r"gpus must be an integer, got 'two' \[bad_value\]",
     "stage=sft recipe.packing=flaten": r"recipe.packing: Invalid value 'flaten'.*none, flatten, bins.*\[bad_value\]",
     "stage=sft data.fraction=${nope}": r"Interpolation key 'nope' not found \[bad_value\]",
     "stage=sft name=a=b": r"override name=a=b: .*; quote the value.*\[unreadable_override\]",

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from launch.config.line import check_overrides, override_key, parse_line, quote_value
+from launch.config.line import CommandLine, check_overrides, override_key, parse_line, quote_value
 from launch.errors import UserError
 
 VERBS = ("run", "plan", "lint")
@@ -23,6 +23,27 @@ def test_verb_and_json_are_split_off() -> None:
 def test_an_unknown_verb_names_the_nearest() -> None:
     with pytest.raises(UserError, match=r"unknown command 'pln'; did you mean 'plan'\? \[unknown_verb\]"):
         parse_line(["pln", "stage=demo"], VERBS)
+
+
+@pytest.mark.parametrize(("word", "verb"), [("train", "run"), ("trian", "run"), ("ls", None), ("kill", "stop")])
+def test_a_word_of_other_tools_names_the_verb(word: str, verb: str | None) -> None:
+    with pytest.raises(UserError) as refused:
+        parse_line([word], VERBS)
+    cure = f"did you mean '{verb}'?" if verb else "commands: run, plan, lint; a value is set as key=value"
+    assert refused.value.problems[0].cure == cure
+
+
+@pytest.mark.parametrize(
+    ("option", "cure"),
+    [
+        ("--jsn", "did you mean '--json'?"),
+        ("--x=1", "`launch help plan` lists its options; a value is set as key=value"),
+    ],
+)
+def test_an_option_that_neither_the_verb_nor_hydra_has(option: str, cure: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check_overrides(CommandLine("plan", False, ("stage=sft", option, "--cfg", "job", "-cd", "-x", "--resolve")))
+    assert [(problem.id, problem.cure) for problem in refused.value.problems] == [("unknown_option", cure)]
 
 
 def test_hydras_options_and_their_values_are_not_overrides() -> None:
