@@ -106,6 +106,7 @@ def test_a_real_run_whose_loss_becomes_nan(home: Path) -> None:
     text = read_report(folder).text
     assert json.loads((folder / "FAILED").read_text())["cause"] in text
     assert re.search(r"loss is nan at step \d", text)
+    assert text.count("non_finite") > 1, "the guard and its measurements"
 
 
 def test_a_real_run_that_diverges(home: Path) -> None:
@@ -113,6 +114,8 @@ def test_a_real_run_that_diverges(home: Path) -> None:
     words += ["guards.divergence.window=2", "guards.divergence.factor=1.2", "guards.divergence.margin=0.5"]
     done, took = launch(home, "name=diverges", *words)
     check("a real TRL run that diverges", done.stdout, done.returncode, took)
+    text = read_report(home / "runs" / "demo" / "diverges").text
+    assert "stopped stopped after" in text and "best median" in text
 
 
 def test_a_trainer_that_leaves_no_model(home: Path, tmp_path: Path) -> None:

@@ -83,6 +83,9 @@ def test_a_killed_run_goes_on(trainer: str, home: Path, request: pytest.FixtureR
 
     prefix = "checkpoint-" if trainer == "trl_sft" else "step_"
     kill_after(home, cut, f"{prefix}{KILLED_AFTER}", *words, f"name={cut.name}")
+    command = [sys.executable, "-m", "launch", "report", str(cut)]
+    subprocess.run(command, cwd=home, check=True, capture_output=True, timeout=60)
+    assert "its launcher ended without recording an outcome" in read_report(cut).text
     # what a checkpoint's own mark is worth: upstream would take this one
     bogus = cut / "model" / f"{prefix}{LAST - 2}"
     bogus.mkdir()

@@ -91,14 +91,18 @@
     });
     const axis = (options) => ({ font, stroke: () => colour("--soft"), ticks: { show: false }, ...options });
     const grid = { stroke: () => colour("--edge"), width: 1 };
+    const label = 6.5 * count(joined[0][joined[0].length - 1] ?? 0).length; // width of the longest step's
     const plot = new uPlot({
       width: host.clientWidth,
       height: 210,
-      padding: [8, 12, 0, 0],
+      padding: [8, Math.max(12, label / 2), 0, 0],
       legend: { show: false },
       scales: { x: { time: false }, y: { range: (_, low, high) => valueRange(low, high) } },
       axes: [
-        axis({ size: 26, gap: 6, grid: { show: false }, incrs: wholeNumbers, values: (_, steps) => steps.map(count) }),
+        axis({
+          size: 26, gap: 6, space: Math.max(50, label + 12), grid: { show: false }, incrs: wholeNumbers,
+          values: (_, steps) => steps.map(count),
+        }),
         axis({ size: 62, gap: 6, grid, values: (_, ticks) => ticks.map((tick) => format(Number(tick.toPrecision(4)))) }),
       ],
       series: [{}, ...series],

@@ -77,6 +77,16 @@ def count_pixels(browser: Browser, chart: Any, line: int) -> int:
     return int(browser.run(PIXELS, chart, line))
 
 
+# the labels of the steps below a chart, with their places in pixels of the page
+TICKS = """
+const plot = arguments[0].uPlot, context = document.createElement("canvas").getContext("2d");
+context.font = plot.ctx.font.replace(/[\\d.]+px/, (size) => `${parseFloat(size) / devicePixelRatio}px`);
+return plot.axes[0]._values.map((text, at) => {
+  const centre = plot.bbox.left / devicePixelRatio + plot.valToPos(plot.axes[0]._splits[at], "x");
+  const half = context.measureText(text).width / 2;
+  return {text, left: centre - half, right: centre + half, width: plot.width};
+});
+"""
 PIXELS = """
 const [chart, line] = arguments, drawn = chart.querySelector("canvas"), canvas = document.createElement("canvas");
 Object.assign(canvas, {width: drawn.width, height: drawn.height});

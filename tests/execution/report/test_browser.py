@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from launch.execution.report.trials import read_trial
 from tests.execution.report.browser import (
     CONTRASTS,
     PHONE,
+    TICKS,
     WIDTH,
     Browser,
     count_pixels,
@@ -273,6 +275,21 @@ def test_a_long_run_opens_at_once(browser: Browser, tmp_path: Path) -> None:
     steps = browser.run("return JSON.parse(document.getElementById('data').textContent)[0].lines[0].steps")
     assert 12_345 in steps
     assert readout(chart) == (12_345, {"training": 99.5})
+
+
+@pytest.mark.parametrize("width", [WIDTH, PHONE])
+def test_the_steps_of_a_very_long_run_are_legible(browser: Browser, tmp_path: Path, width: int) -> None:
+    folder = write_run(tmp_path / "demo" / "long")
+    steps = [{"step": step, "loss": 2.0 + step % 7} for step in range(50_000, 10_000_001, 50_000)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps), encoding="utf-8")
+    page = tmp_path / "long.html"
+    page.write_text(render_runs([read_run(folder)]), encoding="utf-8")
+    browser.show(width)
+    browser.open(page)
+    labels = browser.run(TICKS, browser.chart("Loss"))
+    assert labels[-1]["text"] == "10,000,000"
+    assert all(before["right"] < after["left"] for before, after in itertools.pairwise(labels))
+    assert labels[-1]["right"] <= labels[-1]["width"]
 
 
 def test_a_finger_zooms_and_a_tap_reads(browser: Browser, pages: dict[str, Path]) -> None:
