@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 # ECMA-48: CSI, OSC and the other strings (ended by BEL or ST; an unclosed one ends with its line), two-byte escapes
 _ESCAPES = re.compile(
@@ -35,6 +36,11 @@ def print_json(value: object, indent: int = 2) -> None:
     """Print a value as JSON; what would control a terminal is escaped."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     print(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+
+
+def notify(text: str) -> None:
+    """Print a notice for the user on stderr, at once: what a wait waits for, what is left out."""
+    print(f"launch: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def shorten(text: str) -> str:

@@ -18,7 +18,7 @@ from launch.execution.machine import this_machine
 from launch.planning.plan import build_plan
 from launch.planning.width import require_one_machine
 from launch.redact import process_redactor
-from launch.terminal import print_json
+from launch.terminal import notify, print_json
 
 _WIDTH = 100
 
@@ -36,6 +36,8 @@ def check(line: CommandLine) -> int:
         plan = build_plan(composed, this_machine(composed))
         findings = list(inspect(plan))
         if not any(finding.stops for finding in findings):  # without its packages the trainer can't tokenise
+            if any(entry.data for entry in plan.inputs.mixture):
+                notify(f"starting {plan.trainer} to tokenize the local data")
             findings += inspect_data(plan, options.rows)
         stopping = [finding for finding in findings if finding.stops]
         redactor = process_redactor()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from launch.commands.run_parsers import build_compare_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.comparison import compare_runs, read_noise
@@ -12,7 +10,7 @@ from launch.evaluation.run_facts import read_run_facts, split_checkpoint
 from launch.execution.record.events import to_strict_json
 from launch.execution.record.runs import resolve_run
 from launch.execution.report.write import announce_reading
-from launch.terminal import print_json, printable
+from launch.terminal import notify, print_json, printable
 
 
 def compare(argv: list[str]) -> int:
@@ -23,7 +21,7 @@ def compare(argv: list[str]) -> int:
         raise UserError(Problem("usage", "'compare' takes two runs or more", "command line", parser.usage))
     names = [split_checkpoint(name) for name in options.names]
     folders = [resolve_run(name, options.runs) for name, _ in names]
-    announce_reading(folders, lambda sentence: print(f"launch: {sentence}", file=sys.stderr, flush=True))
+    announce_reading(folders, notify)
     runs = [read_run_facts(folder, checkpoint) for folder, (_, checkpoint) in zip(folders, names, strict=True)]
     noise = read_noise(options.runs, [folder.parent.name for folder in folders])
     comparison = compare_runs(runs, noise)

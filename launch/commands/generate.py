@@ -15,7 +15,7 @@ from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.generation import Answer, Sampling, open_responder
 from launch.evaluation.models import ModelSource, find_model
 from launch.evaluation.prompts import Messages, as_conversation, read_prompts
-from launch.terminal import printable
+from launch.terminal import notify, printable
 
 
 def generate(argv: list[str]) -> int:
@@ -66,6 +66,7 @@ def _answer_all(
     """Return the answers of each model, one model after the other."""
     answers: list[list[Answer]] = []
     for model in models:
+        notify(f"loading {model.label}")
         with open_responder(model) as responder:
             responder.refuse_long_prompts(conversations)
             answers.append([responder.answer(conversation, sampling) for conversation in conversations])
@@ -75,6 +76,7 @@ def _answer_all(
 def _chat(models: Sequence[ModelSource], sampling: Sampling, system: str | None) -> None:
     """Hold a conversation with each model at once until stdin ends."""
     with ExitStack() as stack:
+        notify(f"loading {', '.join(model.label for model in models)}")
         responders = [stack.enter_context(open_responder(model)) for model in models]
         conversations: list[Messages] = [as_conversation("", system)[:-1] for _ in models]
         for turn in _read_turns():

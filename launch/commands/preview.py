@@ -16,7 +16,7 @@ from launch.execution.machine import this_machine
 from launch.execution.preview import tokenize_samples
 from launch.planning.plan import Plan, build_plan
 from launch.redact import process_redactor
-from launch.terminal import print_json, printable
+from launch.terminal import notify, print_json, printable
 
 SCHEMA_VERSION = 1
 
@@ -28,6 +28,7 @@ def preview(line: CommandLine) -> int:
     def show(composed: Composed) -> int:
         # an epoch that is too small to train on can be looked at
         plan = build_plan(composed, replace(this_machine(composed), read_structure=None))
+        notify(f"starting {plan.trainer} to tokenize the samples")
         data = tokenize_samples(plan, rows=options.n, detail=options.n)
         problems = find_sample_problems(data)
         notes = _notes(plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from launch.execution.report.run import is_run_folder, read_run
 from launch.execution.report.trials import read_trial, trial_kind
 from launch.execution.report.write import announce_reading, save_page
 from launch.slurm.run_status import find_job_folders
-from launch.terminal import printable
+from launch.terminal import notify, printable
 
 
 def report(argv: list[str]) -> int:
@@ -26,7 +25,7 @@ def report(argv: list[str]) -> int:
     folders = list(dict.fromkeys(_find_folder(name, options.runs) for name in options.names))
     path: Path = options.output or (Path(FILE) if len(options.names) > 1 else folders[0] / FILE)
     if len(folders) == 1 and not trial_kind(folders[0]):
-        announce_reading(folders, _notify)
+        announce_reading(folders, notify)
         Run(folders[0]).report(path)
     else:
         save_page(path, _render(folders, options.runs))
@@ -44,15 +43,11 @@ def _render(folders: Sequence[Path], runs: Path) -> str:
         raise UserError(Problem("usage", message, "command line", "give one of them, or several runs"))
     for folder in trials:
         kind = trial_kind(folder)
-        _notify(f"{printable(str(folder))} is left out: a {kind} has a page of its own")
+        notify(f"{folder} is left out: a {kind} has a page of its own")
     of_runs = [folder for folder in folders if folder not in trials]
-    announce_reading([*of_runs, *of_runs], _notify)  # once for the curves, once to be compared
+    announce_reading([*of_runs, *of_runs], notify)  # once for the curves, once to be compared
     tables, notes = comparison_tables(of_runs, runs) if len(of_runs) > 1 else ([], [])
     return render_runs([read_run(folder) for folder in of_runs], tables, notes)
-
-
-def _notify(sentence: str) -> None:
-    print(f"launch: {sentence}", file=sys.stderr, flush=True)
 
 
 def _find_folder(name: str, runs: Path) -> Path:

@@ -98,7 +98,7 @@ def _recipe(data: DraftedData, is_demo: bool) -> list[str]:
     epochs = 2 if data.kind == Kind.sft else 1
     lines.append(f"  epochs: {epochs}")
     if is_demo:
-        lines.append("  max_steps: 100 # about a minute; null trains all epochs")
+        lines.append("  max_steps: 100 # about a minute, whatever `epochs` says; null trains those")
     lines.append("  # learning_rate: 5.0e-6")
     lines.append("  # max_seq_length: 2048 # tokens; `launch preview` shows what is cut off")
     if not is_demo and data.kind != Kind.rm:  # reward_modeling.py saves at the end only

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from launch.check.machine.rules import RULES, inspect
@@ -12,6 +11,7 @@ from launch.slurm.limits import limit_problems
 from launch.slurm.planned_jobs import PlannedJob
 from launch.slurm.schedule import SubmissionStep
 from launch.slurm.submission import check_script, submission_locks, submit_all
+from launch.terminal import notify
 
 
 def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]:
@@ -35,11 +35,6 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
             allowed = all("sbatch_refused" in job.plan.config.allow for job in step.jobs)
             check_script(step.folder, notify, allowed=allowed)
         return submit_all(submissions, notify)
-
-
-def notify(text: str) -> None:
-    """Print a notice for the user."""
-    print(f"launch: {text}", file=sys.stderr, flush=True)
 
 
 def _preflight(job: PlannedJob) -> list[Problem]:

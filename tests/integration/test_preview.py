@@ -246,6 +246,7 @@ def test_the_verb_shows_tokens_and_their_loss(tiny: TinyStage, tmp_path: Path) -
     validation = ("data.validation=0.2", "recipe.eval_steps=2", "recipe.checkpoint_steps=2", "recipe.early_stop=2")
     shown = launch("preview", *words, *validation, "device=cpu", "n=2", "--json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
+    assert shown.stderr.startswith("launch: starting trl_sft to tokenize the samples\n")
     content = json.loads(shown.stdout)
     assert [len(sample["sides"]) for sample in content["samples"]] == [1, 1]
     tokens = content["samples"][0]["sides"][0]["tokens"]
@@ -270,3 +271,4 @@ def test_check_reads_all_rows(tiny: TinyStage, tmp_path: Path) -> None:
     assert f"; 16.7% cut off; 1 without a token that carries loss (first: {data}:6); 1 duplicates" in facts
     assert facts.endswith(f"(first: {data}:5)")
     assert findings["no_loss_tokens"]["verdict"] == "warn"
+    assert checked.stderr.startswith("launch: starting trl_sft to tokenize the local data\n")
