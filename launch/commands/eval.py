@@ -24,7 +24,7 @@ def eval(argv: list[str]) -> int:
     model = find_model(options.name, options.runs)
     specs = find_specs(options.tasks or default_tasks(model.run), options.runs.absolute() / ".cache")
     evaluation = evaluate_model(model, specs, limit=options.limit, batch_size=options.batch_size, notify=_notify)
-    if model.run is not None:
+    if options.report and model.run is not None:
         write_run_report(model.run, _notify)
     if options.json:
         print_json(to_strict_json(evaluation.as_json()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from launch.commands.arguments import VerbParser, number
@@ -114,6 +115,7 @@ RUN/evaluation by content: what was computed is not computed again.
     parser.add_key("tasks", "NAME,...", "tasks or groups of the harness; tulu3, demo; or a folder of own tasks")
     parser.add_key("limit", "N", "questions of each task (all)", type=number(int, 1))
     parser.add_key("batch_size", "N", "questions at once (8)", type=number(int, 1), default=8)
+    parser.add_key("report", "BOOL", "false: leave the run's report.html as it is", type=_boolean, default=True)
     _add_runs_folder(parser)
     _add_json(parser, "print one object; tasks[].verdict is better, worse or same")
     return parser
@@ -201,6 +203,12 @@ def _add_runs_folder(parser: VerbParser) -> None:
 
 def _add_json(parser: VerbParser, help: str) -> None:
     parser.arguments.add_argument("--json", action="store_true", help=help)
+
+
+def _boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"must be true or false, got '{text}'")
+    return text == "true"
 
 
 def _path(text: str) -> Path:

@@ -60,6 +60,7 @@ def test_what_is_left_of_a_line_goes_to_hydra_in_order() -> None:
         ("logs a b", "'logs' does not take 'b'; launch logs RUN"),
         ("logs --folow", "'logs' has no option --folow; did you mean '--follow'?"),
         ("logs a --rank", "--rank needs a value"),
+        ("eval a report=no", "report must be true or false, got 'no'"),
         ("logs a --rank x", "--rank must be an integer, 0 or greater, got 'x'"),
         ("logs a --job=x", "--job takes no value"),
         ("logs a --job --rank 1", "--rank and --job exclude each other"),

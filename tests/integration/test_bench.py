@@ -70,6 +70,10 @@ def test_two_settings_on_the_cpu(tmp_path: Path, tmp_path_factory: pytest.TempPa
     assert "| tokens/s |" in report
     page = read_report(Path(record["runs"][0]["folder"]).parent)
     assert all(sentence in page.text for sentence in verdict["said"])
+    (folder.parent / "report.html").unlink()
+    again, _ = bench(*COMMON, "report=false", *SETTINGS, cwd=tmp_path, code=0)
+    assert all(run["reused"] for run in again["runs"])
+    assert not (folder.parent / "report.html").exists()
 
 
 def test_what_cannot_work_is_reported_before_anything_runs(tmp_path: Path) -> None:

@@ -69,7 +69,10 @@ def test_a_search_its_overlay_and_calling_it_again(home: Path, open_instruct: Pa
     assert f"the fastest setting measured is {searched['best']}" in read_report(home / "runs/demo/tune-small").text
 
     before = {path: path.stat().st_mtime_ns for path in home.rglob("metrics.jsonl")}
-    again = launch(home, *SEARCH, *LIMITS)
+    page = home / "runs/demo/tune-small/report.html"
+    page.unlink()
+    again = launch(home, *SEARCH, *LIMITS, "report=false")
+    assert not page.exists()
     assert again.returncode == 0 and "(kept)" in again.stdout
     assert {path: path.stat().st_mtime_ns for path in home.rglob("metrics.jsonl")} == before
     kept = record(home)
