@@ -143,7 +143,13 @@ def preview_command(plan: Plan, sets: Sequence[DataSet], folder: Path, request: 
     if model.build == MERGE and model.adapter is not None:  # not merged for its tokenizer alone
         flags[trainer.launch["model"]] = [str(model.adapter.folder)]
     patches = [patch for patch in plan.patches if patch.partition("=")[0] in _KEPT_PATCHES]
-    patches.append(f"{'trl_preview' if trainer.family == Family.trl else 'preview'}={request}")
+    capture = next((name for name in ("preview", "trl_preview") if name in trainer.patches), None)
+    if capture is None:
+        message = (
+            f"the samples of {trainer.name} cannot be shown: {trainer.why.get('preview', 'it has no patch for it')}"
+        )
+        raise UserError(Problem("no_preview", message, "trainer"))
+    patches.append(f"{capture}={request}")
     worker = [str(resources.WORKER), *(text for patch in patches for text in ("--patch", patch))]
     entry = plan.command[separator - 2 : separator + 1]
     return [plan.command[0], *worker, *entry, *replace_flags(plan.command[separator + 1 :], flags)]

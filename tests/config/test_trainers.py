@@ -50,8 +50,8 @@ def _lacking_patches(content: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"there is no patch {patch}" for patch in patches if patch not in PATCHES)
     if sum(patch in EVIDENCE_PATCHES for patch in patches) != 1:
         yield f"patches has one that proves the settings: {' or '.join(EVIDENCE_PATCHES)}"
-    if not {"preview", "trl_preview"} & set(patches):
-        yield "patches has preview or trl_preview, without which `launch preview` cannot show its samples"
+    if not {"preview", "trl_preview"} & set(patches) and "preview" not in content.get("why", {}):
+        yield "patches has preview or trl_preview, or why.preview the reason why its samples cannot be shown"
     if content.get("resumable") and not {"exact_resume", "trl_exact_resume"} & set(patches):
         yield "resumable needs exact_resume or trl_exact_resume"
     for key, value, patch in (
@@ -104,7 +104,7 @@ def test_a_half_added_trainer_is_told_everything() -> None:
         f"reader is one of {', '.join(READERS)}",
         "there is no patch evidenc",
         "patches has one that proves the settings: evidence or olmo_core_evidence",
-        "patches has preview or trl_preview, without which `launch preview` cannot show its samples",
+        "patches has preview or trl_preview, or why.preview the reason why its samples cannot be shown",
         "resumable needs exact_resume or trl_exact_resume",
         "recipe.balanced=true needs the patch balanced_batches",
         "recipe.loss_averaging=tokens needs the patch token_weighting",
