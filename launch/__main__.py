@@ -66,6 +66,8 @@ def _run_verb(arguments: list[str]) -> int:
     line = parse_line(arguments, list(VERBS), VISIBLE)
     if not _HELP.isdisjoint(line.argv):
         return VERBS["help"].function()([line.verb])
+    if "--version" in line.argv:
+        return VERBS["version"].function()([])
     return VERBS[line.verb].function()(line)
 
 

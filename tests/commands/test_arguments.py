@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from launch import __version__
 from launch.__main__ import main
 from launch.commands.run_parsers import build_generate_parser, build_logs_parser, build_report_parser
 from launch.commands.tool_parsers import build_check_parser, build_preview_parser
 from launch.commands.verbs import VERBS
 from launch.config.line import CommandLine
-from launch.errors import EXIT_REFUSED, UserError
+from launch.errors import EXIT_DONE, EXIT_REFUSED, UserError
 from launch.evaluation.generation import Sampling
 
 WITH_PARSER = [name for name, verb in VERBS.items() if verb.parser()]
@@ -112,3 +113,8 @@ def test_an_unknown_option_of_a_parser_raises_no_traceback() -> None:
         if not VERBS[name].composes:
             with pytest.raises(UserError, match=r"\[unknown_option\]"):
                 parser.parse(["--no-such-option"])
+
+
+def test_the_version_is_ours_behind_a_verb_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "stage=demo", "--version"]) == EXIT_DONE
+    assert capsys.readouterr().out.startswith(f"launch {__version__}, Python ")

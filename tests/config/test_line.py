@@ -36,6 +36,7 @@ def test_a_word_of_other_tools_names_the_verb(word: str, verb: str | None) -> No
 @pytest.mark.parametrize(
     ("option", "cure"),
     [
+        ("--hydra-help", "did you mean '--help'?"),
         ("--jsn", "did you mean '--json'?"),
         ("--x=1", "`launch help plan` lists its options; a value is set as key=value"),
     ],
