@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 USER_DIR_VARIABLE = "LAUNCH_CONFIG_DIR"
 _PRINTS_CONFIG = frozenset(("--cfg", "-c", "--info", "-i"))  # Hydra's options
+_HELP = ("--help", "-h")
 # groups of Hydra's application (launchers, output, help) that composing one configuration doesn't need; they take a
 # sixth of its time
 _APPLICATION_GROUPS = ("launcher", "sweeper", "output", "help", "hydra_help", "env")
@@ -192,6 +193,9 @@ def _as_program(line: CommandLine) -> Iterator[list[str]]:
         quote_value(_GUARD_OFF.sub(r"\1=null", argument), sweeps=line.multirun) if argument in overrides else argument
         for argument in ordered
     ]
+    wants_help = any(argument in _HELP for argument in argv)
+    if wants_help and not any(argument.startswith("stage=") for argument in argv):
+        argv.append("stage=demo")  # the help page composes a configuration, which needs a stage
     saved_argv, saved_full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv = ["launch", *argv]
     os.environ["HYDRA_FULL_ERROR"] = "1"

@@ -33,7 +33,7 @@ _INSTEAD_OF_HYDRA = {
 # Hydra's own options that take the next argument
 _LONG = ("--cfg", "--package", "--config-path", "--config-name", "--config-dir", "--info", "--experimental-rerun")
 _HYDRA_VALUE_OPTIONS = frozenset((*_LONG, "-c", "-p", "-cp", "-cn", "-cd", "-i"))
-_HYDRA_FLAGS = frozenset(("--resolve", *MULTIRUN))
+_HYDRA_FLAGS = frozenset(("--help", "-h", "--resolve", *MULTIRUN))
 _OVERRIDE = re.compile(r"(?P<prefix>[+~]{0,2})(?P<key>[^=\s]+)(?P<value>=.*)?", re.DOTALL)
 # what Hydra's grammar of overrides has no place for outside quotes: non-ASCII letters, shell characters, "(1)"
 _NEEDS_QUOTES = re.compile(r"[^\x00-\x7f]|[&!#~;^<>`\n]|(?<!\w)\(")

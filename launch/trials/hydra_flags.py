@@ -1,4 +1,4 @@
-"""Hydra's own flags (--cfg, --info): they show the configuration, and nothing runs."""
+"""Hydra's own flags (--help, --cfg, --info): they show the configuration, and nothing runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launch.config.compose import compose
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE
 
-_FLAGS = ("--cfg", "-c", "--info", "-i")
+_FLAGS = ("--help", "-h", "--cfg", "-c", "--info", "-i")
 
 
 def has_hydra_flag(line: CommandLine) -> bool:

@@ -115,7 +115,7 @@ def test_a_real_run_that_diverges(home: Path) -> None:
     done, took = launch(home, "name=diverges", *words)
     check("a real TRL run that diverges", done.stdout, done.returncode, took)
     text = read_report(home / "runs" / "demo" / "diverges").text
-    assert "stopped stopped after" in text and "best median" in text
+    assert "stopped stopped after" in text and "best step" in text
 
 
 def test_a_trainer_that_leaves_no_model(home: Path, tmp_path: Path) -> None:
