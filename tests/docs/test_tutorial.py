@@ -25,8 +25,8 @@ PAGES = (
     *sorted((ROOT / "docs").glob("how-to/*.md")),
 )
 # what a reader has and this test has not: stages and clusters of the user's own, an overlay of `tune`
-STAGES = {"mine": "sft", "S": "sft"}
-_NOT_HERE = re.compile(r"^(cluster=mine|\+tuned=.*|python=.*)$")
+STAGES = {"mine": "sft", "sft_1b": "sft", "S": "sft"}
+_NOT_HERE = re.compile(r"^(cluster=(mine|uni)|trainer=trl_reward|\+tuned=.*|python=.*)$")
 MISTAKE = "recipe.learning_rat="  # on purpose
 # options of `submit` and `rollout`, which their own tests cover
 _OWN = ("pipeline", "dry_run", "tokenize_first", "submit")
