@@ -78,7 +78,7 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
     try:
         report = _run(adapter, training, staging)
         merged = _as_merged(target, report, built=True)
-        _refuse_difference(merged)
+        refuse_difference(merged)
         record = {"schema_version": SCHEMA_VERSION, "adapter": digest, "base": adapter.base, "report": report}
         (staging / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         staging.chmod(0o755)  # mkdtemp's 0700 would hide the model from other users
@@ -147,7 +147,7 @@ def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
     return report
 
 
-def _refuse_difference(merged: Merged) -> None:
+def refuse_difference(merged: Merged) -> None:
     """Raise UserError (merge_differs) for a merged model that computes something else than base + adapter."""
     errors = [(merged.error, merged.tolerance, "base + adapter")]
     if merged.quantized_error is not None:

@@ -49,6 +49,28 @@ def test_planning_imports_nothing_that_only_posix_has(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "schedule"),
+    [
+        ("stage=lora_sft", "2 epochs; packing leaves the number of steps as it is"),
+        (
+            "stage=lora_sft recipe.packing=bins",
+            "2 epochs; packing makes fewer, larger steps: a row counts as one sample",
+        ),
+        ("stage=lora_sft recipe.packing=none recipe.liger=true", "2 epochs"),
+        ("stage=lora_dpo", "1 epoch, beta 5"),
+        ("stage=lora_dpo recipe.liger=true flags.precompute_ref_log_probs=true", "1 epoch, beta 5"),
+        ("stage=lora_dpo trainer=dpo_tune_cache recipe.max_steps=9", "at most 9 steps, beta 5"),
+    ],
+)
+def test_no_key_for_speed_changes_the_schedule(
+    line: str, schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", *line.split(), "gpus=1"]) == 0
+    assert f"schedule    {schedule}" in capsys.readouterr().out.splitlines()
+
+
 def test_json_has_what_others_read(tmp_path: Path) -> None:
     done = launch("plan", "stage=sft_25pct", "gpus=8", "--json", cwd=tmp_path)
     plan = json.loads(done.stdout)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.execution.merge import read_training
+from launch.errors import UserError
+from launch.execution.merge import QUANTIZED_TOLERANCE, TOLERANCES, Merged, read_training, refuse_difference
 from launch.planning.adapters import Adapter, read_adapter
 
 
@@ -29,3 +30,29 @@ def test_a_damaged_plan_is_as_none(adapter: Adapter, tmp_path: Path, plan: str |
         (tmp_path / "plan.json").write_text(plan)
     training = read_training(adapter)
     assert (training.python, training.dtype, training.quantized, training.rows) == (sys.executable, "auto", False, ())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("share", "quantized_share", "is_refused"), [
+    (1.0, None, False),
+    (1.01, None, True),
+    (float("nan"), None, True),
+    (1.0, 1.0, False),
+    (0.0, 1.01, True),
+    (1.01, 0.0, True),
+])  # fmt: skip
+def test_a_merge_is_kept_up_to_its_tolerance(
+    dtype: str, share: float, quantized_share: float | None, is_refused: bool
+) -> None:
+    """The 4-bit base has a tolerance of its own; the merge is compared with the unquantised base all the same."""
+    quantized = None if quantized_share is None else quantized_share * QUANTIZED_TOLERANCE
+    error = share * TOLERANCES[dtype]
+    merged = Merged(Path("merged"), error, TOLERANCES[dtype], 0.5, 64, built=True, quantized_error=quantized)
+    if not is_refused:
+        refuse_difference(merged)
+        return
+    with pytest.raises(UserError) as refused:
+        refuse_difference(merged)
+    [problem] = refused.value.problems
+    assert problem.id == "merge_differs"
+    assert ("4-bit" in problem.message) == (share == 0.0)

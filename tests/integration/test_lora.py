@@ -1,17 +1,30 @@
-"""An adapter from its training to DPO on it and to a whole model, with real PEFT."""
+"""An adapter from its training by each trainer to DPO on it and to a whole model, with real PEFT."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.conftest import launch_in
+from tests.integration.demo_kit import give_demo
 
 pytestmark = pytest.mark.slow
+
+STAGES = {
+    "trl_sft": ("stage=demo_lora", "recipe.max_steps=3"),
+    "finetune": ("stage=demo_lora", "trainer=finetune", "recipe.max_steps=3"),
+    "trl_dpo": ("stage=demo_dpo", "trainer=trl_dpo", "recipe.lora.rank=8", "recipe.max_steps=2"),
+    "dpo_tune_cache": ("stage=demo_dpo", "recipe.lora.rank=8", "recipe.max_steps=2", "data.fraction=0.05"),
+}
+CASES = (
+    *(("finetune", "single"), ("dpo_tune_cache", "single")),  # the other two train alone below
+    *((trainer, "ddp") for trainer in STAGES),
+)
 
 
 def read_evidence(run: Path) -> dict[str, tuple[str, str]]:
@@ -27,6 +40,61 @@ def test_the_adapter_trains_and_the_base_does_not(trained_adapter: Path) -> None
     assert evidence["lora"][1] == "rank 8 on 14 layers"
     assert (run / "model" / "adapter_model.safetensors").is_file()
     assert not (run / "model" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(("trainer", "mode"), CASES)
+def test_every_trainer_counts_what_it_trains_and_moves_nothing_else(
+    trainer: str, mode: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    pytest.importorskip("trl" if trainer.startswith("trl") else "ray", reason="the trainer is not installed")
+    home = give_demo(tmp_path_factory, tmp_path)
+    words = (*STAGES[trainer], f"processes={1 if mode == 'single' else 2}", f"parallel={mode}", "name=one")
+    done = launch_in(home, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [run] = (home / "runs").glob("*/one")
+    evidence = json.loads((run / "evidence.json").read_text(encoding="utf-8"))["items"]
+    found = {item["what"]: item for item in evidence}
+    assert {found[name]["verdict"] for name in ("lora", "base_dtype", "first_update", "world_size")} == {"proven"}
+    assert found["lora"]["found"] == "rank 8 on 14 layers"
+    assert "45,056 of 1,061,504 parameters are trained" in found["lora"]["note"]
+    assert found["first_update"]["found"] == "adapter"
+    assert "14 of 28 trained tensors changed, 0 of 21 frozen ones" in found["first_update"]["note"]
+    assert (run / "model" / "adapter_model.safetensors").is_file()
+    assert not (run / "model" / "model.safetensors").exists()
+
+
+def test_from_sft_to_dpo_to_its_merge_and_on(trained_adapter: Path) -> None:
+    """DPO trains a new adapter on the merge of SFT's; its own merge is what the next DPO trains whole."""
+    argv = ("trainer=trl_dpo", "model.path=runs/demo_lora/sft", "recipe.lora.rank=4", "recipe.max_steps=2")
+    done = launch_in(trained_adapter, "stage=demo_dpo", *argv, "name=first")
+    assert done.returncode == 0, done.stdout + done.stderr
+    first = trained_adapter / "runs" / "demo_dpo" / "first"
+    base = json.loads((first / "model" / "adapter_config.json").read_text(encoding="utf-8"))
+    assert base["base_model_name_or_path"] == str(trained_adapter / "runs" / "demo_lora" / "sft" / "merged")
+    done = launch_in(trained_adapter, "merge", "demo_dpo/first")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((first / "merged" / "merge.json").read_text(encoding="utf-8"))["report"]
+    assert report["own_samples"] and report["same_first_choice"] == pytest.approx(1.0, abs=0.01)
+    assert report["error"] < 1e-4 < report["adapter_effect"]
+    words = ("model.path=runs/demo_dpo/first/merged", "data.fraction=0.05", "recipe.max_steps=2")
+    done = launch_in(trained_adapter, "stage=demo_dpo", *words, "name=second")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for run in (first, trained_adapter / "runs" / "demo_dpo" / "second"):
+        step = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[0])
+        assert step["step"] == 1 and step["loss"] == pytest.approx(math.log(2), abs=2e-3)
+
+
+def test_trl_dpo_has_the_recipes_chat_template(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    home = give_demo(tmp_path_factory, tmp_path)
+    [model] = (home / "runs" / ".cache" / "demo").glob("model-*")
+    shutil.copytree(model, home / "mine")
+    (home / "mine" / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    words = ("model.path=./mine", "recipe.chat_template=tulu", "recipe.lora.rank=8", "recipe.max_steps=2", "name=one")
+    done = launch_in(home, "stage=demo_dpo", "trainer=trl_dpo", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = home / "runs" / "demo_dpo" / "one"
+    assert read_evidence(run)["chat_template"] == ("proven", "tulu")
+    assert "<|assistant|>" in (run / "model" / "chat_template.jinja").read_text(encoding="utf-8")
 
 
 def test_dpo_goes_on_with_the_adapter_and_measures_against_it(trained_adapter: Path) -> None:
@@ -45,6 +113,11 @@ def test_the_merged_model_is_the_base_with_the_adapter(trained_adapter: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
     merged = trained_adapter / "runs" / "demo_lora" / "sft" / "merged"
     assert (merged / "model.safetensors").is_file() and (merged / "tokenizer.json").is_file()
+    trained = merged.with_name("model")
+    assert (merged / "chat_template.jinja").read_bytes() == (trained / "chat_template.jinja").read_bytes()
+    adapter = json.loads((trained / "adapter_config.json").read_text(encoding="utf-8"))
+    base_config = Path(adapter["base_model_name_or_path"], "generation_config.json").read_text(encoding="utf-8")
+    assert json.loads((merged / "generation_config.json").read_text(encoding="utf-8")) == json.loads(base_config)
     torch = pytest.importorskip("torch")
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoModelForCausalLM, AutoTokenizer

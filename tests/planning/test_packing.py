@@ -17,7 +17,7 @@ from launch.config.schema import Kind, Packing
 from launch.errors import UserError
 from launch.planning.batch import Batch
 from launch.planning.lengths import Histogram, Lengths
-from launch.planning.packing import describe, forecast_packing, pack_samples, padding_problem
+from launch.planning.packing import REFERENCE_ROWS, describe, forecast_packing, pack_samples, padding_problem
 from launch.planning.plan import build_plan
 from tests.conftest import composed, fixed_machine
 from tests.paths import ROOT
@@ -112,20 +112,47 @@ class Picked(list[dict[str, list[int]]]):
         return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
 
 
-@pytest.fixture(scope="module")
-def upstreams() -> Any:
-    """`HFDataLoader._reshard_with_packing`, taken out of upstream's module, which imports too much to be imported."""
-    numpy = pytest.importorskip("numpy")
+def upstream_method(name: str) -> Any:
+    """A method of `HFDataLoader`, taken out of upstream's module, which imports too much to be imported."""
+    numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
     root = Path(os.environ.get("OPEN_INSTRUCT_DIR") or ROOT / "external" / "open-instruct")
     path = root / "open_instruct" / "data_loader.py"
     if not path.is_file():
         pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR or fetch the submodule")
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef) and node.name == "_reshard_with_packing":
-            names: dict[str, Any] = {"np": numpy}
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            names: dict[str, Any] = {"np": numpy, "torch": torch}
             exec(compile(ast.Module([node], []), str(path), "exec"), names)
-            return lambda self, count: names[node.name](self, numpy.arange(count))
-    raise AssertionError("upstream has no _reshard_with_packing")
+            return names[name]
+    raise AssertionError(f"upstream has no {name}")
+
+
+@pytest.fixture(scope="module")
+def upstreams() -> Any:
+    """`HFDataLoader._reshard_with_packing` for a number of samples in their order."""
+    reshard, numpy = upstream_method("_reshard_with_packing"), pytest.importorskip("numpy")
+    return lambda self, count: reshard(self, numpy.arange(count))
+
+
+@pytest.mark.parametrize(("pairs", "works"), [(15, False), (16, True), (33, True)])
+def test_upstreams_reference_pass_needs_half_of_its_batch(pairs: int, works: bool) -> None:
+    """What data_small_reference refuses: 8 pairs a rank x REFERENCE_ROWS, filled up with the first rows once."""
+    loader = SimpleNamespace(
+        seed=0,
+        _full_dataset=Picked({"chosen_input_ids": [0], "rejected_input_ids": [0]} for _ in range(pairs)),
+        _excluded_indices=set(),
+        _collator=SimpleNamespace(),
+        _batch_size=8 * REFERENCE_ROWS,
+        _drop_last=False,
+        dp_world_size=1,
+        dp_rank=0,
+    )
+    if works:
+        upstream_method("_reshard")(loader, 0)
+        assert loader.effective_size >= pairs
+    else:
+        with pytest.raises(ValueError, match="reshape"):
+            upstream_method("_reshard")(loader, 0)
 
 
 @given(
