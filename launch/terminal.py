@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable, Sequence
 
 # ECMA-48: CSI, OSC and the other strings (ended by BEL or ST; an unclosed one ends with its line), two-byte escapes
 _ESCAPES = re.compile(
@@ -41,6 +42,21 @@ def print_json(value: object, indent: int = 2) -> None:
 def notify(text: str) -> None:
     """Print a notice for the user on stderr, at once: what a wait waits for, what is left out."""
     print(f"launch: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def align_columns(rows: Iterable[Sequence[str] | None], widest: int | None = None) -> list[str]:
+    """Format a table whose columns are as wide as their cells, but no wider than `widest` before the next one.
+
+    A row of one cell is a line of its own, and None an empty line.
+
+    >>> align_columns([("run", "loss"), ("sft-gpu8", "1.5"), None, ("of one stage",)])
+    ['run       loss', 'sft-gpu8  1.5', '', 'of one stage']
+    """
+    table = [row or () for row in rows]
+    columns = zip(*(row for row in table if len(row) > 1), strict=True)
+    widths = [min(max(map(len, column)), widest or sys.maxsize) for column in columns]
+    cells = (row if len(row) < 2 else map(str.ljust, row, widths) for row in table)
+    return ["  ".join(row).rstrip() for row in cells]
 
 
 def shorten(text: str) -> str:

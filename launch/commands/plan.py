@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launch import resources
@@ -26,7 +26,7 @@ from launch.planning.token_forecast import TokenForecast
 from launch.planning.token_forecast import describe as describe_tokens
 from launch.planning.validation import describe_schedule
 from launch.redact import Redactor, process_redactor
-from launch.terminal import print_json, printable
+from launch.terminal import align_columns, print_json, printable
 
 HELP = """usage: launch plan stage=NAME [key=value ...] [--json]
 
@@ -103,7 +103,8 @@ def describe(
     lines += ["", "environment"]
     lines += [f"  {name}={redactor.redact_value(name, value)}" for name, value in plan.env.items()]
     lines += ["", "flags"]
-    lines += _table(_flag_row(name, flag, redactor) for name, flag in plan.flags.items())
+    rows = (_flag_row(name, flag, redactor) for name, flag in plan.flags.items())
+    lines += [f"  {line}" for line in align_columns(rows, widest=48)]
     unset = [name for name in plan.unset if name in environ]
     return [*lines, "", "command", *paste_lines(plan, redactor, unset)]
 
@@ -188,9 +189,3 @@ def _format_patch(patch: str) -> str:
 def _flag_row(name: str, flag: Flag, redactor: Redactor) -> tuple[str, ...]:
     value = _format_value(redactor.redact_object(flag.value, name))
     return name, value, flag.provenance.origin.value, flag.provenance.where or ""
-
-
-def _table(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    table = list(rows)
-    widths = [min(48, max(len(row[column]) for row in table)) for column in range(3)]
-    return ["  " + "  ".join([*(f"{row[i]:<{widths[i]}}" for i in range(3)), row[3]]).rstrip() for row in table]

@@ -19,7 +19,7 @@ from launch.execution.record.runs import resolve_run
 from launch.execution.record.validation import ValidationRecord
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import JobStatus, find_job_folders, list_job_statuses, read_job_status
-from launch.terminal import print_json, printable
+from launch.terminal import align_columns, print_json, printable
 
 OVERDUE_HEARTBEAT = 3 * INTERVAL  # seconds without a heartbeat after which the table shows its age
 
@@ -76,10 +76,7 @@ def status_table(statuses: Sequence[JobStatus], now: float) -> list[str]:
     if any(status.job_id for status in statuses):
         job_rows = [("job", "nodes", "job left"), *(_job_cells(status) for status in statuses)]
         rows = [row + job_row for row, job_row in zip(rows, job_rows, strict=True)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    header, *lines = (
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    header, *lines = align_columns(rows)
     table = [header]
     for status, line in zip(statuses, lines, strict=True):
         table.append(line)

@@ -11,9 +11,10 @@ from pathlib import Path
 import yaml
 
 from launch.config.line import override_key
+from launch.config.positions import Positions, yaml_positions
 
 GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster", "tuned")
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # each scalar is a text
 
 
 class Origin(StrEnum):
@@ -88,7 +89,7 @@ class Origins:
             path = self._file("stage", pending.pop(0))
             if path and path not in files:
                 files.append(path)
-                pending += reversed(_base_stages(path))
+                pending += reversed(_base_stages(*_version(path)))
         return files
 
     def _file(self, group: str, choice: str) -> Path | None:
@@ -108,35 +109,26 @@ def find_file(group: str, option: str, roots: Sequence[Path]) -> Path | None:
         return None
 
 
-def _parse_yaml(path: Path) -> yaml.Node | None:
+def _version(path: Path) -> tuple[Path, int, int]:
+    """Return what tells a file from its other versions, which one process may see."""
     status = path.stat()
-    return _parse_version(path, status.st_mtime_ns, status.st_size)
+    return path, status.st_mtime_ns, status.st_size
 
 
 @lru_cache(maxsize=64)
-def _parse_version(path: Path, changed: int, size: int) -> yaml.Node | None:
-    """Parse a file; `changed` and `size` tell its versions apart, which one process may see."""
-    return yaml.compose(path.read_text(encoding="utf-8"), Loader=_Loader)
+def _positions(path: Path, changed: int, size: int) -> Positions:
+    return yaml_positions(path.read_text(encoding="utf-8"), fast=True)
 
 
 def _find_line(path: Path, keys: Sequence[str]) -> int | None:
     """Return the 1-based line of a nested key in a YAML file. Keys that are dotted in the file are not found."""
-    node, line = _parse_yaml(path), None
-    for key in keys:
-        if not isinstance(node, yaml.MappingNode):
-            return None
-        pair = next((pair for pair in node.value if pair[0].value == key), None)
-        if pair is None:
-            return None
-        line, node = pair[0].start_mark.line + 1, pair[1]
-    return line
+    return _positions(*_version(path)).of(tuple(keys))
 
 
-def _base_stages(path: Path) -> list[str]:
+@lru_cache(maxsize=64)
+def _base_stages(path: Path, changed: int, size: int) -> list[str]:
     """Return the stages in a stage file's own defaults list (`- sft`), without `_self_` and overrides."""
-    node = _parse_yaml(path)
-    if not isinstance(node, yaml.MappingNode):
-        return []
-    defaults = next((value for key, value in node.value if key.value == "defaults"), None)
-    entries = defaults.value if isinstance(defaults, yaml.SequenceNode) else []
-    return [entry.value for entry in entries if isinstance(entry, yaml.ScalarNode) and entry.value != "_self_"]
+    content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    defaults = content.get("defaults") if isinstance(content, dict) else None
+    entries = defaults if isinstance(defaults, list) else []
+    return [entry for entry in entries if isinstance(entry, str) and entry != "_self_"]

@@ -46,9 +46,9 @@ def json_positions(text: str) -> Positions:
     return Positions(lines, tuple(repeated))
 
 
-def yaml_positions(text: str) -> Positions:
-    """Locate the keys of a YAML text. Raises yaml.YAMLError."""
-    import yaml  # slow to import; only the check of a file needs it
+def yaml_positions(text: str, *, fast: bool = False) -> Positions:
+    """Locate the keys of a YAML text. Raises yaml.YAMLError, with a shorter reason if `fast`."""
+    import yaml  # slow to import; only what reads a file needs it
 
     lines: dict[tuple[str, ...], int] = {}
     repeated: list[tuple[str, ...]] = []
@@ -66,5 +66,5 @@ def yaml_positions(text: str) -> Positions:
                 lines[(*path, str(index))] = value.start_mark.line + 1
                 visit(value, (*path, str(index)))
 
-    visit(yaml.compose(text, Loader=yaml.SafeLoader), ())
+    visit(yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader) if fast else yaml.SafeLoader), ())
     return Positions(lines, tuple(repeated))

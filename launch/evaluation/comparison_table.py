@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from launch.evaluation.comparison import SECTIONS, Comparison
+from launch.terminal import align_columns
 
 _WIDTH = 40  # characters of a value
 
@@ -22,7 +23,7 @@ def comparison_table(comparison: Comparison) -> list[str]:
         rows += [(f"  {item.key}", *map(format_difference, item.values)) for item in differences]
     rows += [None, *_loss_rows(comparison), None, *_speed_rows(comparison)]
     rows += _score_rows(comparison)
-    return [*_align(rows), *describe_noise(comparison)]
+    return [*align_columns(rows), *describe_noise(comparison)]
 
 
 def _loss_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
@@ -73,11 +74,3 @@ def format_difference(value: Any) -> str:
     """Return a value as text, cut at its beginning."""
     text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= _WIDTH else f"...{text[3 - _WIDTH :]}"
-
-
-def _align(rows: Sequence[tuple[str, ...] | None]) -> Iterator[str]:
-    table = [row for row in rows if row is not None and len(row) > 1]
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    for row in rows:
-        cells = [] if row is None else [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]
-        yield (row[0] if row is not None and len(row) == 1 else "  ".join(cells)).rstrip()

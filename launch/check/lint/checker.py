@@ -10,6 +10,7 @@ from typing import Any
 from launch.check.lint.accelerate_flags import drop_launcher_flags
 from launch.check.lint.advice import Advice
 from launch.check.lint.cautions import GivenFlags, find_cautions
+from launch.check.lint.config_file_flags import named_files
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments, to_python
 from launch.check.lint.scan_result import TrainerCommand
 from launch.check.lint.schemas import TrainerSchemas
@@ -17,7 +18,7 @@ from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainers import TrainerScript
 from launch.check.lint.yaml_nodes import Mapping as YamlMapping
 from launch.check.lint.yaml_nodes import NotYamlError, Scalar, read_yaml, resolve_alias
-from launch.errors import UserError
+from launch.errors import Problem, UserError
 from launch.upstream.pin.ledger import Explanation
 from launch.upstream.rules.argv import ArgvProblem, ArgvReport, check_argv
 from launch.upstream.rules.tokens import ArgvToken
@@ -90,8 +91,13 @@ class CommandChecker:
         verdict = self._check(file, command.line, command.trainer, command.arguments)
         if command.takes_accelerate_options:
             verdict = self._allow_accelerate_options(file, command, verdict)
-        ok = None if command.is_truncated and verdict.ok else verdict.ok
-        return replace(verdict, ok=ok, warnings=(*notes, *verdict.warnings))
+        problems = tuple(
+            Diagnostic(named.flag, problem.id, _file_message(problem), named.line)
+            for named in named_files(file, command.launcher)
+            for problem in named.check(self.schemas.library_keys(named.library))
+        )
+        ok = False if problems else None if command.is_truncated and verdict.ok else verdict.ok
+        return replace(verdict, ok=ok, problems=(*problems, *verdict.problems), warnings=(*notes, *verdict.warnings))
 
     def _allow_accelerate_options(self, file: str, command: TrainerCommand, verdict: LintVerdict) -> LintVerdict:
         """Accept accelerate's options: `trl sft` passes on those it does not define (trl/cli/commands/training.py)."""
@@ -229,6 +235,10 @@ def _argv_token(argument: Argument) -> ArgvToken:
 
 def _append_cure(cure: str | None) -> str:
     return f"; {cure}" if cure else ""
+
+
+def _file_message(problem: Problem) -> str:
+    return f"{problem.where}: {problem.message}{_append_cure(problem.cure)}"
 
 
 def _file_name(schema: Schema) -> str:

@@ -108,6 +108,7 @@ def _find_start(arguments: Sequence[Argument]) -> TrainerCommand | None:
                 arguments[0].line,
                 tuple(arguments[first_argument:]),
                 takes_accelerate_options=is_trl_command,
+                launcher=tuple(arguments[:first_argument]),
             )
     return None
 

@@ -28,6 +28,7 @@ class TrainerCommand:
     notes: tuple[LintNote, ...] = ()
     is_truncated: bool = False  # its end could not be read
     takes_accelerate_options: bool = False  # `trl sft` and the like, which pass options on to accelerate
+    launcher: tuple[Argument, ...] = ()  # what comes before the trainer's own arguments
 
 
 @dataclass(frozen=True)

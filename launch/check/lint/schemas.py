@@ -8,6 +8,7 @@ from pathlib import Path
 from launch.check.lint.accelerate_flags import read_launcher_flags
 from launch.check.lint.trainers import TrainerScript
 from launch.errors import Problem, UserError
+from launch.upstream.libraries.library_keys import LibraryKeys, library_keys
 from launch.upstream.pin.checkout import FETCH_SUBMODULE_COMMAND, Checkout, is_checkout
 from launch.upstream.reader.schema_reader import read_schema
 from launch.upstream.reader.tree import FolderTree, PackageTree
@@ -56,6 +57,10 @@ class TrainerSchemas:
         if not self._launcher_flags:
             self._launcher_flags.append(read_launcher_flags(PackageTree(self._packages)))
         return self._launcher_flags[0]
+
+    def library_keys(self, library: str) -> LibraryKeys:
+        """Return the keys that the configuration files of DeepSpeed or accelerate may have."""
+        return library_keys(library, self._packages)
 
     def read_source(self, path: str) -> str | None:
         """Return the text of a file of the checkout; None without a checkout or file."""

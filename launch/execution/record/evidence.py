@@ -13,6 +13,7 @@ from typing import Any
 
 from launch.execution.record.events import SCHEMA_VERSION
 from launch.execution.record.history import JsonLinesReader
+from launch.terminal import align_columns
 
 PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
 _NOT_REACHED = "the run ended before it was checked"
@@ -134,11 +135,9 @@ def evidence_table(items: Sequence[EvidenceItem]) -> list[str]:
         (str(item.verdict or "-"), item.what, _describe_value(item), _describe_note(item))
         for item in (*judged, *others)
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
     proven = sum(item.verdict == PROVEN for item in judged)
     header = f"evidence: {proven} of {len(judged)} requested settings are proven"
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=False)) for row in rows]
-    return [header, *(f"  {line}  {row[3]}".rstrip() for line, row in zip(lines, rows, strict=True))]
+    return [header, *(f"  {line}" for line in align_columns(rows))]
 
 
 def _describe_value(item: EvidenceItem) -> str:

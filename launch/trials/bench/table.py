@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from launch.config.schema import Device
+from launch.terminal import align_columns
 from launch.trials.bench.figures import Figures, median_figure
 from launch.trials.bench.record import BenchRecord, BenchState, RunRecord
 from launch.trials.bench.statistics import RATE_PRECISION
@@ -124,7 +125,7 @@ def report(record: BenchRecord) -> list[str]:
     """Every run, A beside B, and the verdict."""
     lines = [row(HEADS), *(row(cells(run, record.figures(run))) for run in record.runs)]
     if record.of_side(0) or record.of_side(1):
-        lines += ["", *_aligned([_BOTH, *compared(record)])]
+        lines += ["", *align_columns([_BOTH, *compared(record)])]
     lines += ["", *rate_lines(record), *operation_lines(record), *steps_lines(record), ""]
     for line in verdict_lines(record):
         lines += textwrap.wrap(line, _LINE, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
@@ -192,11 +193,6 @@ def _title(record: BenchRecord) -> str:
         f"bench of {plan.stage}, global batch {plan.batch.global_}: {runs} of {bench.steps} steps each, "
         f"the first {bench.warmup} not counted"
     )
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(cells[column]) for cells in rows) for column in range(len(rows[0]))]
-    return [padded(cells, widths) for cells in rows]
 
 
 def _number(value: float | None) -> str:
