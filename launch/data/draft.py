@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import yaml
 
 from launch.config.schema import DataFormat, Kind
 from launch.data.local import DataFiles, LocalData
@@ -12,6 +14,7 @@ from launch.data.rows import read_rows
 from launch.data.sources import find_files
 from launch.data.structure import DataStructure, read_structure
 from launch.errors import Problem, UserError
+from launch.resources import CONFIGS
 
 MAX_ROWS = 100_000  # that are read for the draft
 _STEPS = 20  # optimizer steps of an epoch that a small data set should have
@@ -44,7 +47,17 @@ def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None
         kind = Kind.dpo if {"chosen", "rejected"} <= known else Kind.sft
     # nothing is staged: the cache is a place where nothing is
     data = LocalData(DataFiles(files, ""), kind, DataFormat.auto, columns, path / ".none", "--data")
-    return DraftedData(path, kind, columns, read_structure(data, MAX_ROWS))
+    try:
+        return DraftedData(path, kind, columns, read_structure(data, MAX_ROWS))
+    except UserError as error:
+        raise UserError([_with_option(problem) for problem in error.problems]) from error
+
+
+def _with_option(problem: Problem) -> Problem:
+    """Return the problem with the option of `new` where its cure names the key data.columns."""
+    if "data.columns" not in (problem.cure or ""):
+        return problem
+    return replace(problem, cure=f"{problem.cure}; here: --columns KNOWN=MY_COLUMN,...")
 
 
 def draft_stage(data: DraftedData, *, model: str | None, is_group: bool, trainer: str | None) -> str:
@@ -63,9 +76,10 @@ def draft_stage(data: DraftedData, *, model: str | None, is_group: bool, trainer
     if trainer:
         lines.append(f"  - override /trainer: {trainer} # there is no open-instruct checkout here")
     lines += ["  - _self_", "", "stage:", f"  description: {_quote(f'{_NAMES[data.kind]} on {data.path.name}')}"]
+    lines.append("  # tasks: [gsm8k_cot, /data/my_tasks] # of `launch eval`: the harness's, or a folder of your own")
     if model and not is_group:
         lines += ["", "model:", f"  path: {_quote(model)}"]
-    lines += ["", "recipe:", *_recipe(data, is_demo), "", "data:", "  mix:", f"    - name: {_quote(str(data.path))}"]
+    lines += ["", "recipe:", *_recipe(data, base), "", "data:", "  mix:", f"    - name: {_quote(str(data.path))}"]
     lines += ["    # - name: allenai/tulu-3-sft-personas-math # hub data can be mixed in, by open-instruct's trainers"]
     lines += ["    #   share: 0.1"] if data.kind == Kind.sft else []
     if data.columns:
@@ -87,7 +101,9 @@ _BASES = {
 }
 
 
-def _recipe(data: DraftedData, is_demo: bool) -> list[str]:
+def _recipe(data: DraftedData, base: str) -> list[str]:
+    shipped = yaml.safe_load((CONFIGS / "stage" / f"{base}.yaml").read_text(encoding="utf-8"))["recipe"]
+    is_demo = base.startswith("demo")
     rows, known = data.structure.read, data.structure.is_all
     batch = _batch_size(rows, 16 if is_demo else _TULU_BATCH[data.kind]) if known else _TULU_BATCH[data.kind]
     steps = f", {max(1, rows // batch)} steps an epoch" if known else ""
@@ -98,9 +114,11 @@ def _recipe(data: DraftedData, is_demo: bool) -> list[str]:
     epochs = 2 if data.kind == Kind.sft else 1
     lines.append(f"  epochs: {epochs}")
     if is_demo:
-        lines.append("  max_steps: 100 # about a minute, whatever `epochs` says; null trains those")
-    lines.append("  # learning_rate: 5.0e-6")
-    lines.append("  # max_seq_length: 2048 # tokens; `launch preview` shows what is cut off")
+        is_short = known and rows // batch * epochs <= shipped["max_steps"]
+        is_long = f"{shipped['max_steps']} # about a minute, whatever `epochs` says; null trains those"
+        lines.append(f"  max_steps: {'null # all epochs' if is_short else is_long}")
+    lines.append(f"  # learning_rate: {shipped['learning_rate']:.1e}")
+    lines.append(f"  # max_seq_length: {shipped['max_seq_length']} # tokens; `launch preview` shows what is cut off")
     if not is_demo and data.kind != Kind.rm:  # reward_modeling.py saves at the end only
         lines.append("  # checkpoint_steps: 100 # null saves at the end only")
     return lines

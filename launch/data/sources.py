@@ -52,9 +52,9 @@ def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
         matches = (Path(name) for name in glob.glob(str(path), recursive=True))  # noqa: PTH207 - an absolute pattern
         files = [match for match in matches if match.is_file()]
     if not files:
-        is_missing = not path.exists() and not is_pattern(str(path))
-        message = f"{path} does not exist" if is_missing else f"{path} has no data files"
-        raise UserError(Problem("data_no_files", message, where, f"launch reads {READABLE}"))
+        if not path.exists() and not is_pattern(str(path)):
+            raise UserError(Problem("data_no_files", f"{path} does not exist", where))
+        raise UserError(Problem("data_no_files", f"{path} has no data files", where, f"launch reads {READABLE}"))
     for file in files:
         form, compression = file_format(file)
         if not form or (form == ".parquet" and compression):

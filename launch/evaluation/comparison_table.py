@@ -32,7 +32,7 @@ def _loss_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
         return
     yield (f"loss at equal {comparison.unit}",)
     for point in comparison.points:
-        yield f"  {point.amount:,.0f}", *("" if loss is None else f"{loss:.4f}" for loss in point.losses)
+        yield f"  {point.amount:,.0f}", *("-" if loss is None else f"{loss:.4f}" for loss in point.losses)
     yield "  against the first", "", *(comparison.loss_verdict(index) for index in range(1, len(comparison.runs)))
 
 
@@ -40,10 +40,10 @@ def _speed_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     progress = [run.progress for run in comparison.runs]
     units = ["tokens/s" if run.tokens else "steps/s" for run in progress]
     speeds = [run.speed for run in progress]
-    shown = ["" if speed is None else f"{speed:,.4g} {unit}" for speed, unit in zip(speeds, units, strict=True)]
+    shown = ["-" if speed is None else f"{speed:,.4g} {unit}" for speed, unit in zip(speeds, units, strict=True)]
     yield "speed", *shown
     yield "  against the first", "", *(comparison.speed_verdict(index) for index in range(1, len(progress)))
-    yield "memory", *("" if run.memory_gib is None else f"{run.memory_gib:.2f} GiB" for run in progress)
+    yield "memory", *("-" if run.memory_gib is None else f"{run.memory_gib:.2f} GiB" for run in progress)
 
 
 def _score_rows(comparison: Comparison) -> Iterator[tuple[str, ...] | None]:

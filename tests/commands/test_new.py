@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -80,9 +81,28 @@ def test_with_a_checkout_the_stage_keeps_its_trainer(folder: Path, monkeypatch: 
     assert stage["recipe"]["global_batch_size"] == 1
 
 
+@pytest.mark.parametrize(("model", "base"), [([], "sft"), (["--model", "demo"], "demo")])
+def test_the_keys_in_comments_have_the_shipped_values(folder: Path, model: list[str], base: str) -> None:
+    write_lines(folder / "chats.jsonl", [CHAT] * 60)
+    assert new(["mine", "--data", "chats.jsonl", *model]) == 0
+    text = (folder / "conf" / "stage" / "mine.yaml").read_text(encoding="utf-8")
+    recipe = composed(f"stage={base}").config.recipe
+    for key in ("learning_rate", "max_seq_length"):
+        [value] = re.findall(rf"^  # {key}: (\S+)", text, re.MULTILINE)
+        assert float(value) == getattr(recipe, key)
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(60, None), (4000, 100)])
+def test_all_epochs_of_small_data_are_trained(folder: Path, rows: int, steps: int | None) -> None:
+    write_lines(folder / "chats.jsonl", [CHAT] * rows)
+    assert new(["mine", "--data", "chats.jsonl", "--model", "demo"]) == 0
+    recipe = build_plan(composed("stage=mine", "gpus=0"), fixed_machine()).config.recipe
+    assert (recipe.epochs, recipe.max_steps) == (2, steps)
+
+
 def test_columns_in_another_language_are_named(folder: Path) -> None:
     write_csv(folder / "fragen.csv", [["frage", "antwort"], ["Was?", "Das."], ["Wer?", "Ich."]])
-    with pytest.raises(UserError, match=r"data\.columns"):
+    with pytest.raises(UserError, match=r"data\.columns.*--columns KNOWN=MY_COLUMN"):
         new(["mine", "--data", "fragen.csv"])
     assert new(["mine", "--data", "fragen.csv", "--columns", "prompt=frage,completion=antwort"]) == 0
     plan = build_plan(composed("stage=mine", "gpus=0"), fixed_machine())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from launch.evaluation.demo_suite import ensure_demo_suite
 from launch.execution.record.runs import read_run_status
 from launch.worker.evaluating import RefusalError, check_prompts, check_tasks, task_manager
 from tests.integration.conftest import launch_in
+from tests.paths import ROOT
 
 LIMIT = 30
 FEW = 12
@@ -147,6 +150,13 @@ def test_the_numbers_are_those_of_the_harness_by_hand(
         assert tasks[name]["stderr"] == pytest.approx(results[name][f"{metric}_stderr,none"], rel=1e-6)
 
 
+def test_an_unknown_task_ends_the_command(trained_demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "demo/sft", "tasks=no_such_task", f"runs={trained_demo / 'runs'}"]) == 2
+    error = capsys.readouterr().err
+    assert "the harness has no task 'no_such_task'" in error and "[unknown_task]" in error
+    assert "evaluated" not in error
+
+
 def test_a_task_that_does_not_exist_or_needs_the_network_is_refused(own_tasks: Path, tmp_path: Path) -> None:
     pytest.importorskip("lm_eval", reason="the `eval` dependencies are not installed")
     spec = {"folder": str(own_tasks), "names": ["never_rigth"]}
@@ -163,16 +173,42 @@ def test_a_task_that_does_not_exist_or_needs_the_network_is_refused(own_tasks: P
     assert refused.value.args[0]["refused"] == "task_needs_network"
 
 
-def test_a_run_with_evaluate_is_scored_against_each_model_of_its_chain(trained_demo: Path, few_questions: Path) -> None:
-    """DPO on the trained demo: the folder of tasks is a group that a stage names."""
-    argv = ("stage=demo_dpo", "trainer=trl_dpo", "model.path=runs/demo/sft", "name=scored", "recipe.max_steps=2")
-    done = launch_in(trained_demo, *argv, "evaluate=true", f"stage.tasks=[{few_questions}]")
+def test_a_run_with_evaluate_is_scored_against_each_model_of_its_chain(
+    trained_demo: Path, few_questions: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DPO on the trained demo: a stage file names a folder of tasks, which `eval` takes without `tasks=` too."""
+    stage = trained_demo / "stages" / "stage" / "scored.yaml"
+    stage.parent.mkdir(parents=True)
+    names = f"stage:\n  tasks: [{json.dumps(str(few_questions))}]\n"
+    stage.write_text(f"# @package _global_\ndefaults:\n  - demo_dpo\n  - _self_\n{names}", encoding="utf-8")
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(stage.parents[1]))
+    argv = ("stage=scored", "trainer=trl_dpo", "model.path=runs/demo/sft", "name=a", "recipe.max_steps=2")
+    done = launch_in(trained_demo, *argv, "evaluate=true")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.index("done: 2 steps") < done.stdout.index("verdict: better than base")
-    [task] = json.loads((trained_demo / "runs/demo_dpo/scored/evaluation.json").read_text())["tasks"]
-    assert [model["model"] for model in task["models"]] == ["base", "demo/sft", "demo_dpo/scored"]
+    runs = trained_demo / "runs"
+    summary = json.loads((runs / "scored/a/evaluation.json").read_text())
+    [task] = summary["tasks"]
+    assert [model["model"] for model in task["models"]] == ["base", "demo/sft", "scored/a"]
     assert task["verdict"] == "better" and task["questions"] == FEW
     assert task["gain"] > task["gain_half_interval"] > 0
+    assert main(["eval", "scored/a", f"runs={runs}", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["computed"], again["tasks"]) == (0, summary["tasks"])
+
+
+def test_the_task_of_the_documentation(trained_demo: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "evaluate.md").read_text(encoding="utf-8")
+    [task] = re.findall(r"^    task: my_questions\n(?:    .+\n)+", page, re.MULTILINE)
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"question": "What is a deque?", "answer": "A queue."}\n' * 3)
+    (tmp_path / "task.yaml").write_text(textwrap.dedent(task).replace("/data/questions.jsonl", str(questions)))
+    runs = trained_demo / "runs"
+    assert main(["eval", "demo/sft/step_20", f"tasks={tmp_path}", f"runs={runs}"]) == 3, "nothing is right"
+    summary = json.loads((runs / "demo/sft/evaluation/step_20.evaluation.json").read_text())
+    [scores] = summary["tasks"]
+    assert (scores["task"], scores["questions"], scores["metric"]) == ("my_questions", 3, "exact_match")
+    assert any("exactly 0" in reason for reason in scores["broken"])
 
 
 def test_an_evaluation_that_fails_leaves_the_run_as_it_was(trained_demo: Path, tmp_path: Path) -> None:

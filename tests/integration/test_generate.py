@@ -39,6 +39,25 @@ def test_the_answers_are_those_of_transformers_for_the_same_seed(trained_demo: P
     assert len(set(texts)) == 3
 
 
+def test_an_adapter_answers_on_its_base_without_a_merge(trained_adapter: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = find_model("demo_lora/sft", trained_adapter / "runs")
+    assert model.adapter is not None
+    tokenizer = AutoTokenizer.from_pretrained(model.folder)
+    inputs = tokenizer.apply_chat_template([USER], add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    length = inputs["input_ids"].shape[1]
+    base = AutoModelForCausalLM.from_pretrained(model.adapter.base).eval()
+    plain = base.generate(**inputs, max_new_tokens=16, do_sample=False)[0][length:]
+    adapted = PeftModel.from_pretrained(base, model.folder).eval()
+    output = adapted.generate(**inputs, max_new_tokens=16, do_sample=False)[0][length:]
+    answer = Generator(**model.as_request()).answer([USER], seed=0, temperature=0.0, top_p=1.0, max_tokens=16)
+    assert answer["text"] == tokenizer.decode(output, skip_special_tokens=True)
+    assert answer["text"] != tokenizer.decode(plain, skip_special_tokens=True)
+    assert not (model.folder.parent / "merged").exists()
+
+
 def test_models_answer_a_file_into_a_file_and_refuse_what_does_not_fit(
     trained_demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
