@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from launch.config.schema import DataFormat, Kind
+from launch.data.formats import normalise_names
 from launch.data.local import DataFiles, LocalData
 from launch.data.rows import read_rows
 from launch.data.sources import find_files
@@ -42,7 +43,7 @@ def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None
     if first is None:
         raise UserError(Problem("data_empty", "the file has no rows", str(files[0])))
     if kind is None:
-        names = set(first.value) if isinstance(first.value, dict) else set()
+        names = set(normalise_names(first.value)) if isinstance(first.value, dict) else set()
         known = {known for known, name in columns.items() if name in names} | names
         kind = Kind.dpo if {"chosen", "rejected"} <= known else Kind.sft
     # nothing is staged: the cache is a place where nothing is

@@ -149,7 +149,7 @@ def _reference_problem(forecast: PackingForecast, pairs: int, batch: Batch) -> P
 def check_packing(trainer: str, flags: Mapping[str, Flag]) -> None:
     """Reject flags with which OLMo-core's trainers die at the first batch.
 
-    Raises UserError: packing_needs_flash, packing_needs_concatenation, checkpointing_needs_compile.
+    Raises UserError: packing_needs_flash, packing_needs_concatenation, checkpointing_needs_compile, packing_length.
     """
     if trainer not in (TRAINER, SFT):
         return
@@ -174,6 +174,13 @@ def check_packing(trainer: str, flags: Mapping[str, Flag]) -> None:
                 "remove flags.concatenated_forward, or set recipe.packing=none",
             )
         )
+    length = value("max_seq_length")
+    if trainer == SFT and isinstance(length, int) and length & (length - 1):
+        # olmo_core/data/utils.py:795, the tree that it finds room in rows with
+        message = f"{SFT} packs into rows of a power of 2 of tokens, got max_seq_length={length}"
+        lower = 1 << (length.bit_length() - 1)
+        cure = f"set recipe.max_seq_length={lower} or {2 * lower}"
+        problems.append(Problem("packing_length", message, flags["max_seq_length"].provenance.where, cure))
     budget = value("activation_memory_budget")
     by_budget = value("activation_checkpointing_mode") in (None, "budget")
     if isinstance(budget, float) and budget < 1 and value("compile_model") is False and by_budget:

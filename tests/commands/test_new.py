@@ -48,6 +48,12 @@ def test_pairs_make_a_dpo_stage_with_the_named_model(folder: Path) -> None:
     assert "Qwen" in plan.inputs.model.reference or plan.config.model.base
 
 
+def test_pairs_of_a_table_with_other_names_make_a_dpo_stage(folder: Path) -> None:
+    write_csv(folder / "pairs.csv", [["Instruction", "Input", "Chosen", "Rejected"], *[["Hi", "", "Hello", "No"]] * 40])
+    assert new(["pairs", "--data", "pairs.csv", "--model", "demo"]) == 0
+    assert build_plan(composed("stage=pairs", "gpus=0"), fixed_machine()).trainer == "trl_dpo"
+
+
 def test_pairs_make_a_reward_model_if_that_is_the_kind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_lines(folder / "pairs.jsonl", [PAIR] * 3000)
     assert new(["judge", "--data", "pairs.jsonl", "--kind", "rm"]) == 0

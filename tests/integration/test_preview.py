@@ -16,6 +16,7 @@ import pytest
 
 from launch import resources
 from launch.data.samples import TokenizedSamples, find_sample_problems, parse_samples
+from launch.execution.cache_pass import plan_cache_pass
 from launch.execution.machine import this_machine
 from launch.execution.prepare import prepare_inputs
 from launch.execution.preview import DataSet, preview_command, preview_environment, write_request, write_samples
@@ -39,11 +40,16 @@ TRAINED = {
     "finetune flat": ("sft", ("recipe.packing=flatten",)),
     "dpo_tune_cache": ("dpo", ()),
     "dpo": ("dpo", ("flags.config_name=olmo2_14M",)),
+    "olmo_core_finetune": (
+        "sft",
+        (TULU, "recipe.packing=bins", "recipe.max_seq_length=128", "flags.config_name=olmo2_14M"),
+    ),
     "reward_modeling": ("rm", ()),
     "trl_sft": ("sft", (TULU,)),
     "trl_sft bins": ("sft", (TULU, "recipe.packing=bins")),
     "trl_dpo": ("dpo", ()),
 }
+OLMO_CORE = ("dpo", "olmo_core_finetune")
 FAULTS = {
     "loss_on_user": ("sft", "trl_sft", ("flags.assistant_only_loss=false",), CHAT_TEMPLATE, {}),
     "no_end_of_turn": ("sft", "finetune", (), NO_END, {}),
@@ -74,7 +80,7 @@ def previews(
     previewed: dict[str, tuple[DataSet, Path, Path]] = {}
     for name, (kind, more) in TRAINED.items():
         trainer = name.partition(" ")[0]
-        plan = make_plan(root / name, kind, trainer, (olmo_stage if trainer == "dpo" else tiny).model, more)
+        plan = make_plan(root / name, kind, trainer, (olmo_stage if trainer in OLMO_CORE else tiny).model, more)
         previewed[name] = add_preview(jobs, plan, root / name)
         add_training(jobs, plan, root / name)
     for name, (kind, trainer, more, template, changes) in FAULTS.items():
@@ -107,7 +113,8 @@ def write_data(root: Path) -> None:
 def make_plan(folder: Path, kind: str, trainer: str, model: Path, more: Sequence[str]) -> Plan:
     data = folder.parent / f"{kind}.jsonl"
     overrides = [f"stage={kind}", f"trainer={trainer}", f"model.path={model}", f"data.mix=[{{name: {data}}}]"]
-    batch = 1 if trainer == "dpo" else ROWS  # its reference pass needs four times as many samples (dpo.py:217)
+    # the reference pass of dpo.py needs four times as many samples (dpo.py:217), and packed rows are few
+    batch = 1 if trainer in OLMO_CORE else ROWS
     overrides += [f"runs={folder}", "device=cpu", f"recipe.global_batch_size={batch}"]
     overrides += [f"recipe.per_device_batch_size={batch}", "recipe.gradient_checkpointing=false"]
     if trainer != "reward_modeling":
@@ -138,11 +145,15 @@ def add_training(jobs: list[dict[str, Any]], plan: Plan, folder: Path) -> None:
     prepare_inputs(plan, lambda message: None)
     argv = list(plan.command[plan.command.index(str(resources.WORKER)) :])
     env = {**plan.env, "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "HF_DATASETS_CACHE": str(folder / "t")}
-    if plan.trainer == "dpo":  # torchrun's
+    if plan.trainer in OLMO_CORE:  # torchrun's
         env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
         env |= {"MASTER_PORT": "29511", "NUM_NODES": "1"}
     rows = 1 if plan.config.recipe.packing == "bins" else ROWS  # a packed row holds several samples
     job = {"argv": argv, "env": env, "cwd": str(folder), "log": str(folder / "training.log")}
+    if plan.config.trainer.tokenized_first:
+        command = plan_cache_pass(plan).command
+        first = command[command.index(str(resources.WORKER)) :]
+        jobs.append({"argv": list(first), "env": env, "cwd": str(folder), "log": str(folder / "tokenizing.log")})
     jobs.append({**job, "rows": rows, "batches": str(folder / "batches.json")})
 
 
@@ -178,7 +189,31 @@ def shown(previewed: Previewed) -> Sequences:
 
 def trained(previewed: Previewed) -> Sequences:
     """Return the sequences of the trainer's batches, without padding."""
+    if previewed.batches and "label_mask" in previewed.batches[0]:
+        return packed_samples(previewed.batches[0], shown(previewed), previewed.samples.pad)
     return set().union(*(sequences(batch, previewed.samples.pad) for batch in previewed.batches))
+
+
+def packed_samples(batch: dict[str, Any], known: Sequences, pad: int | None) -> Sequences:
+    """Return which of the known samples OLMo-core's rows consist of; nothing but padding is left."""
+    found: Sequences = set()
+    for ids, mask in zip(batch["input_ids"], batch["label_mask"], strict=True):
+        place = 0
+        while any(mask[place:]):
+            sample = next(
+                (
+                    (side, tokens, loss)
+                    for side, tokens, loss in known
+                    if tuple(ids[place : place + len(tokens)]) == tokens
+                    and tuple(mask[place : place + len(tokens)]) == loss
+                ),
+                None,
+            )
+            assert sample is not None, f"the row holds another sample at token {place}"
+            found.add(sample)
+            place += len(sample[1])
+        assert set(ids[place:]) <= {pad}
+    return found
 
 
 def sequences(batch: dict[str, Any], pad: int | None) -> Sequences:

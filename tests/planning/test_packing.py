@@ -189,6 +189,7 @@ PACKED_SFT = ("stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", 
         ((*PACKED_SFT, "recipe.attention=sdpa"), "packing_needs_flash"),
         ((*PACKED_DPO, "flags.concatenated_forward=false"), "packing_needs_concatenation"),
         ((*PACKED_SFT, "flags.compile_model=false"), "checkpointing_needs_compile"),
+        ((*PACKED_SFT, "recipe.max_seq_length=3000"), "packing_length"),
     ],
 )
 def test_what_olmo_core_would_die_of_is_refused(overrides: tuple[str, ...], id: str) -> None:
