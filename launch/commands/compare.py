@@ -14,7 +14,8 @@ from launch.terminal import notify, print_json, printable
 
 
 def compare(argv: list[str]) -> int:
-    """Print the comparison of the named runs. Raises UserError: usage, unknown_run, ambiguous_run, unknown_option."""
+    """Print the comparison of the named runs. Raises UserError: usage, unknown_run, ambiguous_run, unknown_option,
+    no_checkpoint."""
     parser = build_compare_parser()
     options = parser.parse(argv)
     if len(options.names) < 2:

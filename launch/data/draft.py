@@ -118,7 +118,7 @@ def _recipe(data: DraftedData, base: str) -> list[str]:
         is_short = known and rows // batch * epochs <= shipped["max_steps"]
         is_long = f"{shipped['max_steps']} # about a minute, whatever `epochs` says; null trains those"
         lines.append(f"  max_steps: {'null # all epochs' if is_short else is_long}")
-    lines.append(f"  # learning_rate: {shipped['learning_rate']:.1e}")
+    lines.append(f"  # learning_rate: {shipped['learning_rate']:.1e}".replace("e-0", "e-"))
     lines.append(f"  # max_seq_length: {shipped['max_seq_length']} # tokens; `launch preview` shows what is cut off")
     if not is_demo and data.kind != Kind.rm:  # reward_modeling.py saves at the end only
         lines.append("  # checkpoint_steps: 100 # null saves at the end only")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launch.errors import Problem, UserError
 from launch.evaluation.record import read_summary
 from launch.execution.record.runs import RunStatus, read_run_status, run_name
 from launch.execution.report.reading import iterate_objects
@@ -55,10 +56,14 @@ class RunFacts:
 def read_run_facts(folder: Path, checkpoint: str | None = None) -> RunFacts:
     """Read a run folder, of a `checkpoint` (step_N) the training until then.
 
-    Files that are missing or not readable have no facts.
+    Files that are missing or not readable have no facts. Raises UserError: no_checkpoint, for a step after the last.
     """
     import yaml
 
+    progress = _read_progress(folder / "metrics.jsonl", checkpoint)
+    if checkpoint and progress.last_step < int(checkpoint.removeprefix("step_")):
+        message = f"{run_name(folder)} has no {checkpoint}: its last step is {progress.last_step}"
+        raise UserError(Problem("no_checkpoint", message, "command line", "name an earlier step"))
     try:
         config = yaml.safe_load(read_file(folder / "config.yaml"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
@@ -75,7 +80,7 @@ def read_run_facts(folder: Path, checkpoint: str | None = None) -> RunFacts:
         data=_data_settings(settings, flags, plan),
         versions=dict(_versions(read_json_object(folder / "versions.json"), read_json_object(folder / "git.json"))),
         patches=_patches(folder / "patches.json"),
-        progress=_read_progress(folder / "metrics.jsonl", checkpoint),
+        progress=progress,
         scores=_read_scores(folder, checkpoint),
     )
 

@@ -99,6 +99,16 @@ def test_a_bench_of_one_setting_against_itself_is_noise_alone(tmp_path: Path) ->
     assert read_noise(tmp_path, ["sft"]) == Noise(pytest.approx(0.05), 0.0, 2)
 
 
+def test_a_checkpoint_is_the_run_until_its_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "sft" / "a", [4.0, 3.0, 2.0])
+    assert main(["compare", "sft/a/step_2", "sft/a", f"runs={tmp_path}", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert [run["run"] for run in content["runs"]] == ["sft/a/step_2", "sft/a"]
+    assert [run["steps"] for run in content["runs"]] == [2, 3]
+    assert main(["compare", "sft/a/step_4", "sft/a", f"runs={tmp_path}"]) == 2
+    assert "sft/a has no step_4: its last step is 3" in capsys.readouterr().err
+
+
 def test_the_verb_prints_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "sft" / "a", [3.0, 2.0])
     write_run(tmp_path / "sft" / "b", [3.0, 1.0], recipe={"learning_rate": 2e-3})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launch.errors import UserError
-from launch.execution.preview import DataSet, preview_command, replace_flags, tokenize_samples
+from launch.execution.preview import DataSet, preview_command, replace_flags, tokenize_samples, write_samples
 from launch.planning.plan import build_plan
 from tests.conftest import composed, fixed_machine
+from tests.data.files import CHAT, chat, write_lines
 
 
 def command(*overrides: str) -> list[str]:
@@ -44,6 +46,17 @@ def test_trl_reads_the_folder_and_keeps_the_patches_that_decide_how_it_tokenises
     assert patches == ["trl_flatten", "trl_preview=/tmp/p/request.json"]
     assert argv[argv.index("--dataset_name") + 1] == "/tmp/p/0"
     assert argv[argv.index("--use_cpu") + 1] == "true"
+
+
+@pytest.mark.parametrize(("rows", "written"), [(2, 2), (99, 4), (None, 4)])
+def test_rows_bound_what_is_tokenised(tmp_path: Path, rows: int | None, written: int) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [CHAT, CHAT, chat("Who?", "Me."), CHAT])
+    machine = replace(fixed_machine(tmp_path), digest=lambda path: "digest")
+    plan = build_plan(composed("stage=sft", f"data.mix=[{{name: {path}}}]"), machine)
+    data = write_samples(plan.inputs.mixture[0], tmp_path / "0", rows)
+    assert data.places == tuple(f"{path}:{line}" for line in range(1, written + 1))
+    assert len(Path(data.name).read_text(encoding="utf-8").splitlines()) == written
+    assert data.duplicates == tuple(f"{path}:{line}" for line in (2, 4) if line <= written)
 
 
 def test_without_a_checkout_open_instruct_can_not_tokenise() -> None:
