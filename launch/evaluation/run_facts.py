@@ -21,7 +21,7 @@ _CHECKPOINT = re.compile(r"(?P<run>.+)/(?:step_|checkpoint-)(?P<step>\d+)")
 _LARGEST_STEP = 1 << 53  # that a float holds
 _WARMUP = 2  # first steps without a speed that counts
 # keys of config.yaml that describe the run folder and not the training
-_NOT_TRAINED = ("name", "runs", "cache", "restart", "detach", "cache_only", "report", "stage.description")
+_NOT_TRAINED = ("name", "runs", "cache", "restart", "detach", "cache_only", "report", "evaluate", "stage.description")
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import doctest
+import gzip
 import importlib.util
 import sys
 from collections.abc import Iterator
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +17,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.worker.patches import dpo_packed_padding, olmo_core_console, reference_cache, unused_imports
+from launch.worker.channel import EventWriter
+from launch.worker.patches import (
+    PatchContext,
+    dpo_packed_padding,
+    olmo_core_console,
+    olmo_core_whole_chats,
+    reference_cache,
+    unused_imports,
+)
 from launch.worker.patches.dpo_packed_padding import split_at_border
 from launch.worker.patches.olmo_core_documents import TorchFlashAttention
 from launch.worker.patches.olmo_core_tokens import count_tokens
 from launch.worker.patches.unused_imports import PlaceholderFinder
+from launch.worker.trainer import TrainerProgram
 
 
 @pytest.fixture
@@ -75,6 +86,38 @@ def test_a_border_is_a_cut_and_nothing_else(lengths: list[int], border: int) -> 
 def test_the_examples_hold(module: Any) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0 and result.failed == 0
+
+
+@pytest.mark.parametrize("is_patched", [False, True])
+def test_chats_are_whole_by_the_files_of_their_boundaries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_patched: bool
+) -> None:
+    """A chat with an end token in its middle, one that was cut off, and one behind it."""
+    data = pytest.importorskip("olmo_core.data", reason="the `open-instruct` dependencies are not installed")
+    np = pytest.importorskip("numpy")
+    end, chats = 2, [(5, 2, 6, 2), (7, 7, 7, 7), (8, 2)]
+    np.array([token for chat in chats for token in chat], dtype=np.uint8).tofile(tmp_path / "token_ids_part_0.npy")
+    borders = list(accumulate((len(chat) for chat in chats), initial=0))
+    with gzip.open(tmp_path / "token_ids_part_0.csv.gz", "wt") as stream:
+        stream.writelines(f"{start},{stop}\n" for start, stop in pairwise(borders))
+    monkeypatch.setattr(data.NumpyPackedFSLDatasetConfig, "build", data.NumpyPackedFSLDatasetConfig.build)
+    if is_patched:
+        context = PatchContext(TrainerProgram(None, "trainer", ()), EventWriter(None, 0))
+        olmo_core_whole_chats.PATCH.apply(context)
+    config = data.NumpyPackedFSLDatasetConfig(
+        tokenizer=data.TokenizerConfig(vocab_size=16, eos_token_id=end, pad_token_id=0),
+        paths=[str(tmp_path / "token_ids_part_0.npy")],
+        work_dir=str(tmp_path / "work"),
+        sequence_length=4,
+    )
+    dataset = config.build()
+    dataset.prepare()
+    rows = [dataset[index]["input_ids"].tolist() for index in range(len(dataset))]
+    whole = [[5, 2, 6, 2], [7, 7, 7, 7], [8, 2, 0, 0]]
+    if is_patched:
+        assert sorted(rows) == whole
+    else:  # upstream's own: the chat behind the one that was cut off is gone
+        assert not any(8 in row for row in rows)
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])

@@ -67,6 +67,7 @@ def test_ids_are_stable() -> None:
         "olmo_core_evidence",
         "olmo_core_on_cpu",
         "olmo_core_tokens",
+        "olmo_core_whole_chats",
         "unused_imports",
         "dpo_packed_padding",
         "dpo_reference_cache",

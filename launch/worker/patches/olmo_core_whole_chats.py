@@ -1,0 +1,46 @@
+"""Keeps chats whole in the packed rows of olmo_core_finetune.py.
+
+It writes where each chat begins and ends (token_ids_part_*.csv.gz). OLMo-core reads that only on request: by default
+every end token ends a document. A chat with several answers is then torn apart. A chat that was cut off has no end
+token, so it is one document with the chat behind it, which is cut off in turn (olmo_core/data/utils.py:193-206).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
+
+
+def _read_boundaries(_: PatchContext) -> None:
+    from olmo_core.data import NumpyPackedFSLDatasetConfig
+
+    build = NumpyPackedFSLDatasetConfig.build
+
+    @functools.wraps(build)
+    def build_from_metadata(self: Any) -> Any:
+        self.use_array_if_local = False
+        return build(self)
+
+    NumpyPackedFSLDatasetConfig.build = build_from_metadata
+
+
+PATCH = PatchInfo(
+    id="olmo_core_whole_chats",
+    reason="OLMo-core splits a chat at each end token, and drops the chat behind one that was cut off",
+    wanted=always_wanted,
+    condition="always",
+    sources=(
+        UpstreamSource(
+            "open_instruct/olmo_core_finetune.py", "np_dataset_config = oc_data.NumpyPackedFSLDatasetConfig(", 232, 232
+        ),
+        UpstreamSource(
+            "olmo_core/data/numpy_dataset.py", "use_array_if_local: Optional[bool] = None", 2991, 2991, "3.0.0"
+        ),
+        UpstreamSource(
+            "olmo_core/data/utils.py", "doc_boundaries = (mmap == eos_token_id).nonzero()[0]", 219, 219, "3.0.0"
+        ),
+    ),
+    apply=_read_boundaries,
+)
