@@ -124,7 +124,7 @@ def test_trainers_without_an_evaluation_refuse_with_the_reason(
         (["data.validation=nan"], "bad_validation", "got nan"),
         (["data.validation=true"], "bad_validation", "a fraction of the rows or a path, got True"),
         (["data.validation=[0.1]"], "bad_validation", "a fraction of the rows or a path"),
-        (["data.validation=''"], "bad_validation", "a fraction of the rows or a path"),
+        (["data.validation=''"], "empty_value", "data.validation is empty"),
         (["data.validation=0.001"], "data_split", "of 100 rows leaves none to validate on"),
         (["data.validation=0.999"], "data_split", "of 100 rows leaves none to train on"),
         (["data.validation=0.9"], "data_small_epoch", "10 rows (90 are held out)"),
