@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource
@@ -37,18 +38,14 @@ def subset_rows(amount: str, rows: int) -> list[int]:
     return taken
 
 
-def _wrap_load_dataset(context: PatchContext) -> None:
+def change_split(context: PatchContext, patch: str, change: Callable[[str, Any, str], None]) -> None:
+    """Have `change` edit what TRL's script loads for training: it gets the name, the DatasetDict and the split."""
     import datasets
 
-    amount = str(context.value)
     name = context.trainer.flag("dataset_name")
     split = context.trainer.flag("dataset_train_split") or "train"
     if name is None:
-        raise PatchError(_ID, "needs the trainer flag --dataset_name")
-    try:
-        subset_size(amount, 2**62)
-    except ValueError as error:
-        raise PatchError(_ID, str(error)) from error
+        raise PatchError(patch, "needs the trainer flag --dataset_name")
     load = datasets.load_dataset
 
     def load_dataset(path: str, *arguments: Any, **options: Any) -> Any:
@@ -56,13 +53,26 @@ def _wrap_load_dataset(context: PatchContext) -> None:
         if path != name:
             return loaded
         if not isinstance(loaded, datasets.DatasetDict) or split not in loaded:
-            raise PatchError(_ID, f"{path} is a {type(loaded).__name__}, not a DatasetDict with a split '{split}'")
-        rows = loaded[split]
-        loaded[split] = rows.select(subset_rows(amount, len(rows)))
-        print(f"launch: {name}: {len(rows)} -> {len(loaded[split])} rows (patch {_ID}={amount})", flush=True)
+            raise PatchError(patch, f"{path} is a {type(loaded).__name__}, not a DatasetDict with a split '{split}'")
+        change(name, loaded, split)
         return loaded
 
     datasets.load_dataset = load_dataset
+
+
+def _take_subset(context: PatchContext) -> None:
+    amount = str(context.value)
+    try:
+        subset_size(amount, 2**62)
+    except ValueError as error:
+        raise PatchError(_ID, str(error)) from error
+
+    def take(name: str, loaded: Any, split: str) -> None:
+        rows = loaded[split]
+        loaded[split] = rows.select(subset_rows(amount, len(rows)))
+        print(f"launch: {name}: {len(rows)} -> {len(loaded[split])} rows (patch {_ID}={amount})", flush=True)
+
+    change_split(context, _ID, take)
 
 
 _LOADS = "from datasets import load_dataset"
@@ -79,6 +89,6 @@ SUBSET = PatchInfo(
         UpstreamSource("trl/scripts/dpo.py", _LOADS, 67, 67, "1.16.0"),
         UpstreamSource("trl/scripts/dpo.py", _CALLS, 95, 95, "1.16.0"),
     ),
-    apply=_wrap_load_dataset,
+    apply=_take_subset,
     takes_value=True,
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..held_out import choose_limit, hash_row
 from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource
+from .trl_subset import change_split
 
 _ID = "trl_validation"
 _NAME = "validation"
@@ -20,20 +21,10 @@ def split_rows(rows: Any, share: float) -> tuple[list[int], list[int]]:
     return [number for number, value in enumerate(hashes) if value > limit], held_out
 
 
-def _wrap_load_dataset(context: PatchContext) -> None:
-    import datasets
-
+def _hold_out(context: PatchContext) -> None:
     share = float(str(context.value))
-    name = context.trainer.flag("dataset_name")
-    split = context.trainer.flag("dataset_train_split") or "train"
-    load = datasets.load_dataset
 
-    def load_dataset(path: str, *arguments: Any, **options: Any) -> Any:
-        loaded = load(path, *arguments, **options)
-        if path != name:
-            return loaded
-        if not isinstance(loaded, datasets.DatasetDict) or split not in loaded:
-            raise PatchError(_ID, f"{path} is a {type(loaded).__name__}, not a DatasetDict with a split '{split}'")
+    def split_off(name: str, loaded: Any, split: str) -> None:
         rows = loaded[split]
         try:
             kept, held_out = split_rows(rows, share)
@@ -41,9 +32,8 @@ def _wrap_load_dataset(context: PatchContext) -> None:
             raise PatchError(_ID, f"data.validation={share:g}: {error}") from error
         loaded[split], loaded[_NAME] = rows.select(kept), rows.select(held_out)
         print(f"launch: {name}: {len(kept)} rows to train on, {len(held_out)} for validation", flush=True)
-        return loaded
 
-    datasets.load_dataset = load_dataset
+    change_split(context, _ID, split_off)
 
 
 _LOADS = "from datasets import load_dataset"
@@ -60,6 +50,6 @@ PATCH = PatchInfo(
         UpstreamSource("trl/scripts/dpo.py", _LOADS, 67, 67, "1.16.0"),
         UpstreamSource("trl/scripts/dpo.py", _PASSES, 105, 105, "1.16.0"),
     ),
-    apply=_wrap_load_dataset,
+    apply=_hold_out,
     takes_value=True,
 )
