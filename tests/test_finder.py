@@ -1,0 +1,44 @@
+"""A module's tests are found by its name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.finder import TESTS, find_tests
+from tests.paths import ROOT
+
+MODULES = sorted(path for path in (ROOT / "launch").rglob("*.py") if path.name != "__init__.py")
+
+
+def test_every_module_has_tests_that_are_found() -> None:
+    assert len(MODULES) > 400
+    assert [module for module in MODULES if not find_tests(module)] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        ("planning/batch.py", ["planning/test_batch.py"]),  # of its name
+        ("check/lint/cautions.py", ["check/lint/test_cautions.py"]),
+        ("upstream/libraries/constants.py", ["test_accelerate.py", "test_deepspeed.py"]),  # of its folder
+    ],
+)
+def test_by_name_by_import_or_by_folder(module: str, expected: list[str]) -> None:
+    found = find_tests(ROOT / "launch" / module)
+    assert len(found) == len(expected)
+    assert all(path.as_posix().endswith(name) for path, name in zip(found, expected, strict=True))
+
+
+def test_modules_on_the_command_line_become_their_tests() -> None:
+    command = [sys.executable, "-m", "tests.finder", "launch/planning/batch.py", "-k", "width"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert printed == [str(TESTS / "planning" / "test_batch.py"), "-k", "width"]
+
+
+def test_the_folders_of_tests_are_those_of_the_package() -> None:
+    others = {"docs", "golden", "integration", "scripts", "lab", "logs", "synthetic_trainer", "__pycache__"}
+    folders = [path for path in TESTS.rglob("*") if path.is_dir() and not others & set(path.relative_to(TESTS).parts)]
+    assert [path for path in folders if not (ROOT / "launch" / path.relative_to(TESTS)).is_dir()] == []
