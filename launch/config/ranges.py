@@ -132,13 +132,18 @@ RANGES: Mapping[str, Range] = {
     "cluster.tokenize_cpus": _COUNT,
 }
 
-# Flags whose numbers are not those of their recipe key.
+# Flags whose numbers are not those of their recipe key, and flags without one that a library refuses as the run starts.
 FLAG_RANGES: Mapping[str, Range] = {
     "warmup_steps": _NOT_NEGATIVE,  # a fraction below 1, steps from 1 on (transformers training_args.py)
     "max_steps": Range(1, _MOST, also=(-1,)),  # -1: the epochs end the run (transformers training_args.py)
     "num_train_epochs": _POSITIVE,  # a part of one, too (transformers training_args.py)
     **dict.fromkeys(("save_steps", "eval_steps"), _POSITIVE),  # below 1 a fraction of all steps (training_args.py)
     "clip_grad_norm": Range(0, also=(-1,)),  # finetune.py:847
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), _BELOW_ONE),  # torch/optim/adamw.py
+    "adam_epsilon": _NOT_NEGATIVE,
+    "dataloader_num_workers": _COUNT_OR_ZERO,  # torch/utils/data/dataloader.py
+    "dataset_num_proc": _COUNT,  # datasets/arrow_dataset.py, map
+    **dict.fromkeys(("timeout", "ddp_timeout"), _POSITIVE),  # of a collective, in seconds
 }
 
 
@@ -153,8 +158,8 @@ def range_problems(config: RootConfig, origins: Origins) -> list[Problem]:
     return problems
 
 
-def flag_problem(flag: str, recipe_key: str, value: Any, where: str) -> Problem | None:
-    """Return the problem of a trainer's flag that stands for a recipe key; None where its value may work."""
+def flag_problem(flag: str, recipe_key: str | None, value: Any, where: str) -> Problem | None:
+    """Return the problem of a trainer's flag, which may stand for a recipe key; None where its value may work."""
     allowed = FLAG_RANGES.get(flag) or RANGES.get(f"recipe.{recipe_key}")
     if allowed is None or isinstance(value, bool) or not isinstance(value, int | float) or allowed.contains(value):
         return None

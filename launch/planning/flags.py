@@ -177,18 +177,19 @@ def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Probl
 
 
 def _out_of_range(composed: Composed, refused: Collection[str | None]) -> list[Problem]:
-    """Find `flags.NAME=` outside the range of the recipe key that the flag stands for.
+    """Find `flags.NAME=` outside the range of the flag, or of the recipe key that it stands for.
 
     `refused`: the places of the problems that are known already.
     """
     problems = []
-    for key, mapping in composed.config.trainer.recipe.items():
-        for name in _flags_with_value(mapping) & composed.config.flags.keys():
-            where = composed.origins.of(f"flags.{name}").where or f"flags.{name}"
-            problem = flag_problem(name, key, composed.config.flags[name], where)
-            allowed = "refused_value" in composed.config.allow and name in composed.config.trainer.refused_values
-            if problem and where not in refused and not allowed:
-                problems.append(problem)
+    trainer, allow = composed.config.trainer, composed.config.allow
+    keys = {name: key for key, mapping in trainer.recipe.items() for name in _flags_with_value(mapping)}
+    for name, value in composed.config.flags.items():
+        where = composed.origins.of(f"flags.{name}").where or f"flags.{name}"
+        problem = flag_problem(name, keys.get(name), value, where)
+        is_allowed = "refused_value" in allow and name in trainer.refused_values
+        if problem and where not in refused and not is_allowed:
+            problems.append(problem)
     return problems
 
 
