@@ -213,11 +213,12 @@ class DataConfig:
 
 @dataclass
 class RefusedValue:
-    """Values that a flag must not have: numbers `below` one, texts `containing` another; and why."""
+    """Values that a flag must not have: numbers `below` one, texts `containing` another or not `matching`; and why."""
 
     why: str = MISSING
     below: float | None = None
     containing: str | None = None
+    matching: str | None = None  # a regular expression for the whole value; booleans are true and false
 
 
 @dataclass

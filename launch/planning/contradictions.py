@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from launch.config.schema import Device, Family, Kind, LossAveraging, Packing, RootConfig
+from launch.config.schema import Device, Family, Kind, Launcher, LossAveraging, Packing, RootConfig
 from launch.errors import Problem, UserError
 from launch.planning.parallel import Parallel
 
@@ -13,10 +13,16 @@ _FUSED_LOSS = re.compile(r"fused_linear_cross_entropy\W+true", re.IGNORECASE)
 
 
 def check_contradictions(config: RootConfig, parallel: Parallel) -> None:
-    """Raises UserError: liger_needs_gpu, liger_dpo_loss, and those of `check_evaluation` and `check_dealing`."""
+    """Raises UserError: liger_needs_gpu, flash_needs_gpu, liger_dpo_loss, and those of `check_evaluation` and
+    `check_dealing`."""
     if config.recipe.liger and parallel.width.device == Device.cpu:
         message = "Liger's kernels are written in Triton, which does not run on a CPU: the trainer would fail at load"
         raise UserError(Problem("liger_needs_gpu", message, "recipe.liger", "set recipe.liger=false, or gpus=N"))
+    attention, trainer = config.recipe.attention, config.trainer
+    is_flash = attention.startswith("flash_") and attention in trainer.recipe.get("attention", ())
+    if is_flash and parallel.width.device == Device.cpu and trainer.launcher == Launcher.accelerate:
+        message = f"recipe.attention={attention} does not run on a CPU: the model would fail to load"
+        raise UserError(Problem("flash_needs_gpu", message, "recipe.attention", "set recipe.attention=sdpa, or gpus=N"))
     _check_fused_dpo(config)
     check_evaluation(config)
     check_dealing(config)

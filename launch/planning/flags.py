@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from launch.config.compose import Composed
 from launch.config.origins import Origin, Provenance
 from launch.config.ranges import HIGH_LEARNING_RATE, flag_problem
-from launch.config.schema import Device, Precision, TrainerConfig
+from launch.config.schema import Device, Family, Precision, TrainerConfig
 from launch.errors import Problem, UserError
 from launch.planning.batch import Batch
 from launch.planning.inputs import Inputs, build_data_flags
@@ -79,6 +80,7 @@ def build_flags(
         **_from_trainer(composed, parallel, with_adapter=lora is not None),
     }
     warnings = _add_user_flags(composed, flags, problems)
+    problems += _add_begin_token(composed, flags)
     problems += _refused_values(composed, flags)
     problems += _out_of_range(composed, frozenset(problem.where for problem in problems))
     if problems:
@@ -162,6 +164,26 @@ def _validation_flags(composed: Composed, batch: Batch) -> dict[str, Flag]:
     }
 
 
+def _add_begin_token(composed: Composed, flags: dict[str, Flag]) -> list[Problem]:
+    """Add --add_bos where open-instruct insists on it: by "olmo" in the tokenizer's path and not in the template's name
+    (dataset_transformation.py:785-791). Returns the problem of a user's own value that it refuses."""
+    trainer = composed.config.trainer
+    template = flags.get("chat_template_name")
+    tokenizer = flags.get("tokenizer_name_or_path") or flags.get(trainer.launch.get("model", ""))
+    if trainer.family != Family.open_instruct or template is None or tokenizer is None:
+        return []
+    if template.value is None or "olmo" not in str(tokenizer.value).lower():
+        return []
+    needed = "olmo" not in str(template.value)
+    given = flags.get("add_bos")
+    if given is None and needed:
+        flags["add_bos"] = Flag(True, Provenance(Origin.launcher, None))
+    if given is None or bool(given.value) is needed:
+        return []
+    message = f"with the template {template.value} the tokenizer {tokenizer.value} needs add_bos={str(needed).lower()}"
+    return [Problem("olmo_begin_token", message, given.provenance.where, "remove the flag")]
+
+
 def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Problem]:
     """Find values that the trainer's parser accepts and the trainer then misuses."""
     problems = []
@@ -170,8 +192,10 @@ def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Probl
         if flag is None or "refused_value" in composed.config.allow:
             continue
         is_number = isinstance(flag.value, (int, float)) and not isinstance(flag.value, bool)
+        text = str(flag.value).lower() if isinstance(flag.value, bool) else str(flag.value)
         too_low = is_number and refused.below is not None and flag.value < refused.below
-        if too_low or (refused.containing is not None and refused.containing in str(flag.value)):
+        differs = refused.matching is not None and not re.fullmatch(refused.matching, text)
+        if too_low or differs or (refused.containing is not None and refused.containing in text):
             problems.append(Problem("refused_value", f"--{name} {flag.value}: {refused.why}", flag.provenance.where))
     return problems
 

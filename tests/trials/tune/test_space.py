@@ -170,7 +170,7 @@ def test_what_nothing_predicts_is_the_buckets_and_trls_loader() -> None:
 
 
 def test_samples_that_ranks_share_are_not_dealt() -> None:
-    built = space("stage=sft", "gpus=8", "flags.sequence_parallel_size=2")
+    built = space("stage=sft", "gpus=8", "flags.sequence_parallel_size=2", "allow=[refused_value]")
     assert not any(candidate.balanced or candidate.averaging for candidate in built.candidates)
     assert any(
         candidate.balanced and candidate.averaging == TOKENS for candidate in space("stage=sft", "gpus=8").candidates

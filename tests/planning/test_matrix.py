@@ -1,0 +1,125 @@
+"""Every trainer with every number of ranks: what it would die of is refused by the plan, and what works is not."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from launch.errors import UserError
+from launch.planning.plan import build_plan
+from tests.conftest import composed, fixed_machine
+
+TRAINERS = {
+    "finetune": ("stage=sft",),
+    "dpo_tune_cache": ("stage=dpo",),
+    "dpo": ("stage=dpo", "trainer=dpo", "model=olmo2_1b"),
+    "olmo_core_finetune": ("stage=sft", "trainer=olmo_core_finetune", "model=olmo2_1b", "recipe.packing=bins"),
+    "reward_modeling": ("stage=rm",),
+    "trl_sft": ("stage=sft", "trainer=trl_sft"),
+    "trl_dpo": ("stage=dpo", "trainer=trl_dpo"),
+}
+GPUS = {"1": ("gpus=1",), "2": ("gpus=2",), "2x8": ("nodes=2", "gpus=8")}
+CPUS = {"cpu1": ("device=cpu",), "cpu2": ("device=cpu", "processes=2")}
+
+
+@cache
+def verdict(*overrides: str) -> str | None:
+    """The id of the first problem of a plan; None if it is planned."""
+    try:
+        build_plan(composed(*overrides), fixed_machine())
+    except UserError as error:
+        return error.problems[0].id
+    return None
+
+
+WIDTHS = {**GPUS, **CPUS}
+ONE, MANY = ("1", "cpu1"), ("2", "2x8", "cpu2")
+OLMO_CORE = ("dpo", "olmo_core_finetune")  # with activation checkpointing by torch.compile, which is off on a CPU
+UNSUPPORTED = "unsupported_recipe"
+
+
+def everywhere(problem: str, *trainers: str, widths: tuple[str, ...] = tuple(WIDTHS)) -> dict[tuple[str, str], str]:
+    return {(trainer, width): problem for trainer in trainers or TRAINERS for width in widths}
+
+
+def without(*trainers: str) -> tuple[str, ...]:
+    return tuple(trainer for trainer in TRAINERS if trainer not in trainers)
+
+
+CPU_OLMO = everywhere("checkpointing_needs_compile", *OLMO_CORE, widths=tuple(CPUS))
+ACCELERATE = without(*OLMO_CORE)
+PARALLEL_OLMO = everywhere("parallel_trainer", *OLMO_CORE)
+NF4 = ("recipe.lora.rank=8", "recipe.lora.quantize=nf4", "recipe.gradient_checkpointing=false")
+# overrides -> (trainer, width) -> the problem; what is not listed is planned
+CASES: dict[tuple[str, ...], dict[tuple[str, str], str]] = {
+    (): CPU_OLMO,
+    ("parallel=single",): {**everywhere("parallel_width", *ACCELERATE, widths=MANY), **PARALLEL_OLMO},
+    ("parallel=ddp",): {**everywhere("parallel_width", *ACCELERATE, widths=ONE), **PARALLEL_OLMO},
+    **{(f"parallel={mode}",): PARALLEL_OLMO for mode in ("zero1", "zero2", "zero3", "zero3_offload")},
+    ("recipe.global_batch_size=7",): {**CPU_OLMO, **everywhere("batch_not_divisible", widths=MANY)},
+    ("recipe.liger=true",): {
+        **everywhere(UNSUPPORTED, *OLMO_CORE, "reward_modeling"),
+        **everywhere("liger_needs_gpu", widths=tuple(CPUS)),
+    },
+    ("recipe.balanced=true",): everywhere(UNSUPPORTED, *without("finetune", "dpo_tune_cache")),
+    ("recipe.loss_averaging=tokens",): everywhere(UNSUPPORTED, *without("finetune", "trl_sft")),
+    ("recipe.lr_scheduler=polynomial",): everywhere(UNSUPPORTED, *OLMO_CORE),
+    ("recipe.max_steps=5",): {**CPU_OLMO, **everywhere(UNSUPPORTED, "reward_modeling")},
+    ("recipe.precision=fp32",): everywhere("unsupported_precision", *without("trl_sft", "trl_dpo")),
+    ("recipe.attention=flash_2",): {
+        **CPU_OLMO,
+        **everywhere("flash_needs_gpu", "dpo_tune_cache", "trl_sft", "trl_dpo", widths=tuple(CPUS)),
+        **everywhere(UNSUPPORTED, "finetune", "reward_modeling"),
+    },
+    ("recipe.early_stop=2",): {
+        **everywhere(UNSUPPORTED),
+        **everywhere("no_validation", "trl_sft", "trl_dpo"),
+    },
+    ("recipe.lora.rank=8", "recipe.gradient_checkpointing=false"): everywhere(
+        UNSUPPORTED, *OLMO_CORE, "reward_modeling"
+    ),
+    NF4: {
+        **everywhere("quantized_parallel", "finetune", "dpo_tune_cache", widths=("cpu1", "cpu2")),
+        **everywhere("quantized_parallel", widths=("2", "2x8")),
+        **everywhere(UNSUPPORTED, *OLMO_CORE, "reward_modeling"),
+    },
+}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_what_a_trainer_would_die_of_is_refused_and_the_rest_is_planned(trainer: str, width: str) -> None:
+    verdicts = {case: verdict(*TRAINERS[trainer], *WIDTHS[width], *case) for case in CASES}
+    assert verdicts == {case: refused.get((trainer, width)) for case, refused in CASES.items()}
+
+
+@pytest.mark.parametrize("width", ["1", "2"])
+@pytest.mark.parametrize(
+    ("trainer", "override", "problem"),
+    [
+        ("finetune", "flags.sequence_parallel_size=2", "refused_value"),
+        ("finetune", "flags.sequence_parallel_size=1", None),
+        ("finetune", "flags.checkpointing_steps=abc", "refused_value"),
+        ("finetune", "flags.checkpointing_steps=epoch", None),
+        ("finetune", "flags.logging_steps=0", "refused_value"),
+        ("finetune", "flags.additional_model_arguments=abc", "refused_value"),
+        ("dpo_tune_cache", "flags.loss_type=wpo", "refused_value"),
+        ("dpo_tune_cache", "flags.loss_type=simpo", None),
+        ("dpo", "flags.context_parallel_degree=2", "refused_value"),
+        ("dpo", "flags.use_8bit_optimizer=true", "refused_value"),
+        ("dpo", "flags.use_8bit_optimizer=false", None),
+        ("dpo", "flags.optimizer_type=sgd", "refused_value"),
+        ("dpo", "flags.optimizer_type=muon", None),
+        ("olmo_core_finetune", "flags.add_bos=false", "olmo_begin_token"),
+        ("trl_sft", "flags.auto_find_batch_size=true", "refused_flag"),
+    ],
+)
+def test_flags_that_a_trainer_dies_of(trainer: str, override: str, problem: str | None, width: str) -> None:
+    assert verdict(*TRAINERS[trainer], *GPUS[width], override) == problem
+
+
+@pytest.mark.parametrize("model", ["olmo2_1b", "llama3_1_8b"])
+def test_open_instruct_gets_the_begin_token_that_it_insists_on(model: str) -> None:
+    plan = build_plan(composed("stage=sft", "gpus=8", f"model={model}"), fixed_machine())
+    assert ("add_bos" in plan.flags) == (model == "olmo2_1b")
