@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,13 +17,23 @@ from launch.redact import Redactor
 T = TypeVar("T")
 
 
-def write_record(path: Path, record: Mapping[str, Any], redactor: Redactor, texts: Mapping[str, str]) -> None:
-    """Write `record` as JSON to `path` and `texts`, by file name, beside it; each file whole or not at all."""
-    clean = to_strict_json(redactor.redact_object(record))
-    files = {path.name: json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False) + "\n"}
-    files |= {name: redactor.redact_text(text) for name, text in texts.items()}
-    for name, content in files.items():
-        write_file(path.with_name(name), content)
+class TrialRecord(ABC):
+    """What a bench, a rollout or a search records: a JSON file, and texts for people beside it."""
+
+    @property
+    @abstractmethod
+    def path(self) -> Path: ...
+
+    @abstractmethod
+    def as_json(self) -> dict[str, Any]: ...
+
+    def write(self, redactor: Redactor, texts: Mapping[str, str]) -> None:
+        """Write the JSON to `path` and `texts`, by file name, beside it; each file whole or not at all."""
+        clean = to_strict_json(redactor.redact_object(self.as_json()))
+        files = {self.path.name: json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False) + "\n"}
+        files |= {name: redactor.redact_text(text) for name, text in texts.items()}
+        for name, content in files.items():
+            write_file(self.path.with_name(name), content)
 
 
 def read_record(path: Path, parse: Callable[[Any], T], problem_id: str) -> T | None:

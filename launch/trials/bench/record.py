@@ -10,7 +10,6 @@ from typing import Any
 
 from launch.execution.record.evidence import REFUTED, UNPROVEN
 from launch.planning.plan import Plan
-from launch.redact import Redactor
 from launch.trials.bench.figures import Figures, compute_figures, median_figure, rates_of_steps
 from launch.trials.bench.operations import Operations, count_operations
 from launch.trials.bench.settings import PlannedBench
@@ -18,7 +17,7 @@ from launch.trials.bench.statistics import CONFIDENCE, count_steps_needed
 from launch.trials.bench.verdict import BenchVerdict, judge_pairs, relative_difference
 from launch.trials.card_rate import CardRate, parse_card_rate
 from launch.trials.measurement import Measurement
-from launch.trials.record_file import another_record, changed_versions, read_record, utc_now, write_record
+from launch.trials.record_file import TrialRecord, another_record, changed_versions, read_record, utc_now
 
 SCHEMA_VERSION = 1
 FILE = "bench.json"
@@ -53,7 +52,7 @@ class RunRecord:
 
 
 @dataclass
-class BenchRecord:
+class BenchRecord(TrialRecord):
     """A bench, as far as it has come."""
 
     planned: PlannedBench
@@ -189,10 +188,6 @@ class BenchRecord:
             "seconds": None if measured is None else round(measured.outcome.seconds, 3),
             "figures": None if figures is None else _rounded(asdict(figures)),
         }
-
-    def write(self, redactor: Redactor, texts: Mapping[str, str]) -> None:
-        """Write bench.json, and `texts` by file name, each whole or not at all."""
-        write_record(self.path, self.as_json(), redactor, texts)
 
 
 _MEDIANS = (

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from launch.redact import Redactor
 from launch.trials.measurement import Measurement
-from launch.trials.record_file import another_record, read_record, utc_now, write_record
+from launch.trials.record_file import TrialRecord, another_record, read_record, utc_now
 from launch.trials.rollout.gates.gate import GateResult
 from launch.trials.rollout.plan_differences import PlanDifference
 from launch.trials.rollout.projection import Projection
@@ -95,7 +93,7 @@ def _measured(measured: Measurement, skip: int) -> dict[str, Any]:
 
 
 @dataclass
-class RolloutRecord:
+class RolloutRecord(TrialRecord):
     """A rollout, as far as it has come."""
 
     planned: PlannedRollout
@@ -144,10 +142,6 @@ class RolloutRecord:
             "widths": [width.as_json(self.skip) for width in self.widths],
             "full_run": self.full_run,
         }
-
-    def write(self, redactor: Redactor, texts: Mapping[str, str]) -> None:
-        """Write rollout.json, and `texts` by file name, each whole or not at all."""
-        write_record(self.path, self.as_json(), redactor, texts)
 
 
 def refuse_another(planned: PlannedRollout) -> None:

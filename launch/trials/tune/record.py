@@ -12,8 +12,7 @@ from typing import Any
 
 from launch.files import load_json
 from launch.planning.plan import Plan
-from launch.redact import Redactor
-from launch.trials.record_file import another_record, changed_versions, read_record, utc_now, write_record
+from launch.trials.record_file import TrialRecord, another_record, changed_versions, read_record, utc_now
 from launch.trials.tune.predict import Prediction, Workload
 from launch.trials.tune.probe import Probe
 from launch.trials.tune.search import Estimate, Stop, TuneLimits, correct_predictions, find_fastest
@@ -52,7 +51,7 @@ class LossChange:
 
 
 @dataclass
-class TuneRecord:
+class TuneRecord(TrialRecord):
     """A search, as far as it has come."""
 
     name: str
@@ -186,10 +185,6 @@ class TuneRecord:
             "loss_kept": compare_loss(candidate, self.space.base, self.plan).value,
             "wall_seconds": _rounded(probe.wall),
         }
-
-    def write(self, redactor: Redactor, texts: Mapping[str, str]) -> None:
-        """Write tune.json, and `texts` by file name, each whole or not at all."""
-        write_record(self.path, self.as_json(), redactor, texts)
 
 
 def refuse_another(folder: Path, identity: str) -> None:
