@@ -90,10 +90,22 @@ def test_the_page_adds_one_of_each() -> None:
     assert len(TESTS) == 5, "what is Python has its test on the page"
 
 
+def test_every_change_fits_the_tree(tmp_path: Path) -> None:
+    changes = [(name, text) for language, name, text in BLOCKS if language == "diff"]
+    for name, text in changes:
+        path = tmp_path / name.replace("/", "-")
+        if not path.exists():
+            shutil.copy(ROOT / name, path)
+        apply_diff(path, text)
+    assert len(changes) > 10
+
+
+@pytest.mark.slow
 def test_nothing_is_missing_and_the_tests_of_the_page_pass(tree: Tree) -> None:
     tree.pytest("tests/test_registers.py", "tests/config/test_trainers.py", *TESTS)
 
 
+@pytest.mark.slow
 def test_the_stage_the_model_and_the_cluster_decide_a_plan(tree: Tree) -> None:
     job = ("stage=sft_1b", "gpus=8", "cluster=uni")
     printed = json.dumps(tree.plan(*job))
@@ -104,6 +116,7 @@ def test_the_stage_the_model_and_the_cluster_decide_a_plan(tree: Tree) -> None:
     assert "#SBATCH --partition=gpu" in script and "NCCL_IB_HCA" in script
 
 
+@pytest.mark.slow
 def test_the_trainer_the_patch_and_the_ids_are_in_a_plan(tree: Tree) -> None:
     rows = tree.root / "pairs.jsonl"
     chats = {key: [{"role": "user", "content": "a"}, {"role": "assistant", "content": key}] for key in PAIR}
