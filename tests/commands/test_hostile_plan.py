@@ -142,7 +142,7 @@ def plan(home: Path, arguments: list[str]) -> int:
         except SystemExit as end:  # Hydra's argument parser
             code = end.code if isinstance(end.code, int) else 1
     assert code in (0, 2), (arguments, code)
-    assert time.process_time() - began < 2, arguments
+    assert time.process_time() - began < 4, arguments  # the first one imports; a busy machine doubles it
     problems = errors.getvalue().splitlines()
     assert len(problems) <= 12 and all(len(line) < 6000 for line in problems), problems
     assert "Traceback" not in errors.getvalue() and "\x1b" not in output.getvalue() + errors.getvalue()
