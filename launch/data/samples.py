@@ -21,6 +21,7 @@ class Side:
     messages: tuple[tuple[str, bool], ...]  # role, and whether the template renders its content
     hidden: tuple[int, ...]  # positions of the sample's own tokens that the batch takes for padding
     untruncated: int  # tokens before truncation
+    drops_calls: bool = False  # whether the template leaves calls of tools out
 
     @property
     def is_truncated(self) -> bool:
@@ -155,6 +156,7 @@ def _parse_side(item: Mapping[str, Any]) -> Side:
         tuple((role, bool(rendered)) for role, rendered in item["messages"]),
         tuple(item["hidden"]),
         item["untruncated"],
+        bool(item["drops_calls"]),
     )
 
 
@@ -173,7 +175,7 @@ def _parse_lengths(item: Mapping[str, Any], places: Sequence[str], duplicates: t
 def find_sample_problems(data: TokenizedSamples) -> list[Problem]:
     """Find what is wrong with the template, the masks and the special tokens: each kind once, with its first place.
 
-    The ids are no_loss_tokens, loss_on_user, no_end_of_turn, double_bos, pad_is_end, system_dropped.
+    The ids are no_loss_tokens, loss_on_user, no_end_of_turn, double_bos, pad_is_end, system_dropped, calls_dropped.
     """
     problems = [data.refusal] if data.refusal else []
     problems += _without_loss(data)
@@ -272,5 +274,10 @@ _RULES: tuple[tuple[str, _Rule, _Text], ...] = (
         "system_dropped",
         _drops_system,
         lambda side: ("the chat template leaves the system turn out", "set recipe.chat_template, or remove the turn"),
+    ),
+    (
+        "calls_dropped",
+        lambda side, data: side.drops_calls,
+        lambda side: ("the chat template leaves calls of tools out, so empty answers are learned", _TEMPLATE),
     ),
 )

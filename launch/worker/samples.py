@@ -111,6 +111,7 @@ class SampleReport:
             "loss": None if side.loss is None else [int(carries) for carries in side.loss],
             "turns": turns,
             "messages": [[str(message["role"]), span is not None] for message, span in contents],
+            "drops_calls": any(name not in text for name in _called_tools(side.messages)),
             "hidden": list(side.hidden),
             "untruncated": len(whole),
         }
@@ -194,6 +195,13 @@ def _find_contents(text: str, messages: Sequence[Mapping[str, Any]]) -> list[tup
         cursor = start + len(content)
         places.append((message, (start, cursor)))
     return places
+
+
+def _called_tools(messages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of the tools that the turns call."""
+    calls = [call for message in messages for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
+    functions = [call.get("function") or call for call in calls]
+    return [str(function["name"]) for function in functions if isinstance(function, Mapping) and function.get("name")]
 
 
 def _turn_at(span: Place, contents: Sequence[tuple[Mapping[str, Any], Place | None]]) -> int | None:

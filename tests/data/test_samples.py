@@ -79,6 +79,10 @@ def test_bos_twice_and_a_dropped_system_turn() -> None:
     assert problems(samples(dropped))[0].endswith("[system_dropped]")
 
 
+def test_calls_of_tools_that_the_template_leaves_out() -> None:
+    assert problems(samples(replace(GOOD, drops_calls=True)))[0].endswith("[calls_dropped]")
+
+
 def test_what_the_trainer_drops_is_not_judged_by_its_template() -> None:
     assert problems(samples(replace(GOOD, ids=(BOS, BOS, ANSWER, EOS)), kept=False)) == []
 

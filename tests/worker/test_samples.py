@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +42,28 @@ MESSAGES = [
 ]
 
 
-def report(tmp_path: Path, ids: list[int] | None = None, limit: int = 99) -> dict[str, Any]:
+def report(
+    tmp_path: Path, ids: list[int] | None = None, limit: int = 99, messages: Sequence[dict[str, Any]] = MESSAGES
+) -> dict[str, Any]:
     tokenizer = Words(TEXT)
     whole = tokenizer(TEXT)["input_ids"]
     request = samples.Request(tmp_path / "out.json", detail=1, rows=None, per_device=1)
     written = samples.SampleReport(request, tokenizer, lambda messages, tools: TEXT)
     written.begin_dataset()
-    side = samples.TokenizedSide("messages", MESSAGES, ids or whole, [False] * len(ids or whole))
+    side = samples.TokenizedSide("messages", messages, ids or whole, [False] * len(ids or whole))
     written.add([side], kept=True, limit=limit)
     written.add([side], kept=False, limit=limit)
     written.write()
     content: dict[str, Any] = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     return content
+
+
+@pytest.mark.parametrize(("name", "drops"), [("search", True), ("this", False), (None, False)])
+def test_a_call_is_rendered_if_its_tool_is_named(tmp_path: Path, name: str | None, drops: bool) -> None:
+    calls = [{"type": "function", "function": {"name": name, "arguments": {}}}] if name else None
+    messages = [*MESSAGES[:2], {**MESSAGES[2], "tool_calls": calls}]
+    [side] = report(tmp_path, messages=messages)["samples"][0]["sides"]
+    assert side["drops_calls"] is drops
 
 
 def test_tokens_have_their_text_and_their_turn(tmp_path: Path) -> None:
