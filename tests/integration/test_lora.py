@@ -23,7 +23,8 @@ STAGES = {
 }
 CASES = (
     *(("finetune", "single"), ("dpo_tune_cache", "single")),  # the other two train alone below
-    *((trainer, "ddp") for trainer in STAGES),
+    *((trainer, mode) for mode in ("ddp", "zero3") for trainer in STAGES),
+    *(("finetune", "zero2"), ("trl_dpo", "zero2")),
 )
 
 
