@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from launch.check.machine.builds import no_build_was_killed
 from launch.check.machine.collective import ranks_can_communicate
 from launch.check.machine.disk import disk_has_room
 from launch.check.machine.finding import Host, PreflightFinding, PreflightRule, PreflightVerdict, skipped
@@ -34,6 +35,7 @@ RULES: tuple[PreflightRule, ...] = (
     checkout_exists,
     checkout_matches_pin,
     interpreter_has_packages,
+    no_build_was_killed,
     trainer_can_be_imported,
     enough_gpus,
     gpus_are_free,

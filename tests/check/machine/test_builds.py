@@ -1,0 +1,52 @@
+"""Locks of extensions that are built when DeepSpeed is first used."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from launch.check.machine.builds import no_build_was_killed
+from launch.check.machine.finding import Host, PreflightVerdict
+from launch.check.machine.rules import preflight
+from tests.check.machine.test_machine import planned
+
+ZERO2 = ("stage=demo", "trainer=trl_sft", "gpus=2", "device=cuda", "parallel=zero2")
+
+
+def make_old(lock: Path) -> None:
+    before = time.time() - 3600
+    os.utime(lock, (before, before))
+
+
+@pytest.mark.parametrize("variable", ["TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"])
+def test_a_build_that_was_killed(tmp_path: Path, variable: str) -> None:
+    folder = tmp_path if variable == "TORCH_EXTENSIONS_DIR" else tmp_path / "torch_extensions" / "py311_cu130"
+    lock = folder / "fused_adam" / "lock"
+    host = Host({variable: str(tmp_path)})
+    plan = planned(tmp_path, *ZERO2)
+    assert no_build_was_killed.inspect(plan, host).facts == "no build under way"
+
+    lock.parent.mkdir(parents=True)
+    opened = os.open(lock, os.O_CREAT | os.O_EXCL)  # as torch's FileBaton makes it
+    assert no_build_was_killed.inspect(plan, host).facts == "a build is under way"
+    os.close(opened)
+    finding = no_build_was_killed.inspect(plan, host)
+    assert finding.verdict == PreflightVerdict.warn and f"{lock} is there" in finding.facts
+    make_old(lock)
+    assert no_build_was_killed.inspect(plan, host).verdict == PreflightVerdict.fail
+    alone = planned(tmp_path, "stage=demo", "trainer=trl_sft")
+    assert no_build_was_killed.inspect(alone, host).verdict == PreflightVerdict.skipped
+
+
+def test_it_stops_a_run_and_can_be_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = tmp_path / "cpu_adam" / "lock"
+    lock.parent.mkdir()
+    lock.touch()
+    make_old(lock)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    assert "stale_build_lock" in {problem.id for problem in preflight(planned(tmp_path, *ZERO2))[0]}
+    allowed = planned(tmp_path, *ZERO2, "allow=[stale_build_lock]")
+    assert "stale_build_lock" in {problem.id for problem in preflight(allowed)[1]}
