@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import glob
 import re
+from itertools import islice
 from pathlib import Path
 
-from launch.errors import Problem, UserError
+from launch.errors import Problem, UserError, did_you_mean
 
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = (".gz", ".bz2", ".xz")
 READABLE = f"{', '.join(FORMATS)}, the text ones also as {', '.join(COMPRESSIONS)}"
 _UNPACKERS = {".zst": "zstd -d", ".zip": "unzip", ".lz4": "lz4 -d", ".7z": "7z x", ".tar": "tar xf", ".tgz": "tar xf"}
 _WILDCARDS = frozenset("*?[")
+_MOST_NEIGHBOURS = 2000  # of a missing file, that its name is compared with
 
 
 def is_pattern(reference: str) -> bool:
@@ -53,7 +55,7 @@ def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
         files = [match for match in matches if match.is_file()]
     if not files:
         if not path.exists() and not is_pattern(str(path)):
-            raise UserError(Problem("data_no_files", f"{path} does not exist", where))
+            raise UserError(Problem("data_no_files", f"{path} does not exist", where, _suggest_neighbours(path)))
         raise UserError(Problem("data_no_files", f"{path} has no data files", where, f"launch reads {READABLE}"))
     for file in files:
         form, compression = file_format(file)
@@ -62,6 +64,14 @@ def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
             cure = unpack_cure(file.suffix.lower()) or f"launch reads {READABLE}"
             raise UserError(Problem("data_file_type", message, where, cure))
     return tuple(sorted(files))
+
+
+def _suggest_neighbours(path: Path) -> str | None:
+    """Return which names in the folder of a missing path are like its own."""
+    try:
+        return did_you_mean(path.name, [found.name for found in islice(path.parent.iterdir(), _MOST_NEIGHBOURS)])
+    except OSError:
+        return None
 
 
 def _is_data_file(path: Path, root: Path) -> bool:

@@ -10,7 +10,7 @@ from launch.config.line import override_key
 from launch.config.origins import Origins, Provenance
 from launch.config.schema import AdapterStart, Family, Kind, Launcher, RootConfig, TrainerConfig
 from launch.data.local import DataFiles, Digest, LocalData, digest_files
-from launch.data.sources import find_files, is_pattern
+from launch.data.sources import file_format, find_files, is_pattern
 from launch.demo import demo_key
 from launch.errors import Problem, UserError, path_problem
 from launch.planning.adapters import MERGED, Adapter, check_adapter, read_adapter
@@ -222,7 +222,7 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
     provenance = origins.of("data.mix")
     entries: list[MixtureEntry] = []
     for entry in data.mix:
-        local = _local(entry.name, cwd)
+        local = _local(entry.name, cwd) or _misspelt_file(entry.name, cwd)
         source = InputSource(str(local) if local else entry.name, local, None, provenance)
         files = _find_data(local, entry.split, provenance.where, digest) if local else None
         staged = _describe_local(config, files, cache, provenance.where, held_out) if files else None
@@ -249,8 +249,11 @@ def _refuse_wildcards(copies: list[Path], origins: Origins) -> None:
 
 
 def _find_data(path: Path, split: str, where: str | None, digest: Digest) -> DataFiles | None:
-    """Return the data files of a local path; None for a path that is not on this machine."""
-    if not path.exists() and not is_pattern(str(path)):
+    """Return the data files of a local path; None for one whose folder is not on this machine, but may be on another.
+
+    Raises UserError: data_no_files, data_file_type.
+    """
+    if not path.exists() and not path.parent.is_dir() and not is_pattern(str(path)):
         return None
     files = find_files(path, split, where)
     content = digest_files(files, digest)
@@ -342,6 +345,12 @@ def _local(reference: str, cwd: Path) -> Path | None:
     if is_here or reference.startswith(("/", "./", "../", "~")) or is_pattern(reference):
         return path
     return None
+
+
+def _misspelt_file(reference: str, cwd: Path) -> Path | None:
+    """Return the path of a missing data file in a folder that is here, which is no hub id; None for another name."""
+    path = cwd / reference
+    return path if file_format(path)[0] and path.parent.is_dir() else None
 
 
 def build_data_flags(mixture: tuple[MixtureEntry, ...], trainer: TrainerConfig) -> tuple[dict[str, object], str | None]:

@@ -43,7 +43,7 @@ from launch.planning.tokenized import lengths_file, lengths_patch
 from launch.planning.tracking import add_tracking_flags, tracking_environment, tracking_warnings, with_run_name
 from launch.planning.tuned import MachineInfo, PlanConditions, locate_in_overlay, tuned_warnings
 from launch.planning.upstream import UpstreamState, trainer_entry
-from launch.planning.validation import check_validation, validation_warnings
+from launch.planning.validation import check_evaluation, check_validation, validation_warnings
 from launch.planning.width import resolve_width
 
 SCHEMA_VERSION = 1
@@ -230,7 +230,7 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
     paths = {"output": str(output), "tokenized_cache": str(cache / content.tokenized)}
     unnamed = build_flags(composed, batch, parallel, inputs, paths, lora=lora)
     attention = choose_attention(config, parallel, unnamed.flags, machine.machine_info)
-    _check_flags(trainer, unnamed.flags, machine)
+    _check_flags(config, unnamed.flags, inputs, machine)
     patches = choose_patches(config, parallel, inputs, unnamed)
     check_template(config, origins, inputs.model, unnamed.flags, patches)
     parts = identity_parts(
@@ -328,10 +328,11 @@ def _complete_inputs(composed: Composed, cache: Path, machine: Machine) -> Input
     return inputs
 
 
-def _check_flags(trainer: TrainerConfig, flags: Mapping[str, Flag], machine: Machine) -> None:
+def _check_flags(config: RootConfig, flags: Mapping[str, Flag], inputs: Inputs, machine: Machine) -> None:
     """Check what upstream would find out while it runs. Raises UserError."""
-    check_packing(trainer.name, flags)
-    check_model_preset(trainer.name, flags, machine.upstream.checkout)
+    check_packing(config.trainer.name, flags)
+    check_model_preset(config.trainer.name, flags, machine.upstream.checkout)
+    check_evaluation(config, flags, inputs.mixture)
 
 
 def _render(trainer: TrainerConfig, flags: Mapping[str, Flag], machine: Machine) -> list[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from launch.config.origins import Origins
-from launch.config.schema import RootConfig
+from launch.config.schema import Family, RootConfig
 from launch.errors import Problem, UserError
+from launch.planning.flags import Flag
+from launch.planning.inputs import MixtureEntry
 
 _KEY = "data.validation"
 
@@ -20,6 +24,32 @@ def check_validation(config: RootConfig, origins: Origins) -> None:
     ]
     if problems:
         raise UserError(problems)
+
+
+def check_evaluation(config: RootConfig, flags: Mapping[str, Flag], mixture: Sequence[MixtureEntry]) -> None:
+    """Check that TRL finds the data which a flag has it evaluate on (trl/scripts/sft.py:107, trl/scripts/dpo.py:105).
+
+    Local data has no other split than that to train on and the one that data.validation makes.
+
+    Raises UserError: no_validation.
+    """
+    if config.trainer.family != Family.trl:
+        return
+    strategy, at_start = flags.get("eval_strategy"), flags.get("eval_on_start")
+    if strategy is not None and str(strategy.value) != "no":
+        name, flag, entry = "eval_strategy", strategy, mixture[0]
+        split = flags["dataset_test_split"].value if "dataset_test_split" in flags else "test"
+        here = [entry.split] if config.data.validation is None else [entry.split, "validation"]
+        why = f"evaluates on the split '{split}', and the data has only {' and '.join(here)}"
+        if split in here or not entry.source.local:
+            return
+    elif at_start is not None and str(at_start.value).lower() == "true":
+        name, flag, why = "eval_on_start", at_start, "evaluates, and has no data for it"
+    else:
+        return
+    value = str(flag.value).lower()
+    message = f"with flags.{name}={value} {config.trainer.name} {why}"
+    raise UserError(Problem("no_validation", message, flag.provenance.where, f"set {_KEY}=0.02 or to a file"))
 
 
 def validation_warnings(config: RootConfig) -> tuple[Problem, ...]:

@@ -65,19 +65,23 @@ def test_several_local_entries_are_one_for_trl(tmp_path: Path) -> None:
     assert entry.data is not None
     assert [path.name for path in entry.data.files.paths] == ["a.jsonl", "b.jsonl"]
     assert "trl_subset=0.9" in plan.patches
-    for other in ("{name: ./b.jsonl, share: 0.5}", "{name: allenai/tulu-3-sft-mixture}", "{name: ./missing.jsonl}"):
+    for other in (
+        "{name: ./b.jsonl, share: 0.5}",
+        "{name: allenai/tulu-3-sft-mixture}",
+        "{name: ./elsewhere/missing.jsonl}",
+    ):
         assert refusal(tmp_path, *words, f"data.mix=[{{name: ./a.jsonl}}, {other}]") == ["one_data_set"]
 
 
 def test_a_plan_reads_the_rows_and_describes_them(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", [{"prompt": "Hi", "completion": "Hello"}] * 50)
-    mix = "data.mix=[{name: ./a.jsonl}, {name: allenai/tulu-3-sft-mixture}, {name: ./missing.jsonl}]"
+    mix = "data.mix=[{name: ./a.jsonl}, {name: allenai/tulu-3-sft-mixture}, {name: ./elsewhere/missing.jsonl}]"
     plan = plan_of(tmp_path, "stage=demo", mix)
     shape = "prompt_completion (prompt, completion), converted to messages; 2 turns (user, assistant)"
     assert plan.data_facts == [
         f"a.jsonl: 50 rows read: {shape}",
         "allenai/tulu-3-sft-mixture: hub data, not read",
-        f"{tmp_path}/missing.jsonl: not read, it does not exist here",
+        f"{tmp_path}/elsewhere/missing.jsonl: not read, it does not exist here",
     ]
     write_lines(tmp_path / "a.jsonl", [CHAT, {"messages": []}])
     assert refusal(tmp_path, "stage=demo", mix) == ["data_no_answer"]
@@ -138,3 +142,16 @@ def test_a_folder_with_wildcards_in_its_name_is_read(tmp_path: Path) -> None:
     write_lines(tmp_path / "a[z]*?" / "train.jsonl", [CHAT] * 100)
     plan = plan_of(tmp_path, "stage=demo", "trainer=trl_sft", "data.mix=[{name: './a[z]*?/train.jsonl'}]")
     assert plan.inputs.mixture[0].data is not None
+
+
+def test_a_missing_file_in_a_folder_that_is_here_is_refused_with_the_nearest_names(tmp_path: Path) -> None:
+    """With its folder missing too it may be another machine's, and an id without a data file's suffix is the hub's."""
+    write_lines(tmp_path / "chats.jsonl", [CHAT] * 20)
+    for name in ("./chat.jsonl", "chat.jsonl", f"{tmp_path}/chat.jsonl"):
+        with pytest.raises(UserError) as refused:
+            plan_of(tmp_path, "stage=demo", f"data.mix=[{{name: {name}}}]")
+        (problem,) = refused.value.problems
+        assert (problem.id, problem.message) == ("data_no_files", f"{tmp_path}/chat.jsonl does not exist")
+        assert (problem.where, problem.cure) == ("override data.mix", "did you mean 'chats.jsonl'?")
+    for name in ("./elsewhere/chat.jsonl", "owner/chat.jsonl", "chats"):
+        assert "not read" in plan_of(tmp_path, "stage=demo", f"data.mix=[{{name: {name}}}]").data_facts[0]

@@ -189,3 +189,24 @@ def test_the_identity_covers_what_is_held_out_and_when_it_is_measured(tmp_path: 
     assert identity(save, "data.validation=./held.jsonl") not in different
     hub = [plan_of(tmp_path, *DEMO, f"data.validation={share}").identity for share in (0.1, 0.2)]
     assert len({*hub, plan_of(tmp_path, *DEMO).identity}) == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("flags.eval_strategy=steps",),
+        ("flags.eval_strategy=epoch",),
+        ("flags.eval_on_start=true",),
+        ("flags.eval_strategy=steps", "flags.dataset_test_split=validation"),
+        ("flags.eval_strategy=epoch", "flags.dataset_test_split=dev", "data.validation=0.1"),
+    ],
+)
+def test_a_flag_that_evaluates_needs_data_for_it(tmp_path: Path, mine: tuple[str, ...], words: tuple[str, ...]) -> None:
+    for data in (mine, DEMO):
+        problem = refusal(tmp_path, *data, *words)
+        assert problem.id == "no_validation" and "data.validation=0.02" in str(problem.cure)
+        assert words[0] in problem.message
+    for more in ("data.validation=0.1", "flags.dataset_test_split=train"):
+        assert plan_of(tmp_path, *mine, "flags.eval_strategy=epoch", more)
+    hub = ("data.build=null", "data.mix=[{name: allenai/some-data}]")
+    assert plan_of(tmp_path, *DEMO, *hub, "flags.eval_strategy=epoch")
