@@ -132,3 +132,25 @@ def test_the_merged_model_is_the_base_with_the_adapter(trained_adapter: Path) ->
             base = adapted(tokens).logits
     error, effect = (whole - with_adapter).abs().max().item(), (with_adapter - base).abs().max().item()
     assert effect > 0.01 and error < 0.1 * effect
+
+
+def test_an_adapter_on_4_bit_weights_is_trained_and_merged_into_whole_ones(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    home = give_demo(tmp_path_factory, tmp_path)
+    done = launch_in(home, *STAGES["trl_sft"], "recipe.lora.quantize=nf4", "name=nf4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = home / "runs" / "demo_lora" / "nf4"
+    evidence = read_evidence(run)
+    assert evidence["base_dtype"] == ("proven", "nf4")
+    assert {evidence[name][0] for name in ("lora", "first_update")} == {"proven"}
+
+    done = launch_in(home, "merge", "demo_lora/nf4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    merged = json.loads((run / "merged" / "merge.json").read_text(encoding="utf-8"))["report"]
+    assert merged["error"] < 1e-4  # of the merged model, against the base in its own type and the adapter
+    assert merged["error"] < merged["quantized_error"] < 0.2  # against the 4-bit base that was trained
+    assert merged["dtype"] == "float32" and not json.loads((run / "merged" / "config.json").read_text()).get(
+        "quantization_config"
+    )
