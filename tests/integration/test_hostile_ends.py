@@ -9,12 +9,15 @@ import json
 import os
 import pty
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from launch import resources
@@ -62,7 +65,7 @@ def start(tmp_path: Path, cache: Path) -> Start:
         )
         python.chmod(0o755)
         command = [sys.executable, "-m", "launch", "run", "stage=demo", "trainer=trl_sft", "processes=1", "name=r"]
-        command += [f"python={python}", f"cache={cache}"]
+        command += [f"python={python}", f"cache={cache}", *overrides]
         if shell:
             command = ["sh", "-c", f'exec "$@" {shell}', "sh", *command]
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -131,3 +134,71 @@ def test_a_run_folder_that_is_removed_while_it_trains(start: Start, tmp_path: Pa
     (tmp_path / "wait").unlink()
     shown = end(process, 1)
     assert "the run failed" in shown and "runs/demo/r" in shown
+
+
+def handles_sigterm(process: subprocess.Popen[str]) -> bool:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) & 1 << signal.SIGTERM - 1)
+
+
+@pytest.mark.parametrize("when", ["the handler is set", "the run is locked"])
+def test_sigterm_in_the_first_second(start: Start, tmp_path: Path, when: str) -> None:
+    process = start(TRAIN)
+    lock = tmp_path / "runs" / "demo" / ".r.lock"
+    wait_for(lambda: handles_sigterm(process) if when == "the handler is set" else lock.exists())
+    process.send_signal(signal.SIGTERM)
+    assert "interrupted by SIGTERM" in end(process, 130)
+    assert not lock.exists()
+    assert not (tmp_path / "runs").exists() or outcome(tmp_path)["exit_code"] == 130
+
+
+def test_a_stopped_reaper_does_not_keep_ctrl_c_from_ending_the_run(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "wait").touch()
+    process = start(TRAIN)
+    wait_for((tmp_path / "training").exists)
+    descendants = psutil.Process(process.pid).children(recursive=True)
+    (reaper,) = [child for child in descendants if "reaper.py" in " ".join(child.cmdline())]
+    assert len(descendants) > 1
+    reaper.suspend()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    shown = end(process, 130)
+    assert time.monotonic() - began < 15
+    assert "the process that supervises the run does not answer: ending every process from here" in shown
+    assert "none left" in shown
+    assert outcome(tmp_path)["cause"] == "interrupted by SIGINT"
+    assert [child for child in descendants if child.is_running() and child.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_status_and_logs_show_the_cause_and_the_cure_as_the_end_of_the_run_did(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = end(start('raise OSError(28, "No space left on device", "model/weights")'), 1)
+    failed = outcome(tmp_path)
+    assert failed["cause_id"] == "disk_full"
+    cause, cure = str(failed["cause"]), f"{failed['cure']} [disk_full]"
+    assert cause.endswith("OSError: [Errno 28] No space left on device: 'model/weights'")
+    monkeypatch.chdir(tmp_path)
+    for argv in ([], ["status"], ["logs", "r"]):
+        assert not argv or main(argv) == 0
+        text = capsys.readouterr().out if argv else shown
+        assert cause in text and cure in text, argv
+
+
+def test_a_run_that_stop_ends_is_stopped(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wait").touch()
+    process = start(TRAIN)
+    wait_for((tmp_path / "training").exists)
+    monkeypatch.chdir(tmp_path)
+    threading.Thread(target=process.communicate).start()  # its end is seen once it is no zombie
+    assert main(["stop", "r"]) == 0
+    assert process.wait(timeout=30) == 130
+    capsys.readouterr()
+    assert main(["status", "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)
+    assert (run["state"], run["exit_code"], run["cause"]) == ("stopped", 130, "interrupted by SIGTERM")

@@ -42,15 +42,23 @@ class KnownCause:
 def cure_for_errors(chain: Sequence[RaisedError], situation: Situation) -> tuple[RaisedError, Cure] | None:
     """Return the cure of the first known cause in a chain of exceptions, root first, and its exception.
 
-    A certain cure goes before an uncertain one.
+    A certain cure goes before an uncertain one. A failed import goes after any other certain one: libraries try imports
+    and handle their failure, and what fails in the handler is the cause.
     """
     for is_certain in (True, False):
-        for error in chain:
-            for known in KNOWN_CAUSES:
-                if known.errors is None or known.is_certain != is_certain or not known.errors.fullmatch(error.type):
-                    continue
-                if match := known.pattern.search(error.message):
-                    return error, known.cure(match, situation)
+        found = [(error, cure) for error in chain if (cure := _find_cure(error, situation, is_certain=is_certain))]
+        if found:
+            others = [entry for entry in found if entry[0].type not in _IMPORT_ERRORS]
+            return (others if is_certain and others else found)[0]
+    return None
+
+
+def _find_cure(error: RaisedError, situation: Situation, *, is_certain: bool) -> Cure | None:
+    for known in KNOWN_CAUSES:
+        if known.errors is None or known.is_certain != is_certain or not known.errors.fullmatch(error.type):
+            continue
+        if match := known.pattern.search(error.message):
+            return known.cure(match, situation)
     return None
 
 
@@ -80,6 +88,7 @@ def _line(
     return KnownCause(name, None, re.compile(pattern), advise, is_certain)
 
 
+_IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError")
 _TORCH = r"RuntimeError|AcceleratorError|Error|DistBackendError"
 _OS = r"OSError|SafetensorError|RuntimeError|Arrow\w+|FileSystemError|OperationalError"
 # the texts of cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable and cudaErrorHardwareStackError (CUDA's

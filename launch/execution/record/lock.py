@@ -79,25 +79,25 @@ def file_lock(path: Path, refuse: Callable[[Holder, float], Problem], say: Calla
     Raises UserError with that problem: not_writable, not_a_lock.
     """
     missing = [folder for folder in path.parents if not folder.exists()]
-    own = this_process()
-    while not _acquire(path, own):
-        found = _read(path)
-        if found is None:
-            _refuse_other_file(path)
-            continue  # released meanwhile
-        holder, age = found
-        if _is_alive(holder, age):
-            raise UserError(refuse(holder, age))
-        say(f"took over the lock of {holder}, which has ended (last heartbeat {age:.0f} s ago)")
-        _discard(path, holder)
-    stop = threading.Event()
+    own, stop = this_process(), threading.Event()
     heartbeat = threading.Thread(target=_refresh, args=(path, stop), name="lock heartbeat", daemon=True)
-    heartbeat.start()
-    try:
+    try:  # a signal may end this process as soon as the file exists
+        while not _acquire(path, own):
+            found = _read(path)
+            if found is None:
+                _refuse_other_file(path)
+                continue  # released meanwhile
+            holder, age = found
+            if _is_alive(holder, age):
+                raise UserError(refuse(holder, age))
+            say(f"took over the lock of {holder}, which has ended (last heartbeat {age:.0f} s ago)")
+            _discard(path, holder)
+        heartbeat.start()
         yield
     finally:
         stop.set()
-        heartbeat.join()
+        if heartbeat.ident is not None:
+            heartbeat.join()
         found = _read(path)
         if found is not None and found[0].token == own.token:
             with contextlib.suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -137,3 +138,18 @@ def test_a_refused_run_leaves_no_folder(tmp_path: Path) -> None:
     with lock.run_lock(folder, print):
         folder.mkdir()
     assert folder.is_dir()
+
+
+def test_a_signal_right_after_the_file_was_made_leaves_neither_file_nor_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def link_and_interrupt(source: Path, target: Path) -> None:
+        link(source, target)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(os, "link", link_and_interrupt)
+    with pytest.raises(KeyboardInterrupt), lock.run_lock(tmp_path / "runs" / "demo" / "r", pytest.fail):
+        pytest.fail("it was interrupted before")
+    assert list(tmp_path.iterdir()) == []
