@@ -23,6 +23,7 @@ import pytest
 from launch import resources
 from launch.__main__ import main
 from tests.execution.supervise.fake import wait_for
+from tests.integration.demo_kit import give_demo
 from tests.integration.faults import PRELUDE
 from tests.paths import ROOT
 
@@ -46,7 +47,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the demo's model and data are made once."""
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
-    return tmp_path_factory.mktemp("cache")
+    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("home")) / "runs" / ".cache"
 
 
 @pytest.fixture
@@ -202,3 +203,33 @@ def test_a_run_that_stop_ends_is_stopped(
     assert main(["status", "--json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)
     assert (run["state"], run["exit_code"], run["cause"]) == ("stopped", 130, "interrupted by SIGTERM")
+
+
+# leaves a complete model, as a trainer does
+LEAVES_MODEL = """
+import glob, shutil
+shutil.copytree(glob.glob(f"{CACHE}/demo/model-*")[0], "runs/demo/r/model", dirs_exist_ok=True)
+"""
+_SETTINGS = ("dtype", "packing", "gradient_checkpointing", "clip", "global_batch")
+UNSEEN = f"allow=[{','.join(f'unproven_{setting}' for setting in _SETTINGS)}]"  # the script holds no trainer
+
+
+def test_done_is_written_before_what_is_printed_and_an_empty_one_is_none(
+    start: Start, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = TRAIN + LEAVES_MODEL.replace("{CACHE}", str(cache))
+    done = tmp_path / "runs" / "demo" / "r" / "DONE"
+    end(start(body, "recipe.max_steps=3", UNSEEN, shell=">/dev/full 2>&1"), 0)
+    assert json.loads(done.read_text())["steps"] == 3
+    done.write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "unfinished"
+    (tmp_path / "training").unlink()
+    assert "holds an unfinished run of this plan" in end(start(body, "recipe.max_steps=3", UNSEEN), 2)
+    process = start(body, "recipe.max_steps=3", UNSEEN, "restart=true")
+    assert process.stdout is not None
+    was_there = {line.split(":")[0]: done.exists() and done.read_text() != "" for line in process.stdout}
+    assert process.wait(timeout=90) == 0
+    assert (tmp_path / "training").exists(), "it has trained again"
+    assert was_there["evidence"] and was_there["done"] and not was_there["batch"]
