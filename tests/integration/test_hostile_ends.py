@@ -233,3 +233,24 @@ def test_done_is_written_before_what_is_printed_and_an_empty_one_is_none(
     assert process.wait(timeout=90) == 0
     assert (tmp_path / "training").exists(), "it has trained again"
     assert was_there["evidence"] and was_there["done"] and not was_there["batch"]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="a small tmpfs needs root")
+def test_a_disk_that_is_full_at_a_checkpoint(start: Start, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(runs)], check=False).returncode:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    fills = """
+os.makedirs("runs/demo/r/model/checkpoint-3")
+open("runs/demo/r/model/checkpoint-3/model.safetensors", "wb").write(bytes(2**25))
+"""
+    try:
+        shown = end(start(TRAIN + fills, "allow=[disk_full]"), 1)
+        assert shutil.disk_usage(runs).free < 2**16
+        failed = outcome(tmp_path)
+    finally:
+        subprocess.run(["umount", "--lazy", str(runs)], check=True)
+    assert failed["cause_id"] == "disk_full" and failed["steps"] == 3
+    assert "No space left on device" in str(failed["cause"]) and str(failed["cause"]) in shown
+    assert "free some room where" in str(failed["cure"]) and str(failed["cure"]) in shown
