@@ -85,6 +85,8 @@ def _find_problems(
 def _explain(mismatch: KeyMismatch, keys: LibraryKeys) -> tuple[str, str | None]:
     key = ".".join(mismatch.path)
     library = f"{keys.library} {keys.version}"
+    if keys.installed not in (None, keys.version):
+        library += f" ({keys.installed} is installed)"
     if mismatch.kind == "unknown":
         inside = f" in '{'.'.join(mismatch.path[:-1])}'" if len(mismatch.path) > 1 else ""
         return f"{library} has no key '{mismatch.path[-1]}'{inside}", _suggest_key(mismatch, keys.spec)

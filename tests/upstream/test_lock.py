@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from launch.errors import UserError
-from launch.upstream.libraries.package import installed_version
+from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import differing_files
 from launch.upstream.pin.lock import SCHEMAS, load_lock, locked_schema
 from launch.upstream.pin.relock import build_lock

@@ -1,9 +1,9 @@
-"""The configuration keys that DeepSpeed and accelerate read, found in their installed source.
+"""The configuration keys that DeepSpeed and accelerate read.
 
 DeepSpeed silently ignores a misspelt top-level key, and accelerate one under `deepspeed_config:`, so a check of such
-a file needs the list of keys that the library reads. It is read from the library's source with `ast`, without
-importing it, or taken from the lock (`data/libraries/*.json`) where the library is not installed.
+a file needs the list of keys that the library reads. It is locked (`data/libraries/*.json`) with the library's version;
+`renewal` rewrites it from the library's source for `python -m launch.upstream.pin.relock`.
 
-    library_keys("deepspeed", site_packages)    # LibraryKeys: version, origin and a KeySpec
+    library_keys("deepspeed", site_packages)    # LibraryKeys: version, installed version and a KeySpec
     find_mismatches(config, keys.spec)          # unknown and removed keys, wrong types and values
 """

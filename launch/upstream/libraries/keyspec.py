@@ -20,19 +20,6 @@ class KeySpec:
     choices: tuple[Any, ...] = ()  # accepted values; empty: any
     removed: str | None = None  # the library's message about a key that it no longer has
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the spec as JSON, without attributes at their default."""
-        content: dict[str, Any] = {}
-        if self.keys:
-            content["keys"] = {name: key.as_json() for name, key in sorted(self.keys.items())}
-        for name in ("free", "lenient", "removed"):
-            if getattr(self, name):
-                content[name] = getattr(self, name)
-        for name in ("types", "choices"):
-            if getattr(self, name):
-                content[name] = list(getattr(self, name))
-        return content
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> KeySpec:
         return cls(

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.upstream.libraries.library_keys import LIBRARIES, library_keys_file, read_library_keys
-from launch.upstream.libraries.package import installed_version
+from launch.upstream.libraries.library_keys import LIBRARIES, installed_version, library_keys_file
+from launch.upstream.libraries.renewal import renew_library_keys
 from launch.upstream.pin.ledger import HINTS_FILE, LEDGER_FILE
 from launch.upstream.pin.ledger_builder import build_ledger, move_ledger
 from launch.upstream.pin.lock import DATA, LOCK_FILE, SCHEMAS, load_lock
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     files = build_lock(options.checkout, options.pin or load_lock().pin, options.packages)
     for name in LIBRARIES:
-        files[library_keys_file(name)] = json_text(read_library_keys(name, options.packages))
+        files[library_keys_file(name)] = json_text(renew_library_keys(name, options.packages))
     if not options.without_ledger:
         tip = options.pin or load_lock().pin
         files[LEDGER_FILE] = ledger_text(options.checkout, tip, PackageTree(options.packages))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.upstream.libraries.package import find_package
+from launch.upstream.libraries.library_keys import installed_version
 
 
 @pytest.fixture(scope="session")
@@ -17,13 +17,13 @@ def site_packages() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def installed_deepspeed(site_packages: list[Path]) -> list[Path]:
-    if find_package("deepspeed", site_packages) is None:
+    if installed_version("deepspeed", site_packages) is None:
         pytest.skip("DeepSpeed is not installed in this interpreter")
     return site_packages
 
 
 @pytest.fixture(scope="session")
 def installed_accelerate(site_packages: list[Path]) -> list[Path]:
-    if find_package("accelerate", site_packages) is None:
+    if installed_version("accelerate", site_packages) is None:
         pytest.skip("accelerate is not installed in this interpreter")
     return site_packages

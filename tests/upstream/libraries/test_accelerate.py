@@ -1,4 +1,4 @@
-"""The keys of an accelerate YAML: what is read statically equals what accelerate's own parser and dataclass say."""
+"""The keys of an accelerate YAML: the locked list equals accelerate's own parser and dataclass."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ import pytest
 
 from launch.check.config_files import check_accelerate_file
 from launch.errors import Problem
-from launch.upstream.libraries.library_keys import (
-    library_keys,
-    library_keys_file,
-    locked_library_keys,
-    read_library_keys,
-)
+from launch.upstream.libraries.library_keys import library_keys, library_keys_file
+from launch.upstream.libraries.renewal import renew_library_keys
 from tests.paths import ROOT
 
 PROJECT = ROOT
@@ -102,8 +98,8 @@ def test_json_and_sagemaker(tmp_path: Path) -> None:
 
 
 def test_the_lock_equals_the_installed_library(installed_accelerate: list[Path]) -> None:
-    fresh = read_library_keys("accelerate", installed_accelerate)
-    if fresh["version"] != locked_library_keys("accelerate").version:
+    fresh = renew_library_keys("accelerate", installed_accelerate)
+    if fresh["version"] != LOCKED.version:
         pytest.skip(f"the lock is of another version than the installed {fresh['version']}")
     assert fresh == json.loads(library_keys_file("accelerate").read_text(encoding="utf-8"))
 
