@@ -71,19 +71,25 @@ def error_location(error: BaseException) -> Sequence[str]:
     return places[:-4:-1]
 
 
-def error_chain(error: BaseException) -> list[dict[str, str]]:
-    """Return the type and message of `error` and of the exceptions that led to it, the root first.
+def error_chain(error: BaseException) -> list[dict[str, str | bool]]:
+    """Return the type and message of `error` and of the exceptions that led to it, the root first, and whether each
+    was being handled when the next one was raised.
 
     These are those that Python prints: the `__cause__`, else the `__context__` unless it is suppressed.
     """
-    chain: list[BaseException] = []
+    chain: list[tuple[BaseException, bool]] = []
     current: BaseException | None = error
-    while current is not None and not any(item is current for item in chain):
+    was_handled = False
+    while current is not None and not any(item is current for item, _ in chain):
         if type(current).__name__ != "RemoteTraceback":  # multiprocessing: the text of the same error's traceback
-            chain.insert(0, current)
+            chain.insert(0, (current, was_handled))
+        was_handled = current.__cause__ is None
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     shown = chain if len(chain) <= _MOST_ERRORS else [chain[0], *chain[1 - _MOST_ERRORS :]]
-    return [{"type": type(item).__name__, "message": shorten(str(item), _MESSAGE_BYTES)} for item in shown]
+    return [
+        {"type": type(item).__name__, "message": shorten(str(item), _MESSAGE_BYTES), "was_handled": was_handled}
+        for item, was_handled in shown
+    ]
 
 
 def shorten(text: str, limit: int) -> str:

@@ -28,6 +28,7 @@ def test_every_kind_of_evidence_is_read() -> None:
         "lora": "16",
         "base_dtype": "nf4",
         "first_update": "adapter",
+        "global_batch": "96 samples",
     }
     assert parse_expectations([f"{key}={value}" for key, value in pairs.items()]) == Expectations(evidence=pairs)
     assert set(pairs) == set(EVIDENCE)
@@ -40,8 +41,8 @@ def test_every_kind_of_evidence_is_read() -> None:
             "size=2",
             (
                 "unknown expectation 'size'; known are attention, balanced, base_dtype, chat_template, clip, device, "
-                "distributed, dtype, first_update, gradient_checkpointing, liger, lora, loss_averaging, packing, "
-                "resumed_step, world_size, zero_stage"
+                "distributed, dtype, first_update, global_batch, gradient_checkpointing, liger, lora, loss_averaging, "
+                "packing, resumed_step, world_size, zero_stage"
             ),
         ),
         ("distributed=DDP", "expectation distributed=DDP: must be one of NO, MULTI_CPU, MULTI_GPU, DEEPSPEED"),

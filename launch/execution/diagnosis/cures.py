@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launch.execution.diagnosis import advice
 from launch.execution.diagnosis.situation import Situation
@@ -42,14 +42,18 @@ class KnownCause:
 def cure_for_errors(chain: Sequence[RaisedError], situation: Situation) -> tuple[RaisedError, Cure] | None:
     """Return the cure of the first known cause in a chain of exceptions, root first, and its exception.
 
-    A certain cure goes before an uncertain one. A failed import goes after any other certain one: libraries try imports
-    and handle their failure, and what fails in the handler is the cause.
+    A certain cure goes before an uncertain one. That of a failed import which was handled is uncertain: libraries try
+    imports, and what fails in the handler is the cause.
     """
     for is_certain in (True, False):
-        found = [(error, cure) for error in chain if (cure := _find_cure(error, situation, is_certain=is_certain))]
-        if found:
-            others = [entry for entry in found if entry[0].type not in _IMPORT_ERRORS]
-            return (others if is_certain and others else found)[0]
+        for error in chain:
+            is_doubted = error.was_handled and error.type in _IMPORT_ERRORS
+            if is_doubted and is_certain:
+                continue
+            if cure := _find_cure(error, situation, is_certain=is_certain):
+                return error, cure
+            if is_doubted and (cure := _find_cure(error, situation, is_certain=True)):
+                return error, replace(cure, text=f"{advice.POSSIBLY}{cure.text.removeprefix(advice.POSSIBLY)}")
     return None
 
 

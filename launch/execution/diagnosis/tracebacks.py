@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 TRACEBACK = "Traceback (most recent call last)"
-CHAIN_LINKS = ("During handling of the above", "The above exception was the direct cause")
+_HANDLING = "During handling of the above"
+CHAIN_LINKS = (_HANDLING, "The above exception was the direct cause")
 _ERROR = re.compile(r"(?P<type>[A-Za-z_]\w*(?:\.\w+)*)(?:: ?(?P<message>.*))?", re.DOTALL)
 _MOST_MESSAGE_LINES = 12  # of one exception in a log, where nothing marks its end
 _EMBEDDED = "Original Traceback (most recent call last)"  # torch/_utils.py, ExceptionWrapper
@@ -22,6 +23,7 @@ class RaisedError:
 
     type: str  # the class, without its module; "" where a log line does not name one
     message: str  # may have several lines
+    was_handled: bool = False  # whether the next one of the chain was raised in its handler, not because of it
 
     def __str__(self) -> str:
         message = one_line(self.message)
@@ -53,7 +55,7 @@ def event_chain(data: Mapping[str, Any]) -> list[RaisedError]:
     """Return the errors of an "error" event, the root first."""
     entries = data.get("chain")
     chain = [
-        RaisedError(str(entry.get("type", "")), str(entry.get("message", "")))
+        RaisedError(str(entry.get("type", "")), str(entry.get("message", "")), entry.get("was_handled") is True)
         for entry in (entries if isinstance(entries, list) else [])
         if isinstance(entry, Mapping)
     ]
@@ -68,7 +70,8 @@ def printed_chain(lines: Sequence[str]) -> list[RaisedError]:
     for line in [*lines, TRACEBACK]:
         if TRACEBACK in line or line.startswith(CHAIN_LINKS):
             if message:
-                chain.append(parse_error("\n".join(message)))
+                error = parse_error("\n".join(message))
+                chain.append(replace(error, was_handled=line.startswith(_HANDLING)))
             message, is_in_frames = [], TRACEBACK in line
         elif is_in_frames and not line.startswith((" ", "\t")):
             message, is_in_frames = [line], False

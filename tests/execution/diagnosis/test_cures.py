@@ -11,11 +11,12 @@ from launch.config.schema import Device, Kind, Mode
 from launch.execution.diagnosis.causes import CauseFinder
 from launch.execution.diagnosis.cures import Cure, cure_for_errors
 from launch.execution.diagnosis.situation import Situation
-from launch.execution.diagnosis.tracebacks import RaisedError, parse_error, printed_chain
+from launch.execution.diagnosis.tracebacks import RaisedError, event_chain, parse_error, printed_chain
 from launch.execution.record.events import Event
 from launch.planning.batch import Batch
 from launch.planning.estimate.setting import MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
+from launch.worker.trainer import error_chain
 from tests.execution.diagnosis.test_corpus import CORPUS
 
 PLAN = Situation(
@@ -48,6 +49,31 @@ def test_a_certain_cure_goes_before_an_uncertain_one_and_the_root_before_the_res
     assert found is not None and found[0] is outer
     found = cure_for_errors([root, RaisedError("UnicodeDecodeError", "'utf-8' codec can't decode")], PLAN)
     assert found is not None and found[0] is root and found[1].text.startswith("possibly: ")
+
+
+def fail(*, because: bool) -> list[RaisedError]:
+    """Fail after a failed import, because of it or in its handler, as a worker reports it."""
+    try:
+        try:
+            raise ModuleNotFoundError("No module named 'peft'")
+        except ImportError as error:
+            if because:
+                raise RuntimeError("Failed to import trl.trainer") from error
+            raise ValueError("the fallback took the wrong turn")  # noqa: B904 - in its handler
+    except Exception as error:
+        return event_chain({"chain": error_chain(error)})
+    raise AssertionError
+
+
+def test_the_cure_of_a_failed_import_is_uncertain_where_it_was_handled() -> None:
+    for because in (True, False):
+        chain = fail(because=because)
+        assert [error.was_handled for error in chain] == [not because, False]
+        found = cure_for_errors(chain, PLAN)
+        assert found is not None and found[1].id == "missing_package"
+        assert found[1].text.startswith("possibly: ") != because
+    certain = cure_for_errors([*fail(because=False)[:1], RaisedError("OSError", "No space left on device")], PLAN)
+    assert certain is not None and certain[1].id == "disk_full"
 
 
 OUT = "torch.OutOfMemoryError: CUDA out of memory"
