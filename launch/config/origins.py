@@ -117,7 +117,7 @@ def _version(path: Path) -> tuple[Path, int, int]:
 
 @lru_cache(maxsize=64)
 def _positions(path: Path, changed: int, size: int) -> Positions:
-    return yaml_positions(path.read_text(encoding="utf-8"), fast=True)
+    return yaml_positions(path.read_text(encoding="utf-8"))
 
 
 def _find_line(path: Path, keys: Sequence[str]) -> int | None:

@@ -82,12 +82,13 @@ def _read_text(path: Path) -> tuple[str | None, Problem | None]:
 
 def _parse(path: Path, text: str) -> tuple[object, Problem | None]:
     try:
+        document = yaml.safe_load(text)
         positions = yaml_positions(text)
         if positions.repeated:
             key = positions.repeated[0]
             message, where = f"the key '{'.'.join(key)}' is set twice", f"{path}:{positions.of(key)}"
             return None, Problem("bad_yaml", message, where, "remove one")
-        return yaml.safe_load(text), None
+        return document, None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         message = f"character {error.character:#x} cannot be in a YAML file"

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\],:]')
 
@@ -46,25 +45,22 @@ def json_positions(text: str) -> Positions:
     return Positions(lines, tuple(repeated))
 
 
-def yaml_positions(text: str, *, fast: bool = False) -> Positions:
-    """Locate the keys of a YAML text. Raises yaml.YAMLError, with a shorter reason if `fast`."""
-    import yaml  # slow to import; only what reads a file needs it
+def yaml_positions(text: str) -> Positions:
+    """Locate the keys and list items of a YAML text. Raises NotYamlError; RecursionError if a node is inside itself."""
+    from launch.config import yaml_nodes  # slow to import; only what reads a file needs it
 
     lines: dict[tuple[str, ...], int] = {}
     repeated: list[tuple[str, ...]] = []
 
-    def visit(node: Any, path: tuple[str, ...]) -> None:
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                inner = (*path, str(key.value))
-                if inner in lines:
-                    repeated.append(inner)
-                lines[inner] = key.start_mark.line + 1
-                visit(value, inner)
-        elif isinstance(node, yaml.SequenceNode):
-            for index, value in enumerate(node.value):
-                lines[(*path, str(index))] = value.start_mark.line + 1
-                visit(value, (*path, str(index)))
+    def visit(node: yaml_nodes.Node, path: tuple[str, ...]) -> None:
+        node = yaml_nodes.resolve_alias(node)
+        for key, value in getattr(node, "pairs", ()) or enumerate(getattr(node, "items", ())):
+            inner = (*path, str(getattr(key, "text", key)))
+            if inner in lines:
+                repeated.append(inner)
+            lines[inner] = getattr(key, "line", value.line)
+            visit(value, inner)
 
-    visit(yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader) if fast else yaml.SafeLoader), ())
+    for document in yaml_nodes.read_yaml(text):
+        visit(document, ())
     return Positions(lines, tuple(repeated))

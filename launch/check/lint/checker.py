@@ -16,8 +16,8 @@ from launch.check.lint.scan_result import TrainerCommand
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainers import TrainerScript
-from launch.check.lint.yaml_nodes import Mapping as YamlMapping
-from launch.check.lint.yaml_nodes import NotYamlError, Scalar, read_yaml, resolve_alias
+from launch.config.yaml_nodes import Mapping as YamlMapping
+from launch.config.yaml_nodes import Scalar, read_yaml, resolve_alias
 from launch.errors import Problem, UserError
 from launch.upstream.pin.ledger import Explanation
 from launch.upstream.rules.argv import ArgvProblem, ArgvReport, check_argv
@@ -220,7 +220,7 @@ class CommandChecker:
                 if not path.is_file() or path.stat().st_size > MAX_CONFIG:
                     continue
                 documents = read_yaml(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError, NotYamlError):
+            except (OSError, ValueError):
                 continue
             if len(documents) == 1 and isinstance(documents[0], YamlMapping):
                 content = to_python(documents[0])

@@ -15,7 +15,7 @@ from launch.check.lint.makefile import makefile_as_shell, template_as_shell
 from launch.check.lint.markdown import SHELL_LANGUAGES, YAML_LANGUAGES, find_code_blocks
 from launch.check.lint.scan_result import NO_COMMANDS, LintNote, ScanResult, TrainerCommand
 from launch.check.lint.shell import find_commands, line_lookup
-from launch.check.lint.yaml_nodes import Node, NotYamlError, read_yaml
+from launch.config.yaml_nodes import Node, NotYamlError, read_yaml
 
 MAX_BYTES = 64 * 1024 * 1024
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from launch.check.lint.shell_syntax import Argument, literal_argument
 from launch.check.lint.trainers import TrainerScript, parse_trainer
-from launch.check.lint.yaml_nodes import Mapping, Node, Scalar, Sequence, resolve_alias
+from launch.config.yaml_nodes import Mapping, Node, Scalar, Sequence, resolve_alias
 
 FlagNames = Callable[[TrainerScript], frozenset[str]]
 

@@ -10,7 +10,7 @@ from launch.check.lint.scan_result import LintNote, ScanResult, TrainerCommand
 from launch.check.lint.shell import find_commands, find_in_arguments
 from launch.check.lint.shell_syntax import Argument, literal_argument
 from launch.check.lint.trainers import MARKER
-from launch.check.lint.yaml_nodes import Mapping, Node, Scalar, Sequence, resolve_alias
+from launch.config.yaml_nodes import Mapping, Node, Scalar, Sequence, resolve_alias
 
 _COMMAND_KEYS = ("command", "entrypoint", "cmd")
 _ARGUMENT_KEYS = ("arguments", "args")

@@ -210,7 +210,7 @@ def _load_yaml(path: Path) -> tuple[Mapping[str, Any], Positions]:
     try:
         content = yaml.safe_load(text)
         positions = yaml_positions(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(Problem("bad_config", f"the file can't be parsed: {error}", _display_path(path))) from None
     return (content if isinstance(content, Mapping) else {}), positions
 

@@ -11,7 +11,7 @@ from launch.check.lint.job_yaml import find_commands_in_yaml
 from launch.check.lint.makefile import makefile_as_shell, template_as_shell
 from launch.check.lint.markdown import find_code_blocks
 from launch.check.lint.scan_result import TrainerCommand
-from launch.check.lint.yaml_nodes import NotYamlError, read_yaml
+from launch.config.yaml_nodes import NotYamlError, read_yaml
 from tests.check.lint.helpers import commands_in, texts
 
 

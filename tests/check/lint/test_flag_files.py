@@ -8,7 +8,7 @@ import pytest
 
 from launch.check.lint import LintVerdict, check_file, parse_trainer
 from launch.check.lint.flag_files import FlagEntry, flag_arguments
-from launch.check.lint.yaml_nodes import Mapping, read_yaml
+from launch.config.yaml_nodes import Mapping, read_yaml
 from tests.check.lint.helpers import check_text, locked_checker
 
 FLAGS = "model_name_or_path: m\nlearning_rate: 1e-5\nseed: 1\nlogging_steps: 1\n"

@@ -19,7 +19,7 @@ _HEADER = re.compile(r"[|>][^\n]*\n?")
 _ESCAPE = re.compile(r"\\(?:\n|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 
 
-class NotYamlError(Exception):
+class NotYamlError(ValueError):
     """The text is not valid YAML; `line` is 1-based."""
 
     def __init__(self, reason: str, line: int) -> None:
@@ -171,7 +171,7 @@ class _NodeBuilder:
         self.count += 1
         if self.count > MAX_NODES or len(self.stack) > MAX_DEPTH:
             problem = "has too many values" if self.count > MAX_NODES else "is nested too deeply"
-            raise NotYamlError(f"it {problem} to be a list of flags or a job", node.line)
+            raise NotYamlError(f"it {problem} to be a configuration, a list of flags or a job", node.line)
         (self.stack[-1][1] if self.stack else self.documents).append(node)
         if event is not None and event.anchor:
             self.anchors[event.anchor] = node
