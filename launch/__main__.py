@@ -34,10 +34,10 @@ def main(argv: Sequence[str]) -> int:
         return _run_verb(list(argv))
     except UserError as error:
         for problem in error.problems:
-            print(f"launch: {shorten(printable(process_redactor().redact_text(str(problem))))}", file=sys.stderr)
+            _complain(shorten(printable(process_redactor().redact_text(str(problem)))))
         return EXIT_REFUSED
     except KeyboardInterrupt as interrupt:
-        print(f"launch: interrupted{' by ' + str(interrupt) if str(interrupt) else ''}", file=sys.stderr)
+        _complain(f"interrupted{' by ' + str(interrupt) if str(interrupt) else ''}")
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # whatever reads the output has ended, as `head` does; Python must not flush into it again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -46,8 +46,16 @@ def main(argv: Sequence[str]) -> int:
         mistake = _mistaken_path(error)
         if mistake is None:
             raise
-        print(f"launch: {shorten(printable(str(mistake)))}", file=sys.stderr)
+        _complain(shorten(printable(str(mistake))))
         return EXIT_REFUSED
+
+
+def _complain(text: str) -> None:
+    """Print a sentence on stderr. On a full disk or to a reader that has ended it is lost, and the exit code stays."""
+    try:
+        print(f"launch: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _mistaken_path(error: OSError | RuntimeError) -> Problem | None:

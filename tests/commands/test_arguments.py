@@ -118,3 +118,11 @@ def test_an_unknown_option_of_a_parser_raises_no_traceback() -> None:
 def test_the_version_is_ours_behind_a_verb_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "stage=demo", "--version"]) == EXIT_DONE
     assert capsys.readouterr().out.startswith(f"launch {__version__}, Python ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("line", ["plan stage=nosuch", "status --nope", "plan stage=demo recipe.epochs=-1"])
+def test_a_refusal_that_cannot_be_printed_has_the_same_exit_code(line: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "launch", *line.split()], stderr=full, check=False, timeout=60)
+    assert done.returncode == EXIT_REFUSED
