@@ -24,7 +24,6 @@ DATA = {Family.open_instruct: {"mixer"}, Family.trl: {"dataset"}}
 REQUIRED = {"model", "per_device", "accumulation", "output"}
 RECIPE = {field.name for field in dataclasses.fields(RecipeConfig)} - {"lora", "global_batch_size"}
 RECIPE -= {"per_device_batch_size", "precision"}  # trainer.launch and accelerate have them
-PREFERENCES = {"beta", "loss"}
 
 
 def lacking(name: str, content: Mapping[str, Any]) -> Iterator[str]:
@@ -68,8 +67,7 @@ def _lacking_flags(content: Mapping[str, Any], flags: set[str]) -> Iterator[str]
     needed = REQUIRED | DATA[Family(content["family"])]
     yield from (f"launch.{key} names its flag" for key in sorted(needed - launch.keys()))
     yield from (f"launch.{key}: it has no flag {flag}" for key, flag in launch.items() if flag not in flags)
-    keys = RECIPE if content["kind"] == Kind.dpo else RECIPE - PREFERENCES
-    yield from (f"recipe.{key} maps to its flag, or lists no value" for key in sorted(keys - recipe.keys()))
+    yield from (f"recipe.{key} maps to its flag, or lists no value" for key in sorted(RECIPE - recipe.keys()))
     if "lora.rank" not in recipe:
         yield "recipe.lora.rank maps to its flags, or is {} with the reason under why"
     known = {*RECIPE, *(f"lora.{field.name}" for field in dataclasses.fields(LoraConfig))}
