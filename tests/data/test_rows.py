@@ -99,6 +99,7 @@ def test_a_space_before_a_value_stays(tmp_path: Path) -> None:
         (b"PK\x03\x04\n", ".zip", "unpack it: unzip FILE"),
         (b"PAR1\n", ".parquet", "rename it so"),
     ],
+    ids=("gz", "bz2", "xz", "zst", "zip", "parquet"),  # the content of a .gz has the time in it
 )
 def test_a_file_with_the_wrong_name_is_recognised(tmp_path: Path, content: bytes, suffix: str, cure: str) -> None:
     path = tmp_path / "a.jsonl"
