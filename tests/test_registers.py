@@ -22,7 +22,7 @@ from launch import resources
 from launch.check.lint import cautions
 from launch.check.machine.finding import PreflightFinding, PreflightRule, passed, rule
 from launch.check.machine.rules import RULES
-from launch.config.schema import GradNormGuard, GuardsConfig
+from launch.config.guards import GradNormGuard, GuardsConfig
 from launch.execution.guards.guard import Guard
 from launch.execution.guards.panel import GUARDS
 from launch.trials.rollout.gates import GATES
@@ -66,7 +66,7 @@ def lacking_guard(guard: type[Guard]) -> Iterator[str]:
     if not (inspect.getdoc(inspect.getmodule(guard)) or "").startswith("Detects "):
         yield "the docstring of its file begins with what it detects: the page of rules has that sentence"
     if id not in {field.name for field in dataclasses.fields(GuardsConfig)}:
-        yield f"GuardsConfig in launch/config/schema.py has no field {id} with its limits"
+        yield f"GuardsConfig in launch/config/guards.py has no field {id} with its limits"
     elif lacks(id, page("keys.md"), r"`guards\.{}\b"):
         yield f"docs/reference/keys.md lacks guards.{id}: {_RENEW}"
     if lacks(id, page("rules.md")):
@@ -185,7 +185,7 @@ def test_a_half_added_guard_is_told_everything() -> None:
     assert list(lacking_guard(Cold)) == [
         "GUARDS in launch/execution/guards/panel.py does not have it",
         "the docstring of its file begins with what it detects: the page of rules has that sentence",
-        "GuardsConfig in launch/config/schema.py has no field cold with its limits",
+        "GuardsConfig in launch/config/guards.py has no field cold with its limits",
         f"docs/reference/rules.md lacks cold: {_RENEW}",
         "no test below tests/execution/guards names cold or Cold",
     ]

@@ -6,8 +6,8 @@ import dataclasses
 import importlib
 from functools import cache
 
+from launch.config.guards import GuardsConfig
 from launch.config.origins import Origins
-from launch.config.schema import GuardsConfig
 from launch.errors import Problem, did_you_mean
 from launch.worker.expectations import EVIDENCE
 

@@ -15,6 +15,7 @@ from omegaconf import MISSING
 from launch.config.bench import BenchConfig
 from launch.config.cluster import ClusterConfig
 from launch.config.gates import GatesConfig, RolloutConfig
+from launch.config.guards import GuardsConfig
 from launch.config.tune import TuneConfig, TunedConfig
 
 
@@ -283,93 +284,6 @@ class HubConfig:
     """A push of the model to the Hugging Face hub at the end of the run, by the trainer's own flags."""
 
     push: str | None = None  # OWNER/NAME; a new repository is created private
-
-
-@dataclass
-class NonFiniteGuard:
-    steps: int = 1  # consecutive logged steps with a NaN or infinite loss or gradient norm
-
-
-@dataclass
-class DivergenceGuard:
-    """The median of the last `window` losses is above `factor` x and `margin` + the best such median."""
-
-    factor: float = 2.0
-    margin: float = 1.0  # absolute: lets a small loss, such as DPO's, rise beyond the factor
-    window: int = 10  # logged steps; a spike shorter than half of it is never a divergence
-    memory: int = 1000  # logged steps that the best median is searched in
-
-
-@dataclass
-class GradNormGuard:
-    """The gradient norm is above `factor` x its own median for `steps` consecutive logged steps."""
-
-    factor: float = 20.0
-    floor: float = 10.0  # a norm below this is never an explosion
-    steps: int = 5
-    window: int = 100  # logged steps of the median
-
-
-@dataclass
-class StallGuard:
-    """Seconds without progress in a phase: a new line of output; in training, after the first step, a logged step."""
-
-    importing: float = 900
-    tokenize: float = 3600
-    load: float = 1800
-    reference_logprobs: float = 1800
-    first_step: float = 1800
-    training: float = 900  # or `factor` x the longest logged step so far, if that is more
-    factor: float = 3.0
-    evaluate: float = 1800
-    checkpoint: float = 1800
-    save: float = 3600
-    push: float = 7200
-
-
-@dataclass
-class DeadRankGuard:
-    after_error: float = 10.0  # seconds that a run may continue after a rank reported a fatal error
-    silent: float = 20.0  # seconds without progress once a rank's process has exited while others live
-
-
-@dataclass
-class MemoryCreepGuard:
-    """Peak GPU memory grew in each of the last `windows` windows, and by the fraction `share` since the first."""
-
-    window: int = 100  # logged steps
-    windows: int = 6
-    share: float = 0.25
-
-
-@dataclass
-class DiskGuard:
-    margin: float = 1.1  # factor on the size of the next write
-    ahead: float = 120.0  # seconds before the write when the run is stopped; earlier it is a warning
-
-
-@dataclass
-class ThroughputGuard:
-    """The rate is below `share` of the run's own median for `steps` consecutive logged steps and `seconds`."""
-
-    share: float = 0.25
-    steps: int = 20
-    seconds: float = 900.0
-    window: int = 200
-
-
-@dataclass
-class GuardsConfig:
-    """Conditions that stop a live run. A guard that is null is off; `allow=[its id]` makes it a warning."""
-
-    non_finite: NonFiniteGuard | None = field(default_factory=NonFiniteGuard)
-    divergence: DivergenceGuard | None = field(default_factory=DivergenceGuard)
-    grad_norm: GradNormGuard | None = field(default_factory=GradNormGuard)
-    stall: StallGuard | None = field(default_factory=StallGuard)
-    dead_rank: DeadRankGuard | None = field(default_factory=DeadRankGuard)
-    memory_creep: MemoryCreepGuard | None = field(default_factory=MemoryCreepGuard)
-    disk: DiskGuard | None = field(default_factory=DiskGuard)
-    throughput: ThroughputGuard | None = field(default_factory=ThroughputGuard)
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from launch.__main__ import main
 from launch.check.machine.rules import RULES
 from launch.config.allowable import allowable_ids
-from launch.config.schema import GuardsConfig
+from launch.config.guards import GuardsConfig
 from launch.errors import UserError
 from launch.execution.guards.guard import GuardContext
 from launch.execution.guards.panel import build_guards

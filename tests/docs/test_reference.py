@@ -16,7 +16,7 @@ from launch.check.machine.finding import PreflightRule
 from launch.check.machine.rules import RULES
 from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
 from launch.config.allowable import allowable_ids
-from launch.config.schema import GuardsConfig
+from launch.config.guards import GuardsConfig
 from launch.execution.guards.guard import GuardContext
 from launch.execution.guards.panel import build_guards
 from launch.trials.rollout.gates import GATES

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.schema import Device, GuardsConfig, Mode
+from launch.config.guards import GuardsConfig
+from launch.config.schema import Device, Mode
 from launch.execution.diagnosis.situation import Situation
 from launch.execution.supervise.watch_config import WatchConfig
 from launch.planning.batch import Batch

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.schema import (
+from launch.config.guards import (
     DeadRankGuard,
     DivergenceGuard,
-    Family,
     GradNormGuard,
     GuardsConfig,
     MemoryCreepGuard,
     StallGuard,
     ThroughputGuard,
 )
+from launch.config.schema import Family
 from launch.execution.guards.guard import GuardContext
 from launch.execution.record.checkpoints import Layout
 from launch.execution.supervise.watch_config import WatchConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from launch.config.schema import DeadRankGuard
+from launch.config.guards import DeadRankGuard
 from launch.execution.guards.facts import (
     Fact,
     LoggedStep,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from launch.config.schema import DiskGuard
+from launch.config.guards import DiskGuard
 from launch.execution.guards.facts import DiskUsage, Fact, LoggedStep, TotalSteps
 from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 

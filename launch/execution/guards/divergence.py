@@ -7,7 +7,7 @@ import statistics
 from collections import deque
 from typing import ClassVar
 
-from launch.config.schema import DivergenceGuard
+from launch.config.guards import DivergenceGuard
 from launch.execution.guards.facts import Fact, LoggedStep
 from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 

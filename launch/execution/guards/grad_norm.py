@@ -7,7 +7,7 @@ import statistics
 from collections import deque
 from typing import ClassVar
 
-from launch.config.schema import GradNormGuard
+from launch.config.guards import GradNormGuard
 from launch.execution.guards.facts import Fact, LoggedStep
 from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 

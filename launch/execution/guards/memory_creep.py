@@ -6,7 +6,7 @@ from collections import deque
 from itertools import pairwise
 from typing import ClassVar
 
-from launch.config.schema import MemoryCreepGuard
+from launch.config.guards import MemoryCreepGuard
 from launch.execution.guards.facts import Fact, LoggedStep
 from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from launch.config.schema import NonFiniteGuard
+from launch.config.guards import NonFiniteGuard
 from launch.execution.guards.facts import Fact, LoggedStep
 from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from launch.config.schema import GuardsConfig
+from launch.config.guards import GuardsConfig
 from launch.execution.guards.dead_rank import DeadRank
 from launch.execution.guards.disk import DiskSpace
 from launch.execution.guards.divergence import Divergence

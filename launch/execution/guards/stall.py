@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from launch.config.schema import StallGuard
+from launch.config.guards import StallGuard
 from launch.execution.guards.facts import Fact, LoggedStep, NewOutput, PhaseStarted, Tick
 from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 

@@ -6,7 +6,7 @@ import statistics
 from collections import deque
 from typing import ClassVar
 
-from launch.config.schema import ThroughputGuard
+from launch.config.guards import ThroughputGuard
 from launch.execution.guards.facts import Fact, LoggedStep
 from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 

@@ -8,7 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launch.config.schema import Family, GuardsConfig
+from launch.config.guards import GuardsConfig
+from launch.config.schema import Family
 from launch.execution.diagnosis.situation import Situation
 from launch.execution.guards.guard import GuardContext
 from launch.execution.record.checkpoints import Layout

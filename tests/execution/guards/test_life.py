@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from launch.config.schema import DeadRankGuard, DiskGuard, GuardsConfig, NonFiniteGuard, StallGuard
+from launch.config.guards import DeadRankGuard, DiskGuard, GuardsConfig, NonFiniteGuard, StallGuard
 from launch.execution.guards.dead_rank import DeadRank
 from launch.execution.guards.disk import DiskSpace
 from launch.execution.guards.facts import (

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from launch.config.schema import DivergenceGuard, GradNormGuard, MemoryCreepGuard, NonFiniteGuard, ThroughputGuard
+from launch.config.guards import DivergenceGuard, GradNormGuard, MemoryCreepGuard, NonFiniteGuard, ThroughputGuard
 from launch.execution.guards.divergence import Divergence
 from launch.execution.guards.facts import LoggedStep
 from launch.execution.guards.grad_norm import GradNorm

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.schema import DeadRankGuard, Family, GuardsConfig
+from launch.config.guards import DeadRankGuard, GuardsConfig
+from launch.config.schema import Family
 from launch.execution.guards.facts import Fact, LoggedStep, NewOutput
 from launch.execution.guards.guard import GuardContext
 from launch.execution.record.checkpoints import Layout
