@@ -18,7 +18,7 @@ from launch.config.line import parse_line
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError, path_problem
 from launch.external import configure_logging
 from launch.redact import process_redactor
-from launch.terminal import printable, shorten
+from launch.terminal import notify, printable, shorten
 
 _HELP = frozenset(("-h", "--help"))
 _PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR)
@@ -34,10 +34,10 @@ def main(argv: Sequence[str]) -> int:
         return _run_verb(list(argv))
     except UserError as error:
         for problem in error.problems:
-            _complain(shorten(printable(process_redactor().redact_text(str(problem)))))
+            notify(shorten(process_redactor().redact_text(str(problem))))
         return EXIT_REFUSED
     except KeyboardInterrupt as interrupt:
-        _complain(f"interrupted{' by ' + str(interrupt) if str(interrupt) else ''}")
+        notify(f"interrupted{' by ' + str(interrupt) if str(interrupt) else ''}")
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # whatever reads the output has ended, as `head` does; Python must not flush into it again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -46,16 +46,8 @@ def main(argv: Sequence[str]) -> int:
         mistake = _mistaken_path(error)
         if mistake is None:
             raise
-        _complain(shorten(printable(str(mistake))))
+        notify(shorten(str(mistake)))
         return EXIT_REFUSED
-
-
-def _complain(text: str) -> None:
-    """Print a sentence on stderr. On a full disk or to a reader that has ended it is lost, and the exit code stays."""
-    try:
-        print(f"launch: {text}", file=sys.stderr, flush=True)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _mistaken_path(error: OSError | RuntimeError) -> Problem | None:

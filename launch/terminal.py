@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -40,8 +41,14 @@ def print_json(value: object, indent: int = 2) -> None:
 
 
 def notify(text: str) -> None:
-    """Print a notice for the user on stderr, at once: what a wait waits for, what is left out."""
-    print(f"launch: {printable(text)}", file=sys.stderr, flush=True)
+    """Print a sentence for the user on stderr, at once: what a wait waits for, what is refused.
+
+    On a full disk, or without a reader, it is lost: that changes neither a run nor the exit code.
+    """
+    try:
+        print(f"launch: {printable(text)}", file=sys.stderr, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def align_columns(rows: Iterable[Sequence[str] | None], widest: int | None = None) -> list[str]:

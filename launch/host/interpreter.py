@@ -20,6 +20,7 @@ from typing import Any
 
 from launch.errors import Problem, did_you_mean
 from launch.external import logged_call
+from launch.terminal import notify
 
 _TIMEOUT = 30.0  # seconds
 _PATIENCE = 3.0  # seconds until a message explains the silence
@@ -165,7 +166,7 @@ def _communicate(process: subprocess.Popen[bytes], python: str) -> tuple[bytes, 
     try:
         return process.communicate(timeout=_PATIENCE)
     except subprocess.TimeoutExpired:
-        print(f"launch: {python} has not answered for {_PATIENCE:.0f} s; waiting", file=sys.stderr, flush=True)
+        notify(f"{python} has not answered for {_PATIENCE:.0f} s; waiting")
     try:
         return process.communicate(timeout=_TIMEOUT - _PATIENCE)
     except subprocess.TimeoutExpired as error:

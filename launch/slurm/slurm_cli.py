@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launch.errors import Problem, UserError
 from launch.external import run_command
+from launch.terminal import notify
 
 TIMEOUT = 30.0  # seconds; a busy controller is slow
 _PAUSES = (1.0, 3.0)  # seconds before the second and the third try
@@ -80,7 +80,7 @@ def run_once(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str
 
 def report_retry(command: str, result: SlurmResult) -> None:
     """Print that one of Slurm's commands got no response and is repeated: that can take more than a minute."""
-    print(f"launch: Slurm does not respond to {command} ({result.message}); trying again", file=sys.stderr, flush=True)
+    notify(f"Slurm does not respond to {command} ({result.message}); trying again")
 
 
 def query_slurm(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str, str] | None = None) -> SlurmResult:
