@@ -18,7 +18,7 @@ from launch.config.line import parse_line
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError, path_problem
 from launch.external import configure_logging
 from launch.redact import process_redactor
-from launch.terminal import notify, printable, shorten
+from launch.terminal import notify, shorten
 
 _HELP = frozenset(("-h", "--help"))
 _PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR)

@@ -116,7 +116,7 @@ def _recipe(data: DraftedData, base: str) -> list[str]:
     lines.append(f"  epochs: {epochs}")
     if is_demo:
         is_short = known and rows // batch * epochs <= shipped["max_steps"]
-        is_long = f"{shipped['max_steps']} # about a minute, whatever `epochs` says; null trains those"
+        is_long = f"{shipped['max_steps']} # about a minute, whatever `epochs` is; null trains those"
         lines.append(f"  max_steps: {'null # all epochs' if is_short else is_long}")
     lines.append(f"  # learning_rate: {shipped['learning_rate']:.1e}".replace("e-0", "e-"))
     lines.append(f"  # max_seq_length: {shipped['max_seq_length']} # tokens; `launch preview` shows what is cut off")

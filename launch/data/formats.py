@@ -152,7 +152,7 @@ def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
 
 
 def _list_of_rows(row: Mapping[str, object]) -> str | None:
-    """Return the only column with a list of objects that are no turns: the file is one object around its rows."""
+    """Return the only column with a list of objects that are not turns: the file is one object around its rows."""
     lists = [(name, value[0]) for name, value in row.items() if isinstance(value, list) and value]
     rows = [name for name, first in lists if isinstance(first, dict) and not {*_ROLE_KEYS, *_CONTENTS} & set(first)]
     return rows[0] if len(rows) == 1 else None

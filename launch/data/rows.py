@@ -222,7 +222,7 @@ def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> I
     _, first_line = next(lines, (0, ""))
     if delimiter == "," and "," not in first_line:
         delimiter = max(_DELIMITERS, key=first_line.count) if set(_DELIMITERS) & set(first_line) else ","
-    has_spaces = f"{delimiter} " in first_line  # then they are no part of the values
+    has_spaces = f"{delimiter} " in first_line  # then they do not belong to the values
     texts = chain([first_line] if first_line else [], (text for _, text in lines))
     reader = csv.reader(texts, delimiter=delimiter, strict=True, skipinitialspace=has_spaces)
     try:

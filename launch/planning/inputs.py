@@ -348,7 +348,7 @@ def _local(reference: str, cwd: Path) -> Path | None:
 
 
 def _misspelt_file(reference: str, cwd: Path) -> Path | None:
-    """Return the path of a missing data file in a folder that is here, which is no hub id; None for another name."""
+    """Return the path of a missing data file in a folder that is here, which is not a hub id; None for another name."""
     path = cwd / reference
     return path if file_format(path)[0] and path.parent.is_dir() else None
 

@@ -80,7 +80,7 @@ def count_samples(
     the last step of an epoch, which takes what is left: fewer samples are then no verdict.
     """
     if kind not in (NONE, FLATTEN):
-        how = "rows that are packed to a token budget are no samples"
+        how = "rows that are packed to a token budget are not samples"
         return EvidenceFinding("global_batch", None, how).judge(requested, None)
     sequences = sum((inputs.documents or 0) if kind == FLATTEN else inputs.rows for inputs in passes)
     return judge_samples(sequences, len(passes), ranks, requested, resumed=resumed)

@@ -121,7 +121,7 @@ class EvidenceCollector:
         ]
 
     def _count_samples(self) -> None:
-        """Check the samples of the step; in a resumed run until one is no rest of an epoch."""
+        """Check the samples of the step; in a resumed run until one is not the rest of an epoch."""
         if self._objects is None or not self._counts_samples:
             return
         passes, self._passes = self._passes, []
