@@ -1,4 +1,4 @@
-"""SFT over two nodes of a real Slurm and then DPO on one, really trained."""
+"""SFT over two nodes of a real Slurm, then DPO on one, really trained, and each model really evaluated by a job."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def evidence(run: Path) -> dict[str, str]:
     return {event["what"]: str(event["value"]) for event in events if event["kind"] == "evidence"}
 
 
-def test_sft_over_two_nodes_then_dpo(slurm: Cluster, home: Path) -> None:
+def test_sft_over_two_nodes_then_dpo_and_their_scores(slurm: Cluster, home: Path) -> None:
     overrides = ["pipeline=demo,demo_dpo", "demo:trainer=trl_sft", "demo_dpo:trainer=trl_dpo", "name=two"]
     overrides += ["demo:nodes=2", "recipe.max_steps=2"]
-    first, second = slurm.submit(*overrides, cwd=home, HF_TOKEN=TOKEN)
+    first, second, *evaluations = slurm.submit(*overrides, "evaluate=true", cwd=home, HF_TOKEN=TOKEN)
     logs = home / "runs" / ".jobs"
     slurm.run("scontrol", "hold", second)
     assert slurm.wait(first, 240) == "COMPLETED", (logs / "demo" / "two" / f"job-{first}.log").read_text()
@@ -61,6 +61,16 @@ def test_sft_over_two_nodes_then_dpo(slurm: Cluster, home: Path) -> None:
     submitted = json.loads((logs / "demo_dpo" / "two" / "plan.json").read_text())
     assert plan["identity"] == submitted["identity"]
     assert f"LAUNCH_PLAN={plan['identity']}" in (logs / "demo_dpo" / "two" / "job.sbatch").read_text()
+
+    for run, job in zip((sft, dpo), evaluations, strict=True):
+        log = logs / run.parent.name / "two.evaluate" / f"job-{job}.log"
+        assert slurm.wait(job, 240) == "COMPLETED", log.read_text()
+        assert "results computed in" in log.read_text()
+        tasks = json.loads((run / "evaluation.json").read_text())["tasks"]
+        assert {task["task"]: task["questions"] for task in tasks} == {"demo_likelihood": 100, "demo_order": 100}
+        assert not any(task["broken"] for task in tasks)
+        assert "demo_likelihood" in (run / "report.html").read_text()
+    assert [model["model"] for model in tasks[0]["models"]] == ["base", "demo/two", "demo_dpo/two"]
 
     for path in (home / "runs").rglob("*"):
         if path.is_file() and path.suffix != ".safetensors":
