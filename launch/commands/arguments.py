@@ -23,24 +23,26 @@ _OPTION = re.compile(r"(?P<name>--?[A-Za-z][^\s=]*)(=.*)?", re.DOTALL)
 class VerbParser(argparse.ArgumentParser):
     """Parses what follows a verb: positional arguments, `--options` and `key=value`, in any order.
 
-    Arguments are added to the group `arguments`, keys with `add_key`; the help lists them in that order.
+    `help` is what `launch help VERB` prints, by paragraphs: the usage, examples, what the verb does, and after a line
+    `arguments:` what follows these. They are listed in the order of `add` and `add_key`.
     """
 
-    def __init__(self, verb: str, takes: str, examples: str, text: str, epilog: str | None = None) -> None:
-        """`takes` follows `launch VERB` in the usage; `examples` are lines, `text` what the verb does."""
-        lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+    def __init__(self, help: str) -> None:
+        usage, _, text = help.strip().partition("\n\n")
+        text, _, epilog = text.partition("\n\narguments:\n")
+        _, self.verb, *_ = usage.split()
         super().__init__(
-            prog=f"launch {verb}",
-            usage=f"launch {verb} {takes}".rstrip(),
-            description=f"examples:\n{lines}\n\n{text.strip()}",
-            epilog=epilog and epilog.strip(),
+            prog=f"launch {self.verb}",
+            usage=usage,
+            description=text,
+            epilog=epilog or None,
             formatter_class=_VerbHelp,
             add_help=False,  # launch.__main__ answers --help
             allow_abbrev=False,
             exit_on_error=False,
         )
-        self.verb = verb
         self.arguments = self.add_argument_group("arguments")
+        self.add = self.arguments.add_argument
         self._keys: dict[str, str] = {}  # their options by name
 
     @property

@@ -11,136 +11,115 @@ _RUN = "STAGE/NAME, NAME, a prefix of either that only one run has, or its folde
 
 
 def build_status_parser() -> VerbParser:
-    parser = VerbParser(
-        "status",
-        "[RUN ...] [runs=DIR] [--json]",
-        """
-launch status
-launch status sft_25pct/gpu8-8fa3c2d1 --json | jq '.[].step'
-""",
-        """
+    parser = VerbParser("""launch status [RUN ...] [runs=DIR] [--json]
+
+examples:
+  launch status
+  launch status sft_25pct/gpu8-8fa3c2d1 --json | jq '.[].step'
+
 List runs and submitted jobs with their state, step, loss, tokens/s and time left; for a Slurm job also its id, the
 reason why it waits, its nodes and what is left of its time limit.
-""",
-        """
+
+arguments:
 states: running, done, failed, stopped (by the user), unfinished (its launcher ended without recording an outcome),
         unreadable; for a job also pending, starting, requeued, submitted (Slurm was not queried or did not answer),
-        ended (before the run began)
-""",
-    )
-    parser.arguments.add_argument("names", metavar="RUN", nargs="*", help=f"{_RUN}; default: all runs")
-    _add_runs_folder(parser)
-    _add_json(parser, "print a list with one object per run")
-    return parser
+        ended (before the run began)""")
+    parser.add("names", metavar="RUN", nargs="*", help=f"{_RUN}; default: all runs")
+    return _with_runs(parser, json="print a list with one object per run")
 
 
 def build_logs_parser() -> VerbParser:
-    parser = VerbParser(
-        "logs",
-        "RUN [--follow] [--rank N | --job] [runs=DIR]",
-        """
-launch logs gpu8-8fa3c2d1 --follow
-launch logs gpu8-8fa3c2d1 --rank 3 | less
-""",
-        "Print what a run's display showed, from its record, and how the run ended.",
-    )
-    _add_run(parser)
+    parser = VerbParser("""launch logs RUN [--follow] [--rank N | --job] [runs=DIR]
+
+examples:
+  launch logs gpu8-8fa3c2d1 --follow
+  launch logs gpu8-8fa3c2d1 --rank 3 | less
+
+Print what a run's display showed, from its record, and how the run ended.""")
+    parser.add("name", metavar="RUN", help=_RUN)
     follow = "wait for a pending job and continue until the run ends, across requeues; Ctrl-C only stops following"
-    parser.arguments.add_argument("-f", "--follow", action="store_true", help=follow)
+    parser.add("-f", "--follow", action="store_true", help=follow)
     which = parser.arguments.add_mutually_exclusive_group()
     rank = "the whole log of one rank, on whichever node it ran"
     which.add_argument("--rank", metavar="N", type=number(int, 0), help=rank)
     which.add_argument("--job", action="store_true", help="the log of its Slurm job")
-    _add_runs_folder(parser)
-    return parser
+    return _with_runs(parser)
 
 
 def build_report_parser() -> VerbParser:
-    parser = VerbParser(
-        "report",
-        "RUN... [--output FILE] [runs=DIR]",
-        """
-launch report gpu8-8fa3c2d1                             writes report.html in the run's folder
-launch report sft/first sft/second --output both.html   both runs' curves in the same charts, and a table
-launch report runs/sft/*                                every run of a stage, in ./report.html
-launch report sft/rollout-gpu1-2-8                      the widths of a rollout; a bench and a tune likewise
-""",
-        """
+    parser = VerbParser("""launch report RUN... [--output FILE] [runs=DIR]
+
+examples:
+  launch report gpu8-8fa3c2d1                             writes report.html in the run's folder
+  launch report sft/first sft/second --output both.html   both runs' curves in the same charts, and a table
+  launch report runs/sft/*                                every run of a stage, in ./report.html
+  launch report sft/rollout-gpu1-2-8                      the widths of a rollout; a bench and a tune likewise
+
 Write one HTML file that needs no network: how the run ended, its curves, phases, evidence, guards, plan and versions.
-A run writes it by itself at its end (report=false leaves it out); the verb renews it, also while the run is live.
-""",
-    )
-    parser.arguments.add_argument("names", metavar="RUN", nargs="+", help=f"{_RUN}; or one rollout, bench, tune")
+A run writes it by itself at its end (report=false leaves it out); the verb renews it, also while the run is live.""")
+    parser.add("names", metavar="RUN", nargs="+", help=f"{_RUN}; or one rollout, bench, tune")
     page = "the page; default: report.html in the run's folder, of several runs ./report.html"
-    parser.arguments.add_argument("-o", "--output", metavar="FILE", type=_path, help=page)
-    _add_runs_folder(parser)
-    return parser
+    parser.add("-o", "--output", metavar="FILE", type=_path, help=page)
+    return _with_runs(parser)
 
 
 def build_stop_parser() -> VerbParser:
-    parser = VerbParser(
-        "stop",
-        "RUN [runs=DIR]",
-        "launch stop gpu8-8fa3c2d1",
-        """
+    parser = VerbParser("""launch stop RUN [runs=DIR]
+
+examples:
+  launch stop gpu8-8fa3c2d1
+
 Stop a run from another terminal, as Ctrl-C does in its own: end all of its processes and wait until they are gone. A
 Slurm job is cancelled. What was trained since the last checkpoint is lost; the same command resumes the run from there.
-""",
-        "exit codes: 0 all of it has ended; 1 some of it is left after 30 s (90 s for a job); 2 it is not running",
-    )
-    _add_run(parser)
-    _add_runs_folder(parser)
-    return parser
+
+arguments:
+exit codes: 0 all of it has ended; 1 some of it is left after 30 s (90 s for a job); 2 it is not running""")
+    parser.add("name", metavar="RUN", help=_RUN)
+    return _with_runs(parser)
 
 
 def build_eval_parser() -> VerbParser:
-    parser = VerbParser(
-        "eval",
-        "RUN [tasks=NAME,...] [key=value ...] [--json]",
-        """
-launch eval demo/cpu1-971f135a                            the demo's own tasks, offline, within a minute
-launch eval sft_25pct/gpu8-8fa3c2d1                       Tulu 3's tasks
-launch eval dpo/lower_lr tasks=gsm8k,ifeval limit=100     tasks of the harness
-launch eval sft/mine tasks=./my_tasks --json | jq '.tasks[].verdict'
-""",
-        """
+    parser = VerbParser("""launch eval RUN [tasks=NAME,...] [key=value ...] [--json]
+
+examples:
+  launch eval demo/cpu1-971f135a                            the demo's own tasks, offline, within a minute
+  launch eval sft_25pct/gpu8-8fa3c2d1                       Tulu 3's tasks
+  launch eval dpo/lower_lr tasks=gsm8k,ifeval limit=100     tasks of the harness
+  launch eval sft/mine tasks=./my_tasks --json | jq '.tasks[].verdict'
+
 Score the model of a run, the base, and each stage between them with lm-evaluation-harness: the same questions in the
 run's chat template, with the run's Python. A task's verdict is better, worse or same (not told apart): whether the mean
 difference to the base, question by question, is beyond its 95% interval. Results and every answer are kept in
 RUN/evaluation by content: what was computed is not computed again.
-""",
-        "exit codes: 0 evaluated; 2 it cannot work; 3 a task's evaluation is broken (all zero, identical, cut off)",
-    )
-    _add_run(parser, f"{_RUN}, or RUN/step_N")
+
+arguments:
+exit codes: 0 evaluated; 2 it cannot work; 3 a task's evaluation is broken (all zero, identical, cut off)""")
+    parser.add("name", metavar="RUN", help=f"{_RUN}, or RUN/step_N")
     parser.add_key("tasks", "NAME,...", "tasks or groups of the harness; tulu3, demo; or a folder of own tasks")
     parser.add_key("limit", "N", "questions of each task (all)", type=number(int, 1))
     parser.add_key("batch_size", "N", "questions at once (8)", type=number(int, 1), default=8)
     parser.add_key("report", "BOOL", "false: leave the run's report.html as it is", type=_boolean, default=True)
-    _add_runs_folder(parser)
-    _add_json(parser, "print one object; tasks[].verdict is better, worse or same")
-    return parser
+    return _with_runs(parser, json="print one object; tasks[].verdict is better, worse or same")
 
 
 def build_generate_parser() -> VerbParser:
-    parser = VerbParser(
-        "generate",
-        'RUN [RUN ...] "PROMPT" | prompts=FILE | --chat [key=value ...] [--json]',
-        """
-launch generate demo/cpu1-971f135a "What does `os.path.join` do?"
-launch generate sft/a dpo/b "Write a haiku about GPUs." temperature=0.8 seed=1     side by side
-launch generate sft/a --chat                                                       a conversation
-launch generate sft/a dpo/b prompts=questions.txt out=answers.jsonl
-""",
-        "Generate with the models of finished runs, whole or adapters, each in its own chat template and with its own "
-        "Python.",
-        "exit codes: 0 answered; 2 a run has no model, or a prompt does not fit",
-    )
+    parser = VerbParser("""launch generate RUN [RUN ...] "PROMPT" | prompts=FILE | --chat [key=value ...] [--json]
+
+examples:
+  launch generate demo/cpu1-971f135a "What does `os.path.join` do?"
+  launch generate sft/a dpo/b "Write a haiku about GPUs." temperature=0.8 seed=1     side by side
+  launch generate sft/a --chat                                                       a conversation
+  launch generate sft/a dpo/b prompts=questions.txt out=answers.jsonl
+
+Generate with the models of finished runs, whole or adapters, each in its own chat template and with its own Python.
+
+arguments:
+exit codes: 0 answered; 2 a run has no model, or a prompt does not fit""")
     run = "STAGE/NAME, NAME, a prefix of either that only one run has, or a folder with a model or an adapter"
-    parser.arguments.add_argument("names", metavar="RUN", nargs="+", help=run)
+    parser.add("names", metavar="RUN", nargs="+", help=run)
     parser.add_key("prompts", "FILE", "one prompt a line, or .jsonl with `prompt` or `messages`", type=_path)
     parser.add_key("out", "FILE", "write the answers as JSON lines", type=_path)
-    chat = "read the user's turns from the terminal until it ends (Ctrl-D)"
-    parser.arguments.add_argument("--chat", action="store_true", help=chat)
+    parser.add("--chat", action="store_true", help="read the user's turns from the terminal until it ends (Ctrl-D)")
     parser.add_key("system", "TEXT", "a system message ahead of each prompt")
     temperature = "0: the most likely token each time (default); above 0: sample"
     parser.add_key("temperature", "T", temperature, type=number(float, 0, 100), default=0.0)
@@ -149,60 +128,49 @@ launch generate sft/a dpo/b prompts=questions.txt out=answers.jsonl
     seed = "of the sampling, the same for every prompt and run (0)"
     parser.add_key("seed", "N", seed, type=number(int, 0, 2**32 - 1), default=0)
     parser.add_key("max_tokens", "N", "of an answer (256)", type=number(int, 1), default=256)
-    _add_runs_folder(parser)
-    _add_json(parser, "print one object per prompt")
-    return parser
+    return _with_runs(parser, json="print one object per prompt")
 
 
 def build_compare_parser() -> VerbParser:
-    parser = VerbParser(
-        "compare",
-        "RUN RUN [RUN ...] [runs=DIR] [--json]",
-        """
-launch compare sft/gpu8-8fa3c2d1 sft/lower_lr
-launch compare dpo/a dpo/b dpo/c --json | jq '.runs[].loss_verdict'
-""",
-        """
+    parser = VerbParser("""launch compare RUN RUN [RUN ...] [runs=DIR] [--json]
+
+examples:
+  launch compare sft/gpu8-8fa3c2d1 sft/lower_lr
+  launch compare dpo/a dpo/b dpo/c --json | jq '.runs[].loss_verdict'
+
 Print what differs between runs (settings, data, versions, patches), their losses after the same number of tokens,
 speed and peak memory. The first run is what the others are compared with; differences within the noise that the
 stage's benches measured count as `same`.
-""",
-        "exit codes: 0 compared; 2 a run does not exist",
-    )
+
+arguments:
+exit codes: 0 compared; 2 a run does not exist""")
     run = f"{_RUN}, or RUN/step_N, the run until then; running and failed ones too"
-    parser.arguments.add_argument("names", metavar="RUN", nargs="+", help=run)
-    _add_runs_folder(parser)
-    _add_json(parser, "print one object")
-    return parser
+    parser.add("names", metavar="RUN", nargs="+", help=run)
+    return _with_runs(parser, json="print one object")
 
 
 def build_merge_parser() -> VerbParser:
-    parser = VerbParser(
-        "merge",
-        "RUN [runs=DIR]",
-        "launch merge lora_sft/gpu1-8fa3c2d1",
-        """
+    parser = VerbParser("""launch merge RUN [runs=DIR]
+
+examples:
+  launch merge lora_sft/gpu1-8fa3c2d1
+
 Merge a run's LoRA adapter into the model that it was trained on, write the result to RUN/merged, and compare it with
 base + adapter on the run's first samples. RUN/model stays the adapter. Tokenizer, chat template and generation config
 are kept. A 4-bit base is merged as its checkpoint has it, not in 4 bit.
-""",
-        "exit codes: 0 the merged model is there; 2 it cannot be made, or computes something else",
-    )
-    _add_run(parser, f"{_RUN}; or the folder of an adapter")
-    _add_runs_folder(parser)
-    return parser
+
+arguments:
+exit codes: 0 the merged model is there; 2 it cannot be made, or computes something else""")
+    parser.add("name", metavar="RUN", help=f"{_RUN}; or the folder of an adapter")
+    return _with_runs(parser)
 
 
-def _add_run(parser: VerbParser, help: str = _RUN) -> None:
-    parser.arguments.add_argument("name", metavar="RUN", help=help)
-
-
-def _add_runs_folder(parser: VerbParser) -> None:
+def _with_runs(parser: VerbParser, json: str | None = None) -> VerbParser:
+    """Add `runs=`, and `--json` with this help."""
     parser.add_key("runs", "DIR", "the folder of the runs, if not ./runs", type=_path, default=Path("runs"))
-
-
-def _add_json(parser: VerbParser, help: str) -> None:
-    parser.arguments.add_argument("--json", action="store_true", help=help)
+    if json is not None:
+        parser.add("--json", action="store_true", help=json)
+    return parser
 
 
 def _boolean(text: str) -> bool:

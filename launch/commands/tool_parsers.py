@@ -13,53 +13,50 @@ MAX_SAMPLES = 1000  # of each data set in `preview`
 
 
 def build_new_parser() -> VerbParser:
-    parser = VerbParser(
-        "new",
-        "NAME --data FILE [--model MODEL] [--kind KIND] [--columns KNOWN=YOURS,...] [--print]",
-        """
-launch new mine --data my_chats.jsonl
-launch new mine --data 'chats/*.csv' --columns prompt=frage,completion=antwort
-launch new judge --data pairs.parquet --kind rm --model qwen2_5_7b
-""",
-        """
+    parser = VerbParser("""
+launch new NAME --data FILE [--model MODEL] [--kind KIND] [--columns KNOWN=YOURS,...] [--print]
+
+examples:
+  launch new mine --data my_chats.jsonl
+  launch new mine --data 'chats/*.csv' --columns prompt=frage,completion=antwort
+  launch new judge --data pairs.parquet --kind rm --model qwen2_5_7b
+
 Reads the data and writes a commented stage file, stage/NAME.yaml, into LAUNCH_CONFIG_DIR or else ~/.config/launch.
 Pairs (chosen and rejected) make a DPO stage, or with --kind rm a reward model; everything else an SFT stage. A file
 that exists is never overwritten. The last line that it prints is the next command.
-""",
-        "exit codes: 0 written; 2 the data can't be used, or the file exists",
-    )
-    add = parser.arguments.add_argument
-    add("name", metavar="NAME", help="the stage's name: stage=NAME")
+
+arguments:
+exit codes: 0 written; 2 the data can't be used, or the file exists""")
+    parser.add("name", metavar="NAME", help="the stage's name: stage=NAME")
     data = "a file, a folder or a glob pattern (launch reads .jsonl, .json, .csv, .tsv, .parquet, compressed too)"
-    add("--data", metavar="FILE", required=True, help=data)
+    parser.add("--data", metavar="FILE", required=True, help=data)
     model = "a model group (demo, llama3_1_8b, ...), a hub id or a folder; default: that of the Tulu 3 stage"
-    add("--model", metavar="MODEL", help=model)
+    parser.add("--model", metavar="MODEL", help=model)
     kinds = "sft, dpo or rm, a reward model; default: by the rows"
-    add("--kind", metavar="KIND", choices=("sft", "dpo", "rm"), help=kinds)
-    add("--columns", metavar="KNOWN=YOURS,...", help="names of your columns, where launch does not recognise them")
-    add("--print", action="store_true", help="print the stage file, write nothing")
+    parser.add("--kind", metavar="KIND", choices=("sft", "dpo", "rm"), help=kinds)
+    columns = "names of your columns, where launch does not recognise them"
+    parser.add("--columns", metavar="KNOWN=YOURS,...", help=columns)
+    parser.add("--print", action="store_true", help="print the stage file, write nothing")
     return parser
 
 
 def build_preview_parser() -> VerbParser:
-    parser = VerbParser(
-        "preview",
-        "stage=NAME [n=3] [key=value ...] [--json | --html]",
-        """
-launch preview stage=demo
-launch preview stage=sft 'data.mix=[{name: my_chats.jsonl}]' recipe.chat_template=tulu n=5
-launch preview stage=dpo --html > samples.html
-""",
-        """
+    parser = VerbParser("""launch preview stage=NAME [n=3] [key=value ...] [--json | --html]
+
+examples:
+  launch preview stage=demo
+  launch preview stage=sft 'data.mix=[{name: my_chats.jsonl}]' recipe.chat_template=tulu n=5
+  launch preview stage=dpo --html > samples.html
+
 Shows the first samples of each data set as the trainer will see them: the rendered chat template, the tokens, which of
 them carry loss, what is cut off at recipe.max_seq_length, how a micro batch is padded or packed, and for pairs both
 sides. The trainer's own code tokenises, in the trainer's Python, on the CPU; no weights are loaded. Of hub data only
 these samples are downloaded.
 
 Warned of, by id: no_loss_tokens, loss_on_user, no_end_of_turn, double_bos, pad_is_end, system_dropped.
-""",
-        "exit codes: 0 shown, with or without warnings; 2 the stage or the data cannot work",
-    )
+
+arguments:
+exit codes: 0 shown, with or without warnings; 2 the stage or the data cannot work""")
     parser.add_key("n", "N", "samples of each data set (3)", type=number(int, 1, MAX_SAMPLES), default=3)
     form = parser.arguments.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="every token with its id, its text and whether it has loss")
@@ -68,162 +65,136 @@ Warned of, by id: no_loss_tokens, loss_on_user, no_end_of_turn, double_bos, pad_
 
 
 def build_check_parser() -> VerbParser:
-    parser = VerbParser(
-        "check",
-        "stage=NAME [key=value ...] [--rows N] [--json]",
-        """
-launch check stage=sft gpus=8
-launch check stage=sft gpus=8 --json | jq '.findings[] | select(.verdict == "fail")'
-""",
-        """
+    parser = VerbParser("""launch check stage=NAME [key=value ...] [--rows N] [--json]
+
+examples:
+  launch check stage=sft gpus=8
+  launch check stage=sft gpus=8 --json | jq '.findings[] | select(.verdict == "fail")'
+
 Plans the stage and checks this machine for it: GPUs, packages, disk, tokens, limits, port, a second of all-reduce.
 Local data is tokenised by the trainer's own code: lengths, the share that is cut off, samples without a token that
 carries loss, duplicates. Hub data is not read. Starts no training. `allow=[ID]` turns a failed rule into a warning.
-""",
-        "exit codes: 0 the run could start; 2 a rule failed, or the plan cannot work",
-    )
-    rows = "read at most N rows of local data"
-    parser.arguments.add_argument("--rows", metavar="N", type=number(int, 1), help=rows)
-    parser.arguments.add_argument("--json", action="store_true", help="print one object with a finding for each rule")
+
+arguments:
+exit codes: 0 the run could start; 2 a rule failed, or the plan cannot work""")
+    parser.add("--rows", metavar="N", type=number(int, 1), help="read at most N rows of local data")
+    parser.add("--json", action="store_true", help="print one object with a finding for each rule")
     return parser
 
 
 def build_cluster_parser() -> VerbParser:
-    parser = VerbParser(
-        "cluster",
-        "NAME [--partition P] [--print]",
-        """
-launch cluster mine --print
-launch submit stage=demo cluster=mine dry_run=true
-""",
-        """
+    parser = VerbParser("""launch cluster NAME [--partition P] [--print]
+
+examples:
+  launch cluster mine --print
+  launch submit stage=demo cluster=mine dry_run=true
+
 Drafts the configuration of the Slurm cluster that this machine belongs to, from the output of sinfo, scontrol and
 sacctmgr: partition, account, time limit, CPUs per GPU, how to request GPUs, shared folders. It is written to
-cluster/NAME.yaml in LAUNCH_CONFIG_DIR, or else in ~/.config/launch; review it before you use it.
-""",
-    )
-    parser.arguments.add_argument("name", metavar="NAME", help="the name to select it by: cluster=NAME")
+cluster/NAME.yaml in LAUNCH_CONFIG_DIR, or else in ~/.config/launch; review it before you use it.""")
+    parser.add("name", metavar="NAME", help="the name to select it by: cluster=NAME")
     partition = "partition to describe (default: of those with GPUs that are up, the default one or the largest)"
-    parser.arguments.add_argument("--partition", metavar="P", help=partition)
-    parser.arguments.add_argument("--print", action="store_true", help="print the draft, write no file")
+    parser.add("--partition", metavar="P", help=partition)
+    parser.add("--print", action="store_true", help="print the draft, write no file")
     return parser
 
 
 def build_lint_parser() -> VerbParser:
-    parser = VerbParser(
-        "lint",
-        "FILE [FILE ...] [--trainer NAME] [--upstream DIR] [--json]",
-        """
-launch lint scripts/train/*.sh docs/
-launch lint --json job.sbatch | jq '.[] | select(.ok == false)'
-launch lint --trainer finetune configs/sft.yaml
-launch lint --upstream ~/src/open-instruct train.sh
-""",
-        """
+    parser = VerbParser("""launch lint FILE [FILE ...] [--trainer NAME] [--upstream DIR] [--json]
+
+examples:
+  launch lint scripts/train/*.sh docs/
+  launch lint --json job.sbatch | jq '.[] | select(.ok == false)'
+  launch lint --trainer finetune configs/sft.yaml
+  launch lint --upstream ~/src/open-instruct train.sh
+
 Finds the commands that start an open-instruct or TRL trainer in shell scripts, sbatch files, Makefiles, Markdown,
 job YAML and lists of commands, and the YAML files of flags, and checks each flag against the trainer's own source.
 Nothing is imported or started. Folders are searched for such files.
-""",
-        """
+
+arguments:
 output, one line per problem:
   train.sh:12: dataset_mixer: finetune.py has no flag ... [unknown_flag]
   train.sh:20: warning: use_slow_tokenizer: finetune.py accepts use_slow_tokenizer and never reads it [never_read]
 A problem means that the trainer refuses the command, or that a flag is abbreviated or given twice. A warning does
 not refuse a command. A shell variable is known if the file assigns it once, at the top level, before its use.
 
-exit code: 2 if a command is refused or a file cannot be opened, otherwise 0
-""",
-    )
-    add = parser.arguments.add_argument
-    add("files", nargs="+", metavar="FILE", help="file, or folder to search")
+exit code: 2 if a command is refused or a file cannot be opened, otherwise 0""")
+    parser.add("files", nargs="+", metavar="FILE", help="file, or folder to search")
     trainer = "trainer that YAML files of flags are for: finetune, dpo_tune_cache, dpo, trl_sft, ..."
-    add("--trainer", metavar="NAME", help=trainer)
-    add("--upstream", metavar="DIR", help="open-instruct checkout to check against (.git is not needed)")
-    add("--json", action="store_true", help="print a list with one object per command, in file order")
+    parser.add("--trainer", metavar="NAME", help=trainer)
+    parser.add("--upstream", metavar="DIR", help="open-instruct checkout to check against (.git is not needed)")
+    parser.add("--json", action="store_true", help="print a list with one object per command, in file order")
     return parser
 
 
 def build_flags_parser() -> VerbParser:
     from launch.upstream.trainers import ENTRIES
 
-    parser = VerbParser(
-        "flags",
-        "TRAINER [PATTERN] [--upstream DIR] [--json]",
-        """
-launch flags finetune
-launch flags dpo_tune_cache mixer
-launch flags trl_sft --json | jq '.flags.max_length.default'
-launch flags dpo --upstream ~/src/open-instruct
-""",
-        "List a trainer's flags: type, default, choices, help, source line, and renamed or removed flags.",
-        """
+    parser = VerbParser("""launch flags TRAINER [PATTERN] [--upstream DIR] [--json]
+
+examples:
+  launch flags finetune
+  launch flags dpo_tune_cache mixer
+  launch flags trl_sft --json | jq '.flags.max_length.default'
+  launch flags dpo --upstream ~/src/open-instruct
+
+List a trainer's flags: type, default, choices, help, source line, and renamed or removed flags.
+
+arguments:
 PATTERN is part of a name, or a glob: `launch flags finetune learning`, `launch flags dpo '*_ratio'`.
-'*' before a name: the flag is required. 'not settable': the command line can't set it.
-""",
-    )
-    add = parser.arguments.add_argument
-    add("trainer", metavar="TRAINER", help=", ".join(ENTRIES))
-    add("pattern", metavar="PATTERN", nargs="?", help="list only flags whose name matches")
-    add("--upstream", metavar="DIR", help="the open-instruct checkout to read (with or without .git)")
-    add(
-        "--json", action="store_true", help="print one object: schema_version, trainer, source, flags, renames, unknown"
-    )
+'*' before a name: the flag is required. 'not settable': the command line can't set it.""")
+    parser.add("trainer", metavar="TRAINER", help=", ".join(ENTRIES))
+    parser.add("pattern", metavar="PATTERN", nargs="?", help="list only flags whose name matches")
+    parser.add("--upstream", metavar="DIR", help="the open-instruct checkout to read (with or without .git)")
+    content = "print one object: schema_version, trainer, source, flags, renames, unknown"
+    parser.add("--json", action="store_true", help=content)
     return parser
 
 
 def build_upstream_parser() -> VerbParser:
-    parser = VerbParser(
-        "upstream",
-        "status | diff COMMIT | bump COMMIT [--upstream DIR] [--packages DIR ...] [--json] [--force]",
-        """
-launch upstream status
-launch upstream diff origin/main
-launch upstream bump 1a2b3c4d
-""",
-        """
+    parser = VerbParser("""
+launch upstream status | diff COMMIT | bump COMMIT [--upstream DIR] [--packages DIR ...] [--json] [--force]
+
+examples:
+  launch upstream status
+  launch upstream diff origin/main
+  launch upstream bump 1a2b3c4d
+
 Show the pinned open-instruct commit and whether the checkout and the gitlink match it (status); show what another
 commit changes for each trainer, and what would break in this project (diff); move the pin to a commit: gitlink, lock
-and ledger, unless anything would break (bump).
-""",
-    )
-    add = parser.arguments.add_argument
-    add("action", metavar="ACTION", choices=("status", "diff", "bump"), help="status, diff or bump")
-    add("commit", metavar="COMMIT", nargs="?", help="of diff and bump: a commit, branch or tag of the clone")
-    add("--upstream", metavar="DIR", help="the open-instruct clone (default: the one that runs use)")
+and ledger, unless anything would break (bump).""")
+    parser.add("action", metavar="ACTION", choices=("status", "diff", "bump"), help="status, diff or bump")
+    parser.add("commit", metavar="COMMIT", nargs="?", help="of diff and bump: a commit, branch or tag of the clone")
+    parser.add("--upstream", metavar="DIR", help="the open-instruct clone (default: the one that runs use)")
     packages = "site-packages folders that the schemas need (olmo_core), besides this interpreter's"
-    add("--packages", metavar="DIR", type=Path, nargs="+", default=[], help=packages)
-    add("--json", action="store_true", help="of status and diff: print one object")
-    add("--force", action="store_true", help="of bump: move the pin even if something would break")
+    parser.add("--packages", metavar="DIR", type=Path, nargs="+", default=[], help=packages)
+    parser.add("--json", action="store_true", help="of status and diff: print one object")
+    parser.add("--force", action="store_true", help="of bump: move the pin even if something would break")
     return parser
 
 
 def build_version_parser() -> VerbParser:
-    parser = VerbParser(
-        "version",
-        "[--json]",
-        """
-launch --version
-launch version --json | jq .packages.torch
-""",
-        """
+    parser = VerbParser("""launch version [--json]
+
+examples:
+  launch --version
+  launch version --json | jq .packages.torch
+
 Prints the version of launch, the pinned commit of open-instruct and the checkout that would be used, and the packages
-of this interpreter. A run records those of the trainer's own interpreter in versions.json.
-""",
-    )
-    parser.arguments.add_argument("--json", action="store_true", help="print one object")
+of this interpreter. A run records those of the trainer's own interpreter in versions.json.""")
+    parser.add("--json", action="store_true", help="print one object")
     return parser
 
 
 def build_help_parser() -> VerbParser:
-    parser = VerbParser(
-        "help",
-        "[VERB]",
-        """
-launch help            every verb in one line
-launch help rollout    one verb: examples, options, exit codes
-launch help keys       the keys used most, and the stages, models, trainers and data sets there are
-""",
-        "Explain a verb, or list all of them.",
-    )
-    parser.arguments.add_argument("topic", metavar="VERB", nargs="?", help="a verb, or `keys`")
+    parser = VerbParser("""launch help [VERB]
+
+examples:
+  launch help            every verb in one line
+  launch help rollout    one verb: examples, options, exit codes
+  launch help keys       the keys used most, and the stages, models, trainers and data sets there are
+
+Explain a verb, or list all of them.""")
+    parser.add("topic", metavar="VERB", nargs="?", help="a verb, or `keys`")
     return parser
