@@ -28,7 +28,7 @@ from launch.execution.guards.panel import GUARDS
 from launch.trials.rollout.gates import GATES
 from launch.trials.rollout.gates.gate import Gate, GateResult, gate
 from launch.worker.patches import PATCHES
-from launch.worker.patches.patch import PatchInfo, UpstreamSource
+from launch.worker.patches.patch import PatchInfo
 from tests.paths import ROOT
 
 _RENEW = "pytest tests/docs tests/config/test_keys.py --update-golden writes it"
@@ -115,11 +115,11 @@ def lacking_caution(rule: Callable[..., Any]) -> Iterator[str]:
 def lacking_patch(patch: PatchInfo) -> Iterator[str]:
     """Yield everything that a patch lacks, one sentence each."""
     if PATCHES.get(patch.id) is not patch:
-        yield "the list in launch/worker/patches/__init__.py does not have it"
+        yield "no module of launch/worker/patches has it, or another patch has its id"
     if len(patch.reason) < 30 or not patch.condition:
         yield "reason says why upstream needs it, condition when it is applied"
     if not patch.sources:
-        yield "sources has no line of upstream that it relies on"
+        yield "lines has no line of upstream that it relies on"
     if patch.id not in patches_of_trainers():
         yield "no file in configs/tulu/trainer lists it under patches"
     if lacks(patch.id, page("rules.md")):
@@ -230,13 +230,13 @@ def test_half_added_rules_are_told_everything() -> None:
 
 
 def test_a_half_added_patch_is_told_everything() -> None:
-    source = (UpstreamSource("trl/scripts/sft.py", "x", 1, 1),)
     whole = next(iter(PATCHES.values()))
-    half = dataclasses.replace(whole, id="co" + "ld", reason="cold", sources=())
+    half = dataclasses.replace(whole, id="co" + "ld", reason="cold", lines={})
     assert list(lacking_patch(half))[:4] == [
-        "the list in launch/worker/patches/__init__.py does not have it",
+        "no module of launch/worker/patches has it, or another patch has its id",
         "reason says why upstream needs it, condition when it is applied",
-        "sources has no line of upstream that it relies on",
+        "lines has no line of upstream that it relies on",
         "no file in configs/tulu/trainer lists it under patches",
     ]
-    assert "sources has no" not in " ".join(lacking_patch(dataclasses.replace(half, sources=source)))
+    whole = dataclasses.replace(half, lines={"trl/scripts/sft.py": {1: "x"}})
+    assert "lines has no" not in " ".join(lacking_patch(whole))

@@ -11,12 +11,9 @@ from .. import columns, sampling
 from ..channel import EventWriter
 from ..global_batches import GlobalBatchSampler, StepLoad
 from .logged_step import StepListener
-from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchError, PatchInfo
 
 _ID = "balanced_batches"
-_FINETUNE = "open_instruct/finetune.py"
-_DPO = "open_instruct/dpo_tune_cache.py"
-_LOADER = "accelerate/data_loader.py"
 _MAX_PENDING = 1000  # steps that wait to be logged; bounds the memory for a trainer that logs none
 
 
@@ -84,24 +81,22 @@ PATCH = PatchInfo(
     reason="the ranks wait for the longest micro batch; this deals the samples of a global batch to them by length",
     wanted=lambda facts: facts.balanced,
     condition="recipe.balanced is true",
-    sources=(
-        UpstreamSource(
-            _FINETUNE, "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,", 663, 664
-        ),
-        UpstreamSource(_FINETUNE, "dataloader_config = DataLoaderConfiguration(use_seedable_sampler=True)", 377, 377),
-        UpstreamSource(_DPO, "train_dataset, sampler=train_sampler, collate_fn=collate_fn,", 413, 413),
-        UpstreamSource(_DPO, "loss = losses.mean()", 580, 580),
-        UpstreamSource(_LOADER, "if idx % self.num_processes == self.process_index:", 226, 226, "1.15.0"),
-        UpstreamSource(_LOADER, "batch += initial_data[cycle_index:end_index]", 266, 266, "1.15.0"),
-        UpstreamSource(_LOADER, "dataloader.set_sampler(sampler)", 1326, 1326, "1.15.0"),
-        UpstreamSource("datasets/arrow_dataset.py", "self._indices: Optional[Table] = ", 725, 725, "5.2.0"),
-        UpstreamSource(
-            "accelerate/accelerator.py",
-            "return skip_first_batches(dataloader, num_batches=num_batches)",
-            4344,
-            4344,
-            "1.15.0",
-        ),
-    ),
+    lines={
+        "open_instruct/finetune.py": {
+            (663, 664): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",
+            377: "dataloader_config = DataLoaderConfiguration(use_seedable_sampler=True)",
+        },
+        "open_instruct/dpo_tune_cache.py": {
+            413: "train_dataset, sampler=train_sampler, collate_fn=collate_fn,",
+            580: "loss = losses.mean()",
+        },
+        "accelerate/data_loader.py": {
+            226: "if idx % self.num_processes == self.process_index:",
+            266: "batch += initial_data[cycle_index:end_index]",
+            1326: "dataloader.set_sampler(sampler)",
+        },
+        "datasets/arrow_dataset.py": {725: "self._indices: Optional[Table] = "},
+        "accelerate/accelerator.py": {4344: "return skip_first_batches(dataloader, num_batches=num_batches)"},
+    },
     apply=_balance_batches,
 )

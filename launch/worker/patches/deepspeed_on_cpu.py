@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 
 from . import machine
-from .patch import PatchContext, PatchInfo, UpstreamSource
-
-_STATE = "accelerate/state.py"
+from .patch import PatchContext, PatchInfo
 
 
 def _not_deepspeed_on_cpu(context: PatchContext) -> str | None:
@@ -32,13 +30,13 @@ PATCH = PatchInfo(
     reason="without a GPU accelerate treats every DeepSpeed rank as a single process; this sets its backend to gloo",
     wanted=lambda facts: facts.on_cpu and facts.zero_stage > 0,
     condition="torch sees no CUDA device, and accelerate is configured to use DeepSpeed",
-    sources=(
-        UpstreamSource(_STATE, "self._prepare_backend(cpu, use_sagemaker_dp, original_backend)", 195, 195, "1.15.0"),
-        UpstreamSource(
-            _STATE, "if self.backend is None: self.distributed_type = DistributedType.NO", 288, 289, "1.15.0"
-        ),
-        UpstreamSource(_STATE, "def _prepare_backend(", 755, 755, "1.15.0"),
-    ),
+    lines={
+        "accelerate/state.py": {
+            195: "self._prepare_backend(cpu, use_sagemaker_dp, original_backend)",
+            (288, 289): "if self.backend is None: self.distributed_type = DistributedType.NO",
+            755: "def _prepare_backend(",
+        }
+    },
     apply=_use_gloo,
     not_needed=_not_deepspeed_on_cpu,
 )

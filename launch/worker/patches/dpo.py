@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import accelerator
 from . import machine
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo
 
 _UNKNOWN = float("inf")  # as peak FLOP/s it makes upstream's utilisation figures 0 instead of a wrong number
 
@@ -97,11 +97,13 @@ SINGLE_PROCESS_GROUP = PatchInfo(
     reason="the reference cache calls torch.distributed even for one process, which then has no process group",
     wanted=lambda facts: facts.world_size == 1 and not facts.zero_stage,
     condition="one process, and neither accelerate nor DeepSpeed created a process group",
-    sources=(
-        UpstreamSource("open_instruct/dpo_utils.py", "dist.barrier()", 451, 451),
-        UpstreamSource("open_instruct/dpo_utils.py", "dist.all_reduce(chosen_tensor, op=dist.ReduceOp.MAX)", 491, 491),
-        UpstreamSource("open_instruct/dpo_utils.py", "dist.barrier()\n\n    return cache", 518, 520),
-    ),
+    lines={
+        "open_instruct/dpo_utils.py": {
+            451: "dist.barrier()",
+            491: "dist.all_reduce(chosen_tensor, op=dist.ReduceOp.MAX)",
+            (518, 520): "dist.barrier()\n\n    return cache",
+        }
+    },
     apply=_make_process_group,
 )
 
@@ -110,16 +112,14 @@ CPU_DEVICE = PatchInfo(
     reason="without CUDA the reference cache and the utilisation figures fail when they query the device",
     wanted=lambda facts: facts.on_cpu,
     condition="torch sees no CUDA device",
-    sources=(
-        UpstreamSource("open_instruct/dpo_utils.py", "torch.cuda.get_device_properties(0).total_memory", 487, 487),
-        UpstreamSource(
-            "open_instruct/model_utils.py", "torch.load(path, weights_only=True, map_location=device)", 115, 115
-        ),
-        UpstreamSource(
-            "open_instruct/utils.py", 'assert self.device_name is not None, "device_name must be set"', 1965, 1965
-        ),
-        UpstreamSource("open_instruct/utils.py", "self.device_flops * num_training_gpus", 2510, 2510),
-    ),
+    lines={
+        "open_instruct/dpo_utils.py": {487: "torch.cuda.get_device_properties(0).total_memory"},
+        "open_instruct/model_utils.py": {115: "torch.load(path, weights_only=True, map_location=device)"},
+        "open_instruct/utils.py": {
+            1965: 'assert self.device_name is not None, "device_name must be set"',
+            2510: "self.device_flops * num_training_gpus",
+        },
+    },
     apply=_replace_cuda_queries,
     not_needed=machine.not_needed_with_cuda,
 )
@@ -129,12 +129,14 @@ UNLISTED_GPU = PatchInfo(
     reason="DPO refuses a GPU that upstream's table of GPU speeds lacks, though only a utilisation figure needs it",
     wanted=lambda facts: not facts.on_cpu,
     condition="torch sees a CUDA device whose name is not in upstream's GPU_SPECS",
-    sources=(
-        UpstreamSource("open_instruct/utils.py", "GPU_SPECS = {", 1805, 1805),
-        UpstreamSource("open_instruct/utils.py", "get_device_name(torch.cuda.get_device_name(0))", 1860, 1860),
-        UpstreamSource("open_instruct/utils.py", 'device_name.lower().replace("-", " ")', 2538, 2538),
-        UpstreamSource("open_instruct/utils.py", "if key in normalized_device_name:", 2541, 2541),
-    ),
+    lines={
+        "open_instruct/utils.py": {
+            1805: "GPU_SPECS = {",
+            1860: "get_device_name(torch.cuda.get_device_name(0))",
+            2538: 'device_name.lower().replace("-", " ")',
+            2541: "if key in normalized_device_name:",
+        }
+    },
     apply=_list_this_gpu,
     not_needed=_not_needed_if_listed,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo
 
 
 def split_at_border(lengths: list[int], border: int) -> list[int]:
@@ -52,25 +52,21 @@ def _split_at_padding(_: PatchContext) -> None:
     olmo_core_utils.doc_lens_from_cu_seq_lens = doc_lens_from_cu_seq_lens
 
 
-_COLLATOR = "open_instruct/padding_free_collator.py"
-
 PATCH = PatchInfo(
     id="dpo_packed_padding",
     reason="with packing, dpo.py's first rejected document attends to the padding after the chosen ones",
     wanted=lambda facts: facts.packs,
     condition="packing",
-    sources=(
-        UpstreamSource(_COLLATOR, 'rejected_features["cu_seq_lens_k"][1:] + chosen_input_len]', 182, 182),
-        UpstreamSource(
-            _COLLATOR, 'tensor_utils.pad_to_length(ret["input_ids"], self.max_seq_length, pad_value=0)', 114, 114
-        ),
-        UpstreamSource(
-            "open_instruct/dpo_utils.py", "concatenated_batch, bs = pf_concatenated_inputs(batch)", 987, 987
-        ),
-        UpstreamSource("open_instruct/dpo_utils.py", "olmo_core_utils.doc_lens_from_cu_seq_lens(", 993, 993),
-        UpstreamSource(
-            "open_instruct/olmo_core_utils.py", "seq_lens_D = cu_seq_lens_k_D1.diff().to(torch.int32)", 658, 658
-        ),
-    ),
+    lines={
+        "open_instruct/padding_free_collator.py": {
+            182: 'rejected_features["cu_seq_lens_k"][1:] + chosen_input_len]',
+            114: 'tensor_utils.pad_to_length(ret["input_ids"], self.max_seq_length, pad_value=0)',
+        },
+        "open_instruct/dpo_utils.py": {
+            987: "concatenated_batch, bs = pf_concatenated_inputs(batch)",
+            993: "olmo_core_utils.doc_lens_from_cu_seq_lens(",
+        },
+        "open_instruct/olmo_core_utils.py": {658: "seq_lens_D = cu_seq_lens_k_D1.diff().to(torch.int32)"},
+    },
     apply=_split_at_padding,
 )

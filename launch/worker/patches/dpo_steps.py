@@ -15,10 +15,9 @@ from .. import accelerator, gradients
 from ..evidence import trainer_objects
 from . import machine
 from .logged_step import StepListener
-from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
+from .patch import PatchContext, PatchInfo, always_wanted
 
 _ID = "dpo_steps"
-_SCRIPT = "open_instruct/dpo_tune_cache.py"
 _TOTAL = "  Total optimization steps = "
 _OWN_NAMES = {"training_step": "step", "train_loss": "loss", "learning_rate": "lr"}
 _TOKENS, _PADDED = "launch/tokens", "launch/tokens_padded"
@@ -100,17 +99,17 @@ STEPS = PatchInfo(
     reason="dpo_tune_cache.py prints only loss and learning rate; this reads tokens and rewards where it logs a step",
     wanted=always_wanted,
     condition="always",
-    sources=(
-        UpstreamSource(_SCRIPT, "logger = logger_utils.setup_logger(__name__)", 73, 73),
-        UpstreamSource(_SCRIPT, 'logger.info(f"  Total optimization steps = {args.max_train_steps}")', 488, 488),
-        UpstreamSource(_SCRIPT, "local_metrics = utils.MetricsTracker(device=accelerator.device)", 549, 549),
-        UpstreamSource(
-            _SCRIPT, "global_metrics_tensor /= args.gradient_accumulation_steps * args.logging_steps", 620, 620
-        ),
-        UpstreamSource(_SCRIPT, 'total_tokens_step = int(global_metrics["token_count"])', 630, 630),
-        UpstreamSource(_SCRIPT, 'metrics_to_log = {"training_step": completed_steps,', 644, 645),
-        UpstreamSource(_SCRIPT, 'logger_str = f"  Step: {completed_steps}, LR: ', 662, 662),
-        UpstreamSource(_SCRIPT, "logger.info(logger_str)", 677, 677),
-    ),
+    lines={
+        "open_instruct/dpo_tune_cache.py": {
+            73: "logger = logger_utils.setup_logger(__name__)",
+            488: 'logger.info(f"  Total optimization steps = {args.max_train_steps}")',
+            549: "local_metrics = utils.MetricsTracker(device=accelerator.device)",
+            620: "global_metrics_tensor /= args.gradient_accumulation_steps * args.logging_steps",
+            630: 'total_tokens_step = int(global_metrics["token_count"])',
+            (644, 645): 'metrics_to_log = {"training_step": completed_steps,',
+            662: 'logger_str = f"  Step: {completed_steps}, LR: ',
+            677: "logger.info(logger_str)",
+        }
+    },
     apply=_listen,
 )

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..channel import EventWriter
-from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchError, PatchInfo
 
 _ID = "early_stop"
-_TRAINER = "transformers/trainer.py"
 
 
 def find_best(log: Iterable[Mapping[str, Any]]) -> tuple[int, float, int] | None:
@@ -70,16 +69,12 @@ PATCH = PatchInfo(
     reason="ends the training after so many evaluations without a lower loss",
     wanted=lambda facts: facts.early_stop,
     condition="recipe.early_stop is set; the value is the number of evaluations",
-    sources=(
-        UpstreamSource(_TRAINER, "DEFAULT_CALLBACKS = [DefaultFlowCallback]", 186, 186, "5.23.0"),
-        UpstreamSource(
-            _TRAINER,
-            "if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:",
-            2016,
-            2016,
-            "5.23.0",
-        ),
-    ),
+    lines={
+        "transformers/trainer.py": {
+            186: "DEFAULT_CALLBACKS = [DefaultFlowCallback]",
+            2016: "if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:",
+        }
+    },
     apply=_add_callback,
     takes_value=True,
 )

@@ -7,9 +7,7 @@ from typing import Any
 
 from .. import accelerator, gradients
 from ..evidence.collector import EvidenceCollector
-from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
-
-_ACCELERATOR = "accelerate/accelerator.py"
+from .patch import PatchContext, PatchInfo, always_wanted
 
 
 def _collect_evidence(context: PatchContext) -> None:
@@ -70,22 +68,18 @@ PATCH = PatchInfo(
     reason="checks the requested settings in the trainer's own objects before the first optimizer step",
     wanted=always_wanted,
     condition="always",
-    sources=(
-        UpstreamSource(_ACCELERATOR, "def prepare(self, *args, device_placement=None):", 1415, 1415, "1.15.0"),
-        UpstreamSource(_ACCELERATOR, "self._models.append(engine)", 2490, 2490, "1.15.0"),
-        UpstreamSource(_ACCELERATOR, "def backward(self, loss, **kwargs):", 2829, 2829, "1.15.0"),
-        UpstreamSource(
-            _ACCELERATOR, "def clip_grad_norm_(self, parameters, max_norm, norm_type=2):", 2989, 2989, "1.15.0"
-        ),
-        UpstreamSource(_ACCELERATOR, "def load_state(self, input_dir: str | None = None,", 3791, 3791, "1.15.0"),
-        UpstreamSource(
-            "transformers/modeling_utils.py",
-            "model, load_config: LoadStateDictConfig, loading_info: LoadStateDictInfo",
-            4597,
-            4597,
-            "5.23.0",
-        ),
-        UpstreamSource("accelerate/optimizer.py", "if self.gradient_state.sync_gradients:", 169, 169, "1.15.0"),
-    ),
+    lines={
+        "accelerate/accelerator.py": {
+            1415: "def prepare(self, *args, device_placement=None):",
+            2490: "self._models.append(engine)",
+            2829: "def backward(self, loss, **kwargs):",
+            2989: "def clip_grad_norm_(self, parameters, max_norm, norm_type=2):",
+            3791: "def load_state(self, input_dir: str | None = None,",
+        },
+        "transformers/modeling_utils.py": {
+            4597: "model, load_config: LoadStateDictConfig, loading_info: LoadStateDictInfo"
+        },
+        "accelerate/optimizer.py": {169: "if self.gradient_state.sync_gradients:"},
+    },
     apply=_collect_evidence,
 )

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from . import machine
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo
 
 
 def _accept_local_model(_: PatchContext) -> None:
@@ -32,12 +32,12 @@ LOCAL_MODEL = PatchInfo(
     reason="finetune.py downloads the model even if it is a local folder, and fails on the folder's name",
     wanted=lambda facts: facts.local_model,
     condition="the model is a local folder (tested at each call)",
-    sources=(
-        UpstreamSource("open_instruct/finetune.py", "from huggingface_hub import HfApi, snapshot_download", 41, 41),
-        UpstreamSource(
-            "open_instruct/finetune.py", "snapshot_download(model_path, revision=args.model_revision)", 527, 527
-        ),
-    ),
+    lines={
+        "open_instruct/finetune.py": {
+            41: "from huggingface_hub import HfApi, snapshot_download",
+            527: "snapshot_download(model_path, revision=args.model_revision)",
+        }
+    },
     apply=_accept_local_model,
 )
 
@@ -46,17 +46,12 @@ CUDA_MEMORY_ON_CPU = PatchInfo(
     reason="finetune.py reads CUDA's memory statistics at every logged step, and fails without CUDA",
     wanted=lambda facts: facts.on_cpu,
     condition="torch sees no CUDA device",
-    sources=(
-        UpstreamSource(
-            "open_instruct/finetune.py", "torch.cuda.max_memory_reserved(device=torch.cuda.current_device())", 903, 903
-        ),
-        UpstreamSource(
-            "open_instruct/finetune.py",
-            "torch.cuda.max_memory_allocated(device=torch.cuda.current_device())",
-            904,
-            904,
-        ),
-    ),
+    lines={
+        "open_instruct/finetune.py": {
+            903: "torch.cuda.max_memory_reserved(device=torch.cuda.current_device())",
+            904: "torch.cuda.max_memory_allocated(device=torch.cuda.current_device())",
+        }
+    },
     apply=_replace_current_device,
     not_needed=machine.not_needed_with_cuda,
 )

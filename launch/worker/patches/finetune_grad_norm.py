@@ -8,10 +8,9 @@ from typing import Any
 
 from .. import accelerator, gradients
 from .logged_step import StepListener
-from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
+from .patch import PatchContext, PatchInfo, always_wanted
 
 _ID = "finetune_grad_norm"
-_SCRIPT = "open_instruct/finetune.py"
 
 
 def _add_to_metrics(context: PatchContext) -> None:
@@ -36,12 +35,14 @@ PATCH = PatchInfo(
     reason="finetune.py measures the gradient norm for clipping but does not report it; this adds it to the logs",
     wanted=always_wanted,
     condition="always; without clipping and DeepSpeed there is no norm",
-    sources=(
-        UpstreamSource(_SCRIPT, "logger = get_logger(__name__)", 73, 73),
-        UpstreamSource(_SCRIPT, "accelerator.clip_grad_norm_(model.parameters(), args.clip_grad_norm)", 848, 848),
-        UpstreamSource(_SCRIPT, "metrics_to_log = {", 888, 888),
-        UpstreamSource(_SCRIPT, 'logger.info( f"  Step: {completed_steps}, LR: ', 948, 949),
-        UpstreamSource(_SCRIPT, 'accelerator.print(f"{metrics_to_log=}")', 952, 952),
-    ),
+    lines={
+        "open_instruct/finetune.py": {
+            73: "logger = get_logger(__name__)",
+            848: "accelerator.clip_grad_norm_(model.parameters(), args.clip_grad_norm)",
+            888: "metrics_to_log = {",
+            (948, 949): 'logger.info( f"  Step: {completed_steps}, LR: ',
+            952: 'accelerator.print(f"{metrics_to_log=}")',
+        }
+    },
     apply=_add_to_metrics,
 )

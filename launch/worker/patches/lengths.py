@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import columns
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo
 
 SCHEMA_VERSION = 1
 _ID = "lengths"
-_DATA = "open_instruct/dataset_transformation.py"
 _MAX_PAIRS = 4096  # pairs whose two lengths are kept
 
 
@@ -96,13 +95,13 @@ PATCH = PatchInfo(
     id=_ID,
     reason="counts the lengths of the tokenised samples for the next plan's predictions; changes nothing",
     condition="always; the value is the output file",
-    sources=(
-        UpstreamSource(_DATA, "def get_cached_dataset_tulu_with_statistics(", 2382, 2382),
-        UpstreamSource(_DATA, "return get_cached_dataset_tulu_with_statistics(", 2440, 2440),
-        UpstreamSource(
-            "open_instruct/finetune.py", 'transform_fn_args = [{"max_seq_length": args.max_seq_length}, {}]', 500, 500
-        ),
-    ),
+    lines={
+        "open_instruct/dataset_transformation.py": {
+            2382: "def get_cached_dataset_tulu_with_statistics(",
+            2440: "return get_cached_dataset_tulu_with_statistics(",
+        },
+        "open_instruct/finetune.py": {500: 'transform_fn_args = [{"max_seq_length": args.max_seq_length}, {}]'},
+    },
     apply=_write_after_tokenizing,
     takes_value=True,
 )
@@ -111,10 +110,9 @@ TRL_PATCH = PatchInfo(
     id="trl_lengths",
     reason=PATCH.reason,
     condition="always; the value is the output file; not written if samples are packed into bins",
-    sources=(
-        UpstreamSource("trl/trainer/sft_trainer.py", "train_dataset = self._prepare_dataset(", 1026, 1026, "1.16.0"),
-        UpstreamSource("trl/trainer/sft_trainer.py", "def _prepare_dataset(", 1228, 1228, "1.16.0"),
-    ),
+    lines={
+        "trl/trainer/sft_trainer.py": {1026: "train_dataset = self._prepare_dataset(", 1228: "def _prepare_dataset("}
+    },
     apply=_write_after_trl_tokenizing,
     takes_value=True,
 )

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
+from .patch import PatchContext, PatchInfo, always_wanted
 
-_LOGGER = "olmo_core/train/callbacks/console_logger.py"
 # what olmo_core_train_modules.py:251-317, olmo_core_callbacks.py:199-229 and olmo_core_tokens record
 EXTRA_METRICS = (
     "train_loss",
@@ -50,10 +49,12 @@ PATCH = PatchInfo(
     reason="dpo.py sends loss, rewards and tokens only to wandb; this makes OLMo-core's console logger print them",
     wanted=always_wanted,
     condition="always",
-    sources=(
-        UpstreamSource(_LOGGER, "metrics: List[str] = field(", 33, 33, "3.0.0"),
-        UpstreamSource(_LOGGER, 'f"    {name}={format_float(value)}"', 75, 75, "3.0.0"),
-        UpstreamSource(_LOGGER, "if any(fnmatch(name, pat) for pat in self.metrics)", 77, 77, "3.0.0"),
-    ),
+    lines={
+        "olmo_core/train/callbacks/console_logger.py": {
+            33: "metrics: List[str] = field(",
+            75: 'f"    {name}={format_float(value)}"',
+            77: "if any(fnmatch(name, pat) for pat in self.metrics)",
+        }
+    },
     apply=_print_extra_metrics,
 )

@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo
 
 _PACKAGES = ("flash_attn", "flash_attn_3", "flash_attn_interface")  # that OLMo-core looks for
 
@@ -175,32 +175,23 @@ def _separate_on_cpu() -> None:
     TorchAttentionBackend.forward = forward_documents
 
 
-_API = "olmo_core/nn/attention/flash_attn_api.py"
-
 PATCH = PatchInfo(
     id="olmo_core_documents",
     reason="OLMo-core separates packed documents only with the flash-attn package; torch has the same kernel",
     wanted=lambda facts: facts.packs,
     condition="flash-attn is not installed",
-    sources=(
-        UpstreamSource(_API, "import flash_attn as flash_attn_2", 10, 10, "3.0.0"),
-        UpstreamSource(_API, "return flash_attn_2.flash_attn_varlen_func(", 101, 101, "3.0.0"),
-        UpstreamSource("olmo_core/nn/attention/backend.py", "if not has_flash_attn_2():", 496, 496, "3.0.0"),
-        UpstreamSource("open_instruct/olmo_core_utils.py", "model_utils.detect_attn_implementation()", 82, 82),
-        UpstreamSource(
-            "open_instruct/olmo_core_train_modules.py",
-            "assert attn_implementation in _DOC_LENS_ATTN_BACKENDS",
-            136,
-            136,
-        ),
-        UpstreamSource(
-            "olmo_core/nn/attention/__init__.py",
-            "if not torch.cuda.is_available() and backend != AttentionBackendName.torch:",
-            799,
-            799,
-            "3.0.0",
-        ),
-    ),
+    lines={
+        "olmo_core/nn/attention/flash_attn_api.py": {
+            10: "import flash_attn as flash_attn_2",
+            101: "return flash_attn_2.flash_attn_varlen_func(",
+        },
+        "olmo_core/nn/attention/backend.py": {496: "if not has_flash_attn_2():"},
+        "open_instruct/olmo_core_utils.py": {82: "model_utils.detect_attn_implementation()"},
+        "open_instruct/olmo_core_train_modules.py": {136: "assert attn_implementation in _DOC_LENS_ATTN_BACKENDS"},
+        "olmo_core/nn/attention/__init__.py": {
+            799: "if not torch.cuda.is_available() and backend != AttentionBackendName.torch:"
+        },
+    },
     apply=_use_torch_kernel,
     not_needed=_not_needed,
 )

@@ -7,9 +7,7 @@ from typing import Any
 
 from ..evidence import olmo_core
 from ..evidence.collector import report_findings
-from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
-
-_MODULE = "olmo_core/train/train_module/transformer/train_module.py"
+from .patch import PatchContext, PatchInfo, always_wanted
 
 
 def _collect_evidence(context: PatchContext) -> None:
@@ -58,15 +56,13 @@ PATCH = PatchInfo(
     reason="checks the requested settings in OLMo-core's own objects before the first optimizer step",
     wanted=always_wanted,
     condition="always",
-    sources=(
-        UpstreamSource(_MODULE, "def optim_step(self):", 560, 560, "3.0.0"),
-        UpstreamSource(_MODULE, "self.max_grad_norm = max_grad_norm", 223, 223, "3.0.0"),
-        UpstreamSource(
-            "olmo_core/nn/transformer/model.py", '(doc_lens := kwargs.pop("doc_lens", None))', 497, 497, "3.0.0"
-        ),
-        UpstreamSource(
-            "olmo_core/nn/attention/backend.py", "cu_doc_lens: Optional[torch.Tensor] = None,", 226, 226, "3.0.0"
-        ),
-    ),
+    lines={
+        "olmo_core/train/train_module/transformer/train_module.py": {
+            560: "def optim_step(self):",
+            223: "self.max_grad_norm = max_grad_norm",
+        },
+        "olmo_core/nn/transformer/model.py": {497: '(doc_lens := kwargs.pop("doc_lens", None))'},
+        "olmo_core/nn/attention/backend.py": {226: "cu_doc_lens: Optional[torch.Tensor] = None,"},
+    },
     apply=_collect_evidence,
 )

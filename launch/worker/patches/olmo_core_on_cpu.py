@@ -9,7 +9,7 @@ import functools
 from typing import Any
 
 from . import machine
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo
 
 
 def _use_cpu(_: PatchContext) -> None:
@@ -40,19 +40,13 @@ PATCH = PatchInfo(
     reason="OLMo-core requires NCCL and the memory statistics of a CUDA device even without one",
     wanted=lambda facts: facts.on_cpu,
     condition="torch sees no CUDA device",
-    sources=(
-        UpstreamSource(
-            "olmo_core/train/__init__.py", 'backend: Optional[str] = "cpu:gloo,cuda:nccl",', 88, 88, "3.0.0"
-        ),
-        UpstreamSource("olmo_core/distributed/utils.py", "torch.cuda.set_device(device)", 168, 168, "3.0.0"),
-        UpstreamSource(
-            "olmo_core/train/callbacks/gpu_memory_monitor.py", "torch.cuda.reset_peak_memory_stats()", 39, 39, "3.0.0"
-        ),
-        UpstreamSource("open_instruct/olmo_core_finetune.py", "num_workers=4,", 289, 289),
-        UpstreamSource(
-            "open_instruct/olmo_core_utils.py", "from olmo_core.train import prepare_training_environment", 26, 26
-        ),
-    ),
+    lines={
+        "olmo_core/train/__init__.py": {88: 'backend: Optional[str] = "cpu:gloo,cuda:nccl",'},
+        "olmo_core/distributed/utils.py": {168: "torch.cuda.set_device(device)"},
+        "olmo_core/train/callbacks/gpu_memory_monitor.py": {39: "torch.cuda.reset_peak_memory_stats()"},
+        "open_instruct/olmo_core_finetune.py": {289: "num_workers=4,"},
+        "open_instruct/olmo_core_utils.py": {26: "from olmo_core.train import prepare_training_environment"},
+    },
     apply=_use_cpu,
     not_needed=machine.not_needed_with_cuda,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
+from .patch import PatchContext, PatchInfo, always_wanted
 
 TOKENS, PADDED = "launch/tokens", "launch/tokens_padded"
 
@@ -64,10 +64,10 @@ PATCH = PatchInfo(
     reason="dpo.py assumes that every rank has the first rank's tokens, and olmo_core_finetune.py counts padding",
     wanted=always_wanted,
     condition="always",
-    sources=(
-        UpstreamSource("open_instruct/data_loader.py", "return num_tokens * self.dp_world_size", 390, 390),
-        UpstreamSource("olmo_core/train/config.py", "train_module: TrainModule,", 149, 149, "3.0.0"),
-        UpstreamSource("olmo_core/train/trainer.py", "callback.pre_step(batch)", 1709, 1709, "3.0.0"),
-    ),
+    lines={
+        "open_instruct/data_loader.py": {390: "return num_tokens * self.dp_world_size"},
+        "olmo_core/train/config.py": {149: "train_module: TrainModule,"},
+        "olmo_core/train/trainer.py": {1709: "callback.pre_step(batch)"},
+    },
     apply=_record_tokens,
 )

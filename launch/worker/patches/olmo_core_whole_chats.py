@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
+from .patch import PatchContext, PatchInfo, always_wanted
 
 
 def _read_boundaries(_: PatchContext) -> None:
@@ -31,16 +31,10 @@ PATCH = PatchInfo(
     reason="OLMo-core splits a chat at each end token, and drops the chat behind one that was cut off",
     wanted=always_wanted,
     condition="always",
-    sources=(
-        UpstreamSource(
-            "open_instruct/olmo_core_finetune.py", "np_dataset_config = oc_data.NumpyPackedFSLDatasetConfig(", 232, 232
-        ),
-        UpstreamSource(
-            "olmo_core/data/numpy_dataset.py", "use_array_if_local: Optional[bool] = None", 2991, 2991, "3.0.0"
-        ),
-        UpstreamSource(
-            "olmo_core/data/utils.py", "doc_boundaries = (mmap == eos_token_id).nonzero()[0]", 219, 219, "3.0.0"
-        ),
-    ),
+    lines={
+        "open_instruct/olmo_core_finetune.py": {232: "np_dataset_config = oc_data.NumpyPackedFSLDatasetConfig("},
+        "olmo_core/data/numpy_dataset.py": {2991: "use_array_if_local: Optional[bool] = None"},
+        "olmo_core/data/utils.py": {219: "doc_boundaries = (mmap == eos_token_id).nonzero()[0]"},
+    },
     apply=_read_boundaries,
 )

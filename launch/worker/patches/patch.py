@@ -11,6 +11,16 @@ from ..channel import EventWriter
 from ..expectations import Expectations
 from ..trainer import TrainerProgram
 
+# of the packages whose lines the patches name; open-instruct's are those at its pin, e6c3044a
+VERSIONS = {
+    "accelerate": "1.15.0",
+    "datasets": "5.2.0",
+    "olmo_core": "3.0.0",
+    "transformers": "5.23.0",
+    "trl": "1.16.0",
+}
+UpstreamLines = Mapping[str, Mapping[int | tuple[int, int], str]]  # file -> line, or first and last line -> its text
+
 
 @dataclass(frozen=True)
 class UpstreamSource:
@@ -18,9 +28,13 @@ class UpstreamSource:
 
     file: str  # relative to the folder that contains the package: "open_instruct/finetune.py"
     text: str  # must occur in the file, ignoring white space
-    first: int  # its first line, at open-instruct's pin e6c3044a or in `version` of the package
+    first: int  # its first line, at open-instruct's pin or in `version` of the package
     last: int  # its last line
-    version: str | None = None  # of the package; None for open-instruct
+
+    @property
+    def version(self) -> str | None:
+        """The version of the package; None for open-instruct."""
+        return VERSIONS.get(self.file.partition("/")[0])
 
     def __str__(self) -> str:
         lines = f"{self.first}" if self.first == self.last else f"{self.first}-{self.last}"
@@ -111,15 +125,23 @@ class PatchInfo:
     id: str
     reason: str
     condition: str
-    sources: tuple[UpstreamSource, ...]
+    lines: UpstreamLines  # that it relies on
     apply: Callable[[PatchContext], None]
     not_needed: Callable[[PatchContext], str | None] = always  # returns why it is not needed, or None if it is
     takes_value: bool = False
     wanted: Callable[[PlanFacts], bool | str | None] = on_request  # True, or the VALUE of a patch that takes one
 
     @property
+    def sources(self) -> tuple[UpstreamSource, ...]:
+        """The upstream places that it relies on."""
+        places = ((file, at, text) for file, texts in self.lines.items() for at, text in texts.items())
+        return tuple(
+            UpstreamSource(file, text, *(at if isinstance(at, tuple) else (at, at))) for file, at, text in places
+        )
+
+    @property
     def upstream(self) -> tuple[str, ...]:
-        """The upstream places that it relies on, "file:line" or "file:first-last", with the version of a library."""
+        """Its sources as "file:line" or "file:first-last", with the version of a library."""
         return tuple(str(source) for source in self.sources)
 
     def check(self, trainer: TrainerProgram) -> None:

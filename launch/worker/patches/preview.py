@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import samples
-from .patch import PatchContext, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchInfo
 
-_DATA = "open_instruct/dataset_transformation.py"
-_SFT, _DPO = "trl/trainer/sft_trainer.py", "trl/trainer/dpo_trainer.py"
 _PAIR = ("chosen", "rejected")
 _COLUMNS = ("input_ids", "attention_mask", "labels")  # of a batch
 _NO_ASSISTANT = "no assistant tokens"  # trl/trainer/sft_trainer.py:1395
@@ -284,25 +282,22 @@ PATCH = PatchInfo(
     id="preview",
     reason="hands the samples over as the trainer's own transforms tokenise them, and ends before a model is loaded",
     condition="of `preview` and `check` alone; the value is the file of the request",
-    sources=(
-        UpstreamSource(_DATA, "def get_dataset_v1(dc: DatasetConfig, tc: TokenizerConfig):", 1947, 1947),
-        UpstreamSource(_DATA, "def load_dataset_configs(", 2294, 2294),
-        UpstreamSource(_DATA, "def get_cached_dataset_tulu_with_statistics(", 2382, 2382),
-        UpstreamSource(_DATA, "return get_cached_dataset_tulu_with_statistics(", 2440, 2440),
-        UpstreamSource("open_instruct/finetune.py", "collate_fn = TensorDataCollatorWithFlattening()", 641, 641),
-        UpstreamSource(
-            "open_instruct/dpo_tune_cache.py",
-            "collate_fn = TensorDataCollatorWithFlatteningDPO(return_position_ids=True, return_flash_attn_kwargs=True)",
-            407,
-            407,
-        ),
-        UpstreamSource(
-            "open_instruct/reward_modeling.py",
-            "data_collator = SimplePreferenceCollator(pad_token_id=tokenizer.pad_token_id)",
-            316,
-            316,
-        ),
-    ),
+    lines={
+        "open_instruct/dataset_transformation.py": {
+            1947: "def get_dataset_v1(dc: DatasetConfig, tc: TokenizerConfig):",
+            2294: "def load_dataset_configs(",
+            2382: "def get_cached_dataset_tulu_with_statistics(",
+            2440: "return get_cached_dataset_tulu_with_statistics(",
+        },
+        "open_instruct/finetune.py": {641: "collate_fn = TensorDataCollatorWithFlattening()"},
+        "open_instruct/dpo_tune_cache.py": {
+            407: "collate_fn = TensorDataCollatorWithFlatteningDPO("
+            "return_position_ids=True, return_flash_attn_kwargs=True)"
+        },
+        "open_instruct/reward_modeling.py": {
+            316: "data_collator = SimplePreferenceCollator(pad_token_id=tokenizer.pad_token_id)"
+        },
+    },
     apply=_preview_open_instruct,
     takes_value=True,
 )
@@ -311,15 +306,19 @@ TRL_PATCH = PatchInfo(
     id="trl_preview",
     reason="hands the samples over as TRL's own preparation tokenises them, and ends before the weights are loaded",
     condition=PATCH.condition,
-    sources=(
-        UpstreamSource(_SFT, "model = create_model_from_path(model, **model_init_kwargs)", 696, 696, "1.16.0"),
-        UpstreamSource(_SFT, "train_dataset = self._prepare_dataset(", 1026, 1026, "1.16.0"),
-        UpstreamSource(_SFT, "dataset = dataset.filter(", 1461, 1461, "1.16.0"),
-        UpstreamSource(_SFT, "dataset = pack_dataset(", 1480, 1480, "1.16.0"),
-        UpstreamSource(_DPO, "model = create_model_from_path(model, **model_init_kwargs)", 574, 574, "1.16.0"),
-        UpstreamSource(_DPO, "train_dataset = self._prepare_dataset(", 849, 849, "1.16.0"),
-        UpstreamSource(_DPO, "dataset = dataset.filter(", 1140, 1140, "1.16.0"),
-    ),
+    lines={
+        "trl/trainer/sft_trainer.py": {
+            696: "model = create_model_from_path(model, **model_init_kwargs)",
+            1026: "train_dataset = self._prepare_dataset(",
+            1461: "dataset = dataset.filter(",
+            1480: "dataset = pack_dataset(",
+        },
+        "trl/trainer/dpo_trainer.py": {
+            574: "model = create_model_from_path(model, **model_init_kwargs)",
+            849: "train_dataset = self._prepare_dataset(",
+            1140: "dataset = dataset.filter(",
+        },
+    },
     apply=_preview_trl,
     takes_value=True,
 )

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
+from .patch import PatchContext, PatchInfo, always_wanted
 
 
 def add_commit(path: Path, commit: str | None) -> Path:
@@ -75,15 +75,10 @@ CACHE = PatchInfo(
     reason="the cache's name lacks the commit of a hub model, only its owner can read its file, and it is not timed",
     wanted=always_wanted,
     condition="always",
-    sources=(
-        UpstreamSource("open_instruct/dpo_utils.py", "if cache_path.exists():", 436, 436),
-        UpstreamSource("open_instruct/dpo_utils.py", "cache.to_disk(cache_path)", 516, 516),
-        UpstreamSource(
-            "open_instruct/model_utils.py", "tempfile.NamedTemporaryFile(dir=path.parent, delete=False", 107, 107
-        ),
-        UpstreamSource(
-            "open_instruct/dpo_tune_cache.py", "reference_cache = dpo_utils.build_reference_logprobs_cache(", 522, 522
-        ),
-    ),
+    lines={
+        "open_instruct/dpo_utils.py": {436: "if cache_path.exists():", 516: "cache.to_disk(cache_path)"},
+        "open_instruct/model_utils.py": {107: "tempfile.NamedTemporaryFile(dir=path.parent, delete=False"},
+        "open_instruct/dpo_tune_cache.py": {522: "reference_cache = dpo_utils.build_reference_logprobs_cache("},
+    },
     apply=_patch_cache,
 )

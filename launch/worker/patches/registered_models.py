@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
+from .patch import PatchContext, PatchInfo, always_wanted
 
 
 def _allow_registering_again(_: PatchContext) -> None:
@@ -25,14 +25,11 @@ PATCH = PatchInfo(
     reason="transformers has Olmo2ForSequenceClassification itself and refuses open-instruct's; this lets it in",
     wanted=always_wanted,
     condition="always",
-    sources=(
-        UpstreamSource(
-            "open_instruct/reward_modeling.py",
-            "AutoModelForSequenceClassification.register(olmo_adapter.Olmo2Config, "
-            "olmo_adapter.Olmo2ForSequenceClassification)",
-            166,
-            166,
-        ),
-    ),
+    lines={
+        "open_instruct/reward_modeling.py": {
+            166: "AutoModelForSequenceClassification.register(olmo_adapter.Olmo2Config, "
+            "olmo_adapter.Olmo2ForSequenceClassification)"
+        }
+    },
     apply=_allow_registering_again,
 )

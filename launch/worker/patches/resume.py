@@ -18,11 +18,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchError, PatchInfo
 
 _ID = "exact_resume"
-_FINETUNE = "open_instruct/finetune.py"
-_DPO = "open_instruct/dpo_tune_cache.py"
 
 
 def round_to_steps(batches: int, accumulation: int) -> int:
@@ -128,38 +126,24 @@ RESUME = PatchInfo(
     id=_ID,
     reason="upstream resumes at a wrong batch if an epoch ends in a shorter step, and skips data in later epochs",
     condition="the run is resumed; the value is the checkpoint's folder",
-    sources=(
-        UpstreamSource(_FINETUNE, "last_checkpoint_path = get_last_checkpoint_path(args)", 744, 744),
-        UpstreamSource(_FINETUNE, "starting_epoch = resume_batch_idx // len(train_dataloader)", 759, 759),
-        UpstreamSource(
-            _FINETUNE,
-            "active_dataloader = accelerator.skip_first_batches(train_dataloader, resume_batch_idx)",
-            786,
-            786,
-        ),
-        UpstreamSource(_DPO, "accelerator.load_state(last_checkpoint_path)", 497, 497),
-        UpstreamSource(_DPO, "starting_epoch = resume_step // len(train_dataloader)", 509, 509),
-        UpstreamSource(_DPO, "reference_cache = dpo_utils.build_reference_logprobs_cache(", 522, 522),
-        UpstreamSource(
-            _DPO, "active_dataloader = accelerator.skip_first_batches(train_dataloader, resume_step)", 558, 558
-        ),
-        UpstreamSource(
-            "accelerate/accelerator.py",
-            "def skip_first_batches(self, dataloader, num_batches: int = 0):",
-            4314,
-            4314,
-            "1.15.0",
-        ),
-        UpstreamSource(
-            "accelerate/accelerator.py",
-            "return self.prepare_data_loader(obj, device_placement=device_placement)",
-            1402,
-            1402,
-            "1.15.0",
-        ),
-        UpstreamSource("accelerate/data_loader.py", "return len(self.base_dataloader)", 469, 469, "1.15.0"),
-        UpstreamSource("accelerate/data_loader.py", "iteration=dataloader.iteration,", 1460, 1460, "1.15.0"),
-    ),
+    lines={
+        "open_instruct/finetune.py": {
+            744: "last_checkpoint_path = get_last_checkpoint_path(args)",
+            759: "starting_epoch = resume_batch_idx // len(train_dataloader)",
+            786: "active_dataloader = accelerator.skip_first_batches(train_dataloader, resume_batch_idx)",
+        },
+        "open_instruct/dpo_tune_cache.py": {
+            497: "accelerator.load_state(last_checkpoint_path)",
+            509: "starting_epoch = resume_step // len(train_dataloader)",
+            522: "reference_cache = dpo_utils.build_reference_logprobs_cache(",
+            558: "active_dataloader = accelerator.skip_first_batches(train_dataloader, resume_step)",
+        },
+        "accelerate/accelerator.py": {
+            4314: "def skip_first_batches(self, dataloader, num_batches: int = 0):",
+            1402: "return self.prepare_data_loader(obj, device_placement=device_placement)",
+        },
+        "accelerate/data_loader.py": {469: "return len(self.base_dataloader)", 1460: "iteration=dataloader.iteration,"},
+    },
     apply=_resume,
     takes_value=True,
 )

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource
-
-_TRAINER = "transformers/trainer.py"
+from .patch import PatchContext, PatchInfo
 
 
 def _stop_at_the_end(context: PatchContext) -> None:
@@ -33,12 +31,12 @@ RESUME = PatchInfo(
     id="trl_exact_resume",
     reason="a run that resumes from the checkpoint of its last step would train one more step",
     condition="the run is resumed",
-    sources=(
-        UpstreamSource(_TRAINER, "self._run_epoch(", 1660, 1660, "5.23.0"),
-        UpstreamSource(_TRAINER, "if self.control.should_training_stop:", 1673, 1673, "5.23.0"),
-        UpstreamSource(
-            _TRAINER, "if self.control.should_epoch_stop or self.control.should_training_stop:", 1963, 1963, "5.23.0"
-        ),
-    ),
+    lines={
+        "transformers/trainer.py": {
+            1660: "self._run_epoch(",
+            1673: "if self.control.should_training_stop:",
+            1963: "if self.control.should_epoch_stop or self.control.should_training_stop:",
+        }
+    },
     apply=_stop_at_the_end,
 )

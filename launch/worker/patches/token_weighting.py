@@ -8,10 +8,9 @@ from typing import Any
 from .. import accelerator, columns, sampling
 from ..global_batches import GlobalBatchSampler
 from .balanced_batches import refuse_sequence_parallel
-from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchError, PatchInfo
 
 _ID = "token_weighting"
-_SCRIPT = "open_instruct/finetune.py"
 _WEIGHT_KEY = "launch_weight"  # key in the batch, from the collator to the model
 
 
@@ -84,25 +83,17 @@ PATCH = PatchInfo(
     reason="finetune.py averages the means of micro batches of different sizes; this weights every token equally",
     wanted=lambda facts: facts.token_weighting,
     condition="recipe.loss_averaging is tokens",
-    sources=(
-        UpstreamSource(
-            _SCRIPT, "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,", 663, 664
-        ),
-        UpstreamSource(_SCRIPT, "outputs = model(**batch, use_cache=False)", 822, 822),
-        UpstreamSource(_SCRIPT, "loss = outputs.loss", 824, 824),
-        UpstreamSource(_SCRIPT, "total_loss += loss.detach().float()", 844, 844),
-        UpstreamSource(_SCRIPT, "accelerator.backward(loss)", 845, 845),
-        UpstreamSource("datasets/arrow_dataset.py", "self._indices: Optional[Table] = ", 725, 725, "5.2.0"),
-        UpstreamSource(
-            "accelerate/accelerator.py", "loss = loss / self.gradient_accumulation_steps", 2851, 2851, "1.15.0"
-        ),
-        UpstreamSource(
-            "transformers/loss/loss_utils.py",
-            'reduction = "sum" if num_items_in_batch is not None else "mean"',
-            41,
-            41,
-            "5.23.0",
-        ),
-    ),
+    lines={
+        "open_instruct/finetune.py": {
+            (663, 664): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",
+            822: "outputs = model(**batch, use_cache=False)",
+            824: "loss = outputs.loss",
+            844: "total_loss += loss.detach().float()",
+            845: "accelerator.backward(loss)",
+        },
+        "datasets/arrow_dataset.py": {725: "self._indices: Optional[Table] = "},
+        "accelerate/accelerator.py": {2851: "loss = loss / self.gradient_accumulation_steps"},
+        "transformers/loss/loss_utils.py": {41: 'reduction = "sum" if num_items_in_batch is not None else "mean"'},
+    },
     apply=_weight_tokens,
 )

@@ -10,9 +10,8 @@ from .. import accelerator
 from ..channel import EventWriter
 from ..evidence import trainer_objects
 from . import machine
-from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
+from .patch import PatchContext, PatchInfo, always_wanted
 
-_TRAINER = "transformers/trainer.py"
 _OWN_NAMES = {
     "learning_rate": "lr",
     "rewards/accuracies": "rewards/accuracy",
@@ -166,15 +165,11 @@ STEPS = PatchInfo(
     reason="adds a default callback to the Trainer that reports each logged step with all its metrics",
     wanted=always_wanted,
     condition="always",
-    sources=(
-        UpstreamSource(_TRAINER, "DEFAULT_CALLBACKS = [DefaultFlowCallback]", 186, 186, "5.23.0"),
-        UpstreamSource(
-            _TRAINER,
-            "default_callbacks = DEFAULT_CALLBACKS + get_reporting_integration_callbacks(self.args.report_to)",
-            586,
-            586,
-            "5.23.0",
-        ),
-    ),
+    lines={
+        "transformers/trainer.py": {
+            186: "DEFAULT_CALLBACKS = [DefaultFlowCallback]",
+            586: "default_callbacks = DEFAULT_CALLBACKS + get_reporting_integration_callbacks(self.args.report_to)",
+        }
+    },
     apply=_add_callback,
 )

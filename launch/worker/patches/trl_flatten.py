@@ -9,10 +9,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchError, PatchInfo
 
 _ID = "trl_flatten"
-_FILE = "trl/trainer/sft_trainer.py"
 _CHECK = "if self.padding_free and not args.packing and args.max_length is not None and not self._is_vision_dataset:"
 
 
@@ -51,13 +50,13 @@ PATCH = PatchInfo(
     reason="TRL rejects flattening together with max_length, although it has truncated the samples; this allows it",
     wanted=lambda facts: facts.is_true("padding_free") and not facts.is_true("packing"),
     condition="recipe.packing is flatten",
-    sources=(
-        UpstreamSource(_FILE, _CHECK, 999, 999, "1.16.0"),
-        UpstreamSource(
-            _FILE, "train_dataset, processing_class, args, args.packing, formatting_func,", 1027, 1027, "1.16.0"
-        ),
-        UpstreamSource(_FILE, "if args.max_length is not None and not packing:", 1439, 1439, "1.16.0"),
-        UpstreamSource("trl/scripts/sft.py", "args=training_args,", 105, 105, "1.16.0"),
-    ),
+    lines={
+        "trl/trainer/sft_trainer.py": {
+            999: _CHECK,
+            1027: "train_dataset, processing_class, args, args.packing, formatting_func,",
+            1439: "if args.max_length is not None and not packing:",
+        },
+        "trl/scripts/sft.py": {105: "args=training_args,"},
+    },
     apply=_allow_flattening,
 )

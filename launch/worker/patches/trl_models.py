@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchError, PatchInfo
 
 _SFT, _DPO = "trl/trainer/sft_trainer.py", "trl/trainer/dpo_trainer.py"
 _DISTRIBUTED = ("MULTI_GPU", "DEEPSPEED")  # trl/trainer/dpo_trainer.py:570: these need device_map=None
@@ -78,10 +78,7 @@ def _set_template(context: PatchContext) -> None:
     _wrap_init(prepare)
 
 
-_SCRIPTS = (
-    UpstreamSource("trl/scripts/sft.py", "peft_config=get_peft_config(model_args),", 109, 109, "1.16.0"),
-    UpstreamSource("trl/scripts/dpo.py", "peft_config=get_peft_config(model_args),", 107, 107, "1.16.0"),
-)
+_PASSES = "peft_config=get_peft_config(model_args),"
 
 CONTINUE = PatchInfo(
     id="continue_adapter",
@@ -91,12 +88,15 @@ CONTINUE = PatchInfo(
     ),
     wanted=lambda facts: facts.adapter,
     condition="model.path is an adapter and recipe.lora.start is continue",
-    sources=(
-        *_SCRIPTS,
-        UpstreamSource(_DPO, "elif is_peft_model(model) and ref_model is None:", 666, 666, "1.16.0"),
-        UpstreamSource(_DPO, 'model.add_adapter("ref", default_config)', 689, 689, "1.16.0"),
-        UpstreamSource(_DPO, "ref_model_path = get_config_model_id(self.model.config)", 926, 926, "1.16.0"),
-    ),
+    lines={
+        "trl/scripts/sft.py": {109: _PASSES},
+        "trl/scripts/dpo.py": {107: _PASSES},
+        _DPO: {
+            666: "elif is_peft_model(model) and ref_model is None:",
+            689: 'model.add_adapter("ref", default_config)',
+            926: "ref_model_path = get_config_model_id(self.model.config)",
+        },
+    },
     apply=_load_adapter,
 )
 
@@ -105,10 +105,7 @@ TEMPLATE = PatchInfo(
     reason="trl.scripts.dpo takes the tokenizer's own chat template; this sets the recipe's, saved with the model",
     wanted=lambda facts: facts.template_file,
     condition="recipe.chat_template is set; the value is the template's file",
-    sources=(
-        *_SCRIPTS[1:],
-        UpstreamSource(_DPO, "if processing_class is None:", 597, 597, "1.16.0"),
-    ),
+    lines={"trl/scripts/dpo.py": {107: _PASSES}, _DPO: {597: "if processing_class is None:"}},
     apply=_set_template,
     takes_value=True,
 )

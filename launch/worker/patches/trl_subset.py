@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchError, PatchInfo
 
 _ID = "trl_subset"
 _SEED = 42  # fixed upstream: dataset_transformation.py:1870
@@ -83,12 +83,7 @@ SUBSET = PatchInfo(
     reason="TRL's scripts always train on a whole split; this takes the rows that open-instruct would take",
     wanted=lambda facts: facts.subset,
     condition="always; the value is a fraction with a point, or a count of rows",
-    sources=(
-        UpstreamSource("trl/scripts/sft.py", _LOADS, 69, 69, "1.16.0"),
-        UpstreamSource("trl/scripts/sft.py", _CALLS, 97, 97, "1.16.0"),
-        UpstreamSource("trl/scripts/dpo.py", _LOADS, 67, 67, "1.16.0"),
-        UpstreamSource("trl/scripts/dpo.py", _CALLS, 95, 95, "1.16.0"),
-    ),
+    lines={"trl/scripts/sft.py": {69: _LOADS, 97: _CALLS}, "trl/scripts/dpo.py": {67: _LOADS, 95: _CALLS}},
     apply=_take_subset,
     takes_value=True,
 )

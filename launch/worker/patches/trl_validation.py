@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from ..held_out import choose_limit, hash_row
-from .patch import PatchContext, PatchError, PatchInfo, UpstreamSource
+from .patch import PatchContext, PatchError, PatchInfo
 from .trl_subset import change_split
 
 _ID = "trl_validation"
@@ -44,12 +44,7 @@ PATCH = PatchInfo(
     reason="holds out data.validation of data that launch does not stage (of the hub, the demo's)",
     wanted=lambda facts: facts.held_out,
     condition="data.validation is a share and the data is not staged; the value is the share",
-    sources=(
-        UpstreamSource("trl/scripts/sft.py", _LOADS, 69, 69, "1.16.0"),
-        UpstreamSource("trl/scripts/sft.py", _PASSES, 107, 107, "1.16.0"),
-        UpstreamSource("trl/scripts/dpo.py", _LOADS, 67, 67, "1.16.0"),
-        UpstreamSource("trl/scripts/dpo.py", _PASSES, 105, 105, "1.16.0"),
-    ),
+    lines={"trl/scripts/sft.py": {69: _LOADS, 107: _PASSES}, "trl/scripts/dpo.py": {67: _LOADS, 105: _PASSES}},
     apply=_hold_out,
     takes_value=True,
 )

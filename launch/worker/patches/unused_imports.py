@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import FrameType, ModuleType
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, UpstreamSource, always_wanted
+from .patch import PatchContext, PatchInfo, always_wanted
 
 PACKAGES = ("vllm", "docker", "openenv", "backoff", "aiohttp")
 _IMPORTER = "open_instruct"  # only its modules get placeholders; for all others the packages stay missing
@@ -102,25 +102,18 @@ PATCH = PatchInfo(
     reason="dpo.py's data loader imports vllm, docker, openenv, backoff and aiohttp for GRPO; DPO uses none of them",
     wanted=always_wanted,
     condition="one of vllm, docker, openenv, backoff and aiohttp is not installed",
-    sources=(
-        UpstreamSource("open_instruct/dpo.py", "from open_instruct import data_loader as data_loader_lib", 25, 25),
-        UpstreamSource("open_instruct/data_loader.py", "import vllm", 29, 29),
-        UpstreamSource("open_instruct/data_loader.py", "generation_config: vllm.SamplingParams,", 761, 761),
-        UpstreamSource(
-            "open_instruct/environments/base.py",
-            "from openenv.core.env_server.types import Action, Observation, State",
-            7,
-            7,
-        ),
-        UpstreamSource("open_instruct/environments/backends.py", "import docker as docker_sdk", 10, 10),
-        UpstreamSource("open_instruct/environments/tools/utils.py", "import aiohttp\nimport backoff", 9, 10),
-        UpstreamSource(
-            "open_instruct/environments/tools/parsers.py",
-            "from vllm.tool_parsers import ToolParser as VllmNativeToolParser",
-            22,
-            22,
-        ),
-    ),
+    lines={
+        "open_instruct/dpo.py": {25: "from open_instruct import data_loader as data_loader_lib"},
+        "open_instruct/data_loader.py": {29: "import vllm", 761: "generation_config: vllm.SamplingParams,"},
+        "open_instruct/environments/base.py": {
+            7: "from openenv.core.env_server.types import Action, Observation, State"
+        },
+        "open_instruct/environments/backends.py": {10: "import docker as docker_sdk"},
+        "open_instruct/environments/tools/utils.py": {(9, 10): "import aiohttp\nimport backoff"},
+        "open_instruct/environments/tools/parsers.py": {
+            22: "from vllm.tool_parsers import ToolParser as VllmNativeToolParser"
+        },
+    },
     apply=_install_placeholders,
     not_needed=_not_needed,
 )
