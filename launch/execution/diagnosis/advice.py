@@ -83,21 +83,10 @@ def gpu_shared(match: re.Match[str], situation: Situation) -> str:
     return text if float(match["used"]) > 0.1 * float(match["capacity"]) else out_of_memory(match, situation)
 
 
-def gpu_taken(match: re.Match[str], situation: Situation) -> str:
-    return "another process uses the GPU's memory (`nvidia-smi` shows it): end it, or use another GPU"
-
-
 def host_memory(match: re.Match[str], situation: Situation) -> str:
     if situation.device == Device.cpu:
         return "this process has used up its memory; " + out_of_memory(match, situation)
     return "the host's memory is used up (`ulimit -v`, the job's or container's limit): give the run more of it"
-
-
-def killed(match: re.Match[str], situation: Situation) -> str:
-    return (
-        "the kernel killed it because memory ran out (`dmesg | grep -i 'killed process'` shows it, or the job's or "
-        "container's limit): give the run more host memory, or fewer ranks and loader workers"
-    )
 
 
 def missing_package(match: re.Match[str], situation: Situation) -> str:
@@ -118,28 +107,12 @@ def other_version(match: re.Match[str], situation: Situation) -> str:
     )
 
 
-def shadowed(match: re.Match[str], situation: Situation) -> str:
-    name = match["name"].split(".")[0]
-    return f"a file or folder named {name} on sys.path hides the package {name}: rename it"
-
-
-def binary(match: re.Match[str], situation: Situation) -> str:
-    return f"{match['name']} was built for another torch, CUDA or Python: install it again for this one"
-
-
 def repository_name(match: re.Match[str], situation: Situation) -> str:
     owner, _, rest = match["repo"].partition("/")
     name = rest.rpartition("/")[2] or rest
     if rest.startswith(f"{owner}/"):
         return f"the namespace '{owner}' is given twice: use only the repository name, '{name}'"
     return f"'{match['repo']}' is treated as a hub repository because no such folder exists: check the path"
-
-
-def hub_access(match: re.Match[str], situation: Situation) -> str:
-    return (
-        "the hub does not give you access to this repository: check its name, accept the conditions on its page, and "
-        "set HF_TOKEN (or run `hf auth login`) on this machine"
-    )
 
 
 def disk_full(match: re.Match[str], situation: Situation) -> str:
@@ -154,20 +127,6 @@ def disk_full(match: re.Match[str], situation: Situation) -> str:
     return where if is_own else f"{POSSIBLY}{where}"
 
 
-def port(match: re.Match[str], situation: Situation) -> str:
-    return (
-        "another process on this machine listens on that port, perhaps an earlier run (`ss -ltnp`): end it, or remove "
-        "MASTER_PORT and other fixed ports from the start script"
-    )
-
-
-def nccl_timeout(match: re.Match[str], situation: Situation) -> str:
-    return (
-        "check the logs of the ranks that had not arrived: they may be tokenizing, slowed by a disk, or crashed; if "
-        "they were only slow, set flags.timeout=SECONDS where the trainer has this flag"
-    )
-
-
 def stale_cache(match: re.Match[str], situation: Situation) -> str:
     path = match["path"]
     folder = path.rpartition("/")[0] if path.endswith(".json") else path
@@ -176,119 +135,14 @@ def stale_cache(match: re.Match[str], situation: Situation) -> str:
     return f"{POSSIBLY}a killed run left {folder} half-written; if it is a cache, remove it and start again"
 
 
-def broken_data(match: re.Match[str], situation: Situation) -> str:
-    return "a row of the data file is not valid JSON, or a column changes its type: mend the row that the error names"
-
-
-def encoding(match: re.Match[str], situation: Situation) -> str:
-    return "a data file is not UTF-8 text, or is not the kind of file that its name says"
-
-
 def truncated(match: re.Match[str], situation: Situation) -> str:
     where = f", below {situation.cache} if it is a cache" if situation.cache else ""
     return f"the file that the traceback names is truncated, as a killed run leaves it: remove it{where}"
 
 
-def pointer(match: re.Match[str], situation: Situation) -> str:
-    return "the file is a Git LFS pointer instead of its content: run `git lfs pull` in its folder"
-
-
-def foreign_pickle(match: re.Match[str], situation: Situation) -> str:
-    return (
-        "the file holds more than tensors, and torch refuses to execute it: use a checkpoint that this trainer wrote, "
-        "or save it as safetensors where you trust it"
-    )
-
-
-def corrupt_model(match: re.Match[str], situation: Situation) -> str:
-    return (
-        "a file of the model's weights is truncated, damaged or a Git LFS pointer: compare the sizes with the source, "
-        "and copy that file again"
-    )
-
-
-def incomplete_model(match: re.Match[str], situation: Situation) -> str:
-    return "a model or tokenizer folder is not complete: check the path, and which of the model's files are there"
-
-
-def gathered(match: re.Match[str], situation: Situation) -> str:
-    return (
-        "these weights were saved under ZeRO-3 without gathering them and are empty: use a gathered one, or rebuild "
-        "it with DeepSpeed's zero_to_fp32.py"
-    )
-
-
-def hub_unreachable(match: re.Match[str], situation: Situation) -> str:
-    return (
-        "this machine can't reach the hub, or HF_HUB_OFFLINE is set: check network and proxy, or set model.path and "
-        "data.mix to local folders"
-    )
-
-
-def gpu_fault(match: re.Match[str], situation: Situation) -> str:
-    return (
-        "a GPU of this node is broken: leave the node out (cluster.exclude, CUDA_VISIBLE_DEVICES) and report it; "
-        "`nvidia-smi -q` and the kernel's log (`dmesg | grep Xid`) show which"
-    )
-
-
-def nccl_remote(match: re.Match[str], situation: Situation) -> str:
-    return (
-        "the network or a process of another node failed; if no other rank reports an error of its own it was the "
-        "network: NCCL_DEBUG=INFO shows the link"
-    )
-
-
-def nccl_error(match: re.Match[str], situation: Situation) -> str:
-    return "NCCL_DEBUG=INFO in the environment makes the ranks' logs name the call that failed (network, /dev/shm, GPU)"
-
-
-def duplicate_gpu(match: re.Match[str], situation: Situation) -> str:
-    return "two ranks use the same GPU: start no more ranks than CUDA_VISIBLE_DEVICES lists"
-
-
-def cuda_toolkit(match: re.Match[str], situation: Situation) -> str:
-    installed = match["installed"]
-    return f"set CUDA_HOME to a toolkit of CUDA {match['torch']}, which torch was built with, instead of {installed}"
-
-
-def no_toolkit(match: re.Match[str], situation: Situation) -> str:
-    return "DeepSpeed compiles with nvcc: install a CUDA toolkit and set CUDA_HOME to it"
-
-
-def old_gpu(match: re.Match[str], situation: Situation) -> str:
-    return "this build of torch has no kernels for this GPU: install one that lists it (torch.cuda.get_arch_list())"
-
-
-def chat_roles(match: re.Match[str], situation: Situation) -> str:
-    return "the chat template rejects a row's roles or their order: mend the row, or set another recipe.chat_template"
-
-
-def no_template(match: re.Match[str], situation: Situation) -> str:
-    return "the tokenizer has no chat template: set recipe.chat_template, or use the tokenizer of a chat model"
-
-
-def loader_killed(match: re.Match[str], situation: Situation) -> str:
-    return "a worker of the data loader ran out of memory or shared memory: fewer workers, or a larger /dev/shm"
-
-
 def unknown_flag(match: re.Match[str], situation: Situation) -> str:
     trainer = situation.trainer or "TRAINER"
     return f"the trainer has no such flag: `launch flags {trainer}` lists its flags, and what replaced removed ones"
-
-
-def shared_memory(match: re.Match[str], situation: Situation) -> str:
-    return "/dev/shm is too small for the data loader's workers: start the container with --shm-size or --ipc=host"
-
-
-def open_files(match: re.Match[str], situation: Situation) -> str:
-    return "raise the limit on open files (`ulimit -n`) before the start, as far as `ulimit -Hn` allows"
-
-
-def driver(match: re.Match[str], situation: Situation) -> str:
-    return (
-        "torch was built for a newer CUDA than the driver supports: update the driver, or install torch for this driver"
-    )
 
 
 def no_gpu(match: re.Match[str], situation: Situation) -> str:
@@ -297,11 +151,4 @@ def no_gpu(match: re.Match[str], situation: Situation) -> str:
     return (
         "torch sees no GPU that it can use: `launch check` shows what this machine has (driver, CUDA_VISIBLE_DEVICES, "
         "a torch without CUDA); device=cpu needs none"
-    )
-
-
-def device_assert(match: re.Match[str], situation: Situation) -> str:
-    return (
-        "a token is beyond the model's vocabulary, or a sequence beyond its positions: check that tokenizer and model "
-        "belong together; CUDA_LAUNCH_BLOCKING=1 shows the line"
     )
