@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .finding import EvidenceFinding
+from .finding import EvidenceFinding, unproven
 from .precision import short_dtype
 from .trainer_objects import TrainerObjects
 
@@ -19,10 +19,8 @@ def collect(objects: TrainerObjects, rank: str | None, base_dtype: str | None) -
     Both are left out for a model without an adapter when nothing is requested.
     """
     if objects.model is None:
-        missing = [("lora", rank), ("base_dtype", base_dtype)]
-        return [
-            EvidenceFinding(what, None, "no model was prepared").judge(value, None) for what, value in missing if value
-        ]
+        how = "no model was prepared"
+        return [*unproven("lora", rank, how), *unproven("base_dtype", base_dtype, how)]
     ranks = sorted(_find_ranks(objects.model))
     if not ranks:
         absent = EvidenceFinding("lora", "none", "the model's layers")
@@ -40,8 +38,8 @@ def collect(objects: TrainerObjects, rank: str | None, base_dtype: str | None) -
     adapted = [p for name, p in frozen.items() if ".base_layer." in name]
     dtype = EvidenceFinding("base_dtype", _base_dtype(adapted), "the weights of the adapted layers")
     return [
-        lora if rank is None else lora.judge(rank, [str(found) for found in ranks] == [rank] and not others),
-        dtype if base_dtype is None else dtype.judge(base_dtype, dtype.value == base_dtype),
+        lora.judge(rank, [str(found) for found in ranks] == [rank] and not others),
+        dtype.judge(base_dtype, dtype.value == base_dtype),
     ]
 
 
@@ -95,7 +93,7 @@ class FirstUpdate:
         if leaked:
             note = f"{note}: {leaked[0]}"
         finding = EvidenceFinding("first_update", value, "checksums around the first optimizer step", note=note)
-        return finding if requested is None else finding.judge(requested, bool(moved) and not leaked)
+        return finding.judge(requested, bool(moved) and not leaked)
 
 
 def _checksums(model: Any) -> dict[str, int]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .batches import BINS, FLATTEN, ForwardInputs
-from .finding import EvidenceFinding
+from .finding import EvidenceFinding, unproven
 from .trainer_objects import TrainerObjects
 
 _DOCUMENT = 8  # tokens of each of the two test documents
@@ -22,12 +22,12 @@ def collect(
 ) -> list[EvidenceFinding]:
     """Return the finding "attention" and, for packed documents ("flatten", "bins"), the finding "isolation"."""
     if objects.model is None:
-        return [EvidenceFinding("attention", None, "no model was prepared").judge(requested, None)] if requested else []
+        return unproven("attention", requested, "no model was prepared")
     kinds = sorted(_find_implementations(objects.model))
     how = "the configuration that the attention layers read"
+    wanted = _TRANSFORMERS_NAMES.get(str(requested), requested)
     finding = EvidenceFinding("attention", ",".join(kinds) or None, how)
-    if requested is not None:
-        finding = finding.judge(requested, kinds == [_TRANSFORMERS_NAMES.get(requested, requested)] if kinds else None)
+    finding = finding.judge(requested, kinds == [wanted] if kinds else None)
     packed = packing in (FLATTEN, BINS)
     return [finding, _test_isolation(objects, first, kinds)] if packed else [finding]
 
@@ -43,9 +43,7 @@ def _test_isolation(objects: TrainerObjects, first: ForwardInputs | None, kinds:
     how = "two documents through a one-layer copy of the model: the first one changed, the second one compared"
     note = _COST if not any(_FLASH in kind for kind in kinds) else None
     if first is None:
-        return EvidenceFinding("isolation", None, "the inputs of the first micro batch were not seen").judge(
-            "true", None
-        )
+        return unproven("isolation", "true", "the inputs of the first micro batch were not seen")[0]
     try:
         leak = leaks(objects.model, first.names, objects.accelerator)
     except Exception as error:  # any model may fail to be built or called like this

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .finding import EvidenceFinding
+from .finding import EvidenceFinding, unproven
 from .trainer_objects import TrainerObjects
 
 _ROWS, _ROW_TOKENS = 2, 512  # that `first_rows` returns
@@ -58,9 +58,7 @@ def first_rows(arguments: Mapping[str, Any]) -> list[list[int]]:
 def collect(objects: TrainerObjects, first: ForwardInputs | None, requested: str | None) -> list[EvidenceFinding]:
     """Return the finding "packing": the collator in use and, if recorded, the shape of the first micro batch."""
     if objects.dataloader is None:
-        return (
-            [EvidenceFinding("packing", None, "no dataloader was prepared").judge(requested, None)] if requested else []
-        )
+        return unproven("packing", requested, "no dataloader was prepared")
     collator = _find_collator(objects.dataloader)
     kind = _packing_kind(objects, collator)
     how = f"collator {_collator_name(collator)}"
@@ -68,7 +66,7 @@ def collect(objects: TrainerObjects, first: ForwardInputs | None, requested: str
     # the trainer may change what the collator returns, so the model's inputs decide
     if kind in (FLATTEN, BINS) and first is not None and "position_ids" not in first.names:
         finding = EvidenceFinding("packing", NONE, f"{how}, but the model gets no position ids", note=str(first))
-    return [finding if requested is None else finding.judge(requested, finding.value == requested)]
+    return [finding.judge(requested, finding.value == requested)]
 
 
 def count_samples(

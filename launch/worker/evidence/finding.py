@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 PROVEN = "proven"
@@ -21,18 +21,18 @@ class EvidenceFinding:
     verdict: str | None = None  # PROVEN, REFUTED or UNPROVEN; None if nothing was requested
     note: str | None = None
 
-    def judge(self, requested: str, holds: bool | None) -> EvidenceFinding:
-        """Return a copy with a verdict on `requested`; `holds` None means that it can't be determined."""
+    def judge(self, requested: str | None, holds: bool | None) -> EvidenceFinding:
+        """Return a copy with a verdict on what is `requested`; `holds` None means that it can't be determined."""
+        if requested is None:
+            return self
         verdict = UNPROVEN if holds is None else PROVEN if holds else REFUTED
         return replace(self, requested=requested, verdict=verdict)
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of an "evidence" event."""
-        optional = {
-            "value": self.value,
-            "how": self.how,
-            "requested": self.requested,
-            "verdict": self.verdict,
-            "note": self.note,
-        }
-        return {"what": self.what, **{name: value for name, value in optional.items() if value is not None}}
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def unproven(what: str, requested: str | None, how: str) -> list[EvidenceFinding]:
+    """Return the finding that nothing shows whether `requested` is in effect; none where nothing is requested."""
+    return [EvidenceFinding(what, None, how).judge(requested, None)] if requested else []

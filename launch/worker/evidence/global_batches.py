@@ -14,9 +14,7 @@ def collect(
     objects: TrainerObjects, first: ForwardInputs | None, balanced: str | None, averaging: str | None
 ) -> list[EvidenceFinding]:
     """Return the findings "balanced" and "loss_averaging", as far as requested."""
-    findings = []
-    if balanced is not None:
-        findings.append(_check_balanced(objects, first, balanced))
+    findings = [] if balanced is None else [_check_balanced(objects, first, balanced)]
     if averaging is not None:
         value, how = _find_averaging(objects)
         findings.append(EvidenceFinding("loss_averaging", value, how).judge(averaging, value == averaging))

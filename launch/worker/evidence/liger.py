@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .finding import EvidenceFinding
+from .finding import EvidenceFinding, unproven
 from .trainer_objects import TrainerObjects
 
 LAYERS = ("rms_norm", "rope", "swiglu")
@@ -48,8 +48,7 @@ def collect(objects: TrainerObjects, requested: str | None) -> list[EvidenceFind
     model = objects.model
     how = "the functions that the model's modules call"
     if model is None:
-        missing = EvidenceFinding("liger", None, "no model was prepared")
-        return [missing.judge(requested, None)] if requested else []
+        return unproven("liger", requested, "no model was prepared")
     counts = _count_kernels(model, objects.trainer)
     engaged = [counts[name].of(name) for name in KERNELS if counts[name].liger]
     summary = EvidenceFinding("liger", ",".join(engaged) or "none", how)

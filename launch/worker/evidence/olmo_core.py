@@ -15,7 +15,7 @@ from ..trainer import TrainerProgram
 from . import template
 from .batches import BINS, NONE, judge_samples
 from .finding import EvidenceFinding
-from .precision import short_dtype
+from .precision import judge_clipping, short_dtype
 from .trainer_objects import TrainerObjects, frames
 
 _BACKENDS = {
@@ -24,7 +24,6 @@ _BACKENDS = {
     "FlashAttention3Backend": "flash_3",
     "FlashAttention4Backend": "flash_4",
 }
-_BACKEND_NAMES = {"torch": "sdpa"}
 _DOCUMENT = 8  # tokens of each of the two test documents
 
 
@@ -62,7 +61,7 @@ def collect(
         packing,
         *_check_attention(module, requested.get("attention")),
         _check_checkpointing(module, requested.get("gradient_checkpointing")),
-        _check_clipping(module, requested.get("clip")),
+        judge_clipping(float(module.max_grad_norm or 0), "the norm that optim_step() clips at", requested.get("clip")),
         *template.collect(
             TrainerObjects(accelerator=None, tokenizer=_find_tokenizer()), program, requested.get("chat_template")
         ),
@@ -85,14 +84,12 @@ def _check_ranks(module: Any, expectations: Expectations) -> list[EvidenceFindin
 
     has_group = dist.is_available() and dist.is_initialized()
     size = dist.get_world_size() if has_group else 1
-    ranks = EvidenceFinding("world_size", size, "torch's process group")
-    if expectations.state.world_size is not None:
-        ranks = ranks.judge(str(expectations.state.world_size), size == expectations.state.world_size)
+    state, how = expectations.state, "torch's process group"
+    wanted = None if state.world_size is None else str(state.world_size)
+    ranks = EvidenceFinding("world_size", size, how).judge(wanted, size == state.world_size)
     device = EvidenceFinding("device", module.device.type, "the train module")
-    if expectations.state.device is not None:
-        device = device.judge(expectations.state.device, module.device.type == expectations.state.device)
-    backend = [EvidenceFinding("backend", str(dist.get_backend_config()), "torch's process group")] if has_group else []
-    return [ranks, device, *backend]
+    backend = [EvidenceFinding("backend", str(dist.get_backend_config()), how)] if has_group else []
+    return [ranks, device.judge(state.device, module.device.type == state.device), *backend]
 
 
 def _check_sharding(module: Any) -> list[EvidenceFinding]:
@@ -118,10 +115,9 @@ def _check_dtypes(module: Any, requested: str | None) -> list[EvidenceFinding]:
         how, value = "the model's parameters", ",".join(parameter_dtypes)
     else:
         value = short_dtype(computed)
-    finding = EvidenceFinding("dtype", value, how)
     master_dtypes = {short_dtype(p.dtype) for group in module.optim.param_groups for p in group["params"]}
     return [
-        finding if requested is None else finding.judge(requested, value == requested),
+        EvidenceFinding("dtype", value, how).judge(requested, value == requested),
         EvidenceFinding("parameter_dtype", ",".join(parameter_dtypes), "the shards"),
         EvidenceFinding("master_dtype", ",".join(sorted(master_dtypes)), "what the optimizer updates"),
     ]
@@ -150,7 +146,7 @@ def _check_packing(module: Any, first: DocumentInputs | None, requested: str | N
     if value == BINS and first is not None and first.documents is None:
         value, how = NONE, f"{how}, but the model does not get document borders"
     finding = EvidenceFinding("packing", value, how, note=None if first is None else f"first micro batch: {first}")
-    return finding if requested is None else finding.judge(requested, value == requested)
+    return finding.judge(requested, value == requested)
 
 
 def _find_backends(module: Any) -> Iterator[Any]:
@@ -169,9 +165,8 @@ def _check_attention(module: Any, requested: str | None) -> list[EvidenceFinding
     how = "the backends of the attention layers"
     note = "flash_2 is torch's own build of the kernel" if uses_torch_kernel and "flash_2" in names else None
     finding = EvidenceFinding("attention", ",".join(names) or None, how, note=note)
-    if requested is None:
-        return [finding]
-    return [finding.judge(requested, names == [_BACKEND_NAMES.get(requested, requested)] if names else None)]
+    wanted = "sdpa" if requested == "torch" else requested
+    return [finding.judge(requested, names == [wanted] if names else None)]
 
 
 def _check_checkpointing(module: Any, requested: str | None) -> EvidenceFinding:
@@ -188,16 +183,7 @@ def _check_checkpointing(module: Any, requested: str | None) -> EvidenceFinding:
     else:
         value, how = "false", f"no module is wrapped; activation memory budget {budget}, compiled: {compiled}"
     finding = EvidenceFinding("gradient_checkpointing", value, how)
-    return finding if requested is None else finding.judge(requested, value == requested)
-
-
-def _check_clipping(module: Any, requested: str | None) -> EvidenceFinding:
-    norm = module.max_grad_norm or 0.0
-    finding = EvidenceFinding("clip", repr(float(norm)) if norm > 0 else "none", "the norm that optim_step() clips at")
-    if requested is None:
-        return finding
-    wanted = 0.0 if requested == "none" else float(requested)
-    return finding.judge(requested, abs(norm - wanted) <= 1e-9 * max(1.0, wanted))
+    return finding.judge(requested, value == requested)
 
 
 def _find_tokenizer() -> Any:

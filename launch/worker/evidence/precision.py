@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from .finding import EvidenceFinding
+from .finding import EvidenceFinding, unproven
 from .trainer_objects import TrainerObjects
 
 _SHORT_NAMES = {"torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.float16": "fp16"}
@@ -20,19 +20,20 @@ def short_dtype(dtype: object) -> str:
 def dtypes(objects: TrainerObjects, requested: str | None) -> list[EvidenceFinding]:
     """ "dtype" (what the matrix products are computed in), "parameter_dtype", "master_dtype" (of the optimizer)."""
     if objects.model is None:
-        return [EvidenceFinding("dtype", None, "no model was prepared").judge(requested, None)] if requested else []
+        return unproven("dtype", requested, "no model was prepared")
     # the storage dtype of quantised weights says nothing about the computation, and an adapter has its own dtype
     parameters = [p for p in objects.model.parameters() if p.is_floating_point()]
     types = _dtypes_by_size(parameters)
     if not types:
-        return [EvidenceFinding("dtype", None, "no parameters").judge(requested, None)] if requested else []
+        return unproven("dtype", requested, "no parameters")
     mixed = str(getattr(objects.accelerator, "mixed_precision", "no"))
     autocast = mixed == "bf16" and types[0] == "fp32" and objects.engine is None
     how = "autocast over fp32 parameters" if autocast else "the model's parameters"
-    findings = [EvidenceFinding("dtype", "bf16" if autocast else types[0], how)]
-    if requested is not None:
-        findings[0] = findings[0].judge(requested, findings[0].value == requested)
-    findings.append(EvidenceFinding("parameter_dtype", ",".join(types), "the model's parameters, by decreasing size"))
+    computed = "bf16" if autocast else types[0]
+    findings = [
+        EvidenceFinding("dtype", computed, how).judge(requested, computed == requested),
+        EvidenceFinding("parameter_dtype", ",".join(types), "the model's parameters, by decreasing size"),
+    ]
     master = _master_dtype(objects)
     if master is not None:
         findings.append(EvidenceFinding("master_dtype", master, "what the optimizer updates"))
@@ -68,8 +69,6 @@ def checkpointing(objects: TrainerObjects, requested: str | None) -> list[Eviden
     ]
     value = "true" if any(switches) else "false" if switches else None
     finding = EvidenceFinding("gradient_checkpointing", value, f"{sum(switches)} of {len(switches)} modules have it on")
-    if requested is None:
-        return [finding]
     return [finding.judge(requested, None if value is None else value == requested)]
 
 
@@ -88,16 +87,14 @@ def zero(objects: TrainerObjects, requested: int | None) -> list[EvidenceFinding
     if stage == 3:
         is_partitioned = [hasattr(parameter, "ds_id") for parameter in objects.model.parameters()]
         how = f"the DeepSpeed engine; {sum(is_partitioned)} of {len(is_partitioned)} parameters are partitioned"
-    finding = EvidenceFinding("zero_stage", stage, how)
-    findings = [finding if requested is None else finding.judge(str(requested), stage == requested)]
+    wanted = None if requested is None else str(requested)
+    findings = [EvidenceFinding("zero_stage", stage, how).judge(wanted, stage == requested)]
     places = {"optimizer": engine.zero_offload_optimizer(), "parameters": engine.zero_offload_param()}
     devices = {name: str(getattr(config.device, "value", config.device)) for name, config in places.items() if config}
     offloaded = [f"{name} on {device}" for name, device in devices.items() if device != "none"]
-    return (
-        [*findings, EvidenceFinding("zero_offload", ", ".join(offloaded), "the DeepSpeed engine")]
-        if offloaded
-        else findings
-    )
+    if offloaded:
+        findings.append(EvidenceFinding("zero_offload", ", ".join(offloaded), "the DeepSpeed engine"))
+    return findings
 
 
 def clipping(objects: TrainerObjects, trainer_norm: float | None, requested: str | None) -> EvidenceFinding:
@@ -107,12 +104,12 @@ def clipping(objects: TrainerObjects, trainer_norm: float | None, requested: str
     clips at its own value, whatever the trainer requests (accelerate/accelerator.py:3023).
     """
     if objects.engine is not None:
-        value = float(objects.engine.gradient_clipping())
-        how = "the DeepSpeed engine"
-    else:
-        value, how = trainer_norm or 0.0, "the trainer's own call before its first optimizer step"
-    finding = EvidenceFinding("clip", repr(value) if value > 0 else "none", how)
-    if requested is None:
-        return finding
-    wanted = 0.0 if requested == "none" else float(requested)
-    return finding.judge(requested, abs(value - wanted) <= 1e-9 * max(1.0, wanted))
+        return judge_clipping(float(objects.engine.gradient_clipping()), "the DeepSpeed engine", requested)
+    return judge_clipping(trainer_norm or 0.0, "the trainer's own call before its first optimizer step", requested)
+
+
+def judge_clipping(norm: float, how: str, requested: str | None) -> EvidenceFinding:
+    """Return the finding "clip" for the norm in effect; 0 means that nothing is clipped."""
+    wanted = 0.0 if requested in (None, "none") else float(str(requested))
+    finding = EvidenceFinding("clip", repr(norm) if norm > 0 else "none", how)
+    return finding.judge(requested, abs(norm - wanted) <= 1e-9 * max(1.0, wanted))

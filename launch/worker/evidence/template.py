@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..trainer import TrainerProgram
-from .finding import EvidenceFinding
+from .finding import EvidenceFinding, unproven
 from .trainer_objects import TrainerObjects
 
 _BOS = "{{ bos_token }}"  # open_instruct/dataset_transformation.py:856 prepends it with --add_bos
@@ -18,12 +18,11 @@ def collect(objects: TrainerObjects, program: TrainerProgram, requested: str | N
     """Return the finding "chat_template": the name of a known template, else its digest."""
     template = getattr(objects.tokenizer, "chat_template", None)
     if not isinstance(template, str):
-        missing = EvidenceFinding("chat_template", None, "the trainer's tokenizer was not found, or has no template")
-        return [missing.judge(requested, None)] if requested else []
+        return unproven("chat_template", requested, "the trainer's tokenizer was not found, or has no template")
     digest = f"sha256:{hashlib.sha256(template.encode()).hexdigest()[:12]}"
     name = _find_name(template, program)
     finding = EvidenceFinding("chat_template", name or digest, "the trainer's tokenizer", note=digest if name else None)
-    return [finding if requested is None else finding.judge(requested, name == requested)]
+    return [finding.judge(requested, name == requested)]
 
 
 def _find_name(template: str, program: TrainerProgram) -> str | None:
