@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 from collections.abc import Callable
 from typing import Any
+
+from .replacing import replaces
 
 _on_built: list[Callable[[Any], None]] = []
 _on_prepared: list[Callable[[Any], None]] = []
@@ -25,18 +26,14 @@ def when_built(callback: Callable[[Any], None]) -> None:
     from accelerate import Accelerator
 
     if not getattr(Accelerator.__init__, "hooked_by_launch", False):
-        build = Accelerator.__init__
 
-        @functools.wraps(build)
-        def build_and_notify(self: Any, *arguments: Any, **options: Any) -> None:
+        @replaces(Accelerator, "__init__")
+        def build_and_notify(build: Any, self: Any, *arguments: Any, **options: Any) -> None:
             build(self, *arguments, **options)
-            callbacks = list(_on_built)
-            _on_built.clear()
-            for pending in callbacks:
-                pending(self)
+            while _on_built:
+                _on_built.pop(0)(self)
 
         build_and_notify.hooked_by_launch = True  # type: ignore[attr-defined]
-        Accelerator.__init__ = build_and_notify
     _on_built.append(callback)
 
 
@@ -49,21 +46,16 @@ def when_prepared(callback: Callable[[Any], None]) -> None:
     from accelerate import Accelerator
 
     if not getattr(Accelerator.prepare, "hooked_by_launch", False):
-        prepare = Accelerator.prepare
 
-        @functools.wraps(prepare)
-        def prepare_and_notify(self: Any, *arguments: Any, **options: Any) -> Any:
+        @replaces(Accelerator, "prepare")
+        def prepare_and_notify(prepare: Any, self: Any, *arguments: Any, **options: Any) -> Any:
             prepared = prepare(self, *arguments, **options)
             models = [argument for argument in arguments if hasattr(argument, "named_modules")]
-            if models and any(_is_optimizer(argument) for argument in arguments):
-                callbacks = list(_on_prepared)
-                _on_prepared.clear()
-                for pending in callbacks:
-                    pending(models[0])
+            while _on_prepared and models and any(map(_is_optimizer, arguments)):
+                _on_prepared.pop(0)(models[0])
             return prepared
 
         prepare_and_notify.hooked_by_launch = True  # type: ignore[attr-defined]
-        Accelerator.prepare = prepare_and_notify
     _on_prepared.append(callback)
 
 

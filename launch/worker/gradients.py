@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
+
+from .replacing import replaces
 
 _on_clipped: list[Callable[[Any, float, Any], None]] = []
 
@@ -18,17 +19,15 @@ def when_clipped(callback: Callable[[Any, float, Any], None]) -> None:
     from accelerate import Accelerator
 
     if not getattr(Accelerator.clip_grad_norm_, "hooked_by_launch", False):
-        clip = Accelerator.clip_grad_norm_
 
-        @functools.wraps(clip)
-        def clip_and_notify(self: Any, parameters: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
-            norm = clip(self, parameters, max_norm, *arguments, **options)
+        @replaces(Accelerator, "clip_grad_norm_")
+        def clip_and_notify(clip: Any, self: Any, parameters: Any, max_norm: float, *more: Any, **options: Any) -> Any:
+            norm = clip(self, parameters, max_norm, *more, **options)
             for registered in _on_clipped:
                 registered(self, max_norm, norm)
             return norm
 
         clip_and_notify.hooked_by_launch = True  # type: ignore[attr-defined]
-        Accelerator.clip_grad_norm_ = clip_and_notify
     _on_clipped.append(callback)
 
 

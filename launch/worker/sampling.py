@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from . import columns
 from .global_batches import BatchLayout, GlobalBatchSampler
+from .replacing import replaces
 
 _on_prepared: list[Callable[[GlobalBatchSampler, Any, columns.SampleLengths], None]] = []
 
@@ -23,10 +23,9 @@ def when_prepared(configure: Callable[[GlobalBatchSampler, Any, columns.SampleLe
     _on_prepared.append(configure)
     if getattr(Accelerator.prepare_data_loader, "deals_for_launch", False):
         return
-    prepare, skip = Accelerator.prepare_data_loader, module.skip_first_batches
 
-    @functools.wraps(prepare)
-    def prepare_and_deal(self: Any, *arguments: Any, **options: Any) -> Any:
+    @replaces(Accelerator, "prepare_data_loader")
+    def prepare_and_deal(prepare: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         loader = prepare(self, *arguments, **options)
         batches, lengths = _build_sampler(self, loader)
         for registered in _on_prepared:
@@ -34,15 +33,14 @@ def when_prepared(configure: Callable[[GlobalBatchSampler, Any, columns.SampleLe
         loader.set_sampler(batches)
         return loader
 
-    @functools.wraps(skip)
-    def skip_and_notify(dataloader: Any, num_batches: int = 0) -> Any:
+    @replaces(module, "skip_first_batches")
+    def skip_and_notify(skip: Any, dataloader: Any, num_batches: int = 0) -> Any:
         batches = find_sampler(dataloader)
         if batches is not None:
             batches.skip(num_batches)
         return skip(dataloader, num_batches)
 
     prepare_and_deal.deals_for_launch = True  # type: ignore[attr-defined]
-    Accelerator.prepare_data_loader, module.skip_first_batches = prepare_and_deal, skip_and_notify
 
 
 def find_sampler(loader: Any) -> GlobalBatchSampler | None:

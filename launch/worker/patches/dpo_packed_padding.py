@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..replacing import replaces
 from .patch import PatchContext, PatchInfo
 
 
@@ -36,20 +37,18 @@ def _split_at_padding(_: PatchContext) -> None:
     import torch
     from open_instruct import dpo_utils, olmo_core_utils
 
-    concatenate, lengths_of = dpo_utils.pf_concatenated_inputs, olmo_core_utils.doc_lens_from_cu_seq_lens
     chosen: list[int] = [0]  # tokens of the chosen row of the latest batch, padding included
 
-    def pf_concatenated_inputs(batch: Any, *arguments: Any, **options: Any) -> Any:
+    @replaces(dpo_utils, "pf_concatenated_inputs")
+    def note_border(concatenate: Any, batch: Any, *arguments: Any, **options: Any) -> Any:
         chosen[0] = int(batch["chosen_input_ids"].shape[-1])
         return concatenate(batch, *arguments, **options)
 
-    def doc_lens_from_cu_seq_lens(*arguments: Any, **options: Any) -> Any:
+    @replaces(olmo_core_utils, "doc_lens_from_cu_seq_lens")
+    def split_lengths(lengths_of: Any, *arguments: Any, **options: Any) -> Any:
         lengths, _ = lengths_of(*arguments, **options)
         cut = split_at_border([int(length) for length in lengths[0].tolist()], chosen[0])
         return torch.tensor([cut], dtype=lengths.dtype, device=lengths.device), [max(cut)]
-
-    dpo_utils.pf_concatenated_inputs = pf_concatenated_inputs
-    olmo_core_utils.doc_lens_from_cu_seq_lens = doc_lens_from_cu_seq_lens
 
 
 PATCH = PatchInfo(

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import accelerator, gradients
 from ..evidence.collector import EvidenceCollector
+from ..replacing import replaces
 from .patch import PatchContext, PatchInfo, always_wanted
 
 
@@ -18,24 +19,23 @@ def _collect_evidence(context: PatchContext) -> None:
     collector = EvidenceCollector(context.expectations, context.allowed, context.trainer, context.events)
     accelerator.when_prepared(collector.model_prepared)
     gradients.when_clipped(lambda _, max_norm, norm: collector.gradients_clipped(max_norm))
-    backward, load_state, step = Accelerator.backward, Accelerator.load_state, AcceleratedOptimizer.step
 
-    @functools.wraps(backward)
-    def collect_and_backward(self: Any, *arguments: Any, **options: Any) -> Any:
+    @replaces(Accelerator, "backward")
+    def collect_and_backward(backward: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         collector.backward_begins(self)
         result = backward(self, *arguments, **options)
         if self.distributed_type != DistributedType.DEEPSPEED or (self.sync_gradients and collector.step_ended()):
             Accelerator.backward = backward
         return result
 
-    @functools.wraps(load_state)
-    def load_and_notify(self: Any, input_dir: Any = None, *arguments: Any, **options: Any) -> Any:
+    @replaces(Accelerator, "load_state")
+    def load_and_notify(load_state: Any, self: Any, input_dir: Any = None, *arguments: Any, **options: Any) -> Any:
         loaded = load_state(self, input_dir, *arguments, **options)
         collector.state_loaded(input_dir)
         return loaded
 
-    @functools.wraps(step)
-    def collect_and_step(self: Any, *arguments: Any, **options: Any) -> Any:
+    @replaces(AcceleratedOptimizer, "step")
+    def collect_and_step(step: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         if self.gradient_state.sync_gradients:  # else this is one of several micro batches
             collector.step_begins()
         result = step(self, *arguments, **options)
@@ -44,8 +44,6 @@ def _collect_evidence(context: PatchContext) -> None:
         return result
 
     _check_loaded_weights(collector)
-    Accelerator.backward, Accelerator.load_state = collect_and_backward, load_and_notify
-    AcceleratedOptimizer.step = collect_and_step
 
 
 def _check_loaded_weights(collector: EvidenceCollector) -> None:

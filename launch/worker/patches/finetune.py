@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..replacing import replaces
 from . import machine
 from .patch import PatchContext, PatchInfo
 
@@ -12,13 +13,10 @@ from .patch import PatchContext, PatchInfo
 def _accept_local_model(_: PatchContext) -> None:
     import huggingface_hub
 
-    download = huggingface_hub.snapshot_download
-
-    def snapshot_download(repo_id: str, *arguments: Any, **options: Any) -> Any:
+    @replaces(huggingface_hub, "snapshot_download")
+    def download_unless_local(download: Any, repo_id: str, *arguments: Any, **options: Any) -> Any:
         # from_pretrained uses the same test for a local model
         return repo_id if os.path.isdir(repo_id) else download(repo_id, *arguments, **options)  # noqa: PTH112
-
-    huggingface_hub.snapshot_download = snapshot_download
 
 
 def _replace_current_device(_: PatchContext) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import columns
+from ..replacing import replaces
 from .patch import PatchContext, PatchInfo
 
 SCHEMA_VERSION = 1
@@ -52,17 +53,14 @@ def _write_after_tokenizing(context: PatchContext) -> None:
 
     if context.events.rank != 0:
         return
-    build = dataset_transformation.get_cached_dataset_tulu_with_statistics
 
-    def get_cached_dataset_tulu_with_statistics(*arguments: Any, **options: Any) -> Any:
+    @replaces(dataset_transformation, "get_cached_dataset_tulu_with_statistics")
+    def build_and_write(build: Any, *arguments: Any, **options: Any) -> Any:
         built = build(*arguments, **options)
-        dataset_transformation.get_cached_dataset_tulu_with_statistics = (
-            build  # only the first dataset is the training data
-        )
+        # only the first dataset is the training data
+        dataset_transformation.get_cached_dataset_tulu_with_statistics = build
         _write(context, built[0])
         return built
-
-    dataset_transformation.get_cached_dataset_tulu_with_statistics = get_cached_dataset_tulu_with_statistics
 
 
 def _write_after_trl_tokenizing(context: PatchContext) -> None:
@@ -70,18 +68,15 @@ def _write_after_trl_tokenizing(context: PatchContext) -> None:
 
     if context.events.rank != 0:
         return
-    prepare = SFTTrainer._prepare_dataset
+    signature = inspect.signature(SFTTrainer._prepare_dataset)
 
-    signature = inspect.signature(prepare)
-
-    def prepare_dataset(*arguments: Any, **options: Any) -> Any:
+    @replaces(SFTTrainer, "_prepare_dataset")
+    def prepare_and_write(prepare: Any, *arguments: Any, **options: Any) -> Any:
         prepared = prepare(*arguments, **options)
         given = signature.bind(*arguments, **options).arguments
         if given["dataset_name"] == "train" and not given["packing"]:  # packed rows are not samples
             _write(context, prepared)
         return prepared
-
-    SFTTrainer._prepare_dataset = prepare_dataset
 
 
 def _write(context: PatchContext, dataset: Any) -> None:

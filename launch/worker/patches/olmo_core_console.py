@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
+from ..replacing import replaces
 from .patch import PatchContext, PatchInfo, always_wanted
 
 # what olmo_core_train_modules.py:251-317, olmo_core_callbacks.py:199-229 and olmo_core_tokens record
@@ -34,14 +34,11 @@ def _print_extra_metrics(_: PatchContext) -> None:
     from olmo_core.train.callbacks import ConsoleLoggerCallback, console_logger
 
     console_logger.format_float = format_precisely
-    build = ConsoleLoggerCallback.__init__
 
-    @functools.wraps(build)
-    def build_with_more(self: Any, *arguments: Any, **options: Any) -> None:
+    @replaces(ConsoleLoggerCallback, "__init__")
+    def build_with_more(build: Any, self: Any, *arguments: Any, **options: Any) -> None:
         build(self, *arguments, **options)
         self.metrics = [*self.metrics, *(name for name in EXTRA_METRICS if name not in self.metrics)]
-
-    ConsoleLoggerCallback.__init__ = build_with_more
 
 
 PATCH = PatchInfo(

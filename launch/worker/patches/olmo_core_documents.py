@@ -5,11 +5,11 @@ OLMo-core supports this only with flash-attn; here it gets torch's own build of 
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import inspect
 from typing import Any
 
+from ..replacing import replaces
 from .patch import PatchContext, PatchInfo
 
 _PACKAGES = ("flash_attn", "flash_attn_3", "flash_attn_interface")  # that OLMo-core looks for
@@ -140,13 +140,12 @@ def _use_torch_kernel(context: PatchContext) -> None:
     flash_attn_api.flash_attn_2 = TorchFlashAttention(parameters)
     if not on_gpu:
         _separate_on_cpu()
-    detect = model_utils.detect_attn_implementation
 
-    def detect_or_torch() -> Any:
+    @replaces(model_utils, "detect_attn_implementation")
+    def detect_or_torch(detect: Any) -> Any:
         implementation = detect()
         return AttentionBackendName.flash_2 if implementation == AttentionBackendName.torch else implementation
 
-    model_utils.detect_attn_implementation = detect_or_torch
     kernel = "torch.nn.attention.varlen" if on_gpu else "a mask over all pairs of tokens"
     context.events.emit("evidence", what="flash_attention", value=kernel, how="instead of the flash-attn package")
 
@@ -156,10 +155,10 @@ def _separate_on_cpu() -> None:
     from olmo_core.nn.attention.backend import TorchAttentionBackend
     from olmo_core.nn.attention.flash_attn_api import dispatch_flash_attn
 
-    forward = TorchAttentionBackend.forward
-
-    @functools.wraps(forward)
-    def forward_documents(self: Any, qkv: Any, cu_doc_lens: Any = None, max_doc_len: Any = None, **options: Any) -> Any:
+    @replaces(TorchAttentionBackend, "forward")
+    def forward_documents(
+        forward: Any, self: Any, qkv: Any, cu_doc_lens: Any = None, max_doc_len: Any = None, **options: Any
+    ) -> Any:
         if cu_doc_lens is None:
             return forward(self, qkv, **options)
         return dispatch_flash_attn(
@@ -171,8 +170,6 @@ def _separate_on_cpu() -> None:
             causal=True,
             window_size=self.window_size,
         )
-
-    TorchAttentionBackend.forward = forward_documents
 
 
 PATCH = PatchInfo(

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from ..evidence import olmo_core
 from ..evidence.collector import report_findings
+from ..replacing import replaces
 from .patch import PatchContext, PatchInfo, always_wanted
 
 
 def _collect_evidence(context: PatchContext) -> None:
     from olmo_core.train.train_module import TransformerTrainModule
 
-    build, step = TransformerTrainModule.__init__, TransformerTrainModule.optim_step
     zero = TransformerTrainModule.zero_grads
     first_inputs: list[olmo_core.DocumentInputs] = []
     passes: list[olmo_core.DocumentInputs] = []  # of the current optimizer step
     handles: list[Any] = []
 
-    @functools.wraps(build)
-    def build_and_hook(self: Any, *arguments: Any, **options: Any) -> None:
+    @replaces(TransformerTrainModule, "__init__")
+    def build_and_hook(build: Any, self: Any, *arguments: Any, **options: Any) -> None:
         build(self, *arguments, **options)
 
         def record_inputs(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -31,13 +30,13 @@ def _collect_evidence(context: PatchContext) -> None:
 
         handles.append(self.model.register_forward_pre_hook(record_inputs, with_kwargs=True))
 
-    @functools.wraps(zero)
-    def zero_and_forget(self: Any) -> None:
+    @replaces(TransformerTrainModule, "zero_grads")
+    def zero_and_forget(_: Any, self: Any) -> None:
         zero(self)
         passes.clear()  # the trainer tries a batch before its first step
 
-    @functools.wraps(step)
-    def collect_and_step(self: Any, *arguments: Any, **options: Any) -> Any:
+    @replaces(TransformerTrainModule, "optim_step")
+    def collect_and_step(step: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         TransformerTrainModule.optim_step, TransformerTrainModule.zero_grads = step, zero
         for handle in handles:
             handle.remove()
@@ -46,9 +45,6 @@ def _collect_evidence(context: PatchContext) -> None:
         findings += olmo_core.count_samples(passes, context.expectations.evidence.get("global_batch"))
         report_findings(findings, context.allowed, context.events)
         return step(self, *arguments, **options)
-
-    TransformerTrainModule.__init__ = build_and_hook
-    TransformerTrainModule.optim_step, TransformerTrainModule.zero_grads = collect_and_step, zero_and_forget
 
 
 PATCH = PatchInfo(

@@ -5,9 +5,9 @@ Each of the four loader processes would import the whole trainer first.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
+from ..replacing import replaces
 from . import machine
 from .patch import PatchContext, PatchInfo
 
@@ -17,21 +17,15 @@ def _use_cpu(_: PatchContext) -> None:
     from olmo_core.data import NumpyDataLoaderConfig
     from olmo_core.train.callbacks import GPUMemoryMonitorCallback
 
-    prepare = train.prepare_training_environment
-
-    @functools.wraps(prepare)
-    def prepare_with_gloo(**options: Any) -> None:
+    @replaces(train, "prepare_training_environment")
+    def prepare_with_gloo(prepare: Any, **options: Any) -> None:
         prepare(**{**options, "backend": "gloo"})
 
-    build = NumpyDataLoaderConfig.build
-
-    @functools.wraps(build)
-    def build_in_process(self: Any, *arguments: Any, **options: Any) -> Any:
+    @replaces(NumpyDataLoaderConfig, "build")
+    def build_in_process(build: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         self.num_workers = 0
         return build(self, *arguments, **options)
 
-    train.prepare_training_environment = prepare_with_gloo
-    NumpyDataLoaderConfig.build = build_in_process
     GPUMemoryMonitorCallback.pre_train = GPUMemoryMonitorCallback.post_step = lambda callback: None
 
 

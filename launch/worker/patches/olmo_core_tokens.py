@@ -6,9 +6,9 @@ padding.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
+from ..replacing import replaces
 from .patch import PatchContext, PatchInfo, always_wanted
 
 TOKENS, PADDED = "launch/tokens", "launch/tokens_padded"
@@ -49,14 +49,10 @@ def _record_tokens(_: PatchContext) -> None:
             for name, value in ((TOKENS, tokens), (PADDED, padded)):
                 self.trainer.record_metric(name, value / ranks_per_batch, reduce_type=ReduceType.sum)
 
-    build = TrainerConfig.build
-
-    @functools.wraps(build)
-    def build_and_count(self: Any, *arguments: Any, **options: Any) -> Any:
+    @replaces(TrainerConfig, "build")
+    def build_and_count(build: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         self.callbacks["launch_tokens"] = TokenCount()
         return build(self, *arguments, **options)
-
-    TrainerConfig.build = build_and_count
 
 
 PATCH = PatchInfo(

@@ -7,23 +7,19 @@ token, so it is one document with the chat behind it, which is cut off in turn (
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
+from ..replacing import replaces
 from .patch import PatchContext, PatchInfo, always_wanted
 
 
 def _read_boundaries(_: PatchContext) -> None:
     from olmo_core.data import NumpyPackedFSLDatasetConfig
 
-    build = NumpyPackedFSLDatasetConfig.build
-
-    @functools.wraps(build)
-    def build_from_metadata(self: Any) -> Any:
+    @replaces(NumpyPackedFSLDatasetConfig, "build")
+    def build_from_metadata(build: Any, self: Any) -> Any:
         self.use_array_if_local = False
         return build(self)
-
-    NumpyPackedFSLDatasetConfig.build = build_from_metadata
 
 
 PATCH = PatchInfo(

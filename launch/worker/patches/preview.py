@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import samples
+from ..replacing import replaces
 from .patch import PatchContext, PatchInfo
 
 _PAIR = ("chosen", "rejected")
@@ -27,9 +28,9 @@ def _preview_open_instruct(context: PatchContext) -> None:
     request = samples.Request.read(str(context.value))
     datasets.disable_caching()
     signature = inspect.signature(upstream.get_cached_dataset_tulu_with_statistics)
-    load = upstream.load_dataset
 
-    def load_dataset(path: str, *arguments: Any, **options: Any) -> Any:
+    @replaces(upstream, "load_dataset")
+    def load_first_rows(load: Any, path: str, *arguments: Any, **options: Any) -> Any:
         if path in ("json", "parquet") or request.rows is None:
             return load(path, *arguments, **options)
         return samples.stream_rows(path, options["split"], request.rows, revision=options.get("revision"))
@@ -49,7 +50,6 @@ def _preview_open_instruct(context: PatchContext) -> None:
         _hand_over(context, request, configs, given["tc"])
         sys.exit(0)
 
-    upstream.load_dataset = load_dataset
     upstream.get_cached_dataset_tulu_with_statistics = get_cached_dataset_tulu_with_statistics
 
 
@@ -144,15 +144,14 @@ def _preview_trl(context: PatchContext) -> None:
 
     request = samples.Request.read(str(context.value))
     datasets.disable_caching()
-    load = datasets.load_dataset
 
-    def load_dataset(path: str, *arguments: Any, **options: Any) -> Any:
+    @replaces(datasets, "load_dataset")
+    def load_first_rows(load: Any, path: str, *arguments: Any, **options: Any) -> Any:
         if request.rows is None or path != context.trainer.flag("dataset_name") or Path(path).exists():
             return load(path, *arguments, **options)
         split = context.trainer.flag("dataset_train_split") or "train"
         return {split: samples.stream_rows(path, split, request.rows, name=options.get("name"))}
 
-    datasets.load_dataset = load_dataset
     trl.get_peft_config = trl.get_quantization_config = lambda model_args: None
     sft_trainer.create_model_from_path = dpo_trainer.create_model_from_path = _create_empty_model
     capture = _TrlCapture(request)
@@ -198,15 +197,15 @@ class _TrlCapture:
 
     def wrap(self, trainer: Any, module: Any) -> None:
         """Record what the trainer's `_prepare_dataset` does with the training data."""
-        prepare, tokenize = trainer._prepare_dataset, module._tokenize
         calls = [0]
 
         def keep_all(dataset: Any, function: Any, *arguments: Any, **options: Any) -> Any:
             self._kept = [bool(function(row)) for row in dataset]  # noted, and dropped by nobody
             return dataset
 
-        def prepare_dataset(
-            instance: Any, dataset: Any, processing_class: Any, args: Any, *more: Any, **options: Any
+        @replaces(trainer, "_prepare_dataset")
+        def prepare_and_note(
+            prepare: Any, instance: Any, dataset: Any, processing_class: Any, args: Any, *more: Any, **options: Any
         ) -> Any:
             import datasets
 
@@ -226,20 +225,18 @@ class _TrlCapture:
                 datasets.Dataset.filter = original
             return self._tokenized
 
-        def count_tokenized(*arguments: Any, **options: Any) -> Any:
+        @replaces(module, "_tokenize")
+        def count_tokenized(tokenize: Any, *arguments: Any, **options: Any) -> Any:
             calls[0] += 1
             return tokenize(*arguments, **options)
 
-        trainer._prepare_dataset, module._tokenize = prepare_dataset, count_tokenized
         if hasattr(module, "pack_dataset"):
-            pack = module.pack_dataset
 
-            def pack_dataset(dataset: Any, *arguments: Any, **options: Any) -> Any:
+            @replaces(module, "pack_dataset")
+            def pack_and_note(pack: Any, dataset: Any, *arguments: Any, **options: Any) -> Any:
                 packed = pack(dataset, *arguments, **options)
                 self._packed = (dataset, packed)
                 return packed
-
-            module.pack_dataset = pack_dataset
 
     def write(self, tokenizer: Any, args: Any, collator: Any, template: str | None) -> None:
         tokenized, rows = self._packed or (self._tokenized, self._tokenized)

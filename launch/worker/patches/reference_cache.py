@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..replacing import replaces
 from .patch import PatchContext, PatchInfo, always_wanted
 
 
@@ -48,12 +49,11 @@ def describe_pass(pairs: int, seconds: float, *, is_cached: bool) -> dict[str, A
 def _patch_cache(context: PatchContext) -> None:
     from open_instruct import dpo_utils, model_utils
 
-    build = dpo_utils.build_reference_logprobs_cache
-    write = model_utils.TensorCache.to_disk
     umask = os.umask(0)
     os.umask(umask)
 
-    def build_reference_logprobs_cache(**options: Any) -> Any:
+    @replaces(dpo_utils, "build_reference_logprobs_cache")
+    def build_and_time(build: Any, **options: Any) -> Any:
         options["cache_path"] = add_commit(options["cache_path"], find_commit(options["model"]))
         is_cached, began = options["cache_path"].exists(), time.perf_counter()
         built = build(**options)
@@ -62,12 +62,10 @@ def _patch_cache(context: PatchContext) -> None:
             context.events.emit("evidence", what="reference_logprobs", how="the call that builds the cache", **numbers)
         return built
 
-    def to_disk(self: Any, path: Any) -> None:
+    @replaces(model_utils.TensorCache, "to_disk")
+    def write_for_all(write: Any, self: Any, path: Any) -> None:
         write(self, path)
         Path(path).chmod(0o666 & ~umask)
-
-    dpo_utils.build_reference_logprobs_cache = build_reference_logprobs_cache
-    model_utils.TensorCache.to_disk = to_disk
 
 
 CACHE = PatchInfo(

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
+from ..replacing import replaces
 from .patch import PatchContext, PatchInfo, always_wanted
 
 
 def _allow_registering_again(_: PatchContext) -> None:
     from transformers import AutoModelForSequenceClassification
 
-    register = AutoModelForSequenceClassification.register
-
-    @functools.wraps(register)
-    def register_again(config_class: Any, model_class: Any, exist_ok: bool = False) -> None:
+    @replaces(AutoModelForSequenceClassification, "register")
+    def register_again(register: Any, config_class: Any, model_class: Any, exist_ok: bool = False) -> None:
         register(config_class, model_class, exist_ok=True)
-
-    AutoModelForSequenceClassification.register = register_again
 
 
 PATCH = PatchInfo(

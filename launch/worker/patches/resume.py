@@ -15,9 +15,12 @@ does, and what this patch changes:
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..replacing import replaces
 from .patch import PatchContext, PatchError, PatchInfo
 
 _ID = "exact_resume"
@@ -42,9 +45,8 @@ def _resume(context: PatchContext) -> None:
 def _count_whole_steps() -> None:
     from accelerate import Accelerator
 
-    prepare = Accelerator.prepare_data_loader
-
-    def prepare_data_loader(self: Any, *arguments: Any, **options: Any) -> Any:
+    @replaces(Accelerator, "prepare_data_loader")
+    def prepare_whole_steps(prepare: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         loader = prepare(self, *arguments, **options)
         plain = type(loader.base_dataloader)  # accelerate's loader takes its length from torch's
         accumulation = self.gradient_accumulation_steps
@@ -56,8 +58,6 @@ def _count_whole_steps() -> None:
         loader.base_dataloader.__class__ = WholeSteps
         return loader
 
-    Accelerator.prepare_data_loader = prepare_data_loader
-
 
 def _check_checkpoint(context: PatchContext) -> None:
     """Check upstream's choice of the checkpoint, and skip the completed batches once."""
@@ -65,12 +65,11 @@ def _check_checkpoint(context: PatchContext) -> None:
     from open_instruct import utils
 
     expected = str(context.value)
-    choose = utils.get_last_checkpoint_path
-    skip = Accelerator.skip_first_batches
     is_finished = False
     skipped = False
 
-    def get_last_checkpoint_path(args: Any, incomplete: bool = False) -> Any:
+    @replaces(utils, "get_last_checkpoint_path")
+    def choose_expected(choose: Any, args: Any, incomplete: bool = False) -> Any:
         nonlocal is_finished
         path = choose(args, incomplete)
         if incomplete:
@@ -84,7 +83,8 @@ def _check_checkpoint(context: PatchContext) -> None:
         print(f"launch: resuming from {path}", flush=True)
         return path
 
-    def skip_first_batches(self: Any, dataloader: Any, num_batches: int = 0) -> Any:
+    @replaces(Accelerator, "skip_first_batches")
+    def skip_once(skip: Any, self: Any, dataloader: Any, num_batches: int = 0) -> Any:
         nonlocal skipped
         if is_finished:
             return []
@@ -92,9 +92,6 @@ def _check_checkpoint(context: PatchContext) -> None:
             return dataloader
         skipped = True
         return skip(self, dataloader, num_batches)
-
-    utils.get_last_checkpoint_path = get_last_checkpoint_path
-    Accelerator.skip_first_batches = skip_first_batches
 
 
 def _load_after_reference(context: PatchContext) -> None:
@@ -104,22 +101,18 @@ def _load_after_reference(context: PatchContext) -> None:
     loss = dpo_utils.DPOLossType(context.trainer.flag("loss_type") or dpo_utils.DPOConfig.loss_type)
     if not loss.needs_reference_model:
         return
-    load = Accelerator.load_state
-    build = dpo_utils.build_reference_logprobs_cache
-    deferred: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+    deferred: list[Callable[[], Any]] = []
 
-    def load_state(self: Any, *arguments: Any, **options: Any) -> None:
-        deferred.append((self, arguments, options))
+    @replaces(Accelerator, "load_state")
+    def load_later(load: Any, *arguments: Any, **options: Any) -> None:
+        deferred.append(functools.partial(load, *arguments, **options))
 
-    def build_reference_logprobs_cache(*arguments: Any, **options: Any) -> Any:
+    @replaces(dpo_utils, "build_reference_logprobs_cache")
+    def build_and_load(build: Any, *arguments: Any, **options: Any) -> Any:
         cache = build(*arguments, **options)
         while deferred:
-            accelerator, its_arguments, its_options = deferred.pop()
-            load(accelerator, *its_arguments, **its_options)
+            deferred.pop()()
         return cache
-
-    Accelerator.load_state = load_state
-    dpo_utils.build_reference_logprobs_cache = build_reference_logprobs_cache
 
 
 RESUME = PatchInfo(

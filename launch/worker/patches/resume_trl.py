@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..replacing import replaces
 from .patch import PatchContext, PatchInfo
 
 
 def _stop_at_the_end(context: PatchContext) -> None:
     from transformers import Trainer
 
-    run = Trainer._run_epoch
-
-    def run_epoch(self: Any, *arguments: Any, **options: Any) -> Any:
+    @replaces(Trainer, "_run_epoch")
+    def run_unless_done(run: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         if self.state.global_step < self.state.max_steps and not self.control.should_training_stop:
             return run(self, *arguments, **options)
         print(f"launch: all steps are done ({self.state.global_step}); the model is saved", flush=True)
         self.control.should_training_stop = True
         return None
-
-    Trainer._run_epoch = run_epoch
 
 
 RESUME = PatchInfo(

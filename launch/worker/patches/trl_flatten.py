@@ -6,9 +6,9 @@ Its data preparation does not: it truncates every sample before the collator see
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
+from ..replacing import replaces
 from .patch import PatchContext, PatchError, PatchInfo
 
 _ID = "trl_flatten"
@@ -18,11 +18,10 @@ _CHECK = "if self.padding_free and not args.packing and args.max_length is not N
 def _allow_flattening(context: PatchContext) -> None:
     from trl import SFTTrainer
 
-    init, prepare = SFTTrainer.__init__, SFTTrainer._prepare_dataset
     limits: dict[int, int] = {}  # by the id of the arguments of a trainer under construction
 
-    @functools.wraps(init)
-    def init_without_max_length(self: Any, model: Any, args: Any = None, *more: Any, **options: Any) -> None:
+    @replaces(SFTTrainer, "__init__")
+    def init_without_max_length(init: Any, self: Any, model: Any, args: Any = None, *more: Any, **options: Any) -> None:
         if args is None or args.max_length is None or (args.dataset_kwargs or {}).get("skip_prepare_dataset"):
             raise PatchError(
                 _ID, "needs a max_length, and data that the trainer prepares: otherwise nothing truncates the samples"
@@ -33,16 +32,16 @@ def _allow_flattening(context: PatchContext) -> None:
         finally:
             args.max_length = limits.pop(id(args))
 
-    @functools.wraps(prepare)
-    def prepare_with_max_length(self: Any, dataset: Any, processing_class: Any, args: Any, *more: Any) -> Any:
+    @replaces(SFTTrainer, "_prepare_dataset")
+    def prepare_with_max_length(
+        prepare: Any, self: Any, dataset: Any, processing_class: Any, args: Any, *more: Any
+    ) -> Any:
         before = args.max_length
         args.max_length = limits.get(id(args), before)
         try:
             return prepare(self, dataset, processing_class, args, *more)
         finally:
             args.max_length = before
-
-    SFTTrainer.__init__, SFTTrainer._prepare_dataset = init_without_max_length, prepare_with_max_length
 
 
 PATCH = PatchInfo(

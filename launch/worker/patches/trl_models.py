@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..replacing import replaces
 from .patch import PatchContext, PatchError, PatchInfo
 
 _SFT, _DPO = "trl/trainer/sft_trainer.py", "trl/trainer/dpo_trainer.py"
@@ -17,16 +17,11 @@ def _wrap_init(prepare: Callable[[Any, Any, dict[str, Any]], Any]) -> None:
     """Call `prepare(model, args, options)` before both trainers' __init__ and use the model it returns."""
     import trl
 
-    for trainer in (trl.SFTTrainer, trl.DPOTrainer):
+    def init_prepared(init: Any, self: Any, model: Any, args: Any = None, **options: Any) -> None:
+        init(self, prepare(model, args, options), args=args, **options)
 
-        def wrap(init: Any) -> Any:
-            @functools.wraps(init)
-            def init_prepared(self: Any, model: Any, args: Any = None, **options: Any) -> None:
-                init(self, prepare(model, args, options), args=args, **options)
-
-            return init_prepared
-
-        trainer.__init__ = wrap(trainer.__init__)
+    replaces(trl.SFTTrainer, "__init__")(init_prepared)
+    replaces(trl.DPOTrainer, "__init__")(init_prepared)
 
 
 def _load_adapter(context: PatchContext) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..replacing import replaces
 from .patch import PatchContext, PatchError, PatchInfo
 
 _ID = "trl_subset"
@@ -46,9 +47,9 @@ def change_split(context: PatchContext, patch: str, change: Callable[[str, Any, 
     split = context.trainer.flag("dataset_train_split") or "train"
     if name is None:
         raise PatchError(patch, "needs the trainer flag --dataset_name")
-    load = datasets.load_dataset
 
-    def load_dataset(path: str, *arguments: Any, **options: Any) -> Any:
+    @replaces(datasets, "load_dataset")
+    def load_and_change(load: Any, path: str, *arguments: Any, **options: Any) -> Any:
         loaded = load(path, *arguments, **options)
         if path != name:
             return loaded
@@ -56,8 +57,6 @@ def change_split(context: PatchContext, patch: str, change: Callable[[str, Any, 
             raise PatchError(patch, f"{path} is a {type(loaded).__name__}, not a DatasetDict with a split '{split}'")
         change(name, loaded, split)
         return loaded
-
-    datasets.load_dataset = load_dataset
 
 
 def _take_subset(context: PatchContext) -> None:
