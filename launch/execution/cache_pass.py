@@ -1,4 +1,4 @@
-"""The pass of `cache_only=true`: tokenise the data in one plain process on the CPU, without a process group.
+"""The pass of `cache_only=true`, which tokenises the data in one plain CPU process, and what an earlier one left.
 
 Upstream tokenises inside a process group, which times out after 30 minutes (finetune.py:376).
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 from launch import resources
 from launch.config.schema import Device, Family, Mode
 from launch.errors import Problem, UserError
-from launch.execution.caches import tokenized_folder
+from launch.execution.caches import find_half_written, tokenized_folder
+from launch.files import load_json
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.planning.width import Width
 
@@ -63,3 +64,26 @@ def parse_dataset_event(events: str) -> TokenizedData | None:
         if event.get("what") == "dataset_cache":
             return TokenizedData(Path(event["path"]), built=event["value"] == "built")
     return None
+
+
+def supports_cache_pass(plan: Plan) -> bool:
+    """Whether the plan's trainer can tokenise before it trains."""
+    return plan.config.trainer.family == Family.open_instruct and tokenized_folder(plan) is not None
+
+
+def find_tokenized_data(plan: Plan) -> Path | None:
+    """Return the complete data set that an earlier pass built with the same command.
+
+    None also where only a run built it, which leaves no record of a pass.
+    """
+    cache_pass, tokenized = plan_cache_pass(plan), tokenized_folder(plan)
+    assert tokenized is not None  # plan_cache_pass raises without it
+    try:
+        recorded = load_json(cache_pass.folder / "plan.json")
+        dataset = parse_dataset_event((cache_pass.folder / "events.jsonl").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if recorded.get("command") != list(cache_pass.command) or dataset is None:
+        return None
+    incomplete = [path for path, _ in find_half_written(tokenized)]
+    return dataset.path if dataset.path.is_dir() and dataset.path not in incomplete else None

@@ -21,7 +21,6 @@ from launch.execution.completion import add_validation, verify_completion, verif
 from launch.execution.diagnosis.cures import cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display.progress import Display, format_duration
-from launch.execution.orphans import wait_for_orphans
 from launch.execution.prepare import prepare_inputs
 from launch.execution.record.evidence import EvidenceItem, evidence_as_json, evidence_table, read_evidence
 from launch.execution.record.folder import Outcome, RunFolder, describe_cure, read_outcome
@@ -30,6 +29,7 @@ from launch.execution.record.model_folder import find_output_faults
 from launch.execution.record.runs import command_for
 from launch.execution.report.write import write_run_report
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
+from launch.execution.supervise.processes import wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch_config import build_watch_config
 from launch.execution.tracking.tensorboard import tensorboard_writer

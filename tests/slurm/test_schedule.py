@@ -14,9 +14,8 @@ import pytest
 
 from launch.__main__ import main
 from launch.errors import UserError
-from launch.execution.cache_pass import plan_cache_pass
+from launch.execution.cache_pass import find_tokenized_data, plan_cache_pass
 from launch.execution.record.lock import run_lock
-from launch.execution.tokenized import find_tokenized_data
 from launch.planning.plan import build_plan
 from launch.slurm.allocation import read_allocation
 from launch.slurm.job_record import parse_job_record

@@ -7,7 +7,7 @@ requested settings that nothing checked become one list here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +50,7 @@ class EvidenceItem:
         return f"{self.verdict}_{self.what}"
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "what": self.what,
-            "requested": self.requested,
-            "found": self.found,
-            "verdict": self.verdict,
-            "how": self.how,
-            "note": self.note,
-        }
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
 
 def read_evidence(

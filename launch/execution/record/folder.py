@@ -69,11 +69,6 @@ class RunFolder:
         """Where the stacks of a stalled run's ranks are written, as `rank-N.txt`."""
         return self.path / "stacks"
 
-    @property
-    def model(self) -> Path:
-        """Where the trainer writes its output."""
-        return self.path / "model"
-
     def create(self) -> None:
         """Create the folder and those below it, except the model folder, which the trainer creates.
 
@@ -130,18 +125,12 @@ class RunFolder:
             "ended_processes": outcome.ended_processes,
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        if outcome.planned_steps is not None:
-            content["planned_steps"] = outcome.planned_steps
-        if outcome.samples is not None:
-            content["samples"] = outcome.samples
+        optional = {name: getattr(outcome, name) for name in ("planned_steps", "samples", "cause_id", "cure")}
+        content |= {name: value for name, value in optional.items() if value is not None}
         if outcome.validation is not None:
             content["validation"] = outcome.validation.as_json()
         if outcome.cause:
             content |= {"cause": outcome.cause, "detail": list(outcome.detail)}
-        if outcome.cause_id:
-            content["cause_id"] = outcome.cause_id
-        if outcome.cure:
-            content["cure"] = outcome.cure
         if outcome.guard:
             content |= {"guard": outcome.guard, "checkpoint": outcome.checkpoint, "stacks": list(outcome.stacks)}
         self.path.mkdir(parents=True, exist_ok=True)

@@ -44,16 +44,14 @@ class RunStatus:
     validation: ValidationRecord | None = None  # so far, while it runs
 
     def as_json(self) -> dict[str, Any]:
-        holder = self.holder
+        holder, outcome = self.holder, self.outcome
         return {
             "schema_version": SCHEMA_VERSION,
             "run": self.name,
             "folder": str(self.path),
             "state": self.state,
             "since": round(self.since, 3),
-            "pid": holder.pid if holder else None,
-            "host": holder.host if holder else None,
-            "user": holder.user if holder else None,
+            **{name: getattr(holder, name, None) for name in ("pid", "host", "user")},
             "heartbeat_seconds": None if self.heartbeat is None else round(self.heartbeat, 1),
             "phase": self.phase,
             "step": self.step,
@@ -62,10 +60,7 @@ class RunStatus:
             "tokens_per_second": self.tokens_per_second,
             "validation": self.validation.as_json() if self.validation else None,
             "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
-            "exit_code": self.outcome.exit_code if self.outcome else None,
-            "cause": self.outcome.cause if self.outcome else None,
-            "cause_id": self.outcome.cause_id if self.outcome else None,
-            "cure": self.outcome.cure if self.outcome else None,
+            **{name: getattr(outcome, name, None) for name in ("exit_code", "cause", "cause_id", "cure")},
         }
 
 

@@ -13,9 +13,8 @@ from typing import Any, Protocol
 
 from launch.execution.diagnosis.causes import CauseFinder
 from launch.execution.guards.facts import Fact, LoggedStep, NewOutput, PhaseStarted, RankError, TotalSteps
-from launch.execution.record.events import Event
+from launch.execution.record.events import PHASES, Event
 from launch.execution.record.metrics import Metrics
-from launch.execution.supervise.phases import PhaseTracker
 from launch.execution.supervise.readers import reader_for
 from launch.execution.supervise.streams import LAUNCHER
 from launch.redact import Redactor
@@ -23,6 +22,37 @@ from launch.redact import Redactor
 _MAX_PENDING = 10_000  # events that a blocked display may leave unread; older ones are dropped
 _PROGRESS_EVERY = 1.0  # seconds between two checks of whether the output is new
 _RECENT_LINES = 500
+# in the order of TRL's trainers
+_TRL_PHASES = ("import", "load", "tokenize", "reference_logprobs", "training", "evaluate", "checkpoint", "save", "push")
+
+
+class PhaseTracker:
+    """Follows the current phase. A worker event always sets it; a log line or a step only moves it forward.
+
+    Lines and events arrive through different pipes, so their order is not guaranteed. Times are unix seconds: when an
+    event was sent, when a line arrived.
+    """
+
+    def __init__(self, reader: str) -> None:
+        self.current = ""
+        self._since = 0.0
+        self._order = _TRL_PHASES if reader == "trl" else PHASES
+
+    def update_from_worker(self, phase: str, time: float) -> bool:
+        """Set the phase from a worker event; return whether it changed."""
+        return self._change(phase, time, phase != self.current)
+
+    def update_from_log(self, phase: str, time: float) -> bool:
+        """Move the phase forward from a log line; return whether it changed. Training resumes after a checkpoint."""
+        if self.current == "checkpoint" and phase == "training":
+            return self._change(phase, time, time >= self._since)
+        is_later = not self.current or self._order.index(phase) > self._order.index(self.current)
+        return self._change(phase, time, is_later)
+
+    def _change(self, phase: str, time: float, changed: bool) -> bool:
+        if changed:
+            self.current, self._since = phase, time
+        return changed
 
 
 class FactSink(Protocol):

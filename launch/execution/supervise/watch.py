@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import shutil
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -20,13 +22,46 @@ from launch.execution.guards.facts import DiskUsage, Fact, RankExited, Tick
 from launch.execution.guards.guard import GuardVerdict
 from launch.execution.guards.panel import GuardPanel
 from launch.execution.record.checkpoints import Checkpoint, find_checkpoints
-from launch.execution.supervise.disk_space import free_bytes, measure_checkpoint
 from launch.execution.supervise.stacks import PeerStacks, Stacks, dump_stacks
 from launch.execution.supervise.watch_config import WatchConfig
 
 _TICK = 0.5  # seconds
 _DISK_EVERY = 5.0  # seconds
 _CHECKPOINTS_EVERY = 60.0  # seconds; reading the size of every checkpoint file loads a network file system
+
+
+@dataclass(frozen=True)
+class CheckpointSize:
+    """A checkpoint on disk."""
+
+    bytes: int
+    last_write: float  # unix seconds
+
+
+def measure_checkpoint(checkpoint: Checkpoint) -> CheckpointSize:
+    """Add up the files of a checkpoint; files that disappear meanwhile do not count."""
+    size, last_write = 0, 0.0
+    for path in checkpoint.path.rglob("*"):
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        if path.is_file():
+            size += status.st_size
+            last_write = max(last_write, status.st_mtime)
+    return CheckpointSize(size, last_write)
+
+
+def free_bytes(path: Path) -> int | None:
+    """Return the bytes that this user may still write at `path`, which need not exist; None if unknown."""
+    for folder in (path, *path.parents):
+        try:
+            return shutil.disk_usage(folder).free
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+    return None
 
 
 class Watch:

@@ -5,7 +5,7 @@ import math
 
 from launch.execution.record.events import Event
 from launch.execution.record.metrics import Metrics
-from launch.execution.supervise.phases import PhaseTracker
+from launch.execution.supervise.observer import PhaseTracker
 
 
 def step(number: int, time: float, rank: int = 0, **data: object) -> Event:

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from launch.execution.record.events import Event
-from launch.execution.supervise.lines import LineCutter
 from launch.execution.supervise.readers import reader_for
+from launch.execution.supervise.streams import LineCutter
 
 LOGS = Path(__file__).with_name("logs")
 

@@ -17,9 +17,8 @@ from launch.config.schema import Family
 from launch.execution.guards.facts import Fact, LoggedStep, NewOutput
 from launch.execution.guards.guard import GuardContext
 from launch.execution.record.checkpoints import Layout
-from launch.execution.supervise.disk_space import free_bytes
 from launch.execution.supervise.observer import Observer
-from launch.execution.supervise.watch import Watch
+from launch.execution.supervise.watch import Watch, free_bytes
 from launch.execution.supervise.watch_config import WatchConfig
 from launch.redact import Redactor
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.execution.supervise.lines import LINE_LIMIT, LineCutter
+from launch.execution.supervise.streams import LINE_LIMIT, LineCutter
 
 TEXT = "one\ntwo ä\r\n\n\r10%\r20%\nlast \u2028 same line\x0bstill".encode()
 LINES = ["one", "two ä", "10%", "20%", "last \u2028 same line\x0bstill"]
