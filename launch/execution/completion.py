@@ -77,6 +77,5 @@ def _read_early_stop(events: Path, step: int) -> str | None:
 
 
 def _planned_steps(events: Path) -> int | None:
-    """Return the number of steps that the trainer reported last."""
     totals = [entry.get("steps") for entry in read_json_lines(events) if entry.get("kind") == "total_steps"]
     return next((total for total in reversed(totals) if isinstance(total, int) and total > 0), None)

@@ -198,7 +198,6 @@ def _find_contents(text: str, messages: Sequence[Mapping[str, Any]]) -> list[tup
 
 
 def _called_tools(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the tools that the turns call."""
     calls = [call for message in messages for call in message.get("tool_calls") or () if isinstance(call, Mapping)]
     functions = [call.get("function") or call for call in calls]
     return [str(function["name"]) for function in functions if isinstance(function, Mapping) and function.get("name")]

@@ -212,7 +212,7 @@ def test_an_attribute_that_is_gone_is_a_patch_error_too() -> None:
 
         channel.no_such_thing  # type: ignore[attr-defined]  # noqa: B018
 
-    broken = type(patch)("broken", "why", "always", {}, apply)
+    broken = type(patch)("broken", "why", {}, apply)
     with pytest.raises(
         PatchError, match=r"^patch broken: can't be applied: module .* has no attribute 'no_such_thing'"
     ):

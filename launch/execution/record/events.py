@@ -83,7 +83,6 @@ def parse_event(line: bytes, rank: int) -> Event | None:
 
 
 def _is_complete(kind: str, data: Mapping[str, Any]) -> bool:
-    """Whether an event of this kind has all keys that it requires."""
     if kind not in _REQUIRED or (kind == "phase" and data.get("phase") not in PHASES):
         return False
     for name, required in _REQUIRED[kind].items():

@@ -76,7 +76,6 @@ class RunHistory:
         return Event(str(kind), float(time), rank, data)
 
     def _time_step(self, value: dict[str, Any]) -> Event | None:
-        """Return a step with the time at which it was logged."""
         step = value.get("step")
         if not isinstance(step, int):
             return None

@@ -157,7 +157,6 @@ def read_run_status(folder: Path) -> RunStatus:
 
 
 def _read_phase_and_total(events: Path) -> tuple[str | None, int | None]:
-    """Return the run's phase and its number of steps."""
     phase, total_steps = None, None
     for event in JsonLinesReader(events).read():
         if event.get("kind") == "phase" and event.get("rank") == 0:

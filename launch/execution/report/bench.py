@@ -57,7 +57,6 @@ def fill_bench(page: TrialPage) -> None:
 
 
 def _compare(record: Mapping[str, Any], sides: list[list[dict[str, Any]]], unit: str) -> list[list[str]]:
-    """Return the median of each side's runs beside their range, and the ratio of the medians."""
     medians = [mapping(mapping(record.get(side)).get("median")) for side in "ab"]
     rows = [["median of the runs", "A", "A from to", "B", "B from to", "B / A"]]
     for title, name, form, scale in _ROWS:

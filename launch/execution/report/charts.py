@@ -169,7 +169,6 @@ def _describe_metric(name: str) -> str:
 
 
 def _ends(metrics: Metrics) -> list[int]:
-    """The first and the last step of every curve."""
     points = [curve.points() for curve in metrics.curves.values()]
     return [step for curve in points if curve for step in (curve[0][0], curve[-1][0])]
 

@@ -83,7 +83,6 @@ def _read_answers(path: Path) -> list[Answer]:
 
 
 def _first_text(value: object) -> str | None:
-    """Return the first item of nested lists if it is a text."""
     while isinstance(value, list) and value:
         value = value[0]
     return value if isinstance(value, str) else None

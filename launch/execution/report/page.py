@@ -69,7 +69,6 @@ def _render(title: str, **content: Any) -> str:
 
 
 def _sections(label: str, run: RunRecord) -> dict[str, Any]:
-    """Return what the template shows of one run."""
     return {
         "label": label,
         "record": run,
@@ -148,7 +147,6 @@ def format_utc(moment: float) -> str:
 
 
 def _numbers(guard: object) -> list[Figure]:
-    """Return the measurements behind a guard's decision."""
     numbers = mapping(mapping(guard).get("numbers"))
     return [
         Figure(name.replace("_", " "), format_value(value) if isinstance(value, float) else str(value))
@@ -157,7 +155,6 @@ def _numbers(guard: object) -> list[Figure]:
 
 
 def _describe(warning: object) -> str:
-    """Return a warning of plan.json in one sentence."""
     fields = mapping(warning)
     if not fields:
         return str(warning)

@@ -170,7 +170,6 @@ def _find_state(folder: Path, outcome: Outcome | None) -> str:
 
 
 def _parse_time(text: object) -> float | None:
-    """Return the unix seconds of a UTC time such as 2026-11-22T17:56:54Z."""
     try:
         return float(calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ")))
     except ValueError:
@@ -178,7 +177,6 @@ def _parse_time(text: object) -> float | None:
 
 
 def _find_gaps(folder: Path, plan: Mapping[str, Any], metrics: Metrics) -> list[str]:
-    """Return what of the record is missing or could not be read, in sentences."""
     notes = []
     if not plan:
         state = "cannot be read" if (folder / "plan.json").exists() else "is missing"

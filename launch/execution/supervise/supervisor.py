@@ -306,7 +306,6 @@ def _follow_run(
 
 
 def _has_terminal() -> bool:
-    """Whether somebody can press Ctrl-C."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -322,7 +321,6 @@ def _drain(observer: Observer, watch: Watch, screen: SafeDisplay) -> None:
 
 
 def _describe_losses(pump: Pump) -> list[str]:
-    """Describe the output that did not reach the logs."""
     lines = []
     if pump.lost_bytes:
         lines.append(f"warning: {pump.lost_bytes} bytes of logs could not be written")

@@ -44,7 +44,6 @@ def collect(objects: TrainerObjects, rank: str | None, base_dtype: str | None) -
 
 
 def _find_ranks(model: Any) -> set[int]:
-    """Return the ranks of the layers that PEFT has replaced."""
     return {int(rank) for module in model.modules() for rank in _as_mapping(getattr(module, "r", None)).values()}
 
 

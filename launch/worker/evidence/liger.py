@@ -78,7 +78,6 @@ def _kernel_findings(counts: dict[str, KernelCount], how: str) -> list[EvidenceF
 
 
 def _describe_unchanged(requested: str, offered: set[str]) -> str | None:
-    """Describe what stays unchanged although Liger is on."""
     losses = {"cross_entropy", "fused_linear_cross_entropy"}
     if losses & set(requested.split(",")):
         return None

@@ -15,7 +15,7 @@ from .. import accelerator, gradients
 from ..evidence import trainer_objects
 from . import machine
 from .logged_step import StepListener
-from .patch import PatchContext, PatchInfo, always_wanted
+from .patch import PatchContext, PatchInfo
 
 _ID = "dpo_steps"
 _TOTAL = "  Total optimization steps = "
@@ -97,8 +97,6 @@ def _listen(context: PatchContext) -> None:
 STEPS = PatchInfo(
     id=_ID,
     reason="dpo_tune_cache.py prints only loss and learning rate; this reads tokens and rewards where it logs a step",
-    wanted=always_wanted,
-    condition="always",
     lines={
         "open_instruct/dpo_tune_cache.py": {
             73: "logger = logger_utils.setup_logger(__name__)",

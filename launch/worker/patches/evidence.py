@@ -8,7 +8,7 @@ from typing import Any
 from .. import accelerator, gradients
 from ..evidence.collector import EvidenceCollector
 from ..replacing import replaces
-from .patch import PatchContext, PatchInfo, always_wanted
+from .patch import PatchContext, PatchInfo
 
 
 def _collect_evidence(context: PatchContext) -> None:
@@ -64,8 +64,6 @@ def _check_loaded_weights(collector: EvidenceCollector) -> None:
 PATCH = PatchInfo(
     id="evidence",
     reason="checks the requested settings in the trainer's own objects before the first optimizer step",
-    wanted=always_wanted,
-    condition="always",
     lines={
         "accelerate/accelerator.py": {
             1415: "def prepare(self, *args, device_placement=None):",

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import accelerator, gradients
 from .logged_step import StepListener
-from .patch import PatchContext, PatchInfo, always_wanted
+from .patch import PatchContext, PatchInfo
 
 _ID = "finetune_grad_norm"
 
@@ -33,7 +33,6 @@ def add_norm(local: Mapping[str, Any], last: gradients.LastNorm) -> None:
 PATCH = PatchInfo(
     id=_ID,
     reason="finetune.py measures the gradient norm for clipping but does not report it; this adds it to the logs",
-    wanted=always_wanted,
     condition="always; without clipping and DeepSpeed there is no norm",
     lines={
         "open_instruct/finetune.py": {

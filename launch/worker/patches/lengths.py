@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import columns
 from ..replacing import replaces
-from .patch import PatchContext, PatchInfo
+from .patch import PatchContext, PatchInfo, on_request
 
 SCHEMA_VERSION = 1
 _ID = "lengths"
@@ -89,6 +89,7 @@ def _write(context: PatchContext, dataset: Any) -> None:
 PATCH = PatchInfo(
     id=_ID,
     reason="counts the lengths of the tokenised samples for the next plan's predictions; changes nothing",
+    wanted=on_request,
     condition="always; the value is the output file",
     lines={
         "open_instruct/dataset_transformation.py": {
@@ -104,6 +105,7 @@ PATCH = PatchInfo(
 TRL_PATCH = PatchInfo(
     id="trl_lengths",
     reason=PATCH.reason,
+    wanted=on_request,
     condition="always; the value is the output file; not written if samples are packed into bins",
     lines={
         "trl/trainer/sft_trainer.py": {1026: "train_dataset = self._prepare_dataset(", 1228: "def _prepare_dataset("}

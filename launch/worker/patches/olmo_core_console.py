@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..replacing import replaces
-from .patch import PatchContext, PatchInfo, always_wanted
+from .patch import PatchContext, PatchInfo
 
 # what olmo_core_train_modules.py:251-317, olmo_core_callbacks.py:199-229 and olmo_core_tokens record
 EXTRA_METRICS = (
@@ -44,8 +44,6 @@ def _print_extra_metrics(_: PatchContext) -> None:
 PATCH = PatchInfo(
     id="olmo_core_console",
     reason="dpo.py sends loss, rewards and tokens only to wandb; this makes OLMo-core's console logger print them",
-    wanted=always_wanted,
-    condition="always",
     lines={
         "olmo_core/train/callbacks/console_logger.py": {
             33: "metrics: List[str] = field(",

@@ -7,7 +7,7 @@ from typing import Any
 from ..evidence import olmo_core
 from ..evidence.collector import report_findings
 from ..replacing import replaces
-from .patch import PatchContext, PatchInfo, always_wanted
+from .patch import PatchContext, PatchInfo
 
 
 def _collect_evidence(context: PatchContext) -> None:
@@ -50,8 +50,6 @@ def _collect_evidence(context: PatchContext) -> None:
 PATCH = PatchInfo(
     id="olmo_core_evidence",
     reason="checks the requested settings in OLMo-core's own objects before the first optimizer step",
-    wanted=always_wanted,
-    condition="always",
     lines={
         "olmo_core/train/train_module/transformer/train_module.py": {
             560: "def optim_step(self):",

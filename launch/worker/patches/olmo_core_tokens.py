@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..replacing import replaces
-from .patch import PatchContext, PatchInfo, always_wanted
+from .patch import PatchContext, PatchInfo
 
 TOKENS, PADDED = "launch/tokens", "launch/tokens_padded"
 
@@ -58,8 +58,6 @@ def _record_tokens(_: PatchContext) -> None:
 PATCH = PatchInfo(
     id="olmo_core_tokens",
     reason="dpo.py assumes that every rank has the first rank's tokens, and olmo_core_finetune.py counts padding",
-    wanted=always_wanted,
-    condition="always",
     lines={
         "open_instruct/data_loader.py": {390: "return num_tokens * self.dp_world_size"},
         "olmo_core/train/config.py": {149: "train_module: TrainModule,"},

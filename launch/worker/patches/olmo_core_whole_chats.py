@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..replacing import replaces
-from .patch import PatchContext, PatchInfo, always_wanted
+from .patch import PatchContext, PatchInfo
 
 
 def _read_boundaries(_: PatchContext) -> None:
@@ -25,8 +25,6 @@ def _read_boundaries(_: PatchContext) -> None:
 PATCH = PatchInfo(
     id="olmo_core_whole_chats",
     reason="OLMo-core splits a chat at each end token, and drops the chat behind one that was cut off",
-    wanted=always_wanted,
-    condition="always",
     lines={
         "open_instruct/olmo_core_finetune.py": {232: "np_dataset_config = oc_data.NumpyPackedFSLDatasetConfig("},
         "olmo_core/data/numpy_dataset.py": {2991: "use_array_if_local: Optional[bool] = None"},

@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import samples
 from ..replacing import replaces
-from .patch import PatchContext, PatchInfo
+from .patch import PatchContext, PatchInfo, on_request
 
 _PAIR = ("chosen", "rejected")
 _COLUMNS = ("input_ids", "attention_mask", "labels")  # of a batch
@@ -263,7 +263,6 @@ def _chat_side(source: Any, row: Any, args: Any) -> samples.TokenizedSide:
 
 
 def _pair_sides(source: Any, row: Any, collator: Any) -> list[samples.TokenizedSide]:
-    """Return both sides as the collator truncates them."""
     batch = collator([row])
     sides = []
     for number, name in enumerate(_PAIR):
@@ -278,6 +277,7 @@ def _pair_sides(source: Any, row: Any, collator: Any) -> list[samples.TokenizedS
 PATCH = PatchInfo(
     id="preview",
     reason="hands the samples over as the trainer's own transforms tokenise them, and ends before a model is loaded",
+    wanted=on_request,
     condition="of `preview` and `check` alone; the value is the file of the request",
     lines={
         "open_instruct/dataset_transformation.py": {
@@ -302,6 +302,7 @@ PATCH = PatchInfo(
 TRL_PATCH = PatchInfo(
     id="trl_preview",
     reason="hands the samples over as TRL's own preparation tokenises them, and ends before the weights are loaded",
+    wanted=on_request,
     condition=PATCH.condition,
     lines={
         "trl/trainer/sft_trainer.py": {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..replacing import replaces
-from .patch import PatchContext, PatchInfo, always_wanted
+from .patch import PatchContext, PatchInfo
 
 
 def add_commit(path: Path, commit: str | None) -> Path:
@@ -71,8 +71,6 @@ def _patch_cache(context: PatchContext) -> None:
 CACHE = PatchInfo(
     id="dpo_reference_cache",
     reason="the cache's name lacks the commit of a hub model, only its owner can read its file, and it is not timed",
-    wanted=always_wanted,
-    condition="always",
     lines={
         "open_instruct/dpo_utils.py": {436: "if cache_path.exists():", 516: "cache.to_disk(cache_path)"},
         "open_instruct/model_utils.py": {107: "tempfile.NamedTemporaryFile(dir=path.parent, delete=False"},

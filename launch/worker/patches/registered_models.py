@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..replacing import replaces
-from .patch import PatchContext, PatchInfo, always_wanted
+from .patch import PatchContext, PatchInfo
 
 
 def _allow_registering_again(_: PatchContext) -> None:
@@ -19,8 +19,6 @@ def _allow_registering_again(_: PatchContext) -> None:
 PATCH = PatchInfo(
     id="registered_models",
     reason="transformers has Olmo2ForSequenceClassification itself and refuses open-instruct's; this lets it in",
-    wanted=always_wanted,
-    condition="always",
     lines={
         "open_instruct/reward_modeling.py": {
             166: "AutoModelForSequenceClassification.register(olmo_adapter.Olmo2Config, "

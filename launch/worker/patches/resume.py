@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..replacing import replaces
-from .patch import PatchContext, PatchError, PatchInfo
+from .patch import PatchContext, PatchError, PatchInfo, on_request
 
 _ID = "exact_resume"
 
@@ -118,6 +118,7 @@ def _load_after_reference(context: PatchContext) -> None:
 RESUME = PatchInfo(
     id=_ID,
     reason="upstream resumes at a wrong batch if an epoch ends in a shorter step, and skips data in later epochs",
+    wanted=on_request,
     condition="the run is resumed; the value is the checkpoint's folder",
     lines={
         "open_instruct/finetune.py": {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..replacing import replaces
-from .patch import PatchContext, PatchInfo
+from .patch import PatchContext, PatchInfo, on_request
 
 
 def _stop_at_the_end(context: PatchContext) -> None:
@@ -28,6 +28,7 @@ def _stop_at_the_end(context: PatchContext) -> None:
 RESUME = PatchInfo(
     id="trl_exact_resume",
     reason="a run that resumes from the checkpoint of its last step would train one more step",
+    wanted=on_request,
     condition="the run is resumed",
     lines={
         "transformers/trainer.py": {

@@ -10,7 +10,7 @@ from .. import accelerator
 from ..channel import EventWriter
 from ..evidence import trainer_objects
 from . import machine
-from .patch import PatchContext, PatchInfo, always_wanted
+from .patch import PatchContext, PatchInfo
 
 _OWN_NAMES = {
     "learning_rate": "lr",
@@ -163,8 +163,6 @@ def _add_callback(context: PatchContext) -> None:
 STEPS = PatchInfo(
     id="trainer_steps",
     reason="adds a default callback to the Trainer that reports each logged step with all its metrics",
-    wanted=always_wanted,
-    condition="always",
     lines={
         "transformers/trainer.py": {
             186: "DEFAULT_CALLBACKS = [DefaultFlowCallback]",

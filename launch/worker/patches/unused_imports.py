@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import FrameType, ModuleType
 from typing import Any
 
-from .patch import PatchContext, PatchInfo, always_wanted
+from .patch import PatchContext, PatchInfo
 
 PACKAGES = ("vllm", "docker", "openenv", "backoff", "aiohttp")
 _IMPORTER = "open_instruct"  # only its modules get placeholders; for all others the packages stay missing
@@ -70,7 +70,6 @@ class PlaceholderFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _importing_package() -> str:
-    """Return the top-level package of the module whose import statement runs."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
@@ -100,7 +99,6 @@ def _install_placeholders(context: PatchContext) -> None:
 PATCH = PatchInfo(
     id="unused_imports",
     reason="dpo.py's data loader imports vllm, docker, openenv, backoff and aiohttp for GRPO; DPO uses none of them",
-    wanted=always_wanted,
     condition="one of vllm, docker, openenv, backoff and aiohttp is not installed",
     lines={
         "open_instruct/dpo.py": {25: "from open_instruct import data_loader as data_loader_lib"},
