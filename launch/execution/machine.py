@@ -106,14 +106,15 @@ def _read_machine_info(folders: Sequence[Path]) -> MachineInfo:
 def _check_files(folders: Sequence[Path], parallel: Parallel) -> tuple[str, ...]:
     """Check the keys of the files that a run names and return what they were checked against. Raises UserError."""
     problems, against = [], []
-    if parallel.accelerate_file:
-        keys = library_keys("accelerate", folders)
-        problems += check_accelerate_file(parallel.accelerate_file, keys)
-        against.append(keys.describe())
-    if parallel.deepspeed_file:
-        keys = library_keys("deepspeed", folders)
-        problems += check_deepspeed_file(parallel.deepspeed_file, keys)
-        against.append(keys.describe())
+    files = (
+        ("accelerate", parallel.accelerate_file, check_accelerate_file),
+        ("deepspeed", parallel.deepspeed_file, check_deepspeed_file),
+    )
+    for library, file, check in files:
+        if file:
+            keys = library_keys(library, folders)
+            problems += check(file, keys)
+            against.append(keys.describe())
     if problems:
         raise UserError(problems)
     return tuple(against)

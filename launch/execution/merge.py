@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,7 @@ def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
     environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     done = run_command(argv, env=environ)
     if done.returncode:
-        reason = _last_line(done.stderr) or f"exit status {done.returncode}"
+        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise UserError(Problem("merge_failed", f"merging {adapter.folder} into {adapter.base} failed: {reason}"))
     report: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return report
@@ -188,8 +188,3 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return record if record.get("schema_version") == SCHEMA_VERSION else None
-
-
-def _last_line(text: str) -> str:
-    lines: Sequence[str] = text.strip().splitlines()
-    return lines[-1] if lines else ""

@@ -14,12 +14,12 @@ from typing import Any
 
 from . import accelerator
 from .channel import EventWriter
+from .evidence.finding import EvidenceFinding
 
 EXIT_STOPPED = 3  # launch.errors.EXIT_STOPPED, which this interpreter may not have
 
 DISTRIBUTED = ("NO", "MULTI_CPU", "MULTI_GPU", "DEEPSPEED")
 DEVICES = ("cpu", "cuda")
-_STATE_SOURCE = "accelerate's state"
 
 
 @dataclass(frozen=True)
@@ -146,15 +146,8 @@ def check_when_built(requested: ExpectedState, events: EventWriter) -> None:
             raise UnmetExpectation(message)
         for what, value in asdict(requested).items():
             if value is not None:
-                actual_value = getattr(actual, what)
-                events.emit(
-                    "evidence",
-                    what=what,
-                    value=actual_value,
-                    requested=str(value),
-                    verdict="proven",
-                    how=_STATE_SOURCE,
-                )
+                finding = EvidenceFinding(what, getattr(actual, what), "accelerate's state").judge(str(value), True)
+                events.emit("evidence", **finding.fields())
         backend = _process_group_backend()
         if backend is not None:
             events.emit("evidence", what="backend", value=backend, how="torch's process group")

@@ -116,9 +116,7 @@ class CauseFinder:
 
         `status`: the launcher's exit status, None if unknown.
         """
-        return self._explain(status, situation or Situation())
-
-    def _explain(self, status: int | None, situation: Situation) -> Cause:
+        situation = situation or Situation()
         if (first := self._first_error()) is not None:
             if _has_lost_peer(event_chain(first.data)) and (silent := self._find_silent(situation)):
                 return silent
@@ -220,7 +218,7 @@ class CauseFinder:
 
     def _describe_absent(self, arrived: set[int]) -> str:
         absent = sorted(set(self._tails) - arrived)
-        return f"; {_format_ranks(absent)} had not arrived" if absent else ""
+        return f"; {format_ranks(absent)} had not arrived" if absent else ""
 
     def _failing_rank(self) -> int | None:
         if self._root_rank in self._tails:
@@ -274,10 +272,10 @@ def _describe_waiting(places: Mapping[int, str]) -> str:
     groups: dict[str, list[int]] = {}
     for rank, place in sorted(places.items()):
         groups.setdefault(place, []).append(rank)
-    return ", ".join(f"{_format_ranks(ranks)} waited in {place}" for place, ranks in groups.items())
+    return ", ".join(f"{format_ranks(ranks)} waited in {place}" for place, ranks in groups.items())
 
 
-def _format_ranks(ranks: Sequence[int]) -> str:
+def format_ranks(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(str(rank) for rank in ranks)
 
 

@@ -68,6 +68,5 @@ def _run(argv: Sequence[str]) -> tuple[str | None, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, type(error).__name__
     if process.returncode:
-        errors = process.stderr.strip().splitlines()
-        return None, errors[-1] if errors else f"exit status {process.returncode}"
+        return None, (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
     return process.stdout, ""

@@ -27,7 +27,6 @@ from launch.execution.report.summary import (
 )
 from launch.execution.report.timeline import build_timelines
 from launch.execution.report.trial import Table, TrialPage
-from launch.files import write_file
 from launch.terminal import printable
 
 FILE = "report.html"
@@ -105,11 +104,6 @@ def _frame(title: str) -> dict[str, Any]:
 def _digest(script: str) -> str:
     """Return a script as the source of a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write a page. Raises OSError when it cannot be written."""
-    write_file(path, page)
 
 
 @cache

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from launch.errors import Problem, UserError
 from launch.execution.display.progress import format_duration
+from launch.files import write_file
 
 _LARGE = 100_000_000  # bytes of metrics.jsonl, which take some seconds to read
 _BYTES_PER_SECOND = 25_000_000  # read by one core, as docs/how-to/report.md measured it
@@ -47,10 +48,10 @@ def write_trial_report(folder: Path, notify: Callable[[str], None]) -> None:
 
 def write_report(folder: Path, render: Callable[[], str], notify: Callable[[str], None]) -> None:
     """Write what `render` returns as report.html into a folder, and print its path; a problem is a warning."""
-    from launch.execution.report.page import FILE, write_page
+    from launch.execution.report.page import FILE
 
     try:
-        write_page(folder / FILE, render())
+        write_file(folder / FILE, render())
     except KeyboardInterrupt:
         notify("the report was left out: interrupted")
     except Exception as error:  # the outcome is recorded: no fault of a page may change it
@@ -61,10 +62,8 @@ def write_report(folder: Path, render: Callable[[], str], notify: Callable[[str]
 
 def save_page(path: Path, page: str) -> None:
     """Write a page that was asked for. Raises UserError: report_not_written."""
-    from launch.execution.report.page import write_page
-
     try:
-        write_page(path, page)
+        write_file(path, page)
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror or error}"
         raise UserError(Problem("report_not_written", message)) from None

@@ -14,6 +14,14 @@ from launch.errors import Problem, UserError
 _PATIENCE = 20.0  # seconds; the tear-down after a launcher's SIGKILL takes at most 15
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is suspended (SIGSTOP); False for one that cannot be looked at."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
 def find_by_run_id(run_id: str) -> list[psutil.Process]:
     """Return the live processes with LAUNCH_RUN_ID=run_id in their environment, as far as this user can see them."""
     processes: list[psutil.Process] = []

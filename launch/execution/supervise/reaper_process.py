@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
+from launch.execution.supervise.processes import is_stopped
 
 GRACE = 8.0  # seconds between SIGTERM and SIGKILL; with the kill itself everything is over within 15
 # After an order the reaper reports within GRACE and the time of the kills; one that does not is stopped or hangs.
@@ -86,12 +86,7 @@ class ReaperProcess:
         if self._ordered is None:
             return False
         waited = time.monotonic() - self._ordered
-        return waited > (_PATIENCE_AT_KILL if urgent or self._is_stopped() else _PATIENCE)
-
-    def _is_stopped(self) -> bool:
-        with contextlib.suppress(psutil.Error):
-            return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
-        return False
+        return waited > (_PATIENCE_AT_KILL if urgent or is_stopped(self._process.pid) else _PATIENCE)
 
     def kill(self) -> None:
         """Kill the reaper itself; its reports then end, and what it left is ended from here."""

@@ -13,6 +13,9 @@ from typing import Protocol
 
 import psutil
 
+from launch.execution.diagnosis.causes import format_ranks
+from launch.execution.supervise.processes import is_stopped
+
 _TIMEOUT = 20.0  # seconds, for all ranks together
 _THREAD = re.compile(r"^Thread .*\((?P<state>[^)]*)\)(?:: \"(?P<name>.*)\")?")
 _FRAME = re.compile(r"^    (?P<function>\S.*) \((?P<place>[^()]+:\d+)\)$")
@@ -59,7 +62,7 @@ def dump_stacks(processes: Mapping[int, psutil.Process], ranks: Sequence[int], f
             files.append(path)
             place = " " + _finish_dump(dumps[rank], path, processes[rank])
         places.setdefault(place, []).append(rank)
-    return Stacks(tuple(files), tuple(f"{_format_ranks(group)}{place}" for place, group in places.items()))
+    return Stacks(tuple(files), tuple(f"{format_ranks(group)}{place}" for place, group in places.items()))
 
 
 def find_py_spy() -> str | None:
@@ -69,7 +72,9 @@ def find_py_spy() -> str | None:
 
 
 def _start_dump(spy: str, process: psutil.Process, path: Path) -> subprocess.Popen[bytes]:
-    pausing = ["--nonblocking"] if _is_stopped(process) else []  # py-spy can't pause a process that is stopped already
+    pausing = (
+        ["--nonblocking"] if is_stopped(process.pid) else []
+    )  # py-spy can't pause a process that is stopped already
     with path.open("wb") as file:
         command = [spy, "dump", "--subprocesses", *pausing, "--pid", str(process.pid)]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
@@ -119,20 +124,9 @@ def _main_frames(dump: str) -> list[str]:
     return chosen if chosen is not None else (threads[0][1] if threads else [])
 
 
-def _is_stopped(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() == psutil.STATUS_STOPPED)
-    except psutil.Error:
-        return False
-
-
 def _kernel_state(process: psutil.Process) -> str:
     try:
         state = _KERNEL_STATES.get(process.status())
     except psutil.Error:
         return " (exited)"
     return f" ({state})" if state else ""
-
-
-def _format_ranks(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(str(rank) for rank in ranks)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .batches import BINS, FLATTEN, ForwardInputs
-from .finding import EvidenceFinding, unproven
+from .finding import EvidenceFinding, check_isolation, unproven
 from .trainer_objects import TrainerObjects
 
 _DOCUMENT = 8  # tokens of each of the two test documents
@@ -44,13 +44,8 @@ def _test_isolation(objects: TrainerObjects, first: ForwardInputs | None, kinds:
     note = _COST if not any(_FLASH in kind for kind in kinds) else None
     if first is None:
         return unproven("isolation", "true", "the inputs of the first micro batch were not seen")[0]
-    try:
-        leak = leaks(objects.model, first.names, objects.accelerator)
-    except Exception as error:  # any model may fail to be built or called like this
-        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        return EvidenceFinding("isolation", None, how, note=f"the test did not run ({why})").judge("true", None)
-    value = "documents see each other" if leak else "documents are apart"
-    return EvidenceFinding("isolation", value, how, note=note).judge("true", not leak)
+    names = first.names
+    return check_isolation(lambda: leaks(objects.model, names, objects.accelerator), how, note)
 
 
 def leaks(model: Any, names: frozenset[str], accelerator: Any = None) -> bool:

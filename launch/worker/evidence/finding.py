@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -31,6 +32,17 @@ class EvidenceFinding:
     def fields(self) -> dict[str, Any]:
         """Return the fields of an "evidence" event."""
         return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def check_isolation(leaks: Callable[[], bool], how: str, note: str | None = None) -> EvidenceFinding:
+    """Return the finding "isolation": whether documents that share a row are apart, by a test that may fail itself."""
+    try:
+        has_leak = leaks()
+    except Exception as error:  # any model or kernel may refuse to be built or called like this
+        why = f"the test did not run ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+        return EvidenceFinding("isolation", None, how, note=why).judge("true", None)
+    value = "documents see each other" if has_leak else "documents are apart"
+    return EvidenceFinding("isolation", value, how, note=note).judge("true", not has_leak)
 
 
 def unproven(what: str, requested: str | None, how: str) -> list[EvidenceFinding]:
