@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -20,3 +22,12 @@ def locate(path: str) -> Path:
 CONFIGS = locate("configs/tulu")
 ACCELERATE_CONFIGS = locate("accelerate_configs")
 WORKER = locate("launch/worker/entry.py")
+
+
+def worker_command(python: str, module: str, request: Mapping[str, object]) -> list[str]:
+    """Return the command that calls `main` of a module of launch.worker with one JSON object in another interpreter.
+
+    The project's folder is on its path only while the module is imported.
+    """
+    load = f"import sys; sys.path.insert(0, sys.argv[1]); from launch.worker import {module}; del sys.path[0]"
+    return [python, "-c", f"{load}; {module}.main(sys.argv[2:])", str(ROOT), json.dumps(request)]

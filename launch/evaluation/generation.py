@@ -17,10 +17,6 @@ from launch.evaluation.models import ModelSource, has_chat_template, require_mod
 
 Conversation = Sequence[Mapping[str, str]]
 _MIN_ANSWER = 8  # tokens that must fit behind a prompt
-_GENERATE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from launch.worker import generating; del sys.path[0];"
-    "generating.main(sys.argv[2:])"
-)
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ def open_responder(model: ModelSource) -> Iterator[Responder]:
         message = f"the tokenizer in {model.folder} has no chat template"
         raise UserError(Problem("no_chat_template", message, model.label, "train with recipe.chat_template=tulu"))
     require_modules(model, "torch", "transformers")
-    argv = [model.python, "-c", _GENERATE, str(resources.ROOT), json.dumps(model.as_request())]
+    argv = resources.worker_command(model.python, "generating", model.as_request())
     environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         process = subprocess.Popen(

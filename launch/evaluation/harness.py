@@ -17,10 +17,6 @@ from launch.evaluation.models import ModelSource
 from launch.evaluation.suites import TaskSpec
 
 MODULE = "lm_eval"
-_EVALUATE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from launch.worker import evaluating; del sys.path[0];"
-    "evaluating.main(sys.argv[2:])"
-)
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ def run_jobs(
         "batch_size": batch_size,
     }
     labels = {str(job.result): job.model.label for job in jobs}
-    argv = [python, "-c", _EVALUATE, str(resources.ROOT), json.dumps(request)]
+    argv = resources.worker_command(python, "evaluating", request)
     environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_ALLOW_CODE_EVAL": "0"}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         with subprocess.Popen(

@@ -30,10 +30,6 @@ SCHEMA_VERSION = 1
 # weights are stored in, and what 4 bits take away (docs/how-to/lora.md has the measurements).
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.02, "float16": 0.005}
 QUANTIZED_TOLERANCE = 0.25
-_MERGE = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from launch.worker import merging; del sys.path[0];"
-    "merging.main(sys.argv[2:])"
-)
 
 
 @dataclass(frozen=True)
@@ -137,7 +133,7 @@ def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
         "quantized": training.quantized,
         "copied": TOKENIZER_FILES,
     }
-    argv = [training.python, "-c", _MERGE, str(resources.ROOT), json.dumps(request)]
+    argv = resources.worker_command(training.python, "merging", request)
     environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     done = run_command(argv, env=environ)
     if done.returncode:

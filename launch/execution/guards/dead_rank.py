@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from launch.config.guards import DeadRankGuard
 from launch.execution.guards.facts import (
     Fact,
@@ -27,8 +25,8 @@ class DeadRank(Guard):
     not notice a rank that exits early with status 0 (torch/distributed/elastic/multiprocessing/api.py, `_poll`).
     """
 
-    id: ClassVar[str] = "dead_rank"
-    on_every_node: ClassVar[bool] = True
+    id = "dead_rank"
+    on_every_node = True
 
     def __init__(self, config: DeadRankGuard, context: GuardContext) -> None:
         self._config = config

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from launch.config.guards import DiskGuard
 from launch.execution.guards.facts import DiskUsage, Fact, LoggedStep, TotalSteps
 from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
@@ -14,7 +12,7 @@ _GIB = 2**30
 class DiskSpace(Guard):
     """Warns as soon as the free space is too small; stops shortly before the write would leave half a checkpoint."""
 
-    id: ClassVar[str] = "disk"
+    id = "disk"
 
     def __init__(self, config: DiskGuard, context: GuardContext) -> None:
         self._config = config

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from typing import ClassVar
 
 from launch.config.guards import DivergenceGuard
 from launch.execution.guards.facts import Fact, LoggedStep
@@ -15,7 +14,7 @@ from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
 class Divergence(Guard):
     """Compares the median of the last losses with the best recent median."""
 
-    id: ClassVar[str] = "divergence"
+    id = "divergence"
 
     def __init__(self, config: DivergenceGuard, _: GuardContext | None = None) -> None:
         self._config = config

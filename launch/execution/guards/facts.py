@@ -11,10 +11,16 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class LoggedStep:
-    """A logged step of the trainer."""
+class Fact:
+    """Something observed at `time`."""
 
     time: float
+
+
+@dataclass(frozen=True)
+class LoggedStep(Fact):
+    """A logged step of the trainer."""
+
     number: int
     # as in metrics.jsonl: `loss`, `grad_norm`, `memory_gib`, `tokens_per_second`, ...
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -26,59 +32,45 @@ class LoggedStep:
 
 
 @dataclass(frozen=True)
-class PhaseStarted:
+class PhaseStarted(Fact):
     """The run entered a phase."""
 
-    time: float
     phase: str
 
 
 @dataclass(frozen=True)
-class TotalSteps:
+class TotalSteps(Fact):
     """The trainer reported how many optimizer steps it will do."""
 
-    time: float
     steps: int
 
 
-@dataclass(frozen=True)
-class NewOutput:
+class NewOutput(Fact):
     """A rank printed a line that it had not printed recently."""
 
-    time: float
-
 
 @dataclass(frozen=True)
-class RankError:
+class RankError(Fact):
     """A rank reported the error that ends it."""
 
-    time: float
     rank: int
 
 
 @dataclass(frozen=True)
-class RankExited:
+class RankExited(Fact):
     """The process of a rank no longer exists."""
 
-    time: float
     rank: int
 
 
 @dataclass(frozen=True)
-class DiskUsage:
+class DiskUsage(Fact):
     """Free space where the trainer writes, and the size of what it writes, in bytes."""
 
-    time: float
     free: int
     checkpoint: int | None = None  # None if unknown
     model: int | None = None  # None if unknown
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(Fact):
     """Time has passed. Sent at least once per second; a longer gap means that the watcher itself was suspended."""
-
-    time: float
-
-
-Fact = LoggedStep | PhaseStarted | TotalSteps | NewOutput | RankError | RankExited | DiskUsage | Tick

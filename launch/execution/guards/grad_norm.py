@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from typing import ClassVar
 
 from launch.config.guards import GradNormGuard
 from launch.execution.guards.facts import Fact, LoggedStep
@@ -17,7 +16,7 @@ _MIN_NORMS = 10  # needed for a meaningful median
 class GradNorm(Guard):
     """Counts consecutive logged steps whose norm (before clipping, as trainers log it) is above the limit."""
 
-    id: ClassVar[str] = "grad_norm"
+    id = "grad_norm"
 
     def __init__(self, config: GradNormGuard, _: GuardContext | None = None) -> None:
         self._config = config

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import pairwise
-from typing import ClassVar
 
 from launch.config.guards import MemoryCreepGuard
 from launch.execution.guards.facts import Fact, LoggedStep
@@ -18,7 +17,7 @@ class MemoryCreep(Guard):
     of `windows` consecutive windows sets a new peak is 1/(windows + 1)!.
     """
 
-    id: ClassVar[str] = "memory_creep"
+    id = "memory_creep"
 
     def __init__(self, config: MemoryCreepGuard, _: GuardContext | None = None) -> None:
         self._config = config

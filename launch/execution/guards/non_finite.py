@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 from launch.config.guards import NonFiniteGuard
 from launch.execution.guards.facts import Fact, LoggedStep
@@ -15,7 +14,7 @@ _METRICS = {"loss": "loss", "grad_norm": "gradient norm"}
 class NonFinite(Guard):
     """Stops the run before the next checkpoint can rotate the last good one away."""
 
-    id: ClassVar[str] = "non_finite"
+    id = "non_finite"
 
     def __init__(self, config: NonFiniteGuard, _: GuardContext | None = None) -> None:
         self._config = config

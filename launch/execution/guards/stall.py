@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from launch.config.guards import StallGuard
 from launch.execution.guards.facts import Fact, LoggedStep, NewOutput, PhaseStarted, Tick
 from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
@@ -18,7 +16,7 @@ class Stall(Guard):
     Training is checked only on the node of rank 0, the rank that logs steps.
     """
 
-    id: ClassVar[str] = "stall"
+    id = "stall"
 
     def __init__(self, config: StallGuard, context: GuardContext) -> None:
         self._config = config

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from typing import ClassVar
 
 from launch.config.guards import ThroughputGuard
 from launch.execution.guards.facts import Fact, LoggedStep
@@ -16,7 +15,7 @@ _MIN_RATES = 20  # needed for a meaningful median
 class Throughput(Guard):
     """Compares the rate of each logged step (tokens/s, else steps/s) with the run's own median."""
 
-    id: ClassVar[str] = "throughput"
+    id = "throughput"
 
     def __init__(self, config: ThroughputGuard, _: GuardContext | None = None) -> None:
         self._config = config

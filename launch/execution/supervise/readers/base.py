@@ -82,8 +82,11 @@ class StepReader(LogReader):
         self._step = None
         return [event]
 
+    def _finish(self) -> list[Event]:
+        return self._release()
+
     def idle(self, now: float) -> list[Event]:
-        return self._release() if now - self._held_since >= self.patience else []
+        return self._finish() if now - self._held_since >= self.patience else []
 
     def close(self, now: float) -> list[Event]:
-        return self._release()
+        return self._finish()

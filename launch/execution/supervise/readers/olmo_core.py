@@ -84,12 +84,6 @@ class OlmoCoreReader(StepReader):
             return [self._event("evidence", now, what="dataset_cache", value="built", path=self._numpy_folder)]
         return []
 
-    def idle(self, now: float) -> list[Event]:
-        return self._finish() if now - self._held_since >= self.patience else []
-
-    def close(self, now: float) -> list[Event]:
-        return self._finish()
-
     def _finish(self) -> list[Event]:
         values, self._values = self._values, {}
         if values.get("mfu") == 0:  # a CPU, or a GPU that upstream does not know
