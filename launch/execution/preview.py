@@ -50,17 +50,12 @@ def tokenize_samples(plan: Plan, *, rows: int | None, detail: int, only_local: b
     build_missing(plan, lambda message: None)
     with tempfile.TemporaryDirectory(prefix="launch-preview-") as name:
         folder = Path(name)
-        sets = [write_samples(entry, folder / str(number), rows) for number, entry in _entries(plan, only_local)]
+        entries = [entry for entry in plan.inputs.mixture if entry.data is not None or not only_local]
+        sets = [write_samples(entry, folder / str(number), rows) for number, entry in enumerate(entries)]
         if not sets:
             return TokenizedSamples((), (), frozenset(), None, None, None, None)
         content = _run(plan, sets, folder, rows, detail)
         return parse_samples(content, [data.places for data in sets], [data.duplicates for data in sets])
-
-
-def _entries(plan: Plan, only_local: bool) -> Iterator[tuple[int, MixtureEntry]]:
-    for number, entry in enumerate(plan.inputs.mixture):
-        if entry.data is not None or not only_local:
-            yield number, entry
 
 
 def write_samples(entry: MixtureEntry, folder: Path, rows: int | None) -> DataSet:

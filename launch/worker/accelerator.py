@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +9,6 @@ from .replacing import replaces
 
 _on_built: list[Callable[[Any], None]] = []
 _on_prepared: list[Callable[[Any], None]] = []
-
-
-def is_installed() -> bool:
-    """Return whether this interpreter has accelerate."""
-    return importlib.util.find_spec("accelerate") is not None
 
 
 def when_built(callback: Callable[[Any], None]) -> None:

@@ -58,7 +58,8 @@ def _read_column(dataset: Any, name: str, count: bool) -> tuple[tuple[int, ...],
         lengths.append(numpy.diff(starts))
         if count:
             counts.append(_count_unmasked(rows.flatten().to_numpy(), starts - starts[0]))
-    order = _row_order(dataset)
+    # of a shuffled or selected dataset: its rows of the table, in its order
+    order = None if dataset._indices is None else dataset._indices.column(0).to_numpy()
 
     def in_order(parts: list[Any]) -> tuple[int, ...]:
         values = numpy.concatenate(parts) if parts else numpy.zeros(0, int)
@@ -72,11 +73,6 @@ def _iter_chunks(dataset: Any, name: str) -> Iterator[Any]:
     for chunk in dataset.data.column(name).chunks:
         for start in range(0, len(chunk), _CHUNK_ROWS):
             yield chunk.slice(start, _CHUNK_ROWS)
-
-
-def _row_order(dataset: Any) -> Any:
-    """Return the table rows of a shuffled or selected dataset in its order; None if it has all rows in table order."""
-    return None if dataset._indices is None else dataset._indices.column(0).to_numpy()
 
 
 def _count_unmasked(labels: Any, starts: Any) -> Any:

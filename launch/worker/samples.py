@@ -142,11 +142,6 @@ def describe_batch(batch: Mapping[str, Any], pad: int | None) -> dict[str, int]:
     return {"rows": rows, "width": width, "padding": padding, "documents": documents}
 
 
-def hidden_tokens(ids: Sequence[int], mask: Sequence[int]) -> list[int]:
-    """Return the positions among a sample's own tokens that the attention mask of its batch leaves out."""
-    return [position for position in range(len(ids)) if not mask[position]]
-
-
 def stream_rows(path: str, split: str, rows: int, **options: Any) -> Any:
     """Return the first rows of a hub data set as a `datasets.Dataset`, without downloading the rest."""
     import datasets

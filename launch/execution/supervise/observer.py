@@ -121,13 +121,13 @@ class Observer:
         if event.kind != "phase":
             self._take([event])
         elif event.rank != self._first_rank:
-            self._write(event)
+            self.record(event)
         elif self._phase.update_from_worker(event.data["phase"], event.time):
             self._change_phase(event)
 
     def record(self, event: Event) -> None:
-        """Record an event of the supervisor itself; may be called from any thread."""
-        self._write(event)
+        """Write an event to events.jsonl; may be called from any thread."""
+        self._append(self._events_file, event.as_json())
 
     def close(self, now: float) -> None:
         for reader in self._readers.values():
@@ -144,7 +144,7 @@ class Observer:
             elif event.kind == "step":
                 self._add_step(event)
             else:
-                self._write(event)
+                self.record(event)
                 if event.kind == "error":
                     self.causes.add_error(event)
                     self._send_fact(RankError(self._clock(), event.rank))
@@ -162,7 +162,7 @@ class Observer:
     def _change_phase(self, event: Event) -> None:
         if event.data["phase"] == "training":
             self.metrics.training_began(event.time)
-        self._write(event)
+        self.record(event)
         self.display_events.append(event)
         self._send_fact(PhaseStarted(self._clock(), event.data["phase"]))
 
@@ -187,9 +187,6 @@ class Observer:
             self._append(self._metrics_file, values)
             self.display_events.append(Event("step", event.time, event.rank, self.metrics.last))
             self._send_fact(LoggedStep(self._clock(), self.step, self.metrics.last))
-
-    def _write(self, event: Event) -> None:
-        self._append(self._events_file, event.as_json())
 
     def _append(self, file: Any, value: dict[str, Any]) -> None:
         with self._lock, contextlib.suppress(OSError, ValueError):  # a full disk; a file that is already closed

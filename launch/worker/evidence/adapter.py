@@ -44,11 +44,8 @@ def collect(objects: TrainerObjects, rank: str | None, base_dtype: str | None) -
 
 
 def _find_ranks(model: Any) -> set[int]:
-    return {int(rank) for module in model.modules() for rank in _as_mapping(getattr(module, "r", None)).values()}
-
-
-def _as_mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    by_adapter = (getattr(module, "r", None) for module in model.modules())
+    return {int(rank) for ranks in by_adapter if isinstance(ranks, Mapping) for rank in ranks.values()}
 
 
 def count_elements(parameters: Iterable[Any]) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 from .batches import BINS, FLATTEN, ForwardInputs
@@ -62,7 +60,8 @@ def leaks(model: Any, names: frozenset[str], accelerator: Any = None) -> bool:
     parameter = next(parameter for parameter in model.parameters() if parameter.is_floating_point())
     device = getattr(accelerator, "device", parameter.device)
     dtype = torch.bfloat16 if getattr(accelerator, "mixed_precision", "no") == "bf16" else parameter.dtype
-    with _preserved_generators(device), torch.no_grad():
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+        torch.manual_seed(0)
         small = type(backbone)(_shrink_config(backbone.config)).to(device, dtype).eval()
         for weight in small.parameters():
             # large enough for a leak to exceed rounding errors
@@ -116,13 +115,3 @@ def _shrink_config(config: Any) -> Any:
     if getattr(small, "layer_types", None):
         small.layer_types = list(small.layer_types)[-1:]  # of mixed layers the last one has full attention
     return small
-
-
-@contextlib.contextmanager
-def _preserved_generators(device: Any) -> Iterator[None]:
-    """Preserve the state of torch's generators, so that the test does not change the training that follows."""
-    import torch
-
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(0)
-        yield

@@ -64,16 +64,11 @@ def checkpointing(objects: TrainerObjects, requested: str | None) -> list[Eviden
     """ "gradient_checkpointing": on when layers have it on, as they themselves read it in their forward."""
     if objects.model is None:
         return []
-    switches = [
-        module.gradient_checkpointing for module in objects.model.modules() if _has_checkpointing_switch(module)
-    ]
+    found = (getattr(module, "gradient_checkpointing", None) for module in objects.model.modules())
+    switches = [switch for switch in found if isinstance(switch, bool)]
     value = "true" if any(switches) else "false" if switches else None
     finding = EvidenceFinding("gradient_checkpointing", value, f"{sum(switches)} of {len(switches)} modules have it on")
     return [finding.judge(requested, None if value is None else value == requested)]
-
-
-def _has_checkpointing_switch(module: Any) -> bool:
-    return isinstance(getattr(module, "gradient_checkpointing", None), bool)
 
 
 def zero(objects: TrainerObjects, requested: int | None) -> list[EvidenceFinding]:

@@ -61,10 +61,9 @@ def unlisted_gpu(specs: dict[str, dict[str, float]], device: str) -> str | None:
     return None if any(key in name for key in specs) else name
 
 
-def _not_needed_if_listed(context: PatchContext) -> str | None:
-    why = machine.not_needed_without_cuda(context)
-    if why is not None:
-        return why
+def _not_needed_if_listed(_: PatchContext) -> str | None:
+    if not machine.has_cuda():
+        return "CUDA is not available"
     import torch
     from open_instruct import utils
 

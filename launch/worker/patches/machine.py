@@ -17,11 +17,6 @@ def not_needed_with_cuda(_: PatchContext) -> str | None:
     return "CUDA is available" if has_cuda() else None
 
 
-def not_needed_without_cuda(_: PatchContext) -> str | None:
-    """Return why a patch for machines with CUDA is not needed, or None if it is."""
-    return None if has_cuda() else "CUDA is not available"
-
-
 def peak_memory() -> dict[str, float]:
     """Return this rank's peak GPU memory in GiB: used by tensors, reserved by torch's allocator; empty without CUDA.
 

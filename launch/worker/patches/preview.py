@@ -91,11 +91,11 @@ def _hand_over(context: PatchContext, request: samples.Request, configs: Any, to
 
 
 def _hidden_by_padding(context: PatchContext, tokenizer: Any) -> Callable[[list[int]], list[int]]:
-    """Return what finds the tokens that the model does not attend to, in a sample without padding."""
+    """Return what finds the positions of the tokens that the model does not attend to, in a sample without padding."""
     if _script(context) != "reward_modeling.py":
         return lambda ids: []
     # model_utils.py:397 takes every pad token for padding
-    return lambda ids: samples.hidden_tokens(ids, [token != tokenizer.pad_token_id for token in ids])
+    return lambda ids: [position for position, token in enumerate(ids) if token == tokenizer.pad_token_id]
 
 
 def _make_collator(context: PatchContext, tokenizer: Any) -> Callable[[list[Any]], Mapping[str, Any]]:
