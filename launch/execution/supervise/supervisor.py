@@ -173,16 +173,8 @@ def _supervise(
         stops.forward()
         screen.start(execution.total_steps)
         observer.event(Event("phase", time.time(), min(execution.ranks), {"phase": "import"}))
-        _follow_run(
-            reaper,
-            observer,
-            watch,
-            screen,
-            stops,
-            stop_requested=_StopRequest(execution, observer, began).is_made,
-            is_removed=removal,
-            reports_interruption=execution.reports_interruption,
-        )
+        request = _StopRequest(execution, observer, began)
+        _follow_run(execution, reaper, observer, watch, screen, stops=stops, request=request, removal=removal)
     finally:
         os.close(writing)
         if reaper is not None:
@@ -272,15 +264,15 @@ class _RemovalCheck:
 
 
 def _follow_run(
+    execution: Execution,
     reaper: ReaperProcess,
     observer: Observer,
     watch: Watch,
     screen: SafeDisplay,
-    stops: _StopSignals,
     *,
-    stop_requested: Callable[[], bool],
-    is_removed: Callable[[], bool],
-    reports_interruption: bool,
+    stops: _StopSignals,
+    request: _StopRequest,
+    removal: _RemovalCheck,
 ) -> None:
     """Forward events to the display until the reaper exits."""
     signals_seen = 0
@@ -291,16 +283,16 @@ def _follow_run(
                 return
             _drain(observer, watch, screen)
             screen.refresh()
-            if stop_requested():
+            if request.is_made():
                 reaper.complete()
-            if not reaper.halted and is_removed() and reaper.halt():
+            if not reaper.halted and removal() and reaper.halt():
                 screen.say("the run folder was removed: ending every process of this run")
             if reaper.is_silent(urgent=len(stops.signals) > 1):
                 screen.say("the process that supervises the run does not answer: ending every process from here")
                 reaper.kill()
             for number in stops.signals[signals_seen:]:
                 how = "at once" if signals_seen else f"of this run{_REPEAT if _has_terminal() else ''}"
-                if reports_interruption:
+                if execution.reports_interruption:
                     screen.say(f"{number.name}: ending every process {how}")
                 signals_seen += 1
 
