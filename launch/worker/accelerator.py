@@ -1,7 +1,8 @@
-"""Calls back when the trainer builds its first accelerate `Accelerator` or prepares its first model."""
+"""Calls back when the trainer builds its first accelerate `Accelerator`, prepares its first model, or clips."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from .replacing import replaces
 
 _on_built: list[Callable[[Any], None]] = []
 _on_prepared: list[Callable[[Any], None]] = []
+_on_clipped: list[Callable[[Any, float, Any], None]] = []
 
 
 def when_built(callback: Callable[[Any], None]) -> None:
@@ -55,3 +57,57 @@ def when_prepared(callback: Callable[[Any], None]) -> None:
 
 def _is_optimizer(argument: Any) -> bool:
     return "Optim" in type(argument).__name__ or hasattr(argument, "param_groups")
+
+
+def when_clipped(callback: Callable[[Any, float, Any], None]) -> None:
+    """Register `callback(accelerator, max_norm, norm)` for every call of `Accelerator.clip_grad_norm_`.
+
+    Under DeepSpeed accelerate does not clip there; it returns the engine's last norm.
+    """
+    from accelerate import Accelerator
+
+    if not getattr(Accelerator.clip_grad_norm_, "hooked_by_launch", False):
+
+        @replaces(Accelerator, "clip_grad_norm_")
+        def clip_and_notify(clip: Any, self: Any, parameters: Any, max_norm: float, *more: Any, **options: Any) -> Any:
+            norm = clip(self, parameters, max_norm, *more, **options)
+            for registered in _on_clipped:
+                registered(self, max_norm, norm)
+            return norm
+
+        clip_and_notify.hooked_by_launch = True  # type: ignore[attr-defined]
+    _on_clipped.append(callback)
+
+
+class LastNorm:
+    """Keeps what the trainer's clipping returned; only `value` reads the tensor, which waits for the device."""
+
+    def __init__(self) -> None:
+        self._norm: Any = None
+        self._accelerator: Any = None
+
+    def on_clipped(self, accelerator: Any, max_norm: float, norm: Any) -> None:
+        """Keep the norm; a callback for `when_clipped`."""
+        self._accelerator, self._norm = accelerator, norm
+
+    def on_built(self, accelerator: Any) -> None:
+        """Keep the Accelerator, which leads to DeepSpeed's engine if the trainer never clips; for `when_built`."""
+        self._accelerator = accelerator
+
+    def value(self) -> float | None:
+        """Return the gradient norm of the last step before clipping; None if it was not measured."""
+        engine = getattr(self._accelerator, "deepspeed_engine_wrapped", None)
+        norm = engine.get_global_grad_norm() if engine is not None else self._norm
+        if norm is None:
+            return None
+        number = float(norm)
+        # DeepSpeed returns -1 before the first measurement and after a step that overflowed
+        return None if number == -1 else number if number >= 0 else math.nan
+
+
+def follow_norm() -> LastNorm:
+    """Return what keeps the trainer's last gradient norm from now on."""
+    norm = LastNorm()
+    when_clipped(norm.on_clipped)
+    when_built(norm.on_built)
+    return norm

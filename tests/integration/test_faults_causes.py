@@ -14,7 +14,7 @@ import pytest
 
 from launch.config.guards import GuardsConfig
 from launch.config.schema import Device, Mode
-from launch.execution.diagnosis.situation import Situation
+from launch.execution.diagnosis.advice import Situation
 from launch.execution.supervise.watch_config import WatchConfig
 from launch.planning.batch import Batch
 from tests.integration.faults import TWO_RANKS, check, run

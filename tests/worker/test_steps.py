@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from launch.execution.record.events import parse_event
+from launch.worker.accelerator import LastNorm
 from launch.worker.channel import EventWriter
-from launch.worker.gradients import LastNorm
 from launch.worker.patches import PatchContext
 from launch.worker.patches.dpo_steps import DPOStepListener
 from launch.worker.patches.finetune_grad_norm import add_norm

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from pathlib import Path
 
 from launch.config.schema import Device, Mode
-from launch.execution.diagnosis.situation import Situation
-from launch.planning.batch import divisors
+from launch.planning.batch import Batch, divisors
 from launch.planning.estimate.forecast import UNCERTAINTY
 from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.remedy import remedy_for
+from launch.planning.estimate.setting import MemorySetting
 
 POSSIBLY = "possibly: "  # begins the text of an uncertain cure
 # import names of the packages in each extra of pyproject.toml
@@ -32,6 +34,22 @@ _NEXT_MODE = {
     Mode.zero2: Mode.zero3,
     Mode.zero3: Mode.zero3_offload,
 }
+
+
+@dataclass(frozen=True)
+class Situation:
+    """The plan's settings that a cure may change; None if unknown (the command was not planned here)."""
+
+    trainer: str = ""
+    batch: Batch | None = None
+    mode: Mode | None = None
+    device: Device | None = None
+    gradient_checkpointing: bool = False
+    max_seq_length: int | None = None
+    memory: MemorySetting | None = None  # with all samples at the maximum length
+    runs: Path | None = None
+    cache: Path | None = None
+    python: str | None = None
 
 
 def out_of_memory(match: re.Match[str], situation: Situation) -> str:

@@ -11,9 +11,9 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from launch.execution.diagnosis.advice import Situation
 from launch.execution.diagnosis.cures import Cure, cure_for_errors, cure_for_lines
 from launch.execution.diagnosis.last_words import LogTail, summarize_last_words
-from launch.execution.diagnosis.situation import Situation
 from launch.execution.diagnosis.tracebacks import (
     TRACEBACK,
     RaisedError,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from launch.execution.diagnosis import advice
-from launch.execution.diagnosis.situation import Situation
+from launch.execution.diagnosis.advice import Situation
 from launch.execution.diagnosis.tracebacks import RaisedError
 
 # the text of a cure, in which {name} is a group of the cause's pattern, or a function that returns the text

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
+from launch.execution.diagnosis.advice import Situation
 from launch.execution.diagnosis.causes import Cause
-from launch.execution.diagnosis.situation import Situation
 from launch.execution.guards.guard import GuardVerdict
 from launch.execution.record.folder import Outcome, RunFolder, describe_cure
 from launch.execution.supervise.observer import Observer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launch.config.guards import GuardsConfig
 from launch.config.schema import Family
-from launch.execution.diagnosis.situation import Situation
+from launch.execution.diagnosis.advice import Situation
 from launch.execution.guards.guard import GuardContext
 from launch.execution.record.checkpoints import Layout
 from launch.planning.estimate.planned import UnknownMemoryError, planned_setting

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from .. import accelerator, gradients
+from .. import accelerator
 from ..evidence import trainer_objects
 from . import machine
 from .logged_step import StepListener
@@ -26,7 +26,7 @@ _TOKENS, _PADDED = "launch/tokens", "launch/tokens_padded"
 class DPOStepListener(StepListener):
     """Turns the trainer's log records into "total_steps" and "step" events."""
 
-    def __init__(self, context: PatchContext, norm: gradients.LastNorm) -> None:
+    def __init__(self, context: PatchContext, norm: accelerator.LastNorm) -> None:
         super().__init__(_ID, context.events, self.step)
         self._norm = norm
 
@@ -86,9 +86,7 @@ def count_tokens(model: Any) -> None:
 
 
 def _listen(context: PatchContext) -> None:
-    norm = gradients.LastNorm()
-    gradients.when_clipped(norm.on_clipped)
-    accelerator.when_built(norm.on_built)
+    norm = accelerator.follow_norm()
     accelerator.when_prepared(count_tokens)
     if context.events.rank == 0:
         logging.getLogger("__main__").addHandler(DPOStepListener(context, norm))

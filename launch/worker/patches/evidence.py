@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .. import accelerator, gradients
+from .. import accelerator
 from ..evidence.collector import EvidenceCollector
 from ..replacing import replaces
 from .patch import PatchContext, PatchInfo
@@ -18,7 +18,7 @@ def _collect_evidence(context: PatchContext) -> None:
 
     collector = EvidenceCollector(context.expectations, context.allowed, context.trainer, context.events)
     accelerator.when_prepared(collector.model_prepared)
-    gradients.when_clipped(lambda _, max_norm, norm: collector.gradients_clipped(max_norm))
+    accelerator.when_clipped(lambda _, max_norm, norm: collector.gradients_clipped(max_norm))
 
     @replaces(Accelerator, "backward")
     def collect_and_backward(backward: Any, self: Any, *arguments: Any, **options: Any) -> Any:

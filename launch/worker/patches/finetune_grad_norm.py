@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from .. import accelerator, gradients
+from .. import accelerator
 from .logged_step import StepListener
 from .patch import PatchContext, PatchInfo
 
@@ -14,16 +14,13 @@ _ID = "finetune_grad_norm"
 
 
 def _add_to_metrics(context: PatchContext) -> None:
-    last = gradients.LastNorm()
-    gradients.when_clipped(last.on_clipped)
-    accelerator.when_built(last.on_built)
-
+    last = accelerator.follow_norm()
     if context.events.rank == 0:
         listener = StepListener(_ID, context.events, lambda local: add_norm(local, last))
         logging.getLogger("__main__").addHandler(listener)
 
 
-def add_norm(local: Mapping[str, Any], last: gradients.LastNorm) -> None:
+def add_norm(local: Mapping[str, Any], last: accelerator.LastNorm) -> None:
     """Add the norm to the trainer's own dictionary, which it prints (with --verbose) and sends to trackers later."""
     norm = last.value()
     if norm is not None:

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from launch.config.schema import Device, Mode
+from launch.execution.diagnosis.advice import Situation
 from launch.execution.diagnosis.causes import Cause, CauseFinder
 from launch.execution.diagnosis.cures import KNOWN_CAUSES
-from launch.execution.diagnosis.situation import Situation
 from launch.execution.diagnosis.tracebacks import printed_chain
 from launch.execution.record.events import Event
 from launch.planning.batch import Batch
