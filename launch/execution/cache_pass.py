@@ -5,7 +5,6 @@ Upstream tokenises inside a process group, which times out after 30 minutes (fin
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from launch import resources
 from launch.config.schema import Device, Family, Mode
 from launch.errors import Problem, UserError
 from launch.execution.caches import find_half_written, tokenized_folder
-from launch.files import load_json
+from launch.files import read_json_lines, read_json_object
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.planning.width import Width
 
@@ -57,13 +56,10 @@ def plan_cache_pass(plan: Plan) -> Plan:
     )
 
 
-def parse_dataset_event(events: str) -> TokenizedData | None:
-    """Return the data set that the last `dataset_cache` event of an events.jsonl's text reports."""
-    for line in reversed(events.splitlines()):
-        event = json.loads(line)
-        if event.get("what") == "dataset_cache":
-            return TokenizedData(Path(event["path"]), built=event["value"] == "built")
-    return None
+def read_dataset_event(events: Path) -> TokenizedData | None:
+    """Return the data set that the last `dataset_cache` event of an events.jsonl reports."""
+    reported = [event for event in read_json_lines(events) if event.get("what") == "dataset_cache"]
+    return TokenizedData(Path(reported[-1]["path"]), built=reported[-1]["value"] == "built") if reported else None
 
 
 def supports_cache_pass(plan: Plan) -> bool:
@@ -78,11 +74,8 @@ def find_tokenized_data(plan: Plan) -> Path | None:
     """
     cache_pass, tokenized = plan_cache_pass(plan), tokenized_folder(plan)
     assert tokenized is not None  # plan_cache_pass raises without it
-    try:
-        recorded = load_json(cache_pass.folder / "plan.json")
-        dataset = parse_dataset_event((cache_pass.folder / "events.jsonl").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    recorded = read_json_object(cache_pass.folder / "plan.json")
+    dataset = read_dataset_event(cache_pass.folder / "events.jsonl")
     if recorded.get("command") != list(cache_pass.command) or dataset is None:
         return None
     incomplete = [path for path, _ in find_half_written(tokenized)]

@@ -15,7 +15,7 @@ from launch.check.machine.rules import preflight
 from launch.config.schema import Tracking
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
 from launch.execution.attempts import add_earlier_steps, begin_attempt, drop_repeated_steps
-from launch.execution.cache_pass import parse_dataset_event, plan_cache_pass
+from launch.execution.cache_pass import plan_cache_pass, read_dataset_event
 from launch.execution.caches import cache_lock
 from launch.execution.completion import add_validation, verify_completion, verify_evidence
 from launch.execution.diagnosis.cures import cure_for_errors
@@ -188,7 +188,7 @@ def build_cache(planned: Plan, redactor: Redactor, display: Display) -> int:
             outcome = run_on_this_machine(plan, folder, display, redactor)
         if outcome.exit_code != EXIT_DONE:
             return outcome.exit_code
-        dataset = parse_dataset_event(folder.events.read_text(encoding="utf-8"))
+        dataset = read_dataset_event(folder.events)
         if dataset is None:
             display.say(f"the trainer exited without reporting a data set; see its log in {folder.logs}")
             return EXIT_FAILED

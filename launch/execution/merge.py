@@ -17,7 +17,7 @@ from launch.errors import Problem, UserError
 from launch.execution.record.folder import folder_status
 from launch.execution.record.model_folder import find_model_faults
 from launch.external import run_command
-from launch.files import load_json
+from launch.files import load_json, read_json_lines, read_json_object
 from launch.host.interpreter import InterpreterError, missing_modules
 from launch.planning.adapters import Adapter, check_adapter
 from launch.planning.content import TOKENIZER_FILES
@@ -114,14 +114,8 @@ def refuse_unfinished(run: Path) -> None:
 
 def _read_first_rows(events: Path) -> tuple[tuple[int, ...], ...]:
     """Return the tokens of the first samples that a run trained on, as its worker reported them."""
-    try:
-        lines = events.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ()
-    for line in lines:
-        if '"first_rows"' in line:
-            return tuple(tuple(row) for row in json.loads(line)["rows"])
-    return ()
+    reported = (event["rows"] for event in read_json_lines(events) if event.get("kind") == "first_rows")
+    return tuple(map(tuple, next(reported, ())))
 
 
 def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
@@ -179,8 +173,5 @@ def _as_merged(folder: Path, report: Mapping[str, Any], *, built: bool) -> Merge
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
-    try:
-        record: dict[str, Any] = load_json(folder / RECORD)
-    except (OSError, ValueError):
-        return None
+    record = read_json_object(folder / RECORD)
     return record if record.get("schema_version") == SCHEMA_VERSION else None

@@ -14,7 +14,7 @@ from launch.errors import Problem, UserError
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
 from launch.execution.record.folder import folder_status, read_outcome
 from launch.execution.record.model_folder import find_output_faults
-from launch.files import load_json, read_json_lines
+from launch.files import read_json_lines, read_json_object
 from launch.planning.plan import Plan
 
 _RESTART = "restart=true archives this run and starts over"
@@ -36,8 +36,8 @@ def is_finished(plan: Plan) -> bool:
     """
     if folder_status(plan.folder) == "absent":
         return False
-    recorded = _read_recorded_plan(plan.folder)
-    if recorded is not None and recorded.get("identity") != plan.identity:
+    recorded = read_json_object(plan.folder / "plan.json")
+    if recorded and recorded.get("identity") != plan.identity:
         raise UserError(_other_plan_problem(plan, recorded))
     return folder_status(plan.folder) == "done" and not plan.config.restart
 
@@ -138,11 +138,3 @@ def _other_plan_problem(plan: Plan, recorded: dict[str, Any]) -> Problem:
     differences = f", which differs in --{', --'.join(names[:3])}" if names else ""
     message = f"{plan.folder} holds a run of plan {recorded.get('identity')}; this one is {plan.identity}{differences}"
     return Problem("name_taken", message, "name", "use another name=, or leave it out")
-
-
-def _read_recorded_plan(folder: Path) -> dict[str, Any] | None:
-    try:
-        recorded = load_json(folder / "plan.json")
-    except (OSError, ValueError):
-        return None
-    return recorded if isinstance(recorded, dict) else None

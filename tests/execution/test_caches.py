@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.execution.cache_pass import TokenizedData, parse_dataset_event, plan_cache_pass
+from launch.execution.cache_pass import TokenizedData, plan_cache_pass, read_dataset_event
 from launch.execution.caches import (
     cache_lock,
     find_broken_references,
@@ -182,11 +182,13 @@ def test_trl_has_no_cache_pass(tmp_path: Path) -> None:
     assert refused.value.problems[0].id == "no_cache_pass"
 
 
-def test_the_event_of_the_data_set_is_found() -> None:
+def test_the_event_of_the_data_set_is_found(tmp_path: Path) -> None:
     events = [
         {"kind": "phase", "phase": "tokenize"},
         {"kind": "evidence", "what": "dataset_cache", "value": "built", "path": "/cache/x"},
         {"kind": "phase", "phase": "load"},
     ]
-    assert parse_dataset_event("\n".join(map(json.dumps, events))) == TokenizedData(Path("/cache/x"), built=True)
-    assert parse_dataset_event("") is None
+    file = tmp_path / "events.jsonl"
+    assert read_dataset_event(file) is None
+    file.write_text("\n".join(map(json.dumps, events)), encoding="utf-8")
+    assert read_dataset_event(file) == TokenizedData(Path("/cache/x"), built=True)

@@ -16,7 +16,7 @@ from typing import Literal
 from launch.config.schema import Family
 from launch.execution.record.model_folder import find_weight_faults
 from launch.execution.record.tensor_files import BrokenFileError, check_torch_file, read_safetensors_header
-from launch.files import load_json, read_file
+from launch.files import read_file, read_json_object
 
 Unit = Literal["step", "epoch"]
 MARK = "COMPLETED"
@@ -85,12 +85,11 @@ def _accelerate_faults(path: Path, layout: Layout) -> Iterator[str]:
 
 def _trl_faults(path: Path, step: int, layout: Layout) -> Iterator[str]:
     """Check what transformers' Trainer._save_checkpoint writes (trainer.py:3355), trainer_state.json last."""
-    try:
-        state = load_json(path / "trainer_state.json")
-        if state["global_step"] != step:
-            yield f"trainer_state.json belongs to step {state['global_step']}"
-    except (OSError, ValueError, KeyError, TypeError):
+    saved = read_json_object(path / "trainer_state.json").get("global_step")
+    if saved is None:
         yield "trainer_state.json is missing or unreadable"
+    elif saved != step:
+        yield f"trainer_state.json belongs to step {saved}"
     yield from find_weight_faults(path)
     yield from _count_faults("rng_state*.pth", path, layout.world_size)
     if layout.zero_stage:

@@ -79,14 +79,11 @@ def read_validation(
 
 def parse_validation(content: object) -> ValidationRecord | None:
     """Return the record that `as_json` wrote; None if `content` is not one."""
-    last = _parse_evaluation(content) if isinstance(content, Mapping) else None
-    if last is None or not isinstance(content, Mapping):
+    if not isinstance(content, Mapping) or (last := _parse_evaluation(content)) is None:
         return None
-    best, stop = content.get("best"), content.get("early_stop")
-    found = _parse_evaluation(best) if isinstance(best, Mapping) else None
-    named = best if isinstance(best, Mapping) else {}
-    checkpoint = str(named["checkpoint"]) if named.get("checkpoint") else None
-    return ValidationRecord(last, found, checkpoint, named.get("is_model") is True, str(stop) if stop else None)
+    best = content["best"] if isinstance(content.get("best"), Mapping) else {}
+    checkpoint, stop = (str(text) if text else None for text in (best.get("checkpoint"), content.get("early_stop")))
+    return ValidationRecord(last, _parse_evaluation(best), checkpoint, best.get("is_model") is True, stop)
 
 
 def _parse_evaluation(entry: Mapping[str, Any]) -> Evaluation | None:

@@ -151,14 +151,12 @@ def _lines(runs: Mapping[str, Metrics], kind: ChartKind, names: Sequence[str]) -
         for name_index, name in enumerate(name for name in names if name in metrics.curves):
             curve = metrics.curves[name]
             label = _describe_metric(name)
+            index, dash = name_index, 0
             if len(runs) > 1:
                 label, index, dash = (f"{run}: {label}" if len(names) > 1 else run), run_index, name_index
-            else:
-                index, dash = name_index, name_index // COLOURS
-            label = printable(label)
+            dash += index // COLOURS
             scaled = [(step, value * kind.scale) for step, value in curve.points()]
-            dash += index // COLOURS if len(runs) > 1 else 0
-            lines.append(Line(label, scaled, index % COLOURS, dash % 4, curve.first_bad, curve.bad_count))
+            lines.append(Line(printable(label), scaled, index % COLOURS, dash % 4, curve.first_bad, curve.bad_count))
     return lines
 
 
