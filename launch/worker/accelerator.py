@@ -8,10 +8,6 @@ from typing import Any
 
 from .replacing import replaces
 
-_on_built: list[Callable[[Any], None]] = []
-_on_prepared: list[Callable[[Any], None]] = []
-_on_clipped: list[Callable[[Any, float, Any], None]] = []
-
 
 def when_built(callback: Callable[[Any], None]) -> None:
     """Register `callback(accelerator)`; each callback is called once, in the order of registration.
@@ -21,16 +17,13 @@ def when_built(callback: Callable[[Any], None]) -> None:
     """
     from accelerate import Accelerator
 
-    if not getattr(Accelerator.__init__, "hooked_by_launch", False):
+    pending = [callback]
 
-        @replaces(Accelerator, "__init__")
-        def build_and_notify(build: Any, self: Any, *arguments: Any, **options: Any) -> None:
-            build(self, *arguments, **options)
-            while _on_built:
-                _on_built.pop(0)(self)
-
-        build_and_notify.hooked_by_launch = True  # type: ignore[attr-defined]
-    _on_built.append(callback)
+    @replaces(Accelerator, "__init__")
+    def build_and_notify(build: Any, self: Any, *arguments: Any, **options: Any) -> None:
+        build(self, *arguments, **options)
+        while pending:
+            pending.pop()(self)
 
 
 def when_prepared(callback: Callable[[Any], None]) -> None:
@@ -41,18 +34,15 @@ def when_prepared(callback: Callable[[Any], None]) -> None:
     """
     from accelerate import Accelerator
 
-    if not getattr(Accelerator.prepare, "hooked_by_launch", False):
+    pending = [callback]
 
-        @replaces(Accelerator, "prepare")
-        def prepare_and_notify(prepare: Any, self: Any, *arguments: Any, **options: Any) -> Any:
-            prepared = prepare(self, *arguments, **options)
-            models = [argument for argument in arguments if hasattr(argument, "named_modules")]
-            while _on_prepared and models and any(map(_is_optimizer, arguments)):
-                _on_prepared.pop(0)(models[0])
-            return prepared
-
-        prepare_and_notify.hooked_by_launch = True  # type: ignore[attr-defined]
-    _on_prepared.append(callback)
+    @replaces(Accelerator, "prepare")
+    def prepare_and_notify(prepare: Any, self: Any, *arguments: Any, **options: Any) -> Any:
+        prepared = prepare(self, *arguments, **options)
+        models = [argument for argument in arguments if hasattr(argument, "named_modules")]
+        while pending and models and any(map(_is_optimizer, arguments)):
+            pending.pop()(models[0])
+        return prepared
 
 
 def _is_optimizer(argument: Any) -> bool:
@@ -66,17 +56,11 @@ def when_clipped(callback: Callable[[Any, float, Any], None]) -> None:
     """
     from accelerate import Accelerator
 
-    if not getattr(Accelerator.clip_grad_norm_, "hooked_by_launch", False):
-
-        @replaces(Accelerator, "clip_grad_norm_")
-        def clip_and_notify(clip: Any, self: Any, parameters: Any, max_norm: float, *more: Any, **options: Any) -> Any:
-            norm = clip(self, parameters, max_norm, *more, **options)
-            for registered in _on_clipped:
-                registered(self, max_norm, norm)
-            return norm
-
-        clip_and_notify.hooked_by_launch = True  # type: ignore[attr-defined]
-    _on_clipped.append(callback)
+    @replaces(Accelerator, "clip_grad_norm_")
+    def clip_and_notify(clip: Any, self: Any, parameters: Any, max_norm: float, *more: Any, **options: Any) -> Any:
+        norm = clip(self, parameters, max_norm, *more, **options)
+        callback(self, max_norm, norm)
+        return norm
 
 
 class LastNorm:
