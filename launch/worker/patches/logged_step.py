@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
 from ..channel import EventWriter
+from ..evidence.trainer_objects import frames
 
 _STEP = "  Step: "
 
 
 def find_logging_frame() -> FrameType:
     """Return the outer frame that holds the metrics of a logged step. Raises LookupError without one."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
+    for frame in frames():
         if "metrics_to_log" in frame.f_locals:
             return frame
-        frame = frame.f_back
     raise LookupError("no frame holds metrics_to_log")
 
 
