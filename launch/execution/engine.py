@@ -22,6 +22,7 @@ from launch.execution.diagnosis.cures import cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display.progress import Display, format_duration
 from launch.execution.prepare import prepare_inputs
+from launch.execution.record.events import SCHEMA_VERSION
 from launch.execution.record.evidence import EvidenceItem, evidence_as_json, evidence_table, read_evidence
 from launch.execution.record.folder import Outcome, RunFolder, describe_cure, read_outcome
 from launch.execution.record.lock import run_lock
@@ -132,7 +133,7 @@ def _record_end(
     with contextlib.suppress(OSError):
         drop_repeated_steps(folder.metrics)
     with contextlib.suppress(OSError):
-        folder.write_evidence(evidence_as_json(evidence))
+        folder.write_json("evidence.json", evidence_as_json(evidence))
     if display is not None:
         for line in evidence_table(evidence):
             display.say(line)
@@ -263,9 +264,9 @@ def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
     """Record everything known before the start: the plan as planned, and the command as it is `started`."""
     folder.create()
     folder.write_config(OmegaConf.to_yaml(OmegaConf.create(dict(planned.resolved))))
-    folder.write_plan(planned.as_json())
+    folder.write_json("plan.json", planned.as_json())
     folder.write_command(started.command, started.env, started.unset)
-    folder.write_patches([_describe_patch(patch) for patch in started.patches])
+    folder.write_json("patches.json", [_describe_patch(patch) for patch in started.patches])
     folder.write_versions(started.command[0])
     folder.write_git(resources.ROOT, started.upstream.checkout)
 
@@ -273,7 +274,8 @@ def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
 def _describe_patch(patch: str) -> dict[str, object]:
     name, _, value = patch.partition("=")
     info = PATCHES[name]
-    return {"id": name, "value": value or None, "reason": info.reason, "upstream": list(info.upstream)}
+    fields = {"id": name, "value": value or None, "reason": info.reason, "upstream": list(info.upstream)}
+    return {"schema_version": SCHEMA_VERSION, **fields}
 
 
 def _read_evidence(plan: Plan, folder: RunFolder, began: float) -> tuple[EvidenceItem, ...]:

@@ -83,33 +83,22 @@ class RunFolder:
         """Write config.yaml, the resolved configuration."""
         self._write("config.yaml", self.redactor.redact_text(text))
 
-    def write_plan(self, plan: Mapping[str, Any]) -> None:
-        self._write_json("plan.json", plan)
-
-    def write_patches(self, patches: Sequence[Mapping[str, Any]]) -> None:
-        """Write patches.json: `id`, `upstream`, ... of each patch that the worker applies."""
-        self._write_json("patches.json", [{"schema_version": SCHEMA_VERSION, **patch} for patch in patches])
-
     def write_command(
         self, argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str] = (), cwd: Path | None = None
     ) -> None:
         """Write command.sh. Of the environment it has only what the plan sets (`env`) and unsets."""
         self._write("command.sh", render_command_script(argv, env, unset, cwd, self.redactor), mode=0o755)
 
-    def write_evidence(self, evidence: Mapping[str, Any]) -> None:
-        """Write evidence.json: the requested settings, the values found, and whether those prove them."""
-        self._write_json("evidence.json", evidence)
-
     def write_versions(self, python: str) -> None:
         """Write versions.json, read from the trainer's interpreter."""
-        self._write_json("versions.json", {"schema_version": SCHEMA_VERSION, **read_versions(python)})
+        self.write_json("versions.json", {"schema_version": SCHEMA_VERSION, **read_versions(python)})
 
     def write_git(self, launcher: Path, upstream: Path | None) -> None:
         """Write git.json: the launcher's repository, and the open-instruct checkout where there is one."""
         states: dict[str, Any] = {"launch": read_git_state(launcher, must_hold="launch/__init__.py")}
         if upstream is not None:
             states["open-instruct"] = read_git_state(upstream)
-        self._write_json("git.json", {"schema_version": SCHEMA_VERSION, **states})
+        self.write_json("git.json", {"schema_version": SCHEMA_VERSION, **states})
 
     def finish(self, outcome: Outcome) -> None:
         """Write DONE or FAILED, in a new folder if this one was removed. An interrupted run is FAILED (130).
@@ -136,9 +125,11 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         name, other = ("FAILED", "DONE") if outcome.exit_code else ("DONE", "FAILED")
         (self.path / other).unlink(missing_ok=True)
-        self._write_json(name, content, reserved=self.path / _RESERVED)
+        self.write_json(name, content, reserved=self.path / _RESERVED)
 
-    def _write_json(self, name: str, value: Any, reserved: Path | None = None) -> None:
+    def write_json(self, name: str, value: Any, reserved: Path | None = None) -> None:
+        """Write a JSON file: plan, patches (that the worker applies), evidence (what was requested, what was found, and
+        whether that proves it), versions, git, or the outcome."""
         clean = self.redactor.redact_object(value)
         clean = to_strict_json(clean) if isinstance(clean, dict) else [to_strict_json(item) for item in clean]
         text = json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -64,9 +64,9 @@ def test_a_damaged_mark_has_no_outcome(folder: RunFolder) -> None:
 
 
 def test_writing_is_atomic(folder: RunFolder) -> None:
-    folder.write_plan({"schema_version": 1, "a": 1})
+    folder.write_json("plan.json", {"schema_version": 1, "a": 1})
     with pytest.raises(TypeError):
-        folder.write_plan({"a": object()})
+        folder.write_json("plan.json", {"a": object()})
     assert json.loads((folder.path / "plan.json").read_text(encoding="utf-8")) == {"schema_version": 1, "a": 1}
     assert [path.name for path in folder.path.iterdir() if path.name.startswith(".")] == []
 

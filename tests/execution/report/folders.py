@@ -38,7 +38,7 @@ def write_run(
     """Write the folder of a run with these steps, as the trainer logs them. Without an outcome it is unfinished."""
     record = RunFolder(folder, Redactor({}))
     record.create()
-    record.write_plan(plan)
+    record.write_json("plan.json", plan)
     record.write_config("guards:\n  divergence:\n    factor: 2.0\n    window: 10\n  stall: null\n")
     record.write_command(["accelerate", "launch", "finetune.py", "--learning_rate", "5e-06"], {"A": "b"})
     metrics, last = Metrics(), None

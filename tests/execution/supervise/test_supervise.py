@@ -179,10 +179,10 @@ def test_a_planted_token_is_nowhere_in_the_run_folder(tmp_path: Path) -> None:
     argv = ["train", "--hub_token", "swordfish-77", TOKEN]
     folder.write_command(argv, {"HF_TOKEN": TOKEN, "A": "b"})
     folder.write_config(f"flags:\n  hub_token: swordfish-77\n  note: {TOKEN}\n")
-    folder.write_plan(
-        {"command": argv, "env": {"HF_TOKEN": "short"}, "flags": {"hub_token": {"value": "swordfish-77"}}}
+    folder.write_json(
+        "plan.json", {"command": argv, "env": {"HF_TOKEN": "short"}, "flags": {"hub_token": {"value": "swordfish-77"}}}
     )
-    folder.write_patches([{"id": "x", "why": TOKEN}])
+    folder.write_json("patches.json", [{"id": "x", "why": TOKEN}])
     assert finished.outcome.exit_code == 1
     assert finished.outcome.cause == "rank 0: ValueError: refused: <set> <set>"
     everything = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}

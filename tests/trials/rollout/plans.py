@@ -68,7 +68,7 @@ def leave_run(plan: Plan, outcome: Outcome, metrics: Sequence[Mapping[str, Any]]
     """What a run of `plan` leaves in its folder."""
     folder = RunFolder(plan.folder, Redactor({}))
     folder.create()
-    folder.write_plan(plan.as_json())
+    folder.write_json("plan.json", plan.as_json())
     lines = [json.dumps(step) for step in metrics]
     folder.metrics.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     events: list[dict[str, Any]] = [
@@ -82,6 +82,6 @@ def leave_run(plan: Plan, outcome: Outcome, metrics: Sequence[Mapping[str, Any]]
     ]
     folder.events.write_text("".join(f"{json.dumps(event)}\n" for event in events), encoding="utf-8")
     item = {"what": "dtype", "requested": "bf16", "found": "bf16", "verdict": "proven"}
-    folder.write_evidence({"schema_version": 1, "items": [item]})
+    folder.write_json("evidence.json", {"schema_version": 1, "items": [item]})
     folder.finish(outcome)
     return outcome
