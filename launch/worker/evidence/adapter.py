@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from .finding import EvidenceFinding, unproven
-from .precision import short_dtype
+from .precision import count_elements, dtypes_by_size
 from .trainer_objects import TrainerObjects
 
 _HOW = "the model's parameters"
@@ -27,8 +27,8 @@ def collect(objects: TrainerObjects, rank: str | None, base_dtype: str | None) -
         return [absent.judge(rank, False)] if rank else []
     trained = {name: p for name, p in objects.model.named_parameters() if p.requires_grad}
     frozen = {name: p for name, p in objects.model.named_parameters() if name not in trained}
-    own, others = count_elements(trained.values()), [name for name in trained if _MARK not in name]
-    total = own + count_elements(frozen.values())
+    own, others = sum(map(count_elements, trained.values())), [name for name in trained if _MARK not in name]
+    total = own + sum(map(count_elements, frozen.values()))
     layers = sum(1 for name in trained if "lora_B" in name)
     value = f"rank {','.join(map(str, ranks))} on {layers} layers"
     note = f"{own:,} of {total:,} parameters are trained ({own / total:.2%})"
@@ -36,7 +36,8 @@ def collect(objects: TrainerObjects, rank: str | None, base_dtype: str | None) -
         note = f"{note}; {len(others)} of them are not the adapter's: {others[0]}"
     lora = EvidenceFinding("lora", value, _HOW, note=note)
     adapted = [p for name, p in frozen.items() if ".base_layer." in name]
-    dtype = EvidenceFinding("base_dtype", _base_dtype(adapted), "the weights of the adapted layers")
+    stored = next(iter(dtypes_by_size(adapted)), None)
+    dtype = EvidenceFinding("base_dtype", stored, "the weights of the adapted layers")
     return [
         lora.judge(rank, [str(found) for found in ranks] == [rank] and not others),
         dtype.judge(base_dtype, dtype.value == base_dtype),
@@ -46,28 +47,6 @@ def collect(objects: TrainerObjects, rank: str | None, base_dtype: str | None) -
 def _find_ranks(model: Any) -> set[int]:
     by_adapter = (getattr(module, "r", None) for module in model.modules())
     return {int(rank) for ranks in by_adapter if isinstance(ranks, Mapping) for rank in ranks.values()}
-
-
-def count_elements(parameters: Iterable[Any]) -> int:
-    """Count the elements of parameters; those that ZeRO-3 partitions count in full, packed ones unpacked."""
-    return sum(_count(parameter) for parameter in parameters)
-
-
-def _count(parameter: Any) -> int:
-    state = getattr(parameter, "quant_state", None)  # bitsandbytes packs two 4-bit weights into a byte
-    if state is not None:
-        return int(state.shape.numel())
-    return int(getattr(parameter, "ds_numel", None) or parameter.numel())
-
-
-def _base_dtype(adapted: Iterable[Any]) -> str | None:
-    """Return the type that most adapted weights are stored in: bf16, fp32, or nf4 for bitsandbytes' 4-bit ones."""
-    counts: dict[str, int] = {}
-    for parameter in adapted:
-        state = getattr(parameter, "quant_state", None)
-        name = str(getattr(state, "quant_type", "")) or short_dtype(parameter.dtype)
-        counts[name] = counts.get(name, 0) + _count(parameter)
-    return max(counts, key=lambda name: counts[name], default=None)
 
 
 class FirstUpdate:

@@ -23,7 +23,7 @@ def dtypes(objects: TrainerObjects, requested: str | None) -> list[EvidenceFindi
         return unproven("dtype", requested, "no model was prepared")
     # the storage dtype of quantised weights says nothing about the computation, and an adapter has its own dtype
     parameters = [p for p in objects.model.parameters() if p.is_floating_point()]
-    types = _dtypes_by_size(parameters)
+    types = dtypes_by_size(parameters)
     if not types:
         return unproven("dtype", requested, "no parameters")
     mixed = str(getattr(objects.accelerator, "mixed_precision", "no"))
@@ -40,12 +40,21 @@ def dtypes(objects: TrainerObjects, requested: str | None) -> list[EvidenceFindi
     return findings
 
 
-def _dtypes_by_size(parameters: Iterable[Any]) -> list[str]:
-    """Return the dtypes of `parameters` by decreasing number of elements; partitioned ones count in full."""
+def dtypes_by_size(parameters: Iterable[Any]) -> list[str]:
+    """Return how `parameters` are stored, by decreasing number of elements: a dtype, or bitsandbytes' 4-bit nf4."""
     counts: Counter[str] = Counter()
     for parameter in parameters:
-        counts[short_dtype(parameter.dtype)] += getattr(parameter, "ds_numel", None) or parameter.numel()
+        packed = str(getattr(getattr(parameter, "quant_state", None), "quant_type", ""))
+        counts[packed or short_dtype(parameter.dtype)] += count_elements(parameter)
     return [dtype for dtype, _ in counts.most_common()]
+
+
+def count_elements(parameter: Any) -> int:
+    """Count the elements of a parameter; one that ZeRO-3 partitions counts in full, a packed one unpacked."""
+    state = getattr(parameter, "quant_state", None)  # bitsandbytes packs two 4-bit weights into a byte
+    if state is not None:
+        return int(state.shape.numel())
+    return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
 def _master_dtype(objects: TrainerObjects) -> str | None:
@@ -56,8 +65,8 @@ def _master_dtype(objects: TrainerObjects) -> str | None:
     for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
         groups = getattr(optimizer, name, None)  # ZeRO-3; ZeRO-1 and ZeRO-2; the bf16 optimizer without ZeRO
         if groups:
-            return ",".join(_dtypes_by_size(groups))
-    return ",".join(_dtypes_by_size(p for group in optimizer.param_groups for p in group["params"])) or None
+            return ",".join(dtypes_by_size(groups))
+    return ",".join(dtypes_by_size(p for group in optimizer.param_groups for p in group["params"])) or None
 
 
 def checkpointing(objects: TrainerObjects, requested: str | None) -> list[EvidenceFinding]:
