@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 
 from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped, warned
 from launch.check.machine.folders import nearest_existing
@@ -37,20 +38,32 @@ def checkpoint_count(plan: Plan) -> int:
     return min(written, kept + 1) if written is not None else kept + 1
 
 
+def written_bytes(plan: Plan, environ: Mapping[str, str]) -> tuple[float, float] | None:
+    """Return the bytes of the model at the end, and of one checkpoint; None where the model's size is unknown.
+
+    accelerate saves weights and two moments, DeepSpeed fp32 master weights and moments besides its own weights.
+    open-instruct loads bf16 weights for bf16 (finetune.py:596), TRL fp32 ones (trl/trainer/model_config.py:93).
+    """
+    size = find_model_size(plan, environ)
+    if size is None:
+        return None
+    has_zero = bool(plan.parallel.zero_stage)
+    is_bf16 = plan.parallel.precision == Precision.bf16 and (has_zero or plan.config.trainer.family != Family.trl)
+    element = 2 if is_bf16 else 4
+    return element * size.parameters, (element + 12 if has_zero else 3 * element) * size.parameters
+
+
 @rule("disk_full", on_login_node=True)
 def disk_has_room(plan: Plan, host: Host) -> PreflightFinding:
     """A disk that fills up destroys the checkpoint that is being written, hours into the run."""
     if plan.only_tokenizes:
         return skipped("tokenising writes no model")
-    size = find_model_size(plan, host.environ)
+    written = written_bytes(plan, host.environ)
     folder = nearest_existing(plan.folder)
     free = shutil.disk_usage(folder).free
-    if size is None:
+    if written is None:
         return skipped(f"{format_bytes(free)} free; the size of {plan.inputs.model.reference} is unknown")
-    element = 2 if plan.parallel.precision == Precision.bf16 else 4
-    model = element * size.parameters
-    # accelerate saves weights and two moments; DeepSpeed fp32 master weights and moments besides its own weights
-    checkpoint = (element + 12 if plan.parallel.zero_stage else 3 * element) * size.parameters
+    model, checkpoint = written
     count = checkpoint_count(plan)
     needed = model + count * checkpoint
     parts = f"the model {format_bytes(model)}"

@@ -8,19 +8,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from launch.check.machine.disk import written_bytes
 from launch.config.guards import GuardsConfig
-from launch.config.schema import Family
 from launch.execution.diagnosis.advice import Situation
 from launch.execution.guards.guard import GuardContext
 from launch.execution.record.checkpoints import Layout
 from launch.planning.estimate.planned import UnknownMemoryError, planned_setting
 from launch.planning.estimate.setting import MemorySetting
 from launch.planning.plan import Plan
-
-_WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
-# bytes per parameter in a checkpoint: bf16 weights plus fp32 master weights and moments under DeepSpeed; fp32 weights
-# and moments with TRL; bf16 weights and moments in open-instruct without DeepSpeed (finetune.py:596 loads bf16)
-_ZERO_BYTES, _TRL_BYTES, _PLAIN_BYTES = 14, 12, 6
 
 
 @dataclass(frozen=True)
@@ -40,11 +35,8 @@ class WatchConfig:
 def build_watch_config(plan: Plan, first_rank: int = 0) -> WatchConfig:
     """Build the watch configuration of `plan` for the node whose first global rank is `first_rank`."""
     recipe = plan.config.recipe
-    parameters = _count_parameters(plan)
     has_adapter = any(bool(plan.flags[name].value) for name in ("use_lora", "use_peft") if name in plan.flags)
-    plain_bytes = _TRL_BYTES if plan.config.trainer.family == Family.trl else _PLAIN_BYTES
-    bytes_per_parameter = _ZERO_BYTES if plan.parallel.zero_stage else plain_bytes
-    is_known = parameters is not None and not has_adapter
+    written = None if has_adapter else written_bytes(plan, os.environ)
     return WatchConfig(
         guards=plan.config.guards,
         allow=tuple(plan.config.allow),
@@ -55,8 +47,8 @@ def build_watch_config(plan: Plan, first_rank: int = 0) -> WatchConfig:
         ),
         output=plan.model_dir,
         layout=Layout(plan.config.trainer.family, plan.batch.width, plan.parallel.zero_stage),
-        checkpoint_bytes=int((parameters or 0) * bytes_per_parameter) if is_known else None,
-        model_bytes=int((parameters or 0) * 2) if is_known else None,
+        checkpoint_bytes=int(written[1]) if written else None,
+        model_bytes=int(written[0]) if written else None,
         situation=Situation(
             trainer=plan.trainer,
             batch=plan.batch,
@@ -76,14 +68,3 @@ def _memory_setting(plan: Plan) -> MemorySetting | None:
     with contextlib.suppress(UnknownMemoryError):
         return planned_setting(plan, os.environ, flash=False)
     return None
-
-
-def _count_parameters(plan: Plan) -> float | None:
-    """Count parameters from the model's shape, else from its local weight files at two bytes per parameter."""
-    if plan.config.model.shape.parameters:
-        return plan.config.model.shape.parameters
-    folder = plan.inputs.model.local
-    if folder is None or not folder.is_dir():
-        return None
-    size = sum(path.stat().st_size for pattern in _WEIGHT_FILES for path in folder.glob(pattern))
-    return size / 2 if size else None
