@@ -17,9 +17,9 @@ from pathlib import Path
 
 from launch.errors import Problem, UserError
 from launch.execution.record import lock
-from launch.execution.record.tensor_files import BrokenFileError, check_torch_file
 from launch.files import load_json
 from launch.planning.plan import Plan
+from launch.planning.tensor_files import BrokenFileError, check_torch_file
 
 _DATASET_NAME = re.compile(r"[0-9a-f]{10}")  # dataset_transformation.py:2074
 _ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an Arrow stream

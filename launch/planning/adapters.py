@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from launch.errors import Problem, UserError
 from launch.files import load_json
 from launch.planning.estimate.shape import ModelShape
-from launch.planning.tensor_shapes import read_tensor_shapes
+from launch.planning.tensor_files import BrokenFileError, read_safetensors_header
 
 ADAPTER_CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -77,10 +76,11 @@ def check_adapter(adapter: Adapter, shape: ModelShape | None) -> None:
         cure = f"put the model there, or correct base_model_name_or_path in its {ADAPTER_CONFIG}"
         raise UserError(Problem("adapter_base", message, "model.path", cure))
     try:
-        shapes = read_tensor_shapes(adapter.folder / WEIGHTS)
-    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        tensors = read_safetensors_header(adapter.folder / WEIGHTS)
+    except BrokenFileError as error:
         message = f"{adapter.folder / WEIGHTS} is missing or not readable: {error}"
         raise UserError(Problem("bad_adapter", message, "model.path", "was the run that wrote it finished?")) from error
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
     wrong = _find_misfit(shapes, shape) if shape is not None else None
     if wrong:
         message = f"the adapter in {adapter.folder} does not fit {adapter.base}: {wrong}"

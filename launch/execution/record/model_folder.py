@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.execution.record.tensor_files import BrokenFileError, check_torch_file, read_safetensors_header
 from launch.files import load_json
 from launch.planning.inputs import NO_TOKENIZER
+from launch.planning.tensor_files import BrokenFileError, check_torch_file, read_safetensors_header
 
 # transformers loads the vocabulary from any one of these
 _VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from launch.files import load_json
 from launch.planning.plan import Plan
-from launch.planning.tensor_shapes import read_tensor_shapes
+from launch.planning.tensor_files import BrokenFileError, read_safetensors_header
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def count_parameters(folder: Path) -> int | None:
     """
     try:
         return sum(_count_elements(file) for file in _weight_files(folder)) or None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
+    except (BrokenFileError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -61,7 +60,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def _count_elements(file: Path) -> int:
-    return sum(math.prod(shape) for shape in read_tensor_shapes(file).values())
+    return sum(math.prod(tensor.shape) for tensor in read_safetensors_header(file).values())
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
