@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from launch.check.machine.folders import nearest_existing
 from launch.errors import Problem, UserError
 from launch.execution.record import lock
 from launch.files import load_json
@@ -87,9 +88,8 @@ def share_with_group(cache: Path) -> None:
 
     A folder is shared with a group when it is group-writable and its files inherit the group.
     """
-    existing = next((folder for folder in (cache, *cache.parents) if folder.is_dir()), None)
     shared = stat.S_ISGID | stat.S_IWGRP
-    if existing is not None and existing.stat().st_mode & shared == shared:
+    if nearest_existing(cache).stat().st_mode & shared == shared:
         os.umask(os.umask(0) & ~stat.S_IRWXG)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from launch.check.machine.folders import nearest_existing
 from launch.execution.guards.facts import DiskUsage, Fact, RankExited, Tick
 from launch.execution.guards.guard import GuardVerdict
 from launch.execution.guards.panel import GuardPanel
@@ -54,14 +55,10 @@ def measure_checkpoint(checkpoint: Checkpoint) -> CheckpointSize:
 
 def free_bytes(path: Path) -> int | None:
     """Return the bytes that this user may still write at `path`, which need not exist; None if unknown."""
-    for folder in (path, *path.parents):
-        try:
-            return shutil.disk_usage(folder).free
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return None
-    return None
+    try:
+        return shutil.disk_usage(nearest_existing(path)).free
+    except OSError:
+        return None
 
 
 class Watch:
