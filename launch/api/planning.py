@@ -12,7 +12,7 @@ from typing import Any
 
 from launch.check.machine.forecast import forecast_on_machine
 from launch.config.compose import Composed, compose_once
-from launch.config.line import CommandLine
+from launch.config.line import CommandLine, quote_text
 from launch.config.schema import Packing
 from launch.errors import Problem, UserError
 from launch.execution.machine import this_machine
@@ -131,11 +131,4 @@ def _render(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ", ".join(map(_render, value)) + "]"
     text = str(value)
-    if _PLAIN_TEXT.fullmatch(text) and text.lower() not in _YAML_WORDS:
-        return text
-    return "'" + re.sub(r"(\\*)('|$)", _escape, text) + "'"
-
-
-def _escape(match: re.Match[str]) -> str:
-    """Escape a quote; in Hydra's grammar a backslash is special only before one."""
-    return match[1] * 2 + (f"\\{match[2]}" if match[2] else "")
+    return text if _PLAIN_TEXT.fullmatch(text) and text.lower() not in _YAML_WORDS else quote_text(text)

@@ -157,7 +157,7 @@ def run_composed(composed: Composed, make_display: Callable[[Path], Display]) ->
         with run_lock(planned.folder, display.say):
             code = carry_out(planned, redactor, display)
     if planned.config.evaluate and code == EXIT_DONE:
-        from launch.evaluation.afterwards import evaluate_finished_run
+        from launch.evaluation.evaluate import evaluate_finished_run
 
         evaluate_finished_run(planned, display.say)
     return code

@@ -6,9 +6,8 @@ import sys
 
 from launch.commands.run_parsers import build_eval_parser
 from launch.errors import EXIT_DONE, EXIT_STOPPED
-from launch.evaluation.evaluate import evaluate_model
+from launch.evaluation.evaluate import describe_scores, evaluate_model
 from launch.evaluation.models import find_model
-from launch.evaluation.score_table import describe_scores
 from launch.evaluation.suites import default_tasks, find_specs
 from launch.execution.record.events import to_strict_json
 from launch.execution.report.write import write_run_report

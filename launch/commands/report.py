@@ -8,7 +8,7 @@ from pathlib import Path
 from launch.api.running import Run
 from launch.commands.run_parsers import build_report_parser
 from launch.errors import EXIT_DONE, Problem, UserError
-from launch.evaluation.comparison_page import comparison_tables
+from launch.evaluation.comparison_table import comparison_tables
 from launch.execution.record.runs import resolve_run
 from launch.execution.report.page import FILE, render_runs, render_trial
 from launch.execution.report.run import is_run_folder, read_run

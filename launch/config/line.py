@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from launch.errors import Problem, UserError, did_you_mean, nearest
 
@@ -54,6 +55,11 @@ class CommandLine:
     @property
     def multirun(self) -> bool:
         return any(argument in MULTIRUN for argument in self.argv)
+
+    @property
+    def asks_hydra(self) -> bool:
+        """Whether Hydra itself answers: --help, --cfg and --info show the configuration, and nothing runs."""
+        return any(argument in ("--help", "-h", "--cfg", "-c", "--info", "-i") for argument in self.argv)
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -130,6 +136,11 @@ def override_key(override: str) -> str:
     return match["key"].split("@")[0] if match else override
 
 
+def format_value(value: Any) -> str:
+    """Return a value as an override has it: `true` for True."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def check_overrides(line: CommandLine) -> None:
     """Reject overrides that Hydra would misread.
 
@@ -199,16 +210,17 @@ def quote_value(override: str, *, sweeps: bool = False) -> str:
     if not equals or not _NEEDS_QUOTES.search(value) or value[0] in "'\"":
         return override
     if value[0] not in "[{":
-        return override if "'" in value or '"' in value else f"{key}={_quoted(value)}"
+        return override if "'" in value or '"' in value else f"{key}={quote_text(value)}"
     parts = _CONTAINER_PART.split(value)  # texts at even positions, separators at odd ones
     for position in range(0, len(parts), 2):
         text = parts[position].strip()
         if text and _NEEDS_QUOTES.search(text):
-            parts[position] = parts[position].replace(text, _quoted(text))
+            parts[position] = parts[position].replace(text, quote_text(text))
     return f"{key}={''.join(parts)}"
 
 
-def _quoted(text: str) -> str:
+def quote_text(text: str) -> str:
+    """Quote a text for Hydra's grammar of overrides, where a backslash is special only before a quote."""
     escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
     return f"'{escaped}'"
 

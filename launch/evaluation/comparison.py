@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +73,13 @@ class Comparison:
         return {
             "schema_version": SCHEMA_VERSION,
             "runs": [self._run(index) for index in range(len(self.runs))],
-            "differs": [
-                {"section": difference.section, "key": difference.key, "values": list(difference.values)}
-                for difference in self.differences
-            ],
+            "differs": [asdict(difference) for difference in self.differences],
             "losses": {
                 "unit": self.unit,
                 "why_not": self.why_no_losses,
                 "points": [{"at": point.amount, "losses": list(point.losses)} for point in self.points],
             },
-            "noise": {"loss": self.noise.loss, "speed": self.noise.speed, "repeats": self.noise.repeats},
+            "noise": asdict(self.noise),
         }
 
     def _run(self, index: int) -> dict[str, Any]:

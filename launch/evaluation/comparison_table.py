@@ -1,13 +1,17 @@
-"""Render a comparison of runs as text."""
+"""Render a comparison of runs: as text, and as the tables of the page of several runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from launch.evaluation.comparison import SECTIONS, Comparison
+from launch.evaluation.comparison import SECTIONS, Comparison, compare_runs, read_noise
+from launch.evaluation.run_facts import read_run_facts
+from launch.execution.report.trial import Table
 from launch.terminal import align_columns
+from launch.trials.rows import format_number
 
 _WIDTH = 40  # characters of a value
 
@@ -32,18 +36,16 @@ def _loss_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
         return
     yield (f"loss at equal {comparison.unit}",)
     for point in comparison.points:
-        yield f"  {point.amount:,.0f}", *("-" if loss is None else f"{loss:.4f}" for loss in point.losses)
+        yield f"  {point.amount:,.0f}", *(format_number(loss, ".4f") for loss in point.losses)
     yield "  against the first", "", *(comparison.loss_verdict(index) for index in range(1, len(comparison.runs)))
 
 
 def _speed_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     progress = [run.progress for run in comparison.runs]
     units = ["tokens/s" if run.tokens else "steps/s" for run in progress]
-    speeds = [run.speed for run in progress]
-    shown = ["-" if speed is None else f"{speed:,.4g} {unit}" for speed, unit in zip(speeds, units, strict=True)]
-    yield "speed", *shown
+    yield "speed", *(format_number(run.speed, ",.4g", f" {unit}") for run, unit in zip(progress, units, strict=True))
     yield "  against the first", "", *(comparison.speed_verdict(index) for index in range(1, len(progress)))
-    yield "memory", *("-" if run.memory_gib is None else f"{run.memory_gib:.2f} GiB" for run in progress)
+    yield "memory", *(format_number(run.memory_gib, ".2f", " GiB") for run in progress)
 
 
 def _score_rows(comparison: Comparison) -> Iterator[tuple[str, ...] | None]:
@@ -52,8 +54,7 @@ def _score_rows(comparison: Comparison) -> Iterator[tuple[str, ...] | None]:
         yield None
         yield ("evaluation",)
     for task in tasks:
-        scores = [run.scores.get(task) for run in comparison.runs]
-        yield f"  {task}", *("-" if score is None else f"{score:.4f}" for score in scores)
+        yield f"  {task}", *(format_number(run.scores.get(task), ".4f") for run in comparison.runs)
 
 
 def describe_noise(comparison: Comparison) -> Iterator[str]:
@@ -74,3 +75,35 @@ def format_difference(value: Any) -> str:
     """Return a value as text, cut at its beginning."""
     text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= _WIDTH else f"...{text[3 - _WIDTH :]}"
+
+
+def comparison_tables(folders: Sequence[Path], runs: Path) -> tuple[list[Table], list[str]]:
+    """Compare the runs in `folders`, the noise being that of the benches below `runs`.
+
+    Returns what differs, the losses at equal tokens and the speeds; and sentences about them.
+    """
+    noise = read_noise(runs, [folder.parent.name for folder in folders])
+    try:
+        comparison = compare_runs([read_run_facts(folder) for folder in folders], noise)
+    except (AttributeError, KeyError, TypeError, ValueError):  # a file of a record has another form
+        return [], ["the runs are not compared: the record of one of them is damaged"]
+    names = [run.name for run in comparison.runs]
+    differences = [
+        [f"{item.section}: {item.key}", *map(format_difference, item.values)] for item in comparison.differences
+    ]
+    tables = [
+        Table("Losses and speeds, against the first run", [["", *names], *_results(comparison)]),
+        Table("What differs", [["", *names], *differences]),
+    ]
+    notes = [] if differences else ["the runs have the same settings, data, versions and patches"]
+    return [table for table in tables if len(table.rows) > 1], [*notes, *filter(None, describe_noise(comparison))]
+
+
+def _results(comparison: Comparison) -> Iterator[list[str]]:
+    others = range(1, len(comparison.runs))
+    for point in comparison.points:
+        losses = (format_number(loss, ".4f") for loss in point.losses)
+        yield [f"loss at {point.amount:,.0f} {comparison.unit}", *losses]
+    if comparison.points:
+        yield ["loss", "", *map(comparison.loss_verdict, others)]
+    yield ["speed", "", *map(comparison.speed_verdict, others)]

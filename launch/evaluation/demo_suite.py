@@ -17,37 +17,27 @@ from launch.demo import demo_key, ensure_chats
 _QUESTIONS = 100
 _WORDS = 16  # of a sentence whose words are put into another order
 _VERSION = 1
-_ORDER = """\
-task: demo_order
+_TASK = """\
 dataset_path: json
 dataset_kwargs: {{ data_files: {{ test: {data} }} }}
 test_split: test
-output_type: multiple_choice
 doc_to_text: "{{{{question}}}}"
-doc_to_choice: "{{{{[sentence, shuffled]}}}}"
-doc_to_target: 0
 target_delimiter: ""
 num_fewshot: 0
-metric_list:
-  - metric: acc
-    aggregation: mean
-    higher_is_better: true
+"""
+_ORDER = """\
+task: demo_order
+output_type: multiple_choice
+doc_to_choice: "{{{{[sentence, shuffled]}}}}"
+doc_to_target: 0
+metric_list: [{{ metric: acc, aggregation: mean, higher_is_better: true }}]
 """
 _LIKELIHOOD = """\
 task: demo_likelihood
-dataset_path: json
-dataset_kwargs: {{ data_files: {{ test: {data} }} }}
-test_split: test
 output_type: loglikelihood
-doc_to_text: "{{{{question}}}}"
 doc_to_target: "{{{{right}}}}"
-target_delimiter: ""
-num_fewshot: 0
 process_results: !function bits.process_results
-metric_list:
-  - metric: bits
-    aggregation: mean
-    higher_is_better: false
+metric_list: [{{ metric: bits, aggregation: mean, higher_is_better: false }}]
 """
 _BITS = '''\
 """The bits that a model needs for each byte of the answer."""
@@ -74,7 +64,7 @@ def ensure_demo_suite(cache: Path) -> Path:
     data.write_text("".join(json.dumps(row) + "\n" for row in rows[-_QUESTIONS:]), encoding="utf-8")
     (folder / "bits.py").write_text(_BITS, encoding="utf-8")
     for name, template in (("order", _ORDER), ("likelihood", _LIKELIHOOD)):
-        (folder / f"{name}.yaml").write_text(template.format(data=json.dumps(str(data))), encoding="utf-8")
+        (folder / f"{name}.yaml").write_text((_TASK + template).format(data=json.dumps(str(data))), encoding="utf-8")
     return folder
 
 

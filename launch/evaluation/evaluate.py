@@ -1,7 +1,8 @@
-"""Evaluate a run: its model and those it comes from, on the same questions, with a verdict per task."""
+"""Evaluate a run: its model and those it comes from, on the same questions, with a verdict per task, and as text."""
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +12,18 @@ from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.evaluation.harness import MODULE, Job, run_jobs
-from launch.evaluation.models import ModelSource, find_chain, has_chat_template, require_modules
+from launch.evaluation.models import ModelSource, find_chain, find_model, require_chat_template, require_modules
 from launch.evaluation.record import ResultFiles, read_scores, write_summary
-from launch.evaluation.suites import TaskSpec
+from launch.evaluation.suites import TaskSpec, default_tasks, find_specs
 from launch.evaluation.verdict import PairedDifference, TaskScore, compare_scores, find_breakage
 from launch.execution.record.runs import run_name
+from launch.execution.report.write import write_run_report
 from launch.host.interpreter import inventory
+from launch.planning.plan import Plan
 
 SCHEMA_VERSION = 1
+_BATCH_SIZE = 8  # questions at once, where none is set
+_WIDTH = 34  # characters of a model's label
 
 
 @dataclass(frozen=True)
@@ -109,9 +114,8 @@ def evaluate_model(
     if model.run is None:
         message = f"{model.folder} is not the model of a run, so nothing says what it comes from"
         raise UserError(Problem("not_a_run", message, "command line", "name a run"))
-    if any(spec.chat for spec in specs) and not has_chat_template(model.folder):
-        message = f"the tokenizer in {model.folder} has no chat template"
-        raise UserError(Problem("no_chat_template", message, model.label, "train with recipe.chat_template=tulu"))
+    if any(spec.chat for spec in specs):
+        require_chat_template(model)
     chain = find_chain(model)
     require_modules(model, MODULE, "torch", "transformers")
     harness = f"lm-eval {inventory(model.python).packages.get('lm-eval') or metadata.version('lm-eval')}"
@@ -134,6 +138,50 @@ def evaluate_model(
     return evaluation
 
 
+def evaluate_finished_run(plan: Plan, notify: Callable[[str], None]) -> None:
+    """Evaluate the model of a plan's run on the tasks of its stage, as `evaluate=true` does.
+
+    Whatever happens here leaves the run's outcome as it is: why it fails is only reported.
+    """
+    try:
+        model = find_model(str(plan.folder), plan.runs)
+        tasks = ",".join(plan.config.stage.tasks) or default_tasks(plan.folder)
+        specs = find_specs(tasks, plan.runs / ".cache")
+        evaluation = evaluate_model(model, specs, limit=None, batch_size=_BATCH_SIZE, notify=notify)
+    except (UserError, OSError) as error:
+        for reason in error.problems if isinstance(error, UserError) else [error]:
+            notify(f"warning: the model was not evaluated: {reason}")
+        return
+    for line in describe_scores(evaluation):
+        notify(line)
+    if plan.config.report:
+        write_run_report(plan.folder, notify)
+
+
+def describe_scores(evaluation: Evaluation) -> Iterator[str]:
+    """Yield the scores and verdicts as a table, task by task."""
+    for task in evaluation.tasks:
+        yield from _describe_task(task)
+    folder = next((Path(path).parent for task in evaluation.tasks for path in task.samples.values()), None)
+    yield f"{evaluation.computed} results computed in {evaluation.seconds:.0f} s; every answer is in {folder}"
+
+
+def _describe_task(task: TaskResult) -> Iterator[str]:
+    gain, labels = task.against_base, task.labels
+    arrow = "higher" if task.scores[labels[-1]].higher_is_better else "lower"
+    yield f"{task.name}  {task.scores[labels[-1]].metric} ({arrow} is better), {gain.questions} questions"
+    for previous, label in zip([None, *labels], labels, strict=False):
+        score = task.scores[label]
+        error = "" if score.stderr is None else f" +- {score.stderr:.4f}"
+        against = f"{task.gain(label, previous).verdict} than the one before" if previous else ""
+        against = against.replace("same than", "same as")
+        yield f"  {label[-_WIDTH:]:<{_WIDTH}}  {score.score:.4f}{error:<12}  {against}".rstrip()
+    if len(labels) > 1:
+        words = "not told apart from" if gain.verdict == "same" else f"{gain.verdict} than"
+        yield f"  verdict: {words} {labels[0]}, by {gain.mean:+.4f} +- {gain.half:.4f} a question"
+    yield from (f"  broken: {reason}" for reason in task.broken)
+
+
 def _collect(
     spec: TaskSpec, chain: Sequence[ModelSource], jobs: Mapping[tuple[str, TaskSpec], Job]
 ) -> Iterator[TaskResult]:
@@ -147,13 +195,9 @@ def _require_room(folder: Path) -> None:
     """Create the folder of the results. Raises UserError: not_writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".room"
-        try:
-            probe.write_bytes(b" " * (1 << 20))  # about the answers of a task
-        finally:
-            probe.unlink(missing_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b" " * (1 << 20))  # about the answers of a task
     except OSError as error:
         message = f"{folder} cannot be written: {error.strerror}"
-        raise UserError(
-            Problem("not_writable", message, None, "free some space, or correct its permissions")
-        ) from error
+        cure = "free some space, or correct its permissions"
+        raise UserError(Problem("not_writable", message, None, cure)) from error

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from launch import resources
 from launch.errors import Problem, UserError
-from launch.evaluation.models import ModelSource, has_chat_template, require_modules
+from launch.evaluation.models import ModelSource, require_chat_template, require_modules
 
 Conversation = Sequence[Mapping[str, str]]
 _MIN_ANSWER = 8  # tokens that must fit behind a prompt
@@ -88,9 +88,7 @@ def open_responder(model: ModelSource) -> Iterator[Responder]:
 
     Raises UserError: no_chat_template, no_interpreter, missing_packages.
     """
-    if not has_chat_template(model.folder):
-        message = f"the tokenizer in {model.folder} has no chat template"
-        raise UserError(Problem("no_chat_template", message, model.label, "train with recipe.chat_template=tulu"))
+    require_chat_template(model)
     require_modules(model, "torch", "transformers")
     argv = resources.worker_command(model.python, "generating", model.as_request())
     environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}

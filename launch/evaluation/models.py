@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import Problem, UserError
-from launch.execution.merge import read_training
+from launch.execution import merge
 from launch.execution.record.folder import folder_status
 from launch.execution.record.model_folder import find_model_faults
 from launch.execution.record.runs import resolve_run, run_name
 from launch.files import read_json_object
-from launch.host.interpreter import InterpreterError, missing_modules
 from launch.planning.adapters import Adapter, check_adapter, read_adapter
 from launch.planning.estimate.shape import read_shape
 
@@ -144,20 +143,17 @@ def _describe_state(state: Path) -> ModelSource:
 def require_modules(model: ModelSource, *names: str) -> None:
     """Refuse a model whose interpreter lacks a module. Raises UserError: no_interpreter, missing_packages."""
     needed = [*names, *(["peft"] if model.adapter else []), *(["bitsandbytes"] if model.quantized else [])]
-    try:
-        missing = missing_modules(model.python, needed)
-    except InterpreterError as error:
-        raise UserError(Problem("no_interpreter", f"{model.python} does not answer: {error}", model.label)) from error
-    if missing:
-        message = f"{model.python} lacks {', '.join(missing)}"
-        raise UserError(Problem("missing_packages", message, model.label, f"install {' '.join(missing)} there"))
+    merge.require_modules(model.python, needed, model.label)
 
 
-def has_chat_template(folder: Path) -> bool:
-    """Whether the tokenizer in a folder brings a chat template."""
+def require_chat_template(model: ModelSource) -> None:
+    """Refuse a model whose tokenizer brings no chat template. Raises UserError: no_chat_template."""
+    folder = model.folder
     if (folder / "chat_template.jinja").is_file():
-        return True
-    return bool(read_json_object(folder / "tokenizer_config.json").get("chat_template"))
+        return
+    if not read_json_object(folder / "tokenizer_config.json").get("chat_template"):
+        message = f"the tokenizer in {folder} has no chat template"
+        raise UserError(Problem("no_chat_template", message, model.label, "train with recipe.chat_template=tulu"))
 
 
 def _holds_model(path: Path) -> bool:
@@ -193,7 +189,7 @@ def _describe_model(label: str, folder: Path, run: Path | None) -> ModelSource:
     if adapter is not None:
         check_adapter(adapter, read_shape(adapter.local_base) if adapter.local_base else None)
     _refuse_other_families(label, folder if adapter is None else adapter.local_base)
-    training = read_training(Adapter(folder if run is None else run / "model", "", 0))
+    training = merge.read_training(Adapter(folder if run is None else run / "model", "", 0))
     return ModelSource(label, folder, run, training.python, adapter, training.quantized and adapter is not None)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from launch.evaluation.models import ModelSource
 from launch.evaluation.suites import TaskSpec
 from launch.evaluation.verdict import TaskScore
-from launch.files import load_json, write_file
+from launch.files import load_json, read_json_object, write_file
 from launch.planning.content import TOKENIZER_FILES
 from launch.planning.digests import DigestCache
 
@@ -63,11 +63,8 @@ def write_summary(run: Path, summary: Mapping[str, Any], checkpoint: str | None 
 
 def read_summary(run: Path, checkpoint: str | None = None) -> dict[str, Any] | None:
     """Return the last evaluation of a run's model, or of a checkpoint; None without a readable one."""
-    try:
-        summary = load_json(_summary_file(run, checkpoint))
-    except (OSError, ValueError):
-        return None
-    return summary if isinstance(summary, dict) and isinstance(summary.get("tasks"), list) else None
+    summary = read_json_object(_summary_file(run, checkpoint))
+    return summary if isinstance(summary.get("tasks"), list) else None
 
 
 def _summary_file(run: Path, checkpoint: str | None) -> Path:

@@ -92,7 +92,6 @@ def split_checkpoint(name: str) -> tuple[str, str | None]:
 
 
 def _read_scores(folder: Path, checkpoint: str | None) -> dict[str, Any]:
-    """Return the scores of the run's own model, or of its checkpoint."""
     tasks = (read_summary(folder, checkpoint) or {}).get("tasks", [])
     return {f"{task['task']} {task['metric']}": task["models"][-1]["score"] for task in tasks}
 

@@ -34,9 +34,7 @@ class TaskSpec:
         """Identify the tasks by name and settings, own ones by their files too."""
         digest = hashlib.sha256(repr(sorted({**asdict(self), "folder": None}.items())).encode())
         for path in sorted(self.folder.rglob("*")) if self.folder else ():
-            if (
-                path.is_file() and path.parent.name != "__pycache__"
-            ):  # Python writes it as it imports a task's functions
+            if path.is_file() and path.parent.name != "__pycache__":  # written as a task's functions are imported
                 digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()[:16]
 

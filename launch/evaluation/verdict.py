@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Student's t: the 97.5% quantile of 1 to 15 degrees of freedom, and the normal distribution's for 30 and more
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+from launch.trials.bench.statistics import STUDENT_T
+
+# the 97.5% quantile of Student's t for 30 degrees of freedom, and the normal distribution's for 60 and more
 _T_30, _NORMAL = 2.042, 1.96
 _MOST_CUT_OFF = 0.5
 _MIN_IDENTICAL = 20  # questions whose scores are the same by chance too rarely
@@ -71,7 +73,8 @@ def compare_scores(model: TaskScore, other: TaskScore) -> PairedDifference:
     ]
     if len(pairs) < 2:
         return PairedDifference(statistics.fmean(pairs) if pairs else 0.0, math.inf, len(pairs))
-    return PairedDifference(statistics.fmean(pairs), _quantile(len(pairs)) * _standard_error(pairs), len(pairs))
+    standard_error = statistics.stdev(pairs) / math.sqrt(len(pairs))
+    return PairedDifference(statistics.fmean(pairs), _quantile(len(pairs)) * standard_error, len(pairs))
 
 
 def find_breakage(models: Mapping[str, TaskScore]) -> Iterator[str]:
@@ -82,23 +85,17 @@ def find_breakage(models: Mapping[str, TaskScore]) -> Iterator[str]:
     label, judged = list(models.items())[-1]
     if judged.values and not any(judged.values):
         yield f"{judged.metric} of {label} is exactly 0 on all {len(judged.values)} questions"
-    scores = list(models.items())
-    for index, (name, score) in enumerate(scores):
-        for other_name, other in scores[index + 1 :]:
-            if score.responses == other.responses:
-                yield f"{name} and {other_name} gave the same answers to all questions"
-            elif score.values == other.values and len(score.values) >= _MIN_IDENTICAL and len(set(score.values)) > 1:
-                yield f"{name} and {other_name} have identical scores on all {len(score.values)} questions"
+    for (name, score), (other_name, other) in itertools.combinations(models.items(), 2):
+        if score.responses == other.responses:
+            yield f"{name} and {other_name} gave the same answers to all questions"
+        elif score.values == other.values and len(score.values) >= _MIN_IDENTICAL and len(set(score.values)) > 1:
+            yield f"{name} and {other_name} have identical scores on all {len(score.values)} questions"
     if judged.cut_off is not None and judged.cut_off > _MOST_CUT_OFF:
         yield f"{judged.cut_off:.0%} of the answers of {label} were cut off at their limit of tokens"
 
 
-def _standard_error(values: Sequence[float]) -> float:
-    return statistics.stdev(values) / math.sqrt(len(values))
-
-
 def _quantile(count: int) -> float:
     """Return Student's quantile for `count` values, rounded up between the tabulated ones."""
-    if count - 1 <= len(_T):
-        return _T[count - 2]
-    return _T[-1] if count <= 30 else _T_30 if count <= 60 else _NORMAL
+    if count - 1 <= len(STUDENT_T):
+        return STUDENT_T[count - 2]
+    return STUDENT_T[-1] if count <= 30 else _T_30 if count <= 60 else _NORMAL

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,8 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
     if target.exists() and existing is None:
         message = f"{target} exists and was not written by launch merge"
         raise UserError(Problem("merged_folder_taken", message, None, "rename it, or remove it"))
-    _require_packages(training)
+    needed = ["torch", "transformers", "peft", *(["bitsandbytes"] if training.quantized else [])]
+    require_modules(training.python, needed)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         report = _run(adapter, training, staging)
@@ -149,15 +150,15 @@ def refuse_difference(merged: Merged) -> None:
             raise UserError(Problem("merge_differs", message, None, cure))
 
 
-def _require_packages(training: Training) -> None:
-    needed = ["torch", "transformers", "peft", *(["bitsandbytes"] if training.quantized else [])]
+def require_modules(python: str, names: Sequence[str], where: str | None = None) -> None:
+    """Refuse an interpreter that lacks a module. Raises UserError: no_interpreter, missing_packages."""
     try:
-        missing = missing_modules(training.python, needed)
+        missing = missing_modules(python, names)
     except InterpreterError as error:
-        raise UserError(Problem("no_interpreter", f"{training.python} does not answer: {error}", "python")) from error
+        raise UserError(Problem("no_interpreter", f"{python} does not answer: {error}", where or "python")) from error
     if missing:
-        message = f"{training.python} lacks {', '.join(missing)}"
-        raise UserError(Problem("missing_packages", message, None, f"install {' '.join(missing)} there"))
+        message = f"{python} lacks {', '.join(missing)}"
+        raise UserError(Problem("missing_packages", message, where, f"install {' '.join(missing)} there"))
 
 
 def _as_merged(folder: Path, report: Mapping[str, Any], *, built: bool) -> Merged:

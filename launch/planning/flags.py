@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.compose import Composed
+from launch.config.line import format_value
 from launch.config.origins import Origin, Provenance
 from launch.config.ranges import HIGH_LEARNING_RATE, flag_problem
 from launch.config.schema import Device, Family, Precision, TrainerConfig
@@ -192,7 +193,7 @@ def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Probl
         if flag is None or "refused_value" in composed.config.allow:
             continue
         is_number = isinstance(flag.value, (int, float)) and not isinstance(flag.value, bool)
-        text = str(flag.value).lower() if isinstance(flag.value, bool) else str(flag.value)
+        text = format_value(flag.value)
         too_low = is_number and refused.below is not None and flag.value < refused.below
         differs = refused.matching is not None and not re.fullmatch(refused.matching, text)
         if too_low or differs or (refused.containing is not None and refused.containing in text):

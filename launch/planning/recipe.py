@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch import resources
+from launch.config.line import format_value
 from launch.errors import Problem, UserError, did_you_mean
 
 _ANY_VALUE = "*"
@@ -37,9 +38,7 @@ def map_recipe_key(key: str, value: Any, mapping: Any, why: Mapping[str, str], t
 
 
 def _as_text(value: Any) -> str:
-    if value is None:
-        return _UNSET
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return _UNSET if value is None else format_value(value)
 
 
 def _fill(flags: Mapping[str, Any], value: Any) -> dict[str, Any]:

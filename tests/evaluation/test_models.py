@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.evaluation.models import find_chain, find_model, has_chat_template
+from launch.evaluation.models import find_chain, find_model, require_chat_template
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.redact import Redactor
 from tests.execution import files
@@ -76,9 +76,14 @@ def test_an_adapter_without_its_base_is_refused(run: Path) -> None:
 
 
 def test_a_chat_template_is_a_file_or_in_the_tokenizer(run: Path) -> None:
-    assert not has_chat_template(run / "model")
+    model = find_model("good", run.parents[1])
+    with pytest.raises(UserError, match="no_chat_template"):
+        require_chat_template(model)
     (run / "model" / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
-    assert has_chat_template(run / "model")
+    require_chat_template(model)
+    (run / "model" / "tokenizer_config.json").unlink()
+    (run / "model" / "chat_template.jinja").write_text("{{ messages }}")
+    require_chat_template(model)
 
 
 def test_a_checkpoint_is_named_by_its_step(run: Path) -> None:

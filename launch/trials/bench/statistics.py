@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
 # Student's t: the 97.5% quantile of 1, 2, ... degrees of freedom; the last value also serves for more, conservatively
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 RATE_PRECISION = 0.05  # relative: how well the rate of a run should be known
 
@@ -36,6 +36,12 @@ class Ratio:
         return self.high is not None and self.high < 1
 
 
+def median(values: Iterable[float | None]) -> float | None:
+    """The median of the values that there are; None without any."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
 def paired_ratio(values: Sequence[float]) -> Ratio | None:
     """Summarise the ratios of the pairs, each above 0; None without any.
 
@@ -48,7 +54,7 @@ def paired_ratio(values: Sequence[float]) -> Ratio | None:
     low = high = None
     if len(values) > 1:
         logs = [math.log(value) for value in values]
-        t = _T[min(len(values) - 1, len(_T)) - 1]
+        t = STUDENT_T[min(len(values) - 1, len(STUDENT_T)) - 1]
         half = t * statistics.stdev(logs) / math.sqrt(len(logs))
         centre = statistics.fmean(logs)
         low, high = math.exp(centre - half), math.exp(centre + half)
@@ -69,6 +75,6 @@ def count_steps_needed(runs: Sequence[Sequence[float]]) -> int | None:
     if freedom == 0:
         return None
     variance, count = squares / freedom, 2
-    while _T[min(count - 1, len(_T)) - 1] ** 2 * variance / count > math.log1p(RATE_PRECISION) ** 2:
+    while STUDENT_T[min(count - 1, len(STUDENT_T)) - 1] ** 2 * variance / count > math.log1p(RATE_PRECISION) ** 2:
         count += 1
     return count
