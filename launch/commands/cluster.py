@@ -12,8 +12,8 @@ from launch.config.compose import USER_DIR_VARIABLE, default_user_folder
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.slurm.draft import ClusterFacts, choose_partition, draft_config
 from launch.slurm.limits import unknown_partition
-from launch.slurm.partitions import list_accounts, list_partitions, try_command
-from launch.slurm.slurm_cli import query_slurm
+from launch.slurm.partitions import list_accounts, list_partitions
+from launch.slurm.slurm_cli import query_slurm, try_command
 
 _NETWORK_FILE_SYSTEM = re.compile(
     r"nfs4?|lustre|gpfs|beegfs|ceph|wekafs|panfs|pvfs2|glusterfs|cifs|fuse\.(ceph|juicefs|glusterfs)\b.*"

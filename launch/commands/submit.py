@@ -22,8 +22,8 @@ from launch.slurm.schedule import (
     drop_duplicates,
     report_shapes,
 )
+from launch.slurm.submission import submit_steps
 from launch.slurm.submission_report import report_json, report_lines
-from launch.slurm.submit_steps import submit_steps
 from launch.terminal import notify, print_json
 
 HELP = """usage: launch submit stage=NAME nodes=N gpus=N [key=value ...] [--json]

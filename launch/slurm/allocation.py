@@ -66,13 +66,21 @@ def check_shared(allocation: Allocation, seconds: float = _FILE_DELAY) -> None:
 
     Raises UserError: not_shared.
     """
-    path, until = allocation.mailbox, time.monotonic() + seconds
-    while path is not None and not path.exists():
+    path = allocation.mailbox
+    if path is not None and not file_appears(path, seconds):
+        message = f"{path.parent} on {allocation.host} is not the same folder as on {allocation.hosts[0]}"
+        cure = "set runs to a folder on a file system that all nodes share, and in a container mount it"
+        raise UserError(Problem("not_shared", message, "runs", cure))
+
+
+def file_appears(path: Path, seconds: float = _FILE_DELAY) -> bool:
+    """Whether a file exists within `seconds`: another node may have written it to the shared file system just now."""
+    until = time.monotonic() + seconds
+    while not path.exists():
         if time.monotonic() > until:
-            message = f"{path.parent} on {allocation.host} is not the same folder as on {allocation.hosts[0]}"
-            cure = "set runs to a folder on a file system that all nodes share, and in a container mount it"
-            raise UserError(Problem("not_shared", message, "runs", cure))
+            return False
         time.sleep(_POLL)
+    return True
 
 
 def _find_mailbox(environ: Mapping[str, str]) -> Path | None:

@@ -83,7 +83,6 @@ def _list_problems(cluster: ClusterConfig) -> Iterator[Problem]:
 
 
 def _secret_problems(cluster: ClusterConfig, redactor: Redactor) -> Iterator[Problem]:
-    """Find values that look like secrets."""
     for name, value in cluster.env.items():
         if redactor.redact_value(name, value) != value:
             message = f"{name} looks like a secret, which must not be written into a job folder"

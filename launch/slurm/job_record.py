@@ -7,8 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launch.errors import UserError
-from launch.slurm.slurm_cli import run_once
+from launch.slurm.slurm_cli import try_command
 
 _FIELD = re.compile(r"(\w+)=(\S*)")
 # reasons for waiting that no end of another job clears (slurm.h, enum job_state_reason): the job itself has to change
@@ -18,7 +17,6 @@ _PERMANENT = re.compile(
     # with accounts, in place of AccountNotAllowed and QOSNotAllowed (src/slurmctld/partition_mgr.c)
     r"|(Job's_(account|QOS)|User's_group)_not_permitted_to_use_this_partition.*"
 )
-_TIMEOUT = 10.0  # seconds
 _LOOKS, _PAUSE = 4, 0.7  # at a job that the scheduler has not considered yet; seconds between two
 
 
@@ -75,19 +73,10 @@ def look_at_jobs(job_ids: Sequence[str]) -> dict[str, JobRecord]:
             time.sleep(_PAUSE)
         for job_id in job_ids:
             if job_id not in records or (records[job_id].state == "PENDING" and not records[job_id].reason):
-                record = _read_record(job_id)
-                if record is None:
+                output = try_command(["scontrol", "--oneliner", "show", "job", job_id])
+                if not output:
                     return records
-                records[job_id] = record
+                records[job_id] = parse_job_record(output.splitlines()[0])
         if all(record.reason or record.state != "PENDING" for record in records.values()):
             break
     return records
-
-
-def _read_record(job_id: str) -> JobRecord | None:
-    try:
-        result = run_once(["scontrol", "--oneliner", "show", "job", job_id], _TIMEOUT)
-    except UserError:
-        return None
-    lines = result.output.splitlines()
-    return parse_job_record(lines[0]) if result.status == 0 and lines else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import UserError
-from launch.files import load_json, read_json_lines, write_file
+from launch.files import read_json_lines, read_json_object, write_file
 from launch.slurm.queue import QueuedJob, list_user_jobs
 
 # of the folders of jobs that make no run folder: those that only tokenise, and those that evaluate a run's model
@@ -41,19 +41,9 @@ class JobFolder:
     def script(self) -> Path:
         return self.path / self.file
 
-    @property
-    def output(self) -> str:
-        """The log's path in Slurm's notation, where % begins a pattern."""
-        return f"{self._escaped_path}/job-%j.log"
-
-    @property
-    def array_output(self) -> str:
-        """The same for the tasks of an array."""
-        return f"{self._escaped_path}/job-%A_%a.log"
-
-    @property
-    def _escaped_path(self) -> str:
-        return str(self.path).replace("%", "%%")
+    def log_pattern(self, job: str = "%j") -> str:
+        """The log's path in Slurm's notation, where % begins a pattern: `%j` is the job, `%A_%a` an array's task."""
+        return f"{str(self.path).replace('%', '%%')}/job-{job}.log"
 
     def log(self, job_id: str) -> Path:
         return self.path / f"job-{job_id}.log"
@@ -99,11 +89,6 @@ class JobFolder:
         return read_json_lines(self.path / "jobs.jsonl")
 
 
-def task_id(array: str, index: int) -> str:
-    """The id of an array's task, in Slurm's notation."""
-    return f"{array}_{index}"
-
-
 def find_job_ids(folder: JobFolder) -> list[str]:
     """The ids of the jobs recorded in a folder, the last submitted one last.
 
@@ -119,7 +104,8 @@ def find_jobs(folder: JobFolder, queue: Sequence[QueuedJob]) -> list[QueuedJob]:
     They have its script, are the array task that it was submitted as, or started in this folder from another script.
     The id alone does not identify a job: other clusters, and a rebuilt one, also count from 1.
     """
-    script, tasks, identities = _real_path(str(folder.script)), folder.array_tasks(), _read_identities(folder)
+    script, tasks = _real_path(str(folder.script)), folder.array_tasks()
+    identities = [read_json_object(path / _IDENTITY) for path, _ in _find_attempts(folder.path)]
     jobs = [
         job
         for job in queue
@@ -160,17 +146,7 @@ def _real_path(path: str) -> str:
     return os.path.realpath(path)
 
 
-def _read_identities(folder: JobFolder) -> list[dict[str, Any]]:
-    """Read what `write_job_identity` wrote for every attempt."""
-    identities: list[dict[str, Any]] = []
-    for path, _ in _find_attempts(folder.path):
-        with contextlib.suppress(OSError, ValueError):
-            identities.append(load_json(path / _IDENTITY))
-    return identities
-
-
 def _find_attempts(folder: Path) -> list[tuple[Path, re.Match[str]]]:
-    """The folders of attempts, each with its parsed name."""
     try:
         return [(path, match) for path in folder.iterdir() if (match := _ATTEMPT.fullmatch(path.name))]
     except OSError:

@@ -7,12 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from launch.errors import UserError
 from launch.execution.record.lock import this_process
 from launch.slurm.durations import parse_duration
-from launch.slurm.slurm_cli import run_once
+from launch.slurm.slurm_cli import try_command
 
-TIMEOUT = 10.0  # seconds; with a slower Slurm these checks are skipped, and sbatch waits longer
 _SETTING = re.compile(r"(\w+)=(\S*)")
 _GPU = re.compile(r"gpu(?::([^:(),]+))?:(\d+)")
 
@@ -107,15 +105,6 @@ def list_accounts() -> list[tuple[str, list[str]]]:
     output = try_command([*argv, "format=Account,QOS"])
     rows = [line.partition("|") for line in (output or "").splitlines() if "|" in line]
     return [(account, [qos for qos in names.split(",") if qos]) for account, _, names in rows]
-
-
-def try_command(argv: Sequence[str]) -> str | None:
-    """The output of one of Slurm's commands; None if it is not installed, fails or times out."""
-    try:
-        result = run_once(argv, TIMEOUT)
-    except UserError:
-        return None
-    return result.output if result.status == 0 else None
 
 
 def _number(text: str) -> int:

@@ -51,10 +51,6 @@ class LostNode:
     is_silent: bool
     met_others: bool = True  # False if this node never saw a heartbeat of another one
 
-    @property
-    def cause(self) -> str:
-        return self.failure.cause
-
 
 @dataclass(frozen=True)
 class Heartbeat:

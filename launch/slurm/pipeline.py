@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.config.compose import Composed, compose
-from launch.config.line import CommandLine, override_key
+from launch.config.line import CommandLine, override_key, quote_text
 from launch.config.schema import Kind
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.machine import this_machine
@@ -43,8 +43,9 @@ def plan_pipeline(line: CommandLine, stages: Sequence[str]) -> list[PlannedJob]:
         if plan.config.trainer.leaves != "config.json" and stage != stages[-1]:
             message = f"{plan.trainer} writes no model that the next stage can start from"
             raise UserError(Problem("pipeline_model", message, stage, "set another trainer="))
-        trained = plan.folder / MERGED if plan.lora else plan.model_dir
-        model_overrides = (f"model.path={_quote(str(trained))}", f"model.trained_by='{plan.identity}'")
+        trained = str(plan.folder / MERGED if plan.lora else plan.model_dir)
+        quoted = trained if re.fullmatch(r"[\w./-]+", trained) else quote_text(trained)
+        model_overrides = (f"model.path={quoted}", f"model.trained_by='{plan.identity}'")
     return jobs
 
 
@@ -95,8 +96,3 @@ def _stage_overrides(stage: str, stages: Sequence[str], line: CommandLine) -> li
     own_keys = {override_key(override) for override in own}
     shared = [word for word, (name, colon, _) in zip(line.argv, parts, strict=True) if not colon or name not in stages]
     return [*(override for override in shared if override_key(override) not in own_keys), *own]
-
-
-def _quote(value: str) -> str:
-    """Quote a value for Hydra's grammar."""
-    return value if re.fullmatch(r"[\w./-]+", value) else "'" + value.replace("'", r"\'") + "'"

@@ -186,7 +186,8 @@ def job_script(job: PlannedJob) -> BatchScript:
     exports = {name: str(Path(os.environ[name]).absolute()) for name in _EXPORTED_FOLDERS if os.environ.get(name)}
     exports["LAUNCH_PLAN"] = plan.identity
     python = plan.config.cluster.python or sys.executable
-    script = batch_script(plan, job.folder.path, job.folder.output, exports=exports, cwd=str(Path.cwd()), python=python)
+    log = job.folder.log_pattern()
+    script = batch_script(plan, job.folder.path, log, exports=exports, cwd=str(Path.cwd()), python=python)
     return replace(
         script,
         overrides=job.overrides,

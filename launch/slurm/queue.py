@@ -10,9 +10,8 @@ from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.slurm.durations import parse_duration
-from launch.slurm.slurm_cli import query_slurm, run_once
+from launch.slurm.slurm_cli import SHORT_TIMEOUT, query_slurm, run_once
 
-TIMEOUT = 10.0  # seconds; a user waits for the table
 _FIELDS = (
     *("JobArrayID", "State", "Reason", "TimeLeft", "TimeUsed", "RestartCnt", "NumNodes", "NodeList", "EndTime"),
     *("SubmitTime", "Cluster", "Command"),
@@ -83,7 +82,7 @@ def list_user_jobs(patient: bool = False) -> list[QueuedJob]:
     fields = ",".join(f"{name}:|" for name in _FIELDS)
     argv = ["squeue", "--me", "--array", "--states=all", "--noheader", f"--Format={fields}"]
     environ = {**os.environ, "SLURM_TIME_FORMAT": "%s"}  # unix seconds, whatever format the user has set
-    result = query_slurm(argv, environ=environ) if patient else run_once(argv, TIMEOUT, environ)
+    result = query_slurm(argv, environ=environ) if patient else run_once(argv, SHORT_TIMEOUT, environ)
     if result.status != 0:
         raise UserError(Problem("slurm_silent", f"squeue failed: {result.message}"))
     return list(_parse(result.output))

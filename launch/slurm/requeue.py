@@ -15,10 +15,10 @@ import json
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from launch.errors import UserError
-from launch.files import load_json
+from launch.files import read_json_object, write_file
 from launch.slurm.allocation import Allocation
 from launch.slurm.job_record import JobRecord, parse_job_record
 from launch.slurm.jobs import JobFolder
@@ -41,15 +41,13 @@ def write_decision(attempt: Path, messages: Sequence[str], *, requeued: bool, is
 
     `is_retry`: after a fault of the hardware.
     """
-    temporary = attempt / f".{_DECISION}"
     content = {"schema_version": 1, "said": messages, "requeued": requeued, "retry": is_retry}
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    temporary.replace(attempt / _DECISION)
+    write_file(attempt / _DECISION, json.dumps(content))
 
 
 def read_decision(attempt: Path) -> list[str]:
     """The messages of `write_decision`; empty if there are none."""
-    messages: list[str] = _read_decision(attempt).get("said", [])
+    messages: list[str] = read_json_object(attempt / _DECISION).get("said", [])
     return messages
 
 
@@ -59,16 +57,8 @@ def count_requeues(folder: JobFolder, allocation: Allocation, *, retries: bool =
     `retries`: those after a fault of the hardware, else the others.
     """
     starts = [folder.attempts(allocation.job_id, restarts)[-1:] for restarts in range(allocation.restarts)]
-    decisions = [_read_decision(attempt) for start in starts for attempt in start]
+    decisions = [read_json_object(attempt / _DECISION) for start in starts for attempt in start]
     return sum(bool(decision.get("requeued")) and bool(decision.get("retry")) == retries for decision in decisions)
-
-
-def _read_decision(attempt: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = load_json(attempt / _DECISION)
-    except (OSError, ValueError):
-        return {}
-    return content
 
 
 def instruct_batch_script(
@@ -78,9 +68,7 @@ def instruct_batch_script(
 
     If no other node fits, `requeue` waits for that host to come back, and `retry` lets the job end.
     """
-    temporary = mailbox.with_name(f".{mailbox.name}")
-    temporary.write_text(f"{action} {lost_host or ''}\n", encoding="utf-8")
-    temporary.replace(mailbox)
+    write_file(mailbox, f"{action} {lost_host or ''}\n")
 
 
 def requeue(allocation: Allocation, script: Path, lost_host: str | None = None) -> tuple[bool, list[str]]:

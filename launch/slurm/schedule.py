@@ -14,10 +14,9 @@ from launch.errors import Problem, UserError
 from launch.execution.cache_pass import find_tokenized_data, supports_cache_pass
 from launch.execution.caches import tokenized_folder
 from launch.planning.plan import Plan
-from launch.slurm.jobs import JobFolder, task_id
+from launch.slurm.jobs import JobFolder
 from launch.slurm.planned_jobs import PlannedJob, job_script, plan_evaluation_job, plan_tokenize_job, write_job_folder
 from launch.slurm.script import render_array_sbatch
-from launch.slurm.submission import Submission
 
 
 class TokenizeFirst(StrEnum):
@@ -39,29 +38,32 @@ class SubmissionStep:
     @property
     def folder(self) -> JobFolder:
         """The folder of the script that is submitted."""
-        if len(self.jobs) == 1:
+        if not self.is_array:
             return self.jobs[0].folder
         folders = [str(job.folder.path) for job in self.jobs]
         name = hashlib.sha256("\n".join(folders).encode()).hexdigest()[:8]
         root = next(path for path in self.jobs[0].folder.path.parents if path.name == ".jobs")
         return JobFolder(root / "arrays" / name, "array.sbatch")
 
-    def submission(self) -> Submission:
-        runs = tuple((job.folder, job.run) for job in self.jobs)
-        is_singleton = any(job.is_singleton for job in self.jobs)
-        return Submission(self.folder, runs, self.after, is_singleton, self.is_taskwise)
+    @property
+    def is_array(self) -> bool:
+        return len(self.jobs) > 1
+
+    @property
+    def is_singleton(self) -> bool:
+        return any(job.is_singleton for job in self.jobs)
 
     def job_ids(self, submitted_id: str) -> list[str]:
-        """The id of each job, from the id that sbatch returned."""
-        if len(self.jobs) == 1:
+        """The id of each job, in Slurm's notation, from the id that sbatch returned."""
+        if not self.is_array:
             return [submitted_id]
-        return [task_id(submitted_id, index) for index in range(len(self.jobs))]
+        return [f"{submitted_id}_{index}" for index in range(len(self.jobs))]
 
     def write(self) -> None:
         """Write the job folders, and the array's script."""
         for job in self.jobs:
             write_job_folder(job)
-        if len(self.jobs) == 1:
+        if not self.is_array:
             return
         scripts = [job_script(job) for job in self.jobs]
         stages = ", ".join(sorted({job.plan.stage for job in self.jobs}))
@@ -69,7 +71,7 @@ class SubmissionStep:
             scripts[0],
             name=f"{stages.replace(', ', '-')}-{self.folder.path.name}",
             title=f"{len(scripts)} runs of {stages}",
-            output=self.folder.array_output,
+            output=self.folder.log_pattern("%A_%a"),
         )
         paths = [job.folder.script.absolute() for job in self.jobs]
         self.folder.write("array.sbatch", render_array_sbatch(array, paths), mode=0o755)
@@ -129,7 +131,8 @@ def as_arrays(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list
             awaited_steps[index] = tokenizing_steps[key]
     groups: dict[str, list[int]] = {}
     for index, job in enumerate(jobs):
-        groups.setdefault(_shape_key(job), []).append(index)
+        requested = [str(job.plan.parallel.width), vars(job.plan.config.cluster)]  # of Slurm, with all settings
+        groups.setdefault(json.dumps(requested, default=str, sort_keys=True), []).append(index)
     for members in groups.values():
         after = sorted({awaited_steps[index] for index in members if index in awaited_steps})
         steps.append(SubmissionStep(tuple(jobs[index] for index in members), tuple(after)))
@@ -161,7 +164,7 @@ def needs_tokenize_job(job: PlannedJob, tokenize_first: TokenizeFirst, *, shared
 
 def report_shapes(steps: Sequence[SubmissionStep], notify: Callable[[str], None]) -> None:
     """Explain why a sweep becomes more than one array."""
-    run_steps = [step for step in steps if not any(job.is_singleton for job in step.jobs)]
+    run_steps = [step for step in steps if not step.is_singleton]
     if len(run_steps) > 1:
         shapes = ", ".join(f"{step.jobs[0].plan.parallel.width}: {len(step.jobs)}" for step in run_steps)
         notify(f"the runs have {len(run_steps)} different shapes, and an array has one: {shapes}")
@@ -174,8 +177,3 @@ def _data_key(job: PlannedJob) -> str:
     folder: Path | None = tokenized_folder(plan)
     settings = [recipe.max_seq_length, recipe.chat_template, recipe.packing.value, plan.config.flags]
     return json.dumps([str(folder), plan.trainer, plan.stage, *settings], default=str, sort_keys=True)
-
-
-def _shape_key(job: PlannedJob) -> str:
-    """A key of what a job requests of Slurm, with the cluster's configuration."""
-    return json.dumps([str(job.plan.parallel.width), job.plan.config.cluster.__dict__], default=str, sort_keys=True)

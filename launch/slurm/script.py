@@ -130,7 +130,6 @@ def _setup_lines(script: BatchScript) -> list[str]:
 
 
 def _variables(script: BatchScript) -> dict[str, str]:
-    """The variables that the script exports to every node."""
     variables = dict(script.exports)
     if script.cluster.interface:
         variables |= {"NCCL_SOCKET_IFNAME": script.cluster.interface, "GLOO_SOCKET_IFNAME": script.cluster.interface}
@@ -152,9 +151,8 @@ def _srun_options(script: BatchScript) -> list[str]:
         options.append(shlex.quote(f"--container-image={script.cluster.image}"))
         # pyxis starts in the image's working directory, and `runs` may be relative to this one
         options.append(f"--container-workdir={shlex.quote(script.cwd)}" if script.cwd else '--container-workdir="$PWD"')
-        options += (
-            [shlex.quote(f"--container-mounts={','.join(script.cluster.mounts)}")] if script.cluster.mounts else []
-        )
+        if script.cluster.mounts:
+            options.append(shlex.quote(f"--container-mounts={','.join(script.cluster.mounts)}"))
         if variables := _variables(script):  # else the image's own values take precedence
             options.append(f"--container-env={','.join(variables)}")
     return options

@@ -15,6 +15,7 @@ from launch.external import run_command
 from launch.terminal import notify
 
 TIMEOUT = 30.0  # seconds; a busy controller is slow
+SHORT_TIMEOUT = 10.0  # seconds, where a user waits for what can be left out
 _PAUSES = (1.0, 3.0)  # seconds before the second and the third try
 # what Slurm's commands print when the controller is busy, restarting or unreachable
 _TRANSIENT = re.compile(
@@ -76,6 +77,15 @@ def run_once(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str
     except subprocess.TimeoutExpired:
         return SlurmResult(None, "", "")
     return SlurmResult(done.returncode, done.stdout, done.stderr)
+
+
+def try_command(argv: Sequence[str]) -> str | None:
+    """The output of one of Slurm's commands; None if it is not installed, fails or times out."""
+    try:
+        result = run_once(argv, SHORT_TIMEOUT)
+    except UserError:
+        return None
+    return result.output if result.status == 0 else None
 
 
 def report_retry(command: str, result: SlurmResult) -> None:

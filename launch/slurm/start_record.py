@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launch.files import load_json, write_file
+from launch.files import read_json_object, write_file
 
 _FILE = "start.json"
 _CONNECT_TIMEOUT = 5.0  # seconds
+_JOB_PORTS = range(10_000, 20_000)  # below the ephemeral ports (32768 and up)
+_FALLBACK_PORTS = range(20_000, 30_000)
+_TRIES = 50
 
 
 @dataclass(frozen=True)
@@ -24,14 +28,7 @@ class StartRecord:
 
     def write(self, folder: Path) -> None:
         """Write the record into the folder of this start of the job."""
-        content = {
-            "schema_version": 1,
-            "identity": self.identity,
-            "command": self.command,
-            "host": self.host,
-            "port": self.port,
-        }
-        write_file(folder / _FILE, json.dumps(content, indent=2))
+        write_file(folder / _FILE, json.dumps({"schema_version": 1, **asdict(self)}, indent=2))
 
 
 def is_listening(record: StartRecord | None) -> bool:
@@ -47,8 +44,33 @@ def is_listening(record: StartRecord | None) -> bool:
 
 def read_start_record(folder: Path) -> StartRecord | None:
     """The record, None until node 0 has written it."""
-    try:
-        content = load_json(folder / _FILE)
-    except (OSError, ValueError):
+    content = read_json_object(folder / _FILE)
+    if not content:
         return None
     return StartRecord(content["identity"], tuple(content["command"]), content["host"], content["port"])
+
+
+def rendezvous_port(job_id: str) -> int:
+    """Derive the port from the job's id, so that no other live job has it, or pick a free one if it is in use.
+
+    Call it on the node that will listen. Raises OSError if no port is free.
+    """
+    number = int("".join(filter(str.isdigit, job_id)) or 0)
+    port = _JOB_PORTS[number % len(_JOB_PORTS)]
+    for _ in range(_TRIES):
+        if _is_free(port):
+            return port
+        port = random.choice(_FALLBACK_PORTS)
+    raise OSError(
+        f"none of {_TRIES} ports tried is free, the last ones of {_FALLBACK_PORTS.start} to {_FALLBACK_PORTS.stop}"
+    )
+
+
+def _is_free(port: int) -> bool:
+    try:
+        with socket.socket() as listening:
+            listening.bind(("", port))
+            listening.listen(1)
+    except OSError:
+        return False
+    return True

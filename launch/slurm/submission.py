@@ -1,4 +1,4 @@
-"""Passes batch scripts to sbatch: each once, and all of a command or none."""
+"""Checks, writes and submits the steps of one command: each script once, and all of them or none."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from launch.check.machine.rules import RULES, inspect
+from launch.check.machine.upstream import inputs_exist
 from launch.errors import Problem, UserError
 from launch.execution.record.lock import Holder, file_lock, find_holder, lock_path
-from launch.slurm.jobs import JobFolder, find_job_ids, find_live_jobs, task_id
+from launch.slurm.jobs import JobFolder, find_job_ids, find_live_jobs
+from launch.slurm.limits import limit_problems
+from launch.slurm.planned_jobs import PlannedJob
+from launch.slurm.schedule import SubmissionStep
 from launch.slurm.slurm_cli import SlurmResult, query_slurm, report_retry, run_once
+from launch.terminal import notify
 
 _PAUSES = (2.0, 5.0)  # seconds before sbatch is retried
 # what `sbatch --test-only` prints for a job that sbatch accepts, when nodes that it needs are drained or down
@@ -31,35 +36,47 @@ _JOB_VARIABLES = (
 )  # exported by our batch scripts
 
 
-@dataclass(frozen=True)
-class Submission:
-    """A script to submit."""
+def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]:
+    """Check all steps, write their job folders and submit them; return the job ids, none with `dry_run`.
 
-    folder: JobFolder  # of the script
-    runs: tuple[tuple[JobFolder, Path], ...]  # job folder and run folder of each run, one per task of an array
-    after: tuple[int, ...] = ()  # indices of the submissions that must succeed first
-    is_singleton: bool = False  # not at the same time as another job of the same name
-    is_taskwise: bool = False  # each task waits only for that of the same number in the array before
+    Raises UserError if a step cannot be submitted; then none is, and no file that a job reads is written.
+    """
+    if not dry_run:
+        jobs = [job for step in steps for job in step.jobs]
+        problems = [problem for job in jobs if job.trains for problem in _preflight(job)]
+        problems += limit_problems([job.plan for job in jobs])
+        if problems:
+            raise UserError(list(dict.fromkeys(problems)))
+    with submission_locks(steps, notify, dry_run=dry_run):
+        for step in steps:
+            step.write()
+        if dry_run:
+            return []
+        for step in steps:
+            allowed = all("sbatch_refused" in job.plan.config.allow for job in step.jobs)
+            check_script(step.folder, notify, allowed=allowed)
+        return submit_all(steps, notify)
 
-    @property
-    def is_array(self) -> bool:
-        return self.folder not in [folder for folder, _ in self.runs]
+
+def _preflight(job: PlannedJob) -> list[Problem]:
+    rules = [rule for rule in RULES if rule.on_login_node and not (job.pending_model and rule is inputs_exist)]
+    return [finding.problem() for finding in inspect(job.plan, rules) if finding.stops]
 
 
 @contextlib.contextmanager
 def submission_locks(
-    submissions: Sequence[Submission], notify: Callable[[str], None], *, dry_run: bool
+    steps: Sequence[SubmissionStep], notify: Callable[[str], None], *, dry_run: bool
 ) -> Iterator[None]:
     """Lock the job folders, so that no file that a job still reads is written, and nothing is submitted twice.
 
     Raises UserError: already_submitted, run_is_locked, not_writable, no_slurm, slurm_silent.
     """
-    runs = list(dict.fromkeys(run for submission in submissions for run in submission.runs))
-    folders = [*(folder for folder, _ in runs), *(submission.folder for submission in submissions)]
+    jobs = [job for step in steps for job in step.jobs]
+    folders = [*(job.folder for job in jobs), *(step.folder for step in steps)]
     with contextlib.ExitStack() as locks:
         for folder in dict.fromkeys(folders):
             locks.enter_context(file_lock(folder.path / "submit.lock", _being_submitted, notify))
-        refuse_live_jobs(runs, dry_run=dry_run, notify=notify)
+        refuse_live_jobs(jobs, dry_run=dry_run, notify=notify)
         yield
 
 
@@ -90,17 +107,17 @@ def check_script(folder: JobFolder, notify: Callable[[str], None], *, allowed: b
         raise UserError(_refused(result, folder.script))
 
 
-def submit_all(submissions: Sequence[Submission], notify: Callable[[str], None], settle: float = _SETTLE) -> list[str]:
+def submit_all(steps: Sequence[SubmissionStep], notify: Callable[[str], None], settle: float = _SETTLE) -> list[str]:
     """Submit the scripts of locked folders in turn and return their job ids; if one fails, cancel those before it.
 
     Raises UserError: sbatch_refused, no_slurm, slurm_silent.
     """
     ids: list[str] = []
     try:
-        for submission in submissions:
+        for step in steps:
             with _deferred_interrupt():
-                ids.append(_submit(submission, [ids[index] for index in submission.after], settle))
-                _record(submission, ids[-1])
+                ids.append(_submit(step, [ids[index] for index in step.after], settle))
+                _record(step, ids[-1])
     except BaseException:
         if ids:
             _cancel(ids, notify)
@@ -129,14 +146,14 @@ def _being_submitted(holder: Holder, age: float) -> Problem:
 
 
 def refuse_live_jobs(
-    runs: Iterable[tuple[JobFolder, Path]], *, dry_run: bool, notify: Callable[[str], None] = lambda text: None
+    planned: Iterable[PlannedJob], *, dry_run: bool, notify: Callable[[str], None] = lambda text: None
 ) -> None:
-    """Refuse runs that are running or have a live job.
+    """Refuse jobs whose runs are running or have a live job.
 
     Raises UserError: already_submitted, run_is_locked; no_slurm, slurm_silent unless it is a dry run.
     """
     slurm_responds = True
-    for folder, run in runs:
+    for folder, run in dict.fromkeys((job.folder, job.run) for job in planned):
         try:
             jobs = find_live_jobs(folder) if slurm_responds and (folder.script.exists() or not dry_run) else []
         except UserError:
@@ -157,23 +174,23 @@ def refuse_live_jobs(
             raise UserError(Problem("run_is_locked", message, None, "wait for it, stop it, or set another name="))
 
 
-def _submit(submission: Submission, after: Sequence[str], settle: float) -> str:
+def _submit(step: SubmissionStep, after: Sequence[str], settle: float) -> str:
     argv = ["sbatch", "--parsable"]
-    kind = "aftercorr" if submission.is_taskwise else "afterok"
+    kind = "aftercorr" if step.is_taskwise else "afterok"
     dependencies = [f"{kind}:{':'.join(after)}"] if after else []
-    if submission.is_singleton:
+    if step.is_singleton:
         dependencies.append("singleton")
     if dependencies:  # without the second option a job that depends on a failed one waits for ever
         argv += [f"--dependency={','.join(dependencies)}", "--kill-on-invalid-dep=yes"]
     for pause in (*_PAUSES, None):
-        result = run_once([*argv, str(submission.folder.script)], environ=job_environment(os.environ))
+        result = run_once([*argv, str(step.folder.script)], environ=job_environment(os.environ))
         if result.status == 0:
             return result.output.strip().split(";")[0]
         if not result.is_transient:
-            raise UserError(_refused(result, submission.folder.script))
+            raise UserError(_refused(result, step.folder.script))
         report_retry("sbatch", result)
         time.sleep(settle)  # Slurm may have accepted it all the same, and nothing is submitted twice
-        jobs = find_live_jobs(submission.folder)
+        jobs = find_live_jobs(step.folder)
         if jobs:
             return jobs[0].job_id.partition("_")[0]
         if pause is None or result.status is None:
@@ -183,14 +200,13 @@ def _submit(submission: Submission, after: Sequence[str], settle: float) -> str:
     raise UserError(Problem("slurm_silent", message, None, "check `squeue --me` before you try again"))
 
 
-def _record(submission: Submission, job_id: str) -> None:
+def _record(step: SubmissionStep, job_id: str) -> None:
     """Append the job to jobs.jsonl of every run, and of an array; link the log of a task from its run's job folder."""
-    submission.folder.record_submission(job_id)
-    for index, (folder, _) in enumerate(submission.runs if submission.is_array else ()):
-        own_id = task_id(job_id, index)
-        folder.record_submission(own_id, submission.folder.script)
+    step.folder.record_submission(job_id)
+    for job, task in zip(step.jobs, step.job_ids(job_id), strict=True) if step.is_array else ():
+        job.folder.record_submission(task, step.folder.script)
         with contextlib.suppress(FileExistsError):
-            folder.log(own_id).symlink_to(submission.folder.log(own_id).absolute())
+            job.folder.log(task).symlink_to(step.folder.log(task).absolute())
 
 
 def _refused(result: SlurmResult, script: Path) -> Problem:

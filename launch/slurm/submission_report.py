@@ -61,7 +61,6 @@ def report_lines(
 
 
 def _describe_limits(job: PlannedJob, record: JobRecord) -> str:
-    """The time limit that Slurm gave the job, its nodes, its requeues."""
     nodes, cluster = job.plan.parallel.width.nodes, job.plan.config.cluster
     time = "no time limit" if record.time_limit == "UNLIMITED" else record.time_limit
     requeues = f"requeued at most {cluster.requeues} times" if cluster.requeues else "never requeued"
@@ -83,7 +82,6 @@ def describe_worst_loss(job: PlannedJob) -> str:
 def _jobs(
     steps: Sequence[SubmissionStep], ids: Sequence[str]
 ) -> Iterator[tuple[SubmissionStep, PlannedJob, str | None, list[str]]]:
-    """Each job with its step, its id and the ids of the jobs that it waits for."""
     for index, step in enumerate(steps):
         after = [ids[earlier] for earlier in step.after] if ids else []
         job_ids = step.job_ids(ids[index]) if ids else [None] * len(step.jobs)

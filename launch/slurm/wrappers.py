@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch import resources
-from launch.config.compose import Composed, compose
+from launch.config.compose import compose_once
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
 from launch.execution.machine import this_machine
@@ -41,18 +41,12 @@ WRAPPERS: dict[str, tuple[str, ...]] = {
 
 def render_wrapper(name: str) -> str:
     """Render scripts/NAME.sbatch."""
-    texts: list[str] = []
-
-    def render(composed: Composed) -> int:
-        plan = build_plan(composed, this_machine(composed))
-        folder = JobFolder.of(Path(plan.config.runs), plan.stage, plan.name).path  # relative: to the clone
-        script = batch_script(plan, folder, "%x-%j.log", exports={}, cwd="", python=PYTHON)
-        cluster = replace(script.cluster, setup=[GUARD, *script.cluster.setup])
-        texts.append(render_sbatch(replace(script, cluster=cluster, written_by=WRITER)))
-        return EXIT_DONE
-
-    compose(CommandLine("submit", False, WRAPPERS[name]), render)
-    return texts[0]
+    composed = compose_once(CommandLine("submit", False, WRAPPERS[name]))
+    plan = build_plan(composed, this_machine(composed))
+    folder = JobFolder.of(Path(plan.config.runs), plan.stage, plan.name).path  # relative: to the clone
+    script = batch_script(plan, folder, "%x-%j.log", exports={}, cwd="", python=PYTHON)
+    cluster = replace(script.cluster, setup=[GUARD, *script.cluster.setup])
+    return render_sbatch(replace(script, cluster=cluster, written_by=WRITER))
 
 
 def wrapper_path(name: str) -> Path:

@@ -7,17 +7,20 @@ import re
 import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launch.errors import UserError
 from launch.slurm.jobs import JobFolder, find_live_jobs
+from launch.slurm.schedule import SubmissionStep
 from launch.slurm.slurm_cli import query_slurm
-from launch.slurm.submission import Submission, submit_all
+from launch.slurm.submission import submit_all
 from tests.execution.supervise.fake import script
 from tests.slurm.cluster import Cluster, environment, launch, until
 from tests.slurm.stand_ins import ON_TWO, SLEEPS, STAGE, log, sleepers, stand_in_overrides
+from tests.slurm.test_schedule import SFT, planned_job
 
 pytestmark = pytest.mark.slow
 
@@ -175,9 +178,10 @@ def test_a_failure_half_way_cancels_what_was_submitted(
     folders = [JobFolder(home / "half" / name) for name in ("good", "bad")]
     folders[0].write("job.sbatch", "#!/bin/bash\n#SBATCH --output=/dev/null\nsleep 600\n", mode=0o755)
     folders[1].write("job.sbatch", "#!/bin/bash\n#SBATCH --partition=nosuch\nsleep 600\n", mode=0o755)
+    job = planned_job(home, *SFT)
     messages: list[str] = []
     with pytest.raises(UserError, match="sbatch_refused"):
-        submit_all([Submission(folder, ((folder, home / "half" / "run"),)) for folder in folders], messages.append)
+        submit_all([SubmissionStep((replace(job, folder=folder),)) for folder in folders], messages.append)
     assert "cancelled" in messages[-1]
     until(lambda: not find_live_jobs(folders[0]), 30)
 

@@ -158,8 +158,7 @@ def test_the_evaluations_of_a_sweep_wait_each_for_their_own_run(tmp_path: Path) 
     runs = [planned_job(tmp_path, *SFT, f"recipe.seed={n}", f"name=s{n}", "evaluate=true") for n in (1, 2)]
     run_step, evaluations = add_evaluations(as_arrays(runs, TokenizeFirst.never), [])
     assert order([evaluations]) == [(["sft/s1.evaluate", "sft/s2.evaluate"], (0,))]
-    submission = evaluations.submission()
-    assert submission.is_array and submission.is_taskwise and not run_step.submission().is_taskwise
+    assert evaluations.is_array and evaluations.is_taskwise and not run_step.is_taskwise
 
 
 def test_the_job_that_evaluates_has_one_gpu(golden: Callable[[str, Sequence[str]], None]) -> None:
@@ -190,7 +189,7 @@ def test_data_that_differs_is_tokenised_by_jobs_of_their_own(tmp_path: Path) -> 
     overrides = [(*SFT, "recipe.max_seq_length=1024"), (*SFT, "recipe.max_seq_length=2048")]
     steps = as_arrays([planned_job(tmp_path, *each) for each in overrides], TokenizeFirst.auto)
     assert [step.after for step in steps] == [(), (), (0, 1)]
-    assert all(step.submission().is_singleton for step in steps[:2]) and steps[2].submission().is_array
+    assert all(step.is_singleton for step in steps[:2]) and steps[2].is_array
 
 
 def test_the_script_of_an_array(golden: Callable[[str, Sequence[str]], None], tmp_path: Path) -> None:

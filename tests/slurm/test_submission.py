@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launch.errors import UserError
 from launch.slurm.jobs import JobFolder
+from launch.slurm.schedule import SubmissionStep
 from launch.slurm.slurm_cli import query_slurm
-from launch.slurm.submission import Submission, submit_all
+from launch.slurm.submission import submit_all
+from tests.slurm.test_schedule import SFT, planned_job
 
 
 def stand_in(folder: Path, name: str, does: str) -> None:
@@ -26,9 +29,10 @@ def test_ctrl_c_while_slurm_accepts_the_job_cancels_it(tmp_path: Path, monkeypat
     monkeypatch.setenv("PATH", f"{binaries}{os.pathsep}{os.environ['PATH']}")
     folder = JobFolder(tmp_path / "jobs")
     folder.write("job.sbatch", "#!/bin/bash\n")
+    job = replace(planned_job(tmp_path, *SFT), folder=folder)
     messages: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        submit_all([Submission(folder, ((folder, tmp_path / "run"),))], messages.append)
+        submit_all([SubmissionStep((job,))], messages.append)
     assert (tmp_path / "cancelled").read_text() == "12\n"
     assert messages == ["cancelled job 12, which was already submitted"]
 

@@ -52,7 +52,7 @@ class NodeContext:
 
 def describe_lost(allocation: Allocation, lost: LostNode) -> str:
     """Name the host of a lost or failed node and the cause."""
-    return f"node {allocation.hosts[lost.node_rank]} {'was lost' if lost.is_silent else 'failed'}: {lost.cause}"
+    return f"node {allocation.hosts[lost.node_rank]} {'was lost' if lost.is_silent else 'failed'}: {lost.failure.cause}"
 
 
 def log(text: str) -> None:

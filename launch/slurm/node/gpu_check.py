@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 
 from launch.errors import Problem, UserError
+from launch.external import run_command
 
 _TIMEOUT = 60.0  # seconds; without persistence mode the driver first initialises all cards
 _QUERY = "--query-gpu=index,ecc.errors.uncorrected.volatile.total"
@@ -25,9 +26,7 @@ def check_gpus(environ: Mapping[str, str]) -> None:
         return
     argv = [program, _QUERY, "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=_TIMEOUT, check=False, stdin=subprocess.DEVNULL
-        )
+        done = run_command(argv, timeout=_TIMEOUT)
     except subprocess.TimeoutExpired:
         raise _fault(f"nvidia-smi does not answer within {_TIMEOUT:.0f} s") from None
     if broken := _BROKEN.search(done.stdout + done.stderr):

@@ -69,7 +69,7 @@ def _run(
     attempt = folder.attempt(allocation.job_id, allocation.restarts, allocation.started)
 
     def on_lost(lost: LostNode) -> None:
-        if lost.cause.startswith("interrupted by "):  # Slurm signals all nodes at once: this one is likely next
+        if lost.failure.cause.startswith("interrupted by "):  # Slurm signals all nodes at once: this one is likely next
             signals.end(after=_SIGNAL_SPREAD)
             return
         if allocation.node_rank == 0:  # hundreds of nodes would bury the line; if node 0 is lost, one of them decides

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
-from pathlib import Path
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.execution.record.folder import Outcome
+from launch.slurm.allocation import file_appears
 from launch.slurm.node.context import TIME_LIMIT_NEAR, NodeContext, describe_lost
 from launch.slurm.peers import NodeFailure, failure_lines
 from launch.slurm.signals import SIGINT_CAUSE, SIGTERM_CAUSE
-
-_FILE_DELAY = 3.0  # seconds until a file that another node wrote is visible on a shared file system
-_POLL = 0.2  # seconds
 
 
 def job_outcome(node: NodeContext, outcome: Outcome) -> Outcome:
@@ -23,7 +19,7 @@ def job_outcome(node: NodeContext, outcome: Outcome) -> Outcome:
     """
     if outcome.exit_code == EXIT_DONE:
         return outcome
-    if node.task.steps is not None and not node.is_first and _appears(node.steps_reached, _FILE_DELAY):
+    if node.task.steps is not None and not node.is_first and file_appears(node.steps_reached):
         return replace(outcome, exit_code=EXIT_DONE, cause=None, cause_id=None, cure=None, detail=())
     signals, peers, hosts = node.signals, node.peers, node.allocation.hosts
     if signals.terminated and (outcome.exit_code == EXIT_FAILED or outcome.cause == SIGINT_CAUSE):
@@ -57,13 +53,3 @@ def _with_cause(outcome: Outcome, exit_code: int, cause: str, failure: NodeFailu
     cause_id, cure = (failure.cause_id, failure.cure) if failure else (None, None)
     detail = (*own, *outcome.detail)
     return replace(outcome, exit_code=exit_code, cause=cause, cause_id=cause_id, cure=cure, detail=detail)
-
-
-def _appears(path: Path, seconds: float) -> bool:
-    """Whether the file exists within `seconds`: this node's ranks may fail before node 0's file is visible here."""
-    until = time.monotonic() + seconds
-    while not path.exists():
-        if time.monotonic() > until:
-            return False
-        time.sleep(_POLL)
-    return True

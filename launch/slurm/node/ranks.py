@@ -20,9 +20,8 @@ from launch.planning.rendezvous import NodeRendezvous, fill_placeholders
 from launch.redact import Redactor, process_redactor
 from launch.slurm.node.context import NodeContext
 from launch.slurm.node.outcome import job_outcome
-from launch.slurm.port import rendezvous_port
 from launch.slurm.stack_requests import LOOKS_PER_SECOND, StackRequests
-from launch.slurm.start_record import StartRecord, read_start_record
+from launch.slurm.start_record import StartRecord, read_start_record, rendezvous_port
 
 _POLL = 0.2  # seconds
 

@@ -12,9 +12,8 @@ from launch.slurm.jobs import JobFolder
 from launch.slurm.planned_jobs import PlannedJob, job_problems, node_overrides, plan_run_job, plan_tokenize_job
 from launch.slurm.schedule import TokenizeFirst, as_chain, needs_tokenize_job
 from launch.slurm.slurm_cli import slurm_is_installed
-from launch.slurm.submission import refuse_live_jobs
+from launch.slurm.submission import refuse_live_jobs, submit_steps
 from launch.slurm.submission_report import report_lines
-from launch.slurm.submit_steps import submit_steps
 from launch.trials.measure import composed_line
 from launch.trials.rollout.record import RolloutRecord, WidthState
 from launch.trials.rollout.request import RequestedWidth, RolloutRequest
@@ -38,7 +37,7 @@ def refuse_impossible_jobs(record: RolloutRecord, request: RolloutRequest) -> No
         problems.append(Problem("no_slurm", "sbatch is not installed on this machine", "override submit", cure))
     if problems:
         raise UserError(list(dict.fromkeys(problems)))
-    refuse_live_jobs([(job.folder, job.run) for job in jobs], dry_run=request.dry_run)
+    refuse_live_jobs(jobs, dry_run=request.dry_run)
 
 
 def submit_remaining(record: RolloutRecord, request: RolloutRequest) -> Iterator[str]:
@@ -61,7 +60,6 @@ def submit_remaining(record: RolloutRecord, request: RolloutRequest) -> Iterator
 
 
 def _plan_stage_job(width: RequestedWidth, request: RolloutRequest, record: RolloutRecord) -> PlannedJob:
-    """The job of the whole stage at one width."""
     mode = record.planned.widths[0].plan.config.rollout.parallel_at_one
     composed = composed_line(request.stage_line(width, mode if width.ranks == 1 else None))
     return plan_run_job(build_plan(composed, this_machine(composed)))
