@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
+from launch.config.compose import compose
 from launch.config.line import CommandLine
+from launch.errors import EXIT_DONE
 from launch.execution.display.progress import display_for
 from launch.trials.bench.engine import run_bench
 from launch.trials.bench.request import SEPARATOR, SHORT, read_request
-from launch.trials.hydra_flags import answer_hydra_flag, has_hydra_flag
 
 HELP = """usage: launch bench stage=NAME [both] -- [A's overrides] -- [B's overrides] [--json]
 
@@ -42,8 +43,8 @@ def bench(line: CommandLine) -> int:
     """
     before_settings = line.argv[: line.argv.index(SEPARATOR)] if SEPARATOR in line.argv else line.argv
     common = replace(line, argv=before_settings)
-    if has_hydra_flag(common):
-        return answer_hydra_flag(common, SHORT)
+    if common.asks_hydra:
+        return compose(common.without(*SHORT), lambda composed: EXIT_DONE)
     record, code = run_bench(read_request(line), display_for(sys.stderr if line.json else sys.stdout))
     if line.json:
         print(record.path.read_text(encoding="utf-8"), end="")

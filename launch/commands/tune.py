@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from launch.config.compose import compose
 from launch.config.line import CommandLine
+from launch.errors import EXIT_DONE
 from launch.execution.display.progress import display_for
-from launch.trials.hydra_flags import answer_hydra_flag, has_hydra_flag
 from launch.trials.tune.engine import run_tune
 from launch.trials.tune.request import SHORT, read_request
 
@@ -38,8 +39,8 @@ def tune(line: CommandLine) -> int:
     Returns the exit code: 0 there is a result (with dry_run, predictions), 1 no probe measured anything, 130
     interrupted. Raises UserError when nothing can be searched.
     """
-    if has_hydra_flag(line):
-        return answer_hydra_flag(line, SHORT)
+    if line.asks_hydra:
+        return compose(line.without(*SHORT), lambda composed: EXIT_DONE)
     record, code = run_tune(read_request(line), display_for(sys.stderr if line.json else sys.stdout))
     if line.json:
         print(record.path.read_text(encoding="utf-8"), end="")

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from launch.check.machine.gpus import gpus_are_free
 from launch.check.machine.rules import inspect
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.config.schema import Device
-from launch.errors import EXIT_DONE
+from launch.errors import EXIT_DONE, Problem
 from launch.execution.display.progress import Display
-from launch.execution.engine import RankRunner, run_steps
-from launch.execution.record.folder import Outcome
+from launch.execution.engine import run_steps
 from launch.host.nvidia import Gpus, find_gpus
 from launch.planning.plan import Plan
-from launch.trials.measurement import Measurement, read_measurement
-from launch.trials.short_run import archive_earlier_try, probe_line
+from launch.redact import process_redactor
+from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
 
 _FREE_TIMEOUT = 20.0  # seconds until the memory of the run before is expected to be free
+# overrides of each short run: it only measures, and writes nothing outside of its folder
+PROBE = ("tracking=none", "hub.push=null", "recipe.checkpoint_steps=null")
+
+
+def probe_line(line: CommandLine) -> CommandLine:
+    """The command line of a short run of `line`."""
+    keys = [override.partition("=")[0] for override in PROBE]
+    return line.without(*keys).with_overrides(*PROBE)
 
 
 def composed_probe(line: CommandLine) -> Composed:
@@ -56,27 +63,12 @@ def measure(
     measured as far as it came; its `outcome` has the cause. Raises UserError when it cannot be started.
     """
     archive_earlier_try(plan)
-    run_short(plan, steps, display, after_another=after_another, inspected=inspected, seconds=seconds)
+    if after_another:
+        wait_for_gpus(plan, display.say)
+    run_steps(plan, display, steps, inspected=inspected, seconds=seconds)
     measured = read_measurement(plan, steps, card_gib(gpus_for(plan)))
     assert measured is not None  # run_steps wrote its outcome
     return measured
-
-
-def run_short(
-    plan: Plan,
-    steps: int,
-    display: Display,
-    *,
-    after_another: bool = False,
-    inspected: bool = False,
-    seconds: float | None = None,
-    ranks: RankRunner | None = None,
-) -> Outcome:
-    """Run the plan in its folder, which is new; see `measure`, and `run_steps` for `ranks`. Raises UserError when it
-    cannot be started."""
-    if after_another:
-        _wait_for_gpus(plan, display.say)
-    return run_steps(plan, display, steps, inspected=inspected, seconds=seconds, run_ranks=ranks)
 
 
 def gpus_for(plan: Plan) -> Gpus:
@@ -90,8 +82,20 @@ def card_gib(gpus: Gpus) -> float | None:
     return min(totals) / 1024 if totals else None
 
 
-def _wait_for_gpus(plan: Plan, say: Callable[[str], None]) -> None:
-    """Wait until the driver has freed the memory of the run before."""
+def say_lines(display: Display, lines: Iterable[object]) -> None:
+    """Show lines without their secrets."""
+    for line in lines:
+        display.say(process_redactor().redact_text(str(line)))
+
+
+def say_warnings(display: Display, plans: Iterable[Plan], notes: Iterable[Problem] = ()) -> None:
+    """Show the notes and the plans' warnings, each once."""
+    warnings = [*notes, *(warning for plan in plans for warning in plan.warnings)]
+    say_lines(display, (f"warning: {warning}" for warning in dict.fromkeys(map(str, warnings))))
+
+
+def wait_for_gpus(plan: Plan, say: Callable[[str], None]) -> None:
+    """Wait until the driver has freed the memory of the run before, which a plan on CPU does not need."""
     if plan.parallel.width.device != Device.cuda:
         return
     deadline, is_announced = time.monotonic() + _FREE_TIMEOUT, False

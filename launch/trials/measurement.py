@@ -1,51 +1,30 @@
-"""Reads back from a run's folder what a short run measured."""
+"""Reads back from a run's folder what a short run measured, and computes its speed so that runs can be compared."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import statistics
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from launch.config.schema import Device, Family, Kind, Precision
-from launch.execution.record.folder import Outcome, read_outcome
-from launch.files import load_json, read_json_lines
+from launch.execution.record.folder import Outcome, folder_status, read_outcome
+from launch.files import read_json_lines, read_json_object
 from launch.planning.parallel import has_master_weights
 from launch.planning.plan import Plan
+from launch.planning.width import Width
 
 TIME_USED = "time_used"  # cause_id of a run that was ended because its seconds were used up (execution.engine)
-
-
-@dataclass(frozen=True)
-class TrialSetup:
-    """The values of a run's plan that judge its measurement."""
-
-    width: str
-    world_size: int
-    device: Device
-    kind: Kind
-    family: Family
-    trainer: str
-    precision: Precision
-    zero_stage: int | None
-    loss: str | None
-    rate: float  # the highest learning rate
-    global_batch: int
-    steps: int  # requested
-
-    @property
-    def masters(self) -> bool:
-        """Whether the optimizer updates fp32 master weights."""
-        return has_master_weights(self.family, self.zero_stage, self.precision)
 
 
 @dataclass(frozen=True)
 class Measurement:
     """What one run measured."""
 
-    setup: TrialSetup
+    plan: Plan
+    requested_steps: int
     outcome: Outcome
     steps: tuple[Mapping[str, Any], ...] = ()  # the objects of metrics.jsonl, up to the last requested step
     evidence: tuple[Mapping[str, Any], ...] = ()  # the items of evidence.json
@@ -57,7 +36,17 @@ class Measurement:
     @property
     def expected_steps(self) -> int:
         """The steps that this run had to do: the requested ones, or all of a training that has fewer."""
-        return min(self.setup.steps, self.total_steps or self.setup.steps)
+        return min(self.requested_steps, self.total_steps or self.requested_steps)
+
+    @property
+    def width(self) -> Width:
+        return self.plan.parallel.width
+
+    @property
+    def has_masters(self) -> bool:
+        """Whether the optimizer updates fp32 master weights."""
+        parallel = self.plan.parallel
+        return has_master_weights(self.plan.config.trainer.family, parallel.zero_stage, parallel.precision)
 
     @property
     def finished(self) -> bool:
@@ -92,24 +81,6 @@ def finite(values: Iterable[float]) -> list[float]:
     return [value for value in values if math.isfinite(value)]
 
 
-def describe_setup(plan: Plan, steps: int) -> TrialSetup:
-    config = plan.config
-    return TrialSetup(
-        width=str(plan.parallel.width),
-        world_size=plan.batch.width,
-        device=plan.parallel.width.device,
-        kind=config.stage.kind,
-        family=config.trainer.family,
-        trainer=plan.trainer,
-        precision=plan.parallel.precision,
-        zero_stage=plan.parallel.zero_stage,
-        loss=config.recipe.loss,
-        rate=config.recipe.learning_rate,
-        global_batch=plan.batch.global_,
-        steps=steps,
-    )
-
-
 def read_measurement(plan: Plan, steps: int, card_gib: float | None = None) -> Measurement | None:
     """Read what the run of `plan` left in its folder; None if no run has ended there."""
     outcome = read_outcome(plan.folder)
@@ -120,12 +91,14 @@ def read_measurement(plan: Plan, steps: int, card_gib: float | None = None) -> M
     total_steps = [event["steps"] for event in events if event.get("kind") == "total_steps"]
     node_events = [event for path in plan.folder.glob("nodes/*/events.jsonl") for event in read_json_lines(path)]
     inspections = [event for event in [*events, *node_events] if event.get("kind") == "evidence"]
+    evidence = read_json_object(plan.folder / "evidence.json").get("items") or ()
     ranks = {event.get("rank") for event in inspections if event.get("what") == "dtype"}
     return Measurement(
-        setup=describe_setup(plan, steps),
+        plan=plan,
+        requested_steps=steps,
         outcome=outcome,
         steps=tuple(step for step in logged if step["step"] <= steps),
-        evidence=tuple(_read_evidence(plan.folder / "evidence.json")),
+        evidence=tuple(item for item in evidence if isinstance(item, dict)),
         inspected_ranks=frozenset(rank for rank in ranks if isinstance(rank, int)),
         phases=_phase_seconds(events),
         total_steps=total_steps[-1] if total_steps else None,
@@ -133,12 +106,16 @@ def read_measurement(plan: Plan, steps: int, card_gib: float | None = None) -> M
     )
 
 
-def _read_evidence(path: Path) -> list[dict[str, Any]]:
-    with contextlib.suppress(OSError, ValueError):
-        evidence = load_json(path)
-        items = evidence.get("items", []) if isinstance(evidence, dict) else evidence
-        return [item for item in items if isinstance(item, dict)]
-    return []
+def find_earlier_measurement(plan: Plan, steps: int) -> Measurement | None:
+    """Return what an earlier run of the same plan measured in its folder; None if it did not reach `steps`."""
+    measured = read_measurement(plan, steps)
+    return measured if measured is not None and measured.finished else None
+
+
+def archive_earlier_try(plan: Plan) -> None:
+    """Rename the folder of an earlier try of the same plan, if there is one, so that the folder is free."""
+    if folder_status(plan.folder) != "absent":
+        plan.folder.rename(plan.folder.with_name(f"{plan.folder.name}.{time.strftime('%Y%m%d-%H%M%S')}"))
 
 
 def _phase_seconds(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -146,14 +123,61 @@ def _phase_seconds(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     seconds: dict[str, float] = {}
     phase, phase_start, last = None, 0.0, 0.0
     for event in events:
-        time = event.get("time")
-        if not isinstance(time, (int, float)):
+        at = event.get("time")
+        if not isinstance(at, (int, float)):
             continue
-        last = max(last, time)
+        last = max(last, at)
         if event.get("kind") == "phase" and event.get("rank") == 0:
             if phase is not None:
-                seconds[phase] = seconds.get(phase, 0.0) + time - phase_start
-            phase, phase_start = str(event["phase"]), time
+                seconds[phase] = seconds.get(phase, 0.0) + at - phase_start
+            phase, phase_start = str(event["phase"]), at
     if phase is not None and last > phase_start:
         seconds[phase] = seconds.get(phase, 0.0) + last - phase_start
     return {phase: round(value, 3) for phase, value in seconds.items()}
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The mean speed over `steps` steps, without the first ones."""
+
+    per_second: float  # over all ranks
+    unit: str  # tokens without padding, else samples
+    step_seconds: float
+    steps: int
+
+
+def compute_speed(measured: Measurement, skip: int) -> Speed | None:
+    """The speed after the first `skip` steps, or after fewer if there are no others; None if no step has a time."""
+    steps = timed_steps(measured, skip)
+    total_seconds = sum(seconds for seconds, _ in steps)
+    if not steps or total_seconds <= 0:
+        return None
+    token_counts = [tokens for _, tokens in steps if tokens is not None]
+    unit = "tokens" if len(token_counts) == len(steps) else "samples"
+    processed = sum(token_counts) if unit == "tokens" else len(steps) * measured.plan.batch.global_
+    return Speed(processed / total_seconds, unit, total_seconds / len(steps), len(steps))
+
+
+def second_half_ratio(measured: Measurement, skip: int) -> float | None:
+    """The median rate of the second half of the steps over that of the first half."""
+    rates = [(tokens if tokens is not None else 1.0) / seconds for seconds, tokens in timed_steps(measured)[skip:]]
+    middle = len(rates) // 2
+    if middle == 0:
+        return None
+    first = statistics.median(rates[:middle])
+    return statistics.median(rates[middle:]) / first if first > 0 else None
+
+
+def padding_share(measured: Measurement) -> float | None:
+    """The fraction of padding among all tokens of all steps."""
+    pairs = [(number(step, "tokens"), number(step, "tokens_padded")) for step in measured.steps]
+    counted = [(tokens, padded) for tokens, padded in pairs if tokens is not None and padded]
+    total = sum(padded for _, padded in counted)
+    return 1 - sum(tokens for tokens, _ in counted) / total if total else None
+
+
+def timed_steps(measured: Measurement, skip: int = 0) -> list[tuple[float, float | None]]:
+    """(seconds, tokens) of each step that has a time, without the first `skip`, or fewer if there are no others."""
+    steps = ((number(step, "seconds"), number(step, "tokens")) for step in measured.steps)
+    timed = [(seconds, tokens) for seconds, tokens in steps if seconds is not None and seconds > 0]
+    return timed[min(skip, max(0, len(timed) - 1)) :]

@@ -29,7 +29,7 @@ def test_what_a_run_left(tmp_path: Path) -> None:
     assert losses[0] == 3.0 and math.isnan(losses[1])
     assert measured.inspected_ranks == {0, 1} and measured.total_steps == 1000 and measured.card_gib == 80.0
     assert measured.phases == {"load": 6.0, "training": 1.0}
-    assert measured.setup.world_size == 2 and measured.setup.masters
+    assert measured.plan.batch.width == 2 and measured.has_masters
 
 
 def test_a_file_that_a_crash_cut_short_is_read_as_far_as_it_goes(tmp_path: Path) -> None:

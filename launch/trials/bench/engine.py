@@ -14,16 +14,15 @@ from launch.execution.report.write import write_trial_report
 from launch.host.interpreter import installed_versions, package_folders
 from launch.planning.plan import build_plan
 from launch.planning.tuned import PACKAGES
-from launch.redact import Redactor, process_redactor
-from launch.trials.bench.loop import BenchRunner, run_in_turn, turns
+from launch.redact import process_redactor
+from launch.trials.bench.loop import run_in_turn, turns
 from launch.trials.bench.record import BenchRecord, BenchState, EarlierBench, RunRecord, read_earlier
 from launch.trials.bench.request import BenchRequest
 from launch.trials.bench.settings import PlannedBench, plan_bench
 from launch.trials.bench.table import HEADS, markdown, rate_lines, report, row, run_lines, text, verdict_lines
 from launch.trials.card_rate import CardRate, card_name, measure_card_rate
-from launch.trials.measure import composed_probe, gpus_for, measure
-from launch.trials.measurement import Measurement
-from launch.trials.short_run import find_earlier_measurement
+from launch.trials.measure import composed_probe, gpus_for, measure, say_lines, say_warnings
+from launch.trials.measurement import Measurement, find_earlier_measurement
 
 
 def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int]:
@@ -45,18 +44,15 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
 
 
 def _run(record: BenchRecord, earlier: EarlierBench, display: Display) -> int:
-    redactor = process_redactor()
     planned = record.planned
-    _print_plan(record, display, redactor)
+    _print_plan(record, display)
     if any(find_earlier_measurement(run.plan, record.steps) is None for run in record.runs):
         _refuse_failing_preflight(planned)
     same_cards = _rate_cards(record, earlier.rates)
     changes = earlier.version_changes(record.versions)
     if changes is not None:
         display.say(f"earlier runs are not reused: {changes}")
-    for line in rate_lines(record):
-        display.say(line)
-    display.say(row(HEADS))
+    say_lines(display, [*rate_lines(record), row(HEADS)])
 
     def measure_run(run: RunRecord, inspected: bool, seconds: float | None) -> Measurement:
         plan = run.plan
@@ -65,26 +61,24 @@ def _run(record: BenchRecord, earlier: EarlierBench, display: Display) -> int:
         return measure(run.plan, record.steps, display, after_another=True, inspected=inspected, seconds=seconds)
 
     def on_change(run: RunRecord | None) -> None:
-        record.write(redactor, {"bench.txt": text(record), "bench.md": markdown(record)})
+        record.write(process_redactor(), {"bench.txt": text(record), "bench.md": markdown(record)})
         if run is None or run.state == BenchState.running:
             return
-        for line in run_lines(record, run):
-            display.say(redactor.redact_text(line))
+        say_lines(display, run_lines(record, run))
         pair_is_complete = any(repeat == run.repeat for repeat, _, _ in record.pairs)
         if run.state == BenchState.done and run is not record.runs[-1] and pair_is_complete:
             display.say(f"  so far: {verdict_lines(record)[0]}")
 
     reuse = same_cards and changes is None and not planned.sides[0].plan.config.restart
-    code = run_in_turn(record, BenchRunner(measure_run), reuse, on_change)
+    code = run_in_turn(record, measure_run, reuse, on_change)
     on_change(None)
-    for line in ["", *report(record), str(planned.folder)]:
-        display.say(redactor.redact_text(line))
+    say_lines(display, ["", *report(record), planned.folder])
     if planned.sides[0].plan.config.report:
         write_trial_report(planned.folder, display.say)
     return code
 
 
-def _print_plan(record: BenchRecord, display: Display, redactor: Redactor) -> None:
+def _print_plan(record: BenchRecord, display: Display) -> None:
     planned = record.planned
     a, b = planned.sides
     display.say(f"bench of {a.plan.stage} with {a.plan.trainer}, {a.plan.upstream.description}")
@@ -93,11 +87,8 @@ def _print_plan(record: BenchRecord, display: Display, redactor: Redactor) -> No
         display.say(f"  {side.title}: {' '.join(side.overrides) or 'no overrides'} ({mode}; {side.plan.batch})")
     if planned.same_setting:
         display.say("  A and B are the same setting: their difference is the measurement noise")
-    for what, ours, theirs in planned.differences:
-        display.say(redactor.redact_text(f"  differs: {what}: {ours} in A, {theirs} in B"))
-    warnings = [*planned.notes, *a.plan.warnings, *b.plan.warnings]
-    for warning in dict.fromkeys(str(warning) for warning in warnings):
-        display.say(f"warning: {redactor.redact_text(warning)}")
+    say_lines(display, (f"  differs: {what}: {ours} in A, {theirs} in B" for what, ours, theirs in planned.differences))
+    say_warnings(display, [a.plan, b.plan], planned.notes)
 
 
 def _refuse_failing_preflight(planned: PlannedBench) -> None:

@@ -1,17 +1,21 @@
-"""The figures of one run of a bench, and of one setting over its runs."""
+"""The figures of one run of a bench, and of one setting over its runs; the operations per token that its MFU counts."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from launch.config.schema import Device
+from launch.config.schema import Device, Kind, Packing
+from launch.planning.estimate.flops import token_flops
+from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 from launch.planning.plan import Plan
-from launch.trials.bench.operations import count_operations
+from launch.trials.bench.statistics import median
 from launch.trials.card_rate import CardRate
-from launch.trials.measurement import Measurement, number
-from launch.trials.speed import compute_speed, padding_share
+from launch.trials.measurement import Measurement, compute_speed, number, padding_share
+
+_ADAPTERS = ("use_lora", "use_qlora", "use_peft")
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,6 @@ def compute_figures(measured: Measurement, plan: Plan, warmup: int, rate: CardRa
     per_token = count_operations(plan, tokens).per_token if speed.unit == "tokens" else None
     flops = None if per_token is None else speed.per_second * per_token
     cards = plan.batch.width if plan.parallel.width.device == Device.cuda else 1  # ranks on CPU share the machine
-    memory, reserved = measured.values("memory_gib"), measured.values("memory_reserved_gib")
     return Figures(
         per_second=speed.per_second,
         unit=speed.unit,
@@ -61,8 +64,8 @@ def compute_figures(measured: Measurement, plan: Plan, warmup: int, rate: CardRa
         flops=flops,
         mfu_measured=_compute_mfu(flops, rate.measured if rate else None, cards),
         mfu_datasheet=_compute_mfu(flops, rate.datasheet if rate else None, cards),
-        memory_gib=max(memory) if memory else None,
-        reserved_gib=max(reserved) if reserved else None,
+        memory_gib=max(measured.values("memory_gib"), default=None),
+        reserved_gib=max(measured.values("memory_reserved_gib"), default=None),
         first_loss=losses[0] if losses else None,
         loss=losses[-1] if losses else None,
         losses=losses,
@@ -84,5 +87,69 @@ def _compute_mfu(flops: float | None, rate: float | None, cards: int) -> float |
 
 def median_figure(figures: Sequence[Figures], name: str) -> float | None:
     """The median of a figure over the runs that have it."""
-    values = [value for run in figures if (value := getattr(run, name)) is not None]
-    return statistics.median(values) if values else None
+    return median([getattr(run, name) for run in figures])
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Floating-point operations per token without padding."""
+
+    per_token: float | None  # None when the model's shape is unknown
+    document: float | None  # mean tokens of a document, which attention spans; None when attention is left out
+    reference: bool  # the reference model's forward pass in each step is counted too
+    left_out: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if self.per_token is None:
+            return f"MFU is unknown: {'; '.join(self.left_out)}"
+        parts = [f"MFU counts {self.per_token / 1e9:.4g} GFLOP per token without padding, without recomputation"]
+        if self.document is not None:
+            parts.append(f"attention over documents of {self.document:.0f} tokens, the mean")
+        if self.reference:
+            parts.append("the reference model's forward pass in each step")
+        return "; ".join([*parts, *(f"not counted: {what}" for what in self.left_out)])
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "per_token": self.per_token,
+            "document_tokens": None if self.document is None else round(self.document, 1),
+            "reference_in_step": self.reference,
+            "left_out": list(self.left_out),
+        }
+
+
+def count_operations(plan: Plan, tokens: Sequence[float]) -> Operations:
+    """Count a plan's operations; `tokens`: without padding, of each step."""
+    shape, reference = _find_shape(plan), _evaluates_reference(plan)
+    document = _mean_document_tokens(plan, tokens)
+    frozen = any(name in plan.flags and plan.flags[name].value is True for name in _ADAPTERS)
+    if shape is None:
+        return Operations(None, document, reference, ("the model's shape is unknown",))
+    left_out = [] if document is not None else ["attention, because the length of the documents is unknown"]
+    left_out += ["the adapters"] if frozen else []
+    headless = plan.config.stage.kind == Kind.rm  # one number per sequence instead of the output matrix
+    per_token = token_flops(shape, document, frozen=frozen, reference=reference, headless=headless)
+    return Operations(per_token, document, reference, tuple(left_out))
+
+
+def _mean_document_tokens(plan: Plan, tokens: Sequence[float]) -> float | None:
+    """The mean tokens of a document; None where packing fills a token budget, so that documents are not counted."""
+    if not tokens or plan.config.recipe.packing == Packing.bins:
+        return None
+    documents = plan.batch.global_ * (2 if plan.config.stage.kind in (Kind.dpo, Kind.rm) else 1)
+    return statistics.fmean(tokens) / documents
+
+
+def _find_shape(plan: Plan) -> ModelShape | None:
+    """The shape in the model folder's config.json, else the one in the model's YAML."""
+    local = plan.inputs.model.local
+    shape = read_shape(local) if local else None
+    return shape or (None if plan.config.model.path else shape_from_yaml(plan.config.model.shape))
+
+
+def _evaluates_reference(plan: Plan) -> bool:
+    """Whether each step runs the reference model too; open-instruct's trainers cache its log-probs before training."""
+    if not plan.config.trainer.live_reference:
+        return False
+    cached = plan.flags.get("precompute_ref_log_probs")
+    return not (cached and cached.value is True)

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from launch.config.bench import Order
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.trials.bench.record import BenchRecord, BenchState, RunRecord
-from launch.trials.measurement import TIME_USED, Measurement
-from launch.trials.short_run import find_earlier_measurement
+from launch.trials.measurement import TIME_USED, Measurement, find_earlier_measurement
 
-
-@dataclass(frozen=True)
-class BenchRunner:
-    """How a bench runs and times its runs."""
-
-    # run(record, inspected, seconds) measures one run in its folder. `inspected`: the same plan has just run here;
-    # `seconds`: the run is ended after them (None: no limit). Raises UserError when it cannot be started.
-    run: Callable[[RunRecord, bool, float | None], Measurement]
-    clock: Callable[[], float] = time.monotonic  # seconds
+# run(record, inspected, seconds) measures one run in its folder. `inspected`: the same plan has just run here;
+# `seconds`: the run is ended after them (None: no limit). Raises UserError when it cannot be started.
+MeasureRun = Callable[[RunRecord, bool, float | None], Measurement]
 
 
 def turns(repeats: int, order: Order) -> list[tuple[int, int]]:
@@ -33,15 +25,19 @@ def turns(repeats: int, order: Order) -> list[tuple[int, int]]:
 
 
 def run_in_turn(
-    record: BenchRecord, runner: BenchRunner, reuse: bool, on_change: Callable[[RunRecord | None], None]
+    record: BenchRecord,
+    measure: MeasureRun,
+    reuse: bool,
+    on_change: Callable[[RunRecord | None], None],
+    clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Take every run in its turn; `on_change` is called with a run that has changed.
+    """Take every run in its turn; `on_change` is called with a run that has changed. `clock`: seconds.
 
     Returns the exit code: 0 with a pair to compare, 3 when a run failed or no pair is complete, 130 when interrupted.
     Raises UserError when the first run cannot be started.
     """
     minutes = record.planned.config.max_minutes
-    deadline = None if minutes is None else runner.clock() + 60 * minutes
+    deadline = None if minutes is None else clock() + 60 * minutes
     seconds: dict[int, list[float]] = {0: [], 1: []}
     ran: set[int] = set()
     for index, run in enumerate(record.runs):
@@ -51,17 +47,17 @@ def run_in_turn(
             seconds[run.side].append(measured.outcome.seconds)
             on_change(run)
             continue
-        left = None if deadline is None else deadline - runner.clock()
+        left = None if deadline is None else deadline - clock()
         if left is not None and ran and left < _expected_seconds(seconds, record.runs[index:]):
             _drop_runs_from(record, index)
             on_change(None)
             break
         run.state = BenchState.running
         on_change(run)
-        started = runner.clock()
+        started = clock()
         try:
             # how long a run takes is unknown before the first one, which therefore has no limit
-            run.measured = runner.run(run, run.side in ran, left if ran else None)
+            run.measured = measure(run, run.side in ran, left if ran else None)
         except UserError as error:
             run.state, run.why = BenchState.failed, "; ".join(str(problem) for problem in error.problems)
             on_change(run)
@@ -69,7 +65,7 @@ def run_in_turn(
                 raise
             break
         ran.add(run.side)
-        seconds[run.side].append(runner.clock() - started)
+        seconds[run.side].append(clock() - started)
         run.state = _state_after(run.measured)
         if run.state == BenchState.not_run:
             _drop_runs_from(record, index)

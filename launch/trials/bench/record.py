@@ -10,11 +10,17 @@ from typing import Any
 
 from launch.execution.record.evidence import REFUTED, UNPROVEN
 from launch.planning.plan import Plan
-from launch.trials.bench.figures import Figures, compute_figures, median_figure, rates_of_steps
-from launch.trials.bench.operations import Operations, count_operations
+from launch.trials.bench.figures import (
+    Figures,
+    Operations,
+    compute_figures,
+    count_operations,
+    median_figure,
+    rates_of_steps,
+)
 from launch.trials.bench.settings import PlannedBench
 from launch.trials.bench.statistics import CONFIDENCE, count_steps_needed
-from launch.trials.bench.verdict import BenchVerdict, judge_pairs, relative_difference
+from launch.trials.bench.verdict import BenchVerdict, judge_pairs, relative_change
 from launch.trials.card_rate import CardRate, parse_card_rate
 from launch.trials.measurement import Measurement
 from launch.trials.record_file import TrialRecord, another_record, changed_versions, read_record, utc_now
@@ -89,15 +95,17 @@ class BenchRecord(TrialRecord):
 
     def not_proven(self, side: int) -> list[str]:
         """The requested settings of A (0) or B (1) that its runs refute or do not prove."""
-        done = [run.measured for run in self.runs if run.side == side and run.state == BenchState.done]
-        items = [item for measured in done if measured for item in measured.evidence]
+        items = [item for measured in self._done(side) for item in measured.evidence]
         not_proven = [item for item in items if item.get("verdict") in (REFUTED, UNPROVEN)]
         return list(dict.fromkeys(f"{item.get('what')} is {item.get('verdict')}" for item in not_proven))
 
     def steps_needed(self, side: int) -> int | None:
         """How many counted steps the rate of A (0) or B (1) needs; None where too few were measured to tell."""
+        return count_steps_needed([rates_of_steps(run, self.planned.config.warmup) for run in self._done(side)])
+
+    def _done(self, side: int) -> list[Measurement]:
         done = [run.measured for run in self.runs if run.side == side and run.state == BenchState.done]
-        return count_steps_needed([rates_of_steps(run, self.planned.config.warmup) for run in done if run])
+        return [measured for measured in done if measured]
 
     @property
     def pairs(self) -> list[tuple[int, Figures, Figures]]:
@@ -121,8 +129,7 @@ class BenchRecord(TrialRecord):
         )
 
     def as_json(self) -> dict[str, Any]:
-        planned, bench = self.planned, self.planned.config
-        plan = planned.sides[0].plan
+        planned, plan = self.planned, self.planned.sides[0].plan
         verdict = self.verdict
         return {
             "schema_version": SCHEMA_VERSION,
@@ -131,12 +138,7 @@ class BenchRecord(TrialRecord):
             "kind": plan.config.stage.kind.value,
             "state": self.state.value,
             "why": self.why,
-            "steps": bench.steps,
-            "warmup": bench.warmup,
-            "repeats": bench.repeats,
-            "order": bench.order.value,
-            "max_minutes": bench.max_minutes,
-            "loss_tolerance": bench.loss_tolerance,
+            **asdict(planned.config),
             "global_batch": plan.batch.global_,
             "alike": planned.same_setting,
             "began": self.began,
@@ -171,7 +173,7 @@ class BenchRecord(TrialRecord):
             "operations": _versioned(self.operations(side).as_json()),
             "not_proven": self.not_proven(side),
             "steps_needed": self.steps_needed(side),
-            "median": _median(figures),
+            "median": _rounded({name: median_figure(figures, name) for name in _MEDIANS}) if figures else None,
         }
 
     def _run(self, run: RunRecord) -> dict[str, Any]:
@@ -204,17 +206,13 @@ _MEDIANS = (
 )
 
 
-def _median(figures: Sequence[Figures]) -> dict[str, Any] | None:
-    return _rounded({name: median_figure(figures, name) for name in _MEDIANS}) if figures else None
-
-
 def _pair(repeat: int, a: Figures, b: Figures) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "repeat": repeat,
         "speed_ratio": b.per_second / a.per_second if a.unit == b.unit else None,
         "step_ratio": b.step_seconds / a.step_seconds,
-        "loss_apart": relative_difference(a.loss, b.loss) if a.loss is not None and b.loss is not None else None,
+        "loss_apart": relative_change(a.loss, b.loss),
         "memory_ratio": b.memory_gib / a.memory_gib if a.memory_gib and b.memory_gib else None,
     }
 

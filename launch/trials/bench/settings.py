@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from launch import resources
 from launch.config.bench import BenchConfig
 from launch.config.compose import Composed
-from launch.config.line import CommandLine
+from launch.config.line import CommandLine, format_value
 from launch.config.schema import Packing
 from launch.errors import Problem, UserError
 from launch.planning.identity import compute_identity
@@ -87,8 +86,11 @@ def plan_bench(
         raise UserError(errors)
     id_ = a.plan.config.name or compute_identity({"a": a.plan.identity, "b": b.plan.identity}, {}, {})
     folder = a.plan.runs / a.plan.stage / f"bench-{id_}"
-    notes = tuple(mismatches) + tuple(_find_weaknesses(a.plan.config.bench))
-    return PlannedBench(id_, folder, (a, b), tuple(list_differences(a.plan, b.plan)), notes)
+    notes = list(mismatches)
+    if a.plan.config.bench.repeats == 1:
+        message = "one repeat has no spread: it cannot distinguish a difference from noise"
+        notes.append(Problem("one_repeat", message, "bench.repeats", "use repeats=3"))
+    return PlannedBench(id_, folder, (a, b), tuple(list_differences(a.plan, b.plan)), tuple(notes))
 
 
 def _check_numbers(composed: Composed) -> list[Problem]:
@@ -139,7 +141,6 @@ def _find_mismatches(a: Side, b: Side) -> list[Problem]:
 
 
 def _data_settings(side: Side) -> dict[str, str]:
-    """The settings that decide which tokens a step trains on."""
     recipe, plan = side.plan.config.recipe, side.plan
     mixture = [f"{share.source.reference} x {share.share:g} ({share.split})" for share in plan.inputs.mixture]
     return {
@@ -151,17 +152,10 @@ def _data_settings(side: Side) -> dict[str, str]:
     }
 
 
-def _find_weaknesses(bench: BenchConfig) -> list[Problem]:
-    if bench.repeats > 1:
-        return []
-    message = "one repeat has no spread: it cannot distinguish a difference from noise"
-    return [Problem("one_repeat", message, "bench.repeats", "use repeats=3")]
-
-
 def list_differences(a: Plan, b: Plan) -> list[tuple[str, str, str]]:
     """The differences between two plans as (what, A's, B's), without the folders that each run has for itself."""
     values = [
-        (name, _format(ours), _format(theirs))
+        (name, format_value(ours), format_value(theirs))
         for name, ours, theirs in (
             ("trainer", a.trainer, b.trainer),
             ("width", str(a.parallel.width), str(b.parallel.width)),
@@ -179,7 +173,8 @@ def list_differences(a: Plan, b: Plan) -> list[tuple[str, str, str]]:
         names = [field.name for field in fields(a.config.recipe) if field.name not in _LISTED_ABOVE]
         recipes = a.config.recipe, b.config.recipe
         values += [
-            (f"recipe.{name}", _format(getattr(recipes[0], name)), _format(getattr(recipes[1], name))) for name in names
+            (f"recipe.{name}", format_value(getattr(recipes[0], name)), format_value(getattr(recipes[1], name)))
+            for name in names
         ]
     else:
         flags = sorted({*a.flags, *b.flags} - _derived_flags(a) - _derived_flags(b))
@@ -207,7 +202,7 @@ def _only_in(own: tuple[str, ...], others: tuple[str, ...]) -> str:
 
 
 def _format_flag(plan: Plan, name: str) -> str:
-    return _format(plan.flags[name].value) if name in plan.flags else "-"
+    return format_value(plan.flags[name].value) if name in plan.flags else "-"
 
 
 def _shorten_paths(value: str | None, placeholders: dict[str, str]) -> str:
@@ -215,7 +210,3 @@ def _shorten_paths(value: str | None, placeholders: dict[str, str]) -> str:
     for path, placeholder in placeholders.items():
         text = text.replace(path, placeholder)
     return text
-
-
-def _format(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from functools import partial
 
 from launch.config.schema import Device
 from launch.terminal import align_columns
@@ -12,17 +12,14 @@ from launch.trials.bench.record import BenchRecord, BenchState, RunRecord
 from launch.trials.bench.statistics import RATE_PRECISION
 from launch.trials.bench.verdict import format_ratio
 from launch.trials.card_rate import CardRate
-from launch.trials.rows import markdown_table, padded
+from launch.trials.rows import format_number, markdown_table, padded
 
 HEADS = ("run", "setting", "per second", "s/step", "padding", "MFU", "memory", "loss", "")
 _LEAST = (4, 18, 15, 7, 7, 5, 9, 8, 0)  # characters
 _LINE = 110
 _BOTH = ("", "A", "B", "B / A")
 
-
-def row(values: Sequence[str]) -> str:
-    """Format a row with fixed column widths, so that the table can grow."""
-    return padded(values, _LEAST)
+row = partial(padded, widths=_LEAST)  # fixed, so that the table can grow
 
 
 def cells(run: RunRecord, figures: Figures | None) -> tuple[str, ...]:
@@ -37,10 +34,10 @@ def cells(run: RunRecord, figures: Figures | None) -> tuple[str, ...]:
         shape,
         f"{figures.per_second:,.0f} {figures.unit}",
         f"{figures.step_seconds:.3g}",
-        _percent(figures.padding),
-        _percent(figures.mfu_measured),
-        _gib(figures.memory_gib),
-        "-" if figures.loss is None else f"{figures.loss:.4f}",
+        format_number(figures.padding, ".1%"),
+        format_number(figures.mfu_measured, ".1%"),
+        format_number(figures.memory_gib, ".1f", " GiB"),
+        format_number(figures.loss, ".4f"),
         note,
     )
 
@@ -50,27 +47,28 @@ def run_lines(record: BenchRecord, run: RunRecord) -> list[str]:
     return [row(cells(run, record.figures(run))), *([f"  {run.why}"] if run.why else [])]
 
 
-def compared(record: BenchRecord) -> list[tuple[str, str, str, str]]:
+def compared(record: BenchRecord) -> list[tuple[str, ...]]:
     """A beside B: the medians of their finished runs, and their ratio."""
     a, b = record.of_side(0), record.of_side(1)
     unit = a[0].unit if a else b[0].unit if b else "tokens"
-    rows: list[tuple[str, str, Callable[[float | None], str]]] = [
-        (f"{unit}/s", "per_second", _number),
-        ("tokens/s with padding", "padded_per_second", _number),
-        ("s/step", "step_seconds", lambda value: "-" if value is None else f"{value:.3g}"),
-        ("padding", "padding", _percent),
-        ("MFU, by the measured rate", "mfu_measured", _percent),
-        ("MFU, by the data sheet", "mfu_datasheet", _percent),
-        ("peak memory, allocated", "memory_gib", _gib),
-        ("peak memory, reserved", "reserved_gib", _gib),
-        (f"loss after {record.steps} steps", "loss", lambda value: "-" if value is None else f"{value:.4f}"),
-        ("seconds before the first step", "before", lambda value: "-" if value is None else f"{value:.1f}"),
-    ]
+    rows = (
+        (f"{unit}/s", "per_second", ",.0f", ""),
+        ("tokens/s with padding", "padded_per_second", ",.0f", ""),
+        ("s/step", "step_seconds", ".3g", ""),
+        ("padding", "padding", ".1%", ""),
+        ("MFU, by the measured rate", "mfu_measured", ".1%", ""),
+        ("MFU, by the data sheet", "mfu_datasheet", ".1%", ""),
+        ("peak memory, allocated", "memory_gib", ".1f", " GiB"),
+        ("peak memory, reserved", "reserved_gib", ".1f", " GiB"),
+        (f"loss after {record.steps} steps", "loss", ".4f", ""),
+        ("seconds before the first step", "before", ".1f", ""),
+    )
     cells_of_rows = []
-    for title, name, show in rows:
+    for title, name, form, suffix in rows:
         ours, theirs = median_figure(a, name), median_figure(b, name)
         ratio = format_ratio(theirs / ours) if ours and theirs is not None else "-"
-        cells_of_rows.append((title, show(ours), show(theirs), ratio))
+        shown = (format_number(value, form, suffix) for value in (ours, theirs))
+        cells_of_rows.append((title, *shown, ratio))
     return cells_of_rows
 
 
@@ -153,7 +151,8 @@ def text(record: BenchRecord) -> str:
     """The report as text."""
     sides = record.planned.sides
     lines = [_title(record), "", *(f"{side.title}: {' '.join(side.overrides) or 'no overrides'}" for side in sides)]
-    return "\n".join([*lines, "", *_differences(record), *report(record), ""])
+    differences = [f"differs: {what}: {a} in A, {b} in B" for what, a, b in record.planned.differences]
+    return "\n".join([*lines, "", *(differences or ["A and B are the same setting"]), "", *report(record), ""])
 
 
 def markdown(record: BenchRecord) -> str:
@@ -180,12 +179,6 @@ def markdown(record: BenchRecord) -> str:
     return "\n".join([*lines, ""])
 
 
-def _differences(record: BenchRecord) -> list[str]:
-    if not record.planned.differences:
-        return ["A and B are the same setting", ""]
-    return [*(f"differs: {what}: {a} in A, {b} in B" for what, a, b in record.planned.differences), ""]
-
-
 def _title(record: BenchRecord) -> str:
     bench, plan = record.planned.config, record.planned.sides[0].plan
     runs = "1 run" if bench.repeats == 1 else f"{bench.repeats} runs"
@@ -193,18 +186,6 @@ def _title(record: BenchRecord) -> str:
         f"bench of {plan.stage}, global batch {plan.batch.global_}: {runs} of {bench.steps} steps each, "
         f"the first {bench.warmup} not counted"
     )
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
-
-
-def _gib(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} GiB"
 
 
 def _tera(flops: float) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launch.trials.bench.figures import Figures
-from launch.trials.bench.statistics import CONFIDENCE, Ratio, paired_ratio
+from launch.trials.bench.statistics import CONFIDENCE, Ratio, median, paired_ratio
 
 _SAME_MEMORY = 0.01  # relative difference of the peaks below which they count as the same
 _SAME_TOKENS = 1e-6  # relative: tokens are counted exactly
@@ -49,9 +48,12 @@ def judge_pairs(pairs: Sequence[Pair], tolerance: float, same_setting: bool = Fa
     last_difference, largest_difference = _compare_losses(pairs)
     loss = "unknown" if last_difference is None else "same" if last_difference <= tolerance else "differs"
     data = _compare_data(pairs)
-    memory_ratio = _compute_memory_ratio(pairs)
-    memory = "unknown" if memory_ratio is None else _classify_memory(memory_ratio)
-    moved = _compute_loss_change(pairs)
+    memory_ratio = median(b.memory_gib / a.memory_gib for a, b in pairs if a.memory_gib and b.memory_gib)
+    if memory_ratio is None or abs(memory_ratio - 1) <= _SAME_MEMORY:
+        memory = "unknown" if memory_ratio is None else "same"
+    else:
+        memory = "less" if memory_ratio < 1 else "more"
+    moved = median(relative_change(a.first_loss, a.loss) for a, _ in pairs)
     steps = len(pairs[0][0].losses)
     sentences = [
         _speed_sentence(speed, ratio, same_setting),
@@ -80,12 +82,17 @@ def relative_difference(a: float, b: float) -> float:
     return abs(b - a) / abs(a) if a else (0.0 if a == b else math.inf)
 
 
+def relative_change(before: float | None, after: float | None) -> float | None:
+    """The same, where both losses are known."""
+    return None if before is None or after is None else relative_difference(before, after)
+
+
 def _compare_losses(pairs: Sequence[Pair]) -> tuple[float | None, float | None]:
     """The median difference after the last step, and the largest at any step."""
-    last = [relative_difference(a.loss, b.loss) for a, b in pairs if a.loss is not None and b.loss is not None]
+    last = median(relative_change(a.loss, b.loss) for a, b in pairs)
     steps = [step for a, b in pairs for step in zip(a.losses, b.losses, strict=False)]
     every = [relative_difference(ours, theirs) for ours, theirs in steps]
-    return (statistics.median(last) if last else None, max(every) if every else None)
+    return last, max(every, default=None)
 
 
 def _compare_data(pairs: Sequence[Pair]) -> str:
@@ -93,29 +100,9 @@ def _compare_data(pairs: Sequence[Pair]) -> str:
     counted = [(a.tokens, b.tokens) for a, b in pairs if a.tokens and b.tokens]
     if not counted:
         return "unknown"
-    return "same" if all(_same_tokens(ours, theirs) for ours, theirs in counted) else "differs"
-
-
-def _same_tokens(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    if len(ours) != len(theirs):
-        return False
-    return all(relative_difference(a, b) <= _SAME_TOKENS for a, b in zip(ours, theirs, strict=True))
-
-
-def _compute_memory_ratio(pairs: Sequence[Pair]) -> float | None:
-    peaks = [(a.memory_gib, b.memory_gib) for a, b in pairs]
-    ratios = [b / a for a, b in peaks if a and b]
-    return statistics.median(ratios) if ratios else None
-
-
-def _classify_memory(ratio: float) -> str:
-    return "same" if abs(ratio - 1) <= _SAME_MEMORY else "less" if ratio < 1 else "more"
-
-
-def _compute_loss_change(pairs: Sequence[Pair]) -> float | None:
-    losses = [(a.first_loss, a.loss) for a, _ in pairs]
-    changes = [relative_difference(first, last) for first, last in losses if first is not None and last is not None]
-    return statistics.median(changes) if changes else None
+    same_length = all(len(ours) == len(theirs) for ours, theirs in counted)
+    steps = [step for ours, theirs in counted for step in zip(ours, theirs, strict=False)]
+    return "same" if same_length and all(relative_difference(*step) <= _SAME_TOKENS for step in steps) else "differs"
 
 
 def format_ratio(ratio: float) -> str:

@@ -9,15 +9,16 @@ from launch.config.gates import Then
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE
 from launch.execution.display.progress import Display
+from launch.execution.engine import run_steps
 from launch.execution.machine import this_machine
 from launch.execution.record.folder import Outcome
 from launch.execution.record.lock import run_lock
 from launch.execution.report.write import write_trial_report
 from launch.planning.plan import build_plan
-from launch.redact import Redactor, process_redactor
-from launch.trials.measure import card_gib, composed_probe, gpus_for, run_short
+from launch.redact import process_redactor
+from launch.trials.measure import card_gib, composed_probe, gpus_for, say_lines, say_warnings, wait_for_gpus
 from launch.trials.rollout.jobs import refuse_impossible_jobs, submit_remaining
-from launch.trials.rollout.loop import RolloutRules, WidthRunner, run_widths
+from launch.trials.rollout.loop import WidthRunner, run_widths
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.trials.rollout.record import RolloutRecord, WidthRecord, WidthState, refuse_another
 from launch.trials.rollout.request import RolloutRequest
@@ -42,8 +43,7 @@ def run_rollout(
         if request.submit.makes_jobs and record.state == WidthState.not_run:
             submitted = list(submit_remaining(record, request))
             _write(record)
-            for line in (*submitted, f"{verdict_line(record)}; {record.planned.folder}"):
-                display.say(line)
+            say_lines(display, [*submitted, f"{verdict_line(record)}; {record.planned.folder}"])
             code = EXIT_DONE
     if code == EXIT_DONE and record.state == WidthState.passed and config.rollout.then == Then.run:
         widest = request.widths[-1]
@@ -79,9 +79,8 @@ def run_and_report(
     record: RolloutRecord, runner: WidthRunner, display: Display, *, restart: bool, only: WidthRecord | None = None
 ) -> int:
     """Run the widths, or `only` one of them, show and record them. Returns the exit code of `run_widths`."""
-    redactor = process_redactor()
     config = record.planned.widths[0].plan.config
-    _print_plan(record, display, redactor)
+    _print_plan(record, display)
     has_heads = False
 
     def on_change(width: WidthRecord) -> None:
@@ -92,10 +91,9 @@ def run_and_report(
         if not has_heads:
             display.say(row(HEADS))
             has_heads = True
-        for line in width_lines(width, record.skip):
-            display.say(redactor.redact_text(line))
+        say_lines(display, width_lines(width, record.skip))
 
-    code = run_widths(record, runner, RolloutRules(config.gates, tuple(config.allow), restart), on_change, only)
+    code = run_widths(record, runner, config.gates, on_change, allow=config.allow, restart=restart, only=only)
     _write(record)
     if not (runner.submit.makes_jobs and record.state == WidthState.not_run):
         display.say(f"{verdict_line(record)}; {record.planned.folder}")
@@ -107,24 +105,22 @@ def run_and_report(
 def _this_machine(record: RolloutRecord, request: RolloutRequest, display: Display) -> WidthRunner:
     def run_width(width: PlannedWidth) -> Outcome:
         display.say(f"{width.label}: {record.steps} steps; {width.plan.batch}; {width.plan.folder}")
-        is_first = width.ranks == record.widths[0].planned.ranks
-        return run_short(width.plan, record.steps, display, after_another=not is_first)
+        if width is not record.widths[0].planned:  # another run has just ended here
+            wait_for_gpus(width.plan, display.say)
+        return run_steps(width.plan, display, record.steps)
 
     gpus = gpus_for(record.planned.widths[0].plan)
     return WidthRunner(run_width, len(gpus.seen), card_gib(gpus), submit=request.submit)
 
 
-def _print_plan(record: RolloutRecord, display: Display, redactor: Redactor) -> None:
+def _print_plan(record: RolloutRecord, display: Display) -> None:
     plan = record.planned.widths[0].plan
     display.say(f"rollout of {plan.stage} with {plan.trainer}, {plan.upstream.description}")
     for width in record.widths:
         mode = width.planned.plan.parallel.mode.value
         display.say(f"  {width.planned.label:<6} {mode:<13} global {width.planned.plan.batch}")
-    for difference in record.differences:
-        display.say(f"  differs: {difference}")
-    warnings = [str(warning) for width in record.widths for warning in width.planned.plan.warnings]
-    for warning in dict.fromkeys(warnings):
-        display.say(f"warning: {redactor.redact_text(warning)}")
+    say_lines(display, (f"  differs: {difference}" for difference in record.differences))
+    say_warnings(display, [width.planned.plan for width in record.widths])
 
 
 def _write(record: RolloutRecord) -> None:

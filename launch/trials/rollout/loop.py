@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from launch.config.gates import GatesConfig
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.execution.record.folder import Outcome
-from launch.trials.measurement import Measurement, read_measurement
+from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
 from launch.trials.rollout.gates import apply_gates
 from launch.trials.rollout.gates.gate import GateCase
 from launch.trials.rollout.projection import compute_efficiency, project
 from launch.trials.rollout.record import RolloutRecord, WidthRecord, WidthState
 from launch.trials.rollout.request import SubmitMode
 from launch.trials.rollout.widths import PlannedWidth
-from launch.trials.short_run import archive_earlier_try
 
 _EXITS = {WidthState.passed: EXIT_DONE, WidthState.interrupted: EXIT_INTERRUPTED}
 
@@ -31,91 +30,73 @@ class WidthRunner:
     submit: SubmitMode = SubmitMode.none  # which widths become jobs instead
 
 
-@dataclass(frozen=True)
-class RolloutRules:
-    """What decides whether a width passes, and whether it runs again."""
-
-    gates: GatesConfig
-    allow: Collection[str] = ()  # ids of gates whose failure stops nothing
-    restart: bool = False  # run widths again that passed earlier
-
-
 def run_widths(
     record: RolloutRecord,
     runner: WidthRunner,
-    rules: RolloutRules,
+    gates: GatesConfig,
     on_change: Callable[[WidthRecord], None],
+    *,
+    allow: Collection[str] = (),
+    restart: bool = False,
     only: WidthRecord | None = None,
 ) -> int:
-    """Take every width in its turn; `on_change` is called with a width that has changed. `only`: the width that this
-    job runs; those before it have run already.
+    """Take every width in its turn; `on_change` is called with a width that has changed.
+
+    `allow`: ids of gates whose failure stops nothing. `restart`: run widths again that passed earlier. `only`: the
+    width that this job runs; those before it have run already.
 
     Returns the exit code: 0 when all widths, or `only`, passed; 3 when a gate failed or a width cannot run here; 130
     when interrupted. Raises UserError when the first width cannot be started.
     """
     before: Measurement | None = None
     waits_for: str | None = None
+
+    def passes_gates(width: WidthRecord) -> bool:
+        """Whether the run in the width's folder, if there is one, passes."""
+        width.measured = read_measurement(width.planned.plan, record.steps, runner.card_gib)
+        now = width.measured
+        width.gate_results = () if now is None else apply_gates(GateCase(now, before, gates), allow)
+        return now is not None and not width.failed_gates
+
     for width in record.widths:
-        may_reuse = not rules.restart or only not in (None, width)
-        reused = may_reuse and _reuse_passed(width, before, record, runner, rules)
-        if not reused and only not in (None, width):
+        width.reused = (not restart or only not in (None, width)) and passes_gates(width)
+        if width.reused:
+            width.state = WidthState.passed
+        elif only not in (None, width):
             width.state, width.why = WidthState.stopped, "it has not passed, so no wider width may run"
-        elif not reused:
+        else:
             # once a width becomes a job, the wider ones, which wait for it, do as well
             width.why = _why_not_here(width.planned, runner) or (waits_for if runner.submit.makes_jobs else None)
+            width.measured, width.gate_results = None, ()
             if width.why is not None:
                 width.state, waits_for = WidthState.not_run, f"it waits for {width.planned.label}"
-                width.measured, width.gate_results = None, ()
             else:
-                _run_width(width, before, record, runner, rules, on_change=on_change)
+                _run_width(width, record, runner, passes_gates, on_change)
         before = width.measured if width.why is None else before
         _project(record)
         on_change(width)
         if width.state in (WidthState.stopped, WidthState.interrupted) or width is only:
             break
-    _forget_jobs(record)
+    if record.state in (WidthState.stopped, WidthState.interrupted):
+        _forget_jobs(record)
     return _EXITS.get(record.state if only is None else only.state, EXIT_STOPPED)
 
 
 def _forget_jobs(record: RolloutRecord) -> None:
     """Reset the widths whose jobs Slurm has cancelled because a width before them failed."""
-    if record.state in (WidthState.stopped, WidthState.interrupted):
-        for width in record.widths:
-            if width.state == WidthState.submitted:
-                width.state, width.job_id = WidthState.planned, None
-
-
-def _judge(
-    width: WidthRecord, before: Measurement | None, record: RolloutRecord, runner: WidthRunner, rules: RolloutRules
-) -> None:
-    """Read what a width measured, and apply the gates."""
-    width.measured = read_measurement(width.planned.plan, record.steps, runner.card_gib)
-    now = width.measured
-    width.gate_results = () if now is None else apply_gates(GateCase(now, before, rules.gates), rules.allow)
-
-
-def _reuse_passed(
-    width: WidthRecord, before: Measurement | None, record: RolloutRecord, runner: WidthRunner, rules: RolloutRules
-) -> bool:
-    """Reuse the run of an earlier call. Returns whether there is one, and it passes."""
-    _judge(width, before, record, runner, rules)
-    if width.measured is None or width.failed_gates:
-        return False
-    width.state, width.reused = WidthState.passed, True
-    return True
+    for width in record.widths:
+        if width.state == WidthState.submitted:
+            width.state, width.job_id = WidthState.planned, None
 
 
 def _run_width(
     width: WidthRecord,
-    before: Measurement | None,
     record: RolloutRecord,
     runner: WidthRunner,
-    rules: RolloutRules,
-    *,
+    passes_gates: Callable[[WidthRecord], bool],
     on_change: Callable[[WidthRecord], None],
 ) -> None:
-    """Run a width, and apply the gates."""
-    width.state, width.measured, width.gate_results = WidthState.running, None, ()
+    width.state = WidthState.running
     on_change(width)
     archive_earlier_try(width.planned.plan)
     try:
@@ -126,12 +107,11 @@ def _run_width(
             on_change(width)
             raise  # nothing was started
         return
-    _judge(width, before, record, runner, rules)
-    width.state = WidthState.interrupted if outcome.exit_code == EXIT_INTERRUPTED else _state_after(width)
-
-
-def _state_after(width: WidthRecord) -> WidthState:
-    return WidthState.stopped if width.failed_gates or width.measured is None else WidthState.passed
+    passed = passes_gates(width)
+    if outcome.exit_code == EXIT_INTERRUPTED:
+        width.state = WidthState.interrupted
+    else:
+        width.state = WidthState.passed if passed else WidthState.stopped
 
 
 def _why_not_here(planned: PlannedWidth, runner: WidthRunner) -> str | None:
@@ -149,7 +129,7 @@ def _why_not_here(planned: PlannedWidth, runner: WidthRunner) -> str | None:
 
 def _project(record: RolloutRecord) -> None:
     measured = [width.measured for width in record.widths if width.measured is not None]
-    one_rank = next((measurement for measurement in measured if measurement.setup.world_size == 1), None)
+    one_rank = next((measurement for measurement in measured if measurement.plan.batch.width == 1), None)
     for width in record.widths:
         width.projection = project(width.planned.ranks, width.planned.label, measured, record.skip, record.price)
         if width.measured is not None and width.measured.finished:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from launch.config.line import CommandLine
 from launch.errors import Problem, UserError
 from launch.execution.display.progress import Display
-from launch.execution.engine import RankRunner
+from launch.execution.engine import RankRunner, run_steps
 from launch.execution.record.folder import Outcome
 from launch.execution.record.lock import run_lock
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder, find_job_ids
 from launch.slurm.node.task import NodeTask
 from launch.slurm.requeue_policy import RestartMark, wait_for_lock
-from launch.trials.measure import card_gib, gpus_for, run_short
+from launch.trials.measure import card_gib, gpus_for
 from launch.trials.rollout.engine import plan_rollout, run_and_report
 from launch.trials.rollout.loop import WidthRunner
 from launch.trials.rollout.record import WidthState
@@ -41,7 +41,7 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
         def run_width(width: PlannedWidth) -> Outcome:
             restart_mark.set()  # an earlier try of this width is archived by now
             display.say(f"{width.label}: {record.steps} steps; {width.plan.batch}; {width.plan.folder}")
-            return run_short(width.plan, record.steps, display, ranks=ranks)
+            return run_steps(width.plan, display, record.steps, run_ranks=ranks)
 
         restart_mark.clear_at_first_start()
         if allocation.restarts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from launch.config.schema import Family, Kind, Launcher, LossAveraging, Packing, Precision
@@ -27,13 +27,7 @@ class PlanDifference:
         return f"{'; '.join(parts)} [{self.id}]"
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "id": self.id,
-            "what": self.what,
-            "bound": self.bound,
-            "cure": self.cure,
-        }
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
 
 def find_plan_differences(plans: Sequence[Plan]) -> tuple[PlanDifference, ...]:

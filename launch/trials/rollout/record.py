@@ -7,13 +7,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from launch.trials.measurement import Measurement
+from launch.trials.measurement import Measurement, compute_speed, padding_share
 from launch.trials.record_file import TrialRecord, another_record, read_record, utc_now
 from launch.trials.rollout.gates.gate import GateResult
 from launch.trials.rollout.plan_differences import PlanDifference
 from launch.trials.rollout.projection import Projection
 from launch.trials.rollout.widths import PlannedRollout, PlannedWidth
-from launch.trials.speed import compute_speed, padding_share
 
 SCHEMA_VERSION = 1
 FILE = "rollout.json"
@@ -73,10 +72,10 @@ class WidthRecord:
 
 
 def _measured(measured: Measurement, skip: int) -> dict[str, Any]:
-    losses, memory, speed = measured.values("loss"), measured.values("memory_gib"), compute_speed(measured, skip)
+    losses, speed = measured.values("loss"), compute_speed(measured, skip)
     return {
         "schema_version": SCHEMA_VERSION,
-        "steps": int(measured.steps[-1]["step"]) if measured.steps else 0,
+        "steps": measured.last_step,
         "total_steps": measured.total_steps,
         "seconds": round(measured.outcome.seconds, 3),
         "phases": dict(measured.phases),
@@ -85,7 +84,7 @@ def _measured(measured: Measurement, skip: int) -> dict[str, Any]:
         "per_second": round(speed.per_second, 3) if speed else None,
         "unit": speed.unit if speed else None,
         "step_seconds": round(speed.step_seconds, 6) if speed else None,
-        "memory_gib": max(memory) if memory else None,
+        "memory_gib": max(measured.values("memory_gib"), default=None),
         "padding_share": padding_share(measured),
         "exit_code": measured.outcome.exit_code,
         "cause": measured.outcome.cause,

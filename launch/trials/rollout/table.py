@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 
-from launch.trials.measurement import Measurement
+from launch.trials.measurement import Measurement, compute_speed
 from launch.trials.rollout.gates.gate import GateResult, GateVerdict
 from launch.trials.rollout.projection import Projection
 from launch.trials.rollout.record import RolloutRecord, WidthRecord, WidthState
-from launch.trials.rows import markdown_table, padded
-from launch.trials.speed import compute_speed
+from launch.trials.rows import format_number, markdown_table, padded
 
 HEADS = ("width", "parallel", "steps", "loss", "per second", "s/step", "memory", "per rank", "whole run", "verdict")
 _LEAST = (6, 13, 7, 16, 14, 7, 9, 8, 22, 8)  # characters
 _LINE = 110
 _SIGNS = {GateVerdict.passed: "pass", GateVerdict.warn: "warn", GateVerdict.fail: "FAIL"}
+
+row = partial(padded, widths=_LEAST)  # fixed, so that the table can grow
 
 
 def cells(width: WidthRecord, skip: int) -> tuple[str, ...]:
@@ -24,18 +26,24 @@ def cells(width: WidthRecord, skip: int) -> tuple[str, ...]:
     batch = plan.batch
     shape = f"{plan.parallel.mode.value} {batch.per_device}x{batch.accumulation}"
     numbers = _numbers(measured, skip) if measured is not None else ("-",) * 5
-    per_rank = f"{width.efficiency:.0%}" if width.efficiency is not None else "-"
-    return (width.planned.label, shape, *numbers, per_rank, _projection(width.projection), _verdict(width))
+    return (
+        width.planned.label,
+        shape,
+        *numbers,
+        format_number(width.efficiency, ".0%"),
+        _projection(width.projection),
+        _verdict(width),
+    )
 
 
 def _numbers(measured: Measurement, skip: int) -> tuple[str, ...]:
-    losses, memory, speed = measured.values("loss"), measured.values("memory_gib"), compute_speed(measured, skip)
+    losses, speed = measured.values("loss"), compute_speed(measured, skip)
     return (
-        str(measured.steps[-1]["step"]) if measured.steps else "0",
+        str(measured.last_step),
         f"{losses[0]:.4f} {losses[-1]:.4f}" if losses else "-",
         f"{speed.per_second:,.0f} {speed.unit}" if speed else "-",
         f"{speed.step_seconds:.3g}" if speed else "-",
-        f"{max(memory):.1f} GiB" if memory else "-",
+        format_number(max(measured.values("memory_gib"), default=None), ".1f", " GiB"),
     )
 
 
@@ -61,11 +69,6 @@ def _verdict(width: WidthRecord) -> str:
         notes += ["kept"] if width.reused else []
         return f"pass ({', '.join(notes)})" if notes else "pass"
     return {WidthState.stopped: "FAIL", WidthState.not_run: "not_run"}.get(width.state, width.state.value)
-
-
-def row(values: Sequence[str]) -> str:
-    """Format a row with fixed column widths, so that the table can grow."""
-    return padded(values, _LEAST)
 
 
 def gate_lines(gate_results: Sequence[GateResult], *, every: bool = False) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launch.config.line import format_value
 from launch.config.schema import Mode, Packing
 
 _DISTANCES = {"mode": 1.0, "checkpointing": 0.7, "packing": 0.7, "attention": 0.5, "liger": 0.3, "balanced": 0.3}
@@ -43,7 +43,7 @@ class Candidate:
 
     def overrides(self) -> list[str]:
         """The overrides of a command line."""
-        return [f"{key}={_format(value)}" for key, value in self.keys().items()]
+        return [f"{key}={format_value(value)}" for key, value in self.keys().items()]
 
     def label(self, accumulation: int) -> str:
         """A short name, which its run folder has as well: `zero2-8x2-flatten-liger`."""
@@ -52,7 +52,7 @@ class Candidate:
         marks += ["ckpt"] if self.checkpointing else []
         marks += ["balanced"] if self.balanced else []
         marks += [self.attention] if self.attention != "auto" else []
-        marks += [f"{key.rpartition('.')[2]}_{_format(value)}" for key, value in self.extra]
+        marks += [f"{key.rpartition('.')[2]}_{format_value(value)}" for key, value in self.extra]
         return "-".join([self.mode.value, f"{self.per_device}x{accumulation}", *marks])
 
     def distance(self, other: Candidate) -> float:
@@ -60,19 +60,3 @@ class Candidate:
         distance = 0.5 * abs(math.log2(self.per_device / other.per_device))
         distance += sum(weight for name, weight in _DISTANCES.items() if getattr(self, name) != getattr(other, name))
         return distance + (0.1 if self.extra != other.extra else 0.0)
-
-
-def nested(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn dotted keys into the tree of a YAML file."""
-    tree: dict[str, Any] = {}
-    for key, value in keys.items():
-        *parents, name = key.split(".")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = value
-    return tree
-
-
-def _format(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

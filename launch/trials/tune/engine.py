@@ -15,8 +15,8 @@ from launch.execution.record.lock import run_lock
 from launch.execution.report.write import write_trial_report
 from launch.files import write_file
 from launch.planning.plan import Plan, build_plan
-from launch.redact import Redactor, process_redactor
-from launch.trials.measure import composed_probe, measure
+from launch.redact import process_redactor
+from launch.trials.measure import composed_probe, measure, say_lines
 from launch.trials.measurement import read_measurement
 from launch.trials.tune.loop import refuse_if_nothing_fits, search
 from launch.trials.tune.overlay import overlay_path, overlay_text
@@ -64,7 +64,6 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
 
 
 def _search(record: TuneRecord, request: CommandLine, display: Display) -> int:
-    redactor = process_redactor()
     changes = describe_changes(record.folder, record.card, record.versions)
     if changes and not record.dry_run:
         display.say(f"earlier probes are not reused: {changes}")
@@ -73,37 +72,32 @@ def _search(record: TuneRecord, request: CommandLine, display: Display) -> int:
     def run_probe(prediction: Prediction, steps: int) -> Probe:
         display.say(f"probe {len(record.probes) + 1} of at most {record.limits.probes}: {prediction.label}")
         try:
-            plan = _plan_probe(record, request, prediction)
+            composed = composed_probe(line_for_candidate(request, prediction.candidate))
+            plan = build_plan(composed, this_machine(composed))
+            plan = plan.renamed(f"tune-{record.name}/{prediction.label}-{plan.identity}")
             return _reuse_or_run(record, prediction, plan, display, steps=steps, reuse=reuse)
         except UserError as error:
             why = "; ".join(str(problem) for problem in error.problems)
             return Probe(prediction, ProbeVerdict.refused, "", why=why)
 
     def on_change(probe: Probe | None) -> None:
-        record.write(redactor, {"tune.txt": text(record), "tune.md": markdown(record)})
-        for line in [row(HEADS), *probe_lines(probe)] if probe is not None else ():
-            display.say(redactor.redact_text(line))
+        record.write(process_redactor(), {"tune.txt": text(record), "tune.md": markdown(record)})
+        say_lines(display, [row(HEADS), *probe_lines(probe)] if probe is not None else ())
 
     display.say(f"tune of {record.plan.stage} with {record.plan.trainer}, {record.plan.upstream.description}")
-    for line in [*fact_lines(record), *prediction_lines(record)]:
-        display.say(redactor.redact_text(line))
+    say_lines(display, [*fact_lines(record), *prediction_lines(record)])
     refuse_if_nothing_fits(record)
     if record.dry_run and len(record.predictions) > 1:
         on_change(None)
     else:
         search(record, run_probe, partial(extra_options, record.plan), on_change)
     if record.best is not None:
-        _write_overlay(record, redactor, display)
+        record.overlay = overlay_path(record.name, os.environ)
+        write_file(record.overlay, process_redactor().redact_text(overlay_text(record)))
+        display.say(f"wrote {record.overlay}: use it as +tuned={record.name} with the same stage and width")
         on_change(None)
-    for line in [verdict_line(record), loss_line(record), str(record.folder)]:
-        display.say(redactor.redact_text(line))
+    say_lines(display, [verdict_line(record), loss_line(record), record.folder])
     return _EXITS.get(record.state, EXIT_DONE)
-
-
-def _plan_probe(record: TuneRecord, request: CommandLine, prediction: Prediction) -> Plan:
-    composed = composed_probe(line_for_candidate(request, prediction.candidate))
-    plan = build_plan(composed, this_machine(composed))
-    return plan.renamed(f"tune-{record.name}/{prediction.label}-{plan.identity}")
 
 
 def _reuse_or_run(
@@ -132,10 +126,3 @@ def _refuse_if_none_started(record: TuneRecord) -> None:
     if record.probes and all(probe.verdict == ProbeVerdict.refused for probe in record.probes):
         message = f"no probe could be started: {record.probes[0].why}"
         raise UserError(Problem("no_probe_started", message, None, "fix that and run tune again"))
-
-
-def _write_overlay(record: TuneRecord, redactor: Redactor, display: Display) -> None:
-    path = overlay_path(record.name, os.environ)
-    write_file(path, redactor.redact_text(overlay_text(record)))
-    record.overlay = path
-    display.say(f"wrote {path}: use it as +tuned={record.name} with the same stage and width")

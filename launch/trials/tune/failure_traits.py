@@ -70,5 +70,4 @@ def _probe_traits(probe: Probe) -> frozenset[Trait]:
 
 
 def _common_traits(space: Iterable[Candidate]) -> frozenset[Trait]:
-    """The traits that every setting has."""
     return frozenset.intersection(*(traits_of(candidate) for candidate in space))

@@ -15,6 +15,7 @@ from launch.trials.tune.search import Stop, affordable_steps, exhausted_limit, n
 
 Extra = tuple[str, Any]  # a key and its value
 RunProbe = Callable[[Prediction, int], Probe]  # a setting and its steps
+Run = Callable[[Prediction, int], None]  # the same, recorded
 _COMPLETED = (Stop.best_beats_the_rest, Stop.all_tried)
 
 
@@ -33,16 +34,25 @@ def search(
         record.stop = Stop.one_setting
         on_change(None)
         return
+
+    def run(prediction: Prediction, steps: int) -> None:
+        on_change(None)
+        probe = run_probe(prediction, steps)
+        record.probes.append(probe)
+        if probe.verdict == ProbeVerdict.interrupted:
+            record.stop = Stop.interrupted
+        on_change(probe)
+
     while record.stop is None:
         choice = next_probe(record.estimates, record.probes, record.limits, record.used)
         if isinstance(choice, Stop):
             record.stop = choice
         else:
-            _run(record, choice.prediction, run_probe, on_change)
+            run(choice.prediction, record.limits.steps)
     if record.stop in _COMPLETED:
-        _try_extras(record, run_probe, extras, on_change)
+        _try_extras(record, run, extras)
     if record.stop != Stop.interrupted and record.best is not None:
-        _probe_base(record, run_probe, on_change)
+        _probe_base(record, run)
     on_change(None)
 
 
@@ -61,27 +71,7 @@ def refuse_if_nothing_fits(record: TuneRecord) -> None:
     raise UserError(Problem("nothing_fits", message, None, cure))
 
 
-def _run(
-    record: TuneRecord,
-    prediction: Prediction,
-    run_probe: RunProbe,
-    on_change: Callable[[Probe | None], None],
-    steps: int | None = None,
-) -> None:
-    on_change(None)
-    probe = run_probe(prediction, steps or record.limits.steps)
-    record.probes.append(probe)
-    if probe.verdict == ProbeVerdict.interrupted:
-        record.stop = Stop.interrupted
-    on_change(probe)
-
-
-def _try_extras(
-    record: TuneRecord,
-    run_probe: RunProbe,
-    extras: Callable[[Candidate], Sequence[Extra]],
-    on_change: Callable[[Probe | None], None],
-) -> None:
+def _try_extras(record: TuneRecord, run: Run, extras: Callable[[Candidate], Sequence[Extra]]) -> None:
     """Try each extra option on the best setting so far; the results are predictions like the others from then on."""
     if record.best is None:
         return
@@ -94,10 +84,10 @@ def _try_extras(
         candidate = replace(best.prediction.candidate, extra=(*best.prediction.candidate.extra, extra))
         refined = replace(best.prediction, candidate=candidate)
         record.predictions = [*record.predictions, refined]
-        _run(record, refined, run_probe, on_change)
+        run(refined, record.limits.steps)
 
 
-def _probe_base(record: TuneRecord, run_probe: RunProbe, on_change: Callable[[Probe | None], None]) -> None:
+def _probe_base(record: TuneRecord, run: Run) -> None:
     """Probe the recipe's own setting, for as many steps as there is time for: the gain and the loss are measured
     against it. It is often many times slower than the best, so that a whole probe would take too long."""
     if record.base is not None:
@@ -105,4 +95,4 @@ def _probe_base(record: TuneRecord, run_probe: RunProbe, on_change: Callable[[Pr
     base, skip = record.base_estimate, record.plan.config.tune.skip
     steps = affordable_steps(base.seconds, record.probes, record.limits, record.used, skip)
     if base.is_open and steps is not None:
-        _run(record, base.prediction, run_probe, on_change, steps)
+        run(base.prediction, steps)

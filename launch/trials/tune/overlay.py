@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
+from omegaconf import DictConfig, OmegaConf
 
 from launch.config.compose import default_user_folder, user_folder
 from launch.config.schema import Buckets, Mode
 from launch.planning.effective import sequence_limit
 from launch.planning.parallel import default_mode
 from launch.planning.plan import Plan
-from launch.trials.tune.candidate import Candidate, nested
-from launch.trials.tune.record import TuneRecord
+from launch.trials.tune.candidate import Candidate
+from launch.trials.tune.record import TuneRecord, round_figures
 from launch.trials.tune.space import held_flags
 from launch.trials.tune.table import HEADS, cells, gain, loss_line, row
 
@@ -55,17 +55,18 @@ def overlay_text(record: TuneRecord) -> str:
         "machine": platform.node(),
         "card": record.card,
         "versions": dict(record.versions),
-        "tokens_per_second": _rounded(best.per_second) if best.unit == "tokens" else None,
-        "step_seconds": _rounded(best.seconds),
-        "reserved_gib": _rounded(best.memory_gib),
+        "tokens_per_second": round_figures(best.per_second) if best.unit == "tokens" else None,
+        "step_seconds": round_figures(best.seconds),
+        "reserved_gib": round_figures(best.memory_gib),
         "record": str(record.folder),
     }
     setting = _setting_keys(best.prediction.candidate, record.plan)
-    body = yaml.safe_dump(setting | {GROUP: facts}, sort_keys=False, allow_unicode=True)
-    return "# @package _global_\n" + "".join(f"# {line}\n" for line in comments if line) + body
+    setting[GROUP] = facts
+    head = "".join(f"# {line}\n" for line in ("@package _global_", *comments) if line)
+    return head + OmegaConf.to_yaml(setting)
 
 
-def _setting_keys(best: Candidate, plan: Plan) -> dict[str, Any]:
+def _setting_keys(best: Candidate, plan: Plan) -> DictConfig:
     """All keys of the measured setting, including those that the command line set, which are not repeated when the
     overlay is used. The mode is a choice that a command line can change; `auto` where it is the usual one, so that it
     also works at other widths."""
@@ -76,8 +77,7 @@ def _setting_keys(best: Candidate, plan: Plan) -> dict[str, Any]:
     held = {f"flags.{name}": value for name, value in held_flags(plan).items()}
     if plan.config.parallel.buckets != Buckets.usual:
         held["parallel.buckets"] = plan.config.parallel.buckets.value
-    return {"defaults": [{"override /parallel": mode}]} | nested(held | chosen)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
+    setting = OmegaConf.create({"defaults": [{"override /parallel": mode}]})
+    for key, value in (held | chosen).items():
+        OmegaConf.update(setting, key, value)
+    return setting

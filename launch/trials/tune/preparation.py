@@ -106,7 +106,9 @@ def _find_lengths(plan: Plan, display: Display) -> Lengths | None:
     can_tokenise = tokenized_folder(plan) is not None and plan.config.trainer.family == Family.open_instruct
     if not can_tokenise or plan.config.tune.dry_run:
         return None
-    _refuse_too_few_gpus(plan)
+    problems = [finding.problem() for finding in inspect(plan, [enough_gpus]) if finding.stops]
+    if problems:  # before anything is tokenised for probes that cannot start
+        raise UserError(problems)
     display.say("tokenising first: the predictions need the data's lengths")
     if build_cache(plan, process_redactor(), display) != EXIT_DONE:
         message, cure = "the data could not be tokenised", "run the stage with cache_only=true to see why"
@@ -114,15 +116,7 @@ def _find_lengths(plan: Plan, display: Display) -> Lengths | None:
     return load_lengths(file)
 
 
-def _refuse_too_few_gpus(plan: Plan) -> None:
-    """Check the GPUs before anything is tokenised for probes that cannot start. Raises UserError."""
-    problems = [finding.problem() for finding in inspect(plan, [enough_gpus]) if finding.stops]
-    if problems:
-        raise UserError(problems)
-
-
 def _refuse_too_few_samples(plan: Plan, lengths: Lengths | None) -> None:
-    """Raises UserError: too_few_samples."""
     if lengths is None or lengths.samples >= plan.batch.global_:
         return
     samples = f"{lengths.samples:,} sample{'' if lengths.samples == 1 else 's'}"

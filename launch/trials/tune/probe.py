@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from launch.config.schema import Device
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED
-from launch.trials.measurement import TIME_USED, Measurement, number
-from launch.trials.speed import padding_share
+from launch.trials.measurement import TIME_USED, Measurement, padding_share, timed_steps
 from launch.trials.tune.error_model import NOISE
 from launch.trials.tune.predict import Prediction
 
@@ -77,21 +77,24 @@ def summarize_probe(
     prediction: Prediction, measured: Measurement, folder: str, skip: int, *, reused: bool = False
 ) -> Probe:
     """Summarise a probe's measurement; the first `skip` steps do not count for its speed."""
-    outcome, rates = measured.outcome, _compute_rates(measured, skip)
+    outcome, timed = measured.outcome, timed_steps(measured, skip)
+    unit = "tokens" if all(tokens for _, tokens in timed) else "samples"
+    counts = [tokens if unit == "tokens" and tokens else measured.plan.batch.global_ for _, tokens in timed]
+    rates = [count / seconds for count, (seconds, _) in zip(counts, timed, strict=True)]
     memory = measured.values("memory_reserved_gib") or measured.values("memory_gib")
     verdict, losses = _judge_outcome(measured), tuple(measured.values("loss"))
     loss_fault = "a loss is not finite" if not all(map(math.isfinite, losses)) else None
-    is_valid = verdict == ProbeVerdict.measured and loss_fault is None and len(rates.steps) > 0
+    is_valid = verdict == ProbeVerdict.measured and loss_fault is None and len(rates) > 0
     return Probe(
         prediction=prediction,
         verdict=verdict if is_valid or verdict != ProbeVerdict.measured else ProbeVerdict.failed,
         folder=folder,
-        steps=int(measured.steps[-1]["step"]) if measured.steps else 0,
-        seconds=statistics.median(seconds for seconds, _ in rates.steps) if is_valid else None,
-        per_second=statistics.median(rate for _, rate in rates.steps) if is_valid else None,
-        unit=rates.unit,
-        noise=rates.noise,
-        memory_gib=max(memory) if memory else None,
+        steps=measured.last_step,
+        seconds=statistics.median(seconds for seconds, _ in timed) if is_valid else None,
+        per_second=statistics.median(rates) if is_valid else None,
+        unit=unit,
+        noise=_estimate_noise(rates),
+        memory_gib=max(memory, default=None),
         padding=padding_share(measured),
         losses=losses,
         wall=outcome.seconds,
@@ -100,27 +103,12 @@ def summarize_probe(
     )
 
 
-@dataclass(frozen=True)
-class _StepRates:
-    steps: tuple[tuple[float, float], ...]  # (seconds, rate) of each step that counts
-    unit: str
-
-    @property
-    def noise(self) -> float:
-        """The standard error of the rates' logarithm."""
-        if len(self.steps) < _MIN_STEPS:
-            return _ONE_STEP_NOISE
-        spread = statistics.stdev(math.log(rate) for _, rate in self.steps)
-        return max(NOISE, spread / math.sqrt(len(self.steps)))
-
-
-def _compute_rates(measured: Measurement, skip: int) -> _StepRates:
-    timed = _timed_steps(measured)
-    timed = timed[min(skip, max(0, len(timed) - 1)) :]
-    unit = "tokens" if all(tokens for _, tokens in timed) else "samples"
-    counts = [tokens if unit == "tokens" and tokens else measured.setup.global_batch for _, tokens in timed]
-    steps = zip(timed, counts, strict=True)
-    return _StepRates(tuple((seconds, count / seconds) for (seconds, _), count in steps), unit)
+def _estimate_noise(rates: Sequence[float]) -> float:
+    """The standard error of the rates' logarithm."""
+    if len(rates) < _MIN_STEPS:
+        return _ONE_STEP_NOISE
+    spread = statistics.stdev(math.log(rate) for rate in rates)
+    return max(NOISE, spread / math.sqrt(len(rates)))
 
 
 def is_final(measured: Measurement, skip: int, seconds: float | None) -> bool:
@@ -132,12 +120,7 @@ def is_final(measured: Measurement, skip: int, seconds: float | None) -> bool:
         return True
     if outcome.cause_id != TIME_USED:
         return False
-    return len(_timed_steps(measured)) > skip or (seconds is not None and seconds <= outcome.seconds * _WORTH_REPEATING)
-
-
-def _timed_steps(measured: Measurement) -> list[tuple[float, float | None]]:
-    """(seconds, tokens) of the steps that have a time."""
-    return [(seconds, number(step, "tokens")) for step in measured.steps if (seconds := number(step, "seconds"))]
+    return len(timed_steps(measured)) > skip or (seconds is not None and seconds <= outcome.seconds * _WORTH_REPEATING)
 
 
 def _judge_outcome(measured: Measurement) -> ProbeVerdict:
@@ -147,5 +130,5 @@ def _judge_outcome(measured: Measurement) -> ProbeVerdict:
     if outcome.exit_code == EXIT_DONE or outcome.cause_id == TIME_USED:
         return ProbeVerdict.measured  # of fewer steps, if it was cut short
     if outcome.cause_id == HOST_MEMORY:
-        return ProbeVerdict.out_of_memory if measured.setup.device == Device.cpu else ProbeVerdict.host_memory
+        return ProbeVerdict.out_of_memory if measured.width.device == Device.cpu else ProbeVerdict.host_memory
     return ProbeVerdict.out_of_memory if outcome.cause_id == OUT_OF_MEMORY else ProbeVerdict.failed

@@ -103,8 +103,13 @@ def correct_predictions(
         memory_gib = None if prediction.memory_gib is None else prediction.memory_gib * math.exp(memory_error)
         if shares_failure_traits(candidate, failure_traits):
             feasibility = Feasibility.fails
+        elif _is_ruled_out(prediction, probes):
+            feasibility = Feasibility.ruled_out
+        elif memory_gib is None or workload.card_gib is None:
+            feasibility = Feasibility.unknown
         else:
-            feasibility = _judge_memory(prediction, memory_gib, probes, workload, limits)
+            has_room = memory_gib <= workload.card_gib * (1 - limits.room)
+            feasibility = Feasibility.fits if has_room else Feasibility.too_big
         seconds = prediction.seconds * math.exp(time_error.mean)
         estimates.append(Estimate(prediction, seconds, low, high, memory_gib, feasibility))
     return sorted(estimates, key=lambda estimate: (estimate.seconds, -estimate.prediction.candidate.per_device))
@@ -179,24 +184,9 @@ def needs_at_least(candidate: Candidate, other: Candidate) -> bool:
 
 
 def _expected_wall(seconds: float, probes: Sequence[Probe], limits: TuneLimits) -> float:
-    """Seconds of a whole probe whose steps take `seconds`."""
     startups = [probe.wall - probe.steps * probe.seconds for probe in probes if probe.seconds is not None]
     startup = statistics.median(startups) if startups else limits.startup
     return max(startup, 0.0) + limits.steps * seconds
-
-
-def _judge_memory(
-    prediction: Prediction,
-    memory_gib: float | None,
-    probes: Sequence[Probe],
-    workload: Workload,
-    limits: TuneLimits,
-) -> Feasibility:
-    if _is_ruled_out(prediction, probes):
-        return Feasibility.ruled_out
-    if memory_gib is None or workload.card_gib is None:
-        return Feasibility.unknown
-    return Feasibility.fits if memory_gib <= workload.card_gib * (1 - limits.room) else Feasibility.too_big
 
 
 def _is_ruled_out(prediction: Prediction, probes: Sequence[Probe]) -> bool:
@@ -215,14 +205,10 @@ def _is_ruled_out(prediction: Prediction, probes: Sequence[Probe]) -> bool:
     host_ran_out = {probe.prediction.candidate.mode for probe in probes if probe.verdict == ProbeVerdict.host_memory}
     if candidate.mode == Mode.zero3_offload and Mode.zero3_offload in host_ran_out:
         return True
-    return any(
-        _predicted_at_least(prediction, other) or needs_at_least(candidate, other.candidate) for other in ran_out
-    )
-
-
-def _predicted_at_least(prediction: Prediction, other: Prediction) -> bool:
-    known = prediction.probe_gib is not None and other.probe_gib is not None
-    return known and (prediction.probe_gib or 0.0) >= (other.probe_gib or 0.0)
+    if any(needs_at_least(candidate, other.candidate) for other in ran_out):
+        return True
+    least = min((other.probe_gib for other in ran_out if other.probe_gib is not None), default=math.inf)
+    return prediction.probe_gib is not None and prediction.probe_gib >= least
 
 
 def _observe_memory(probes: Sequence[Probe], workload: Workload) -> list[Observation]:

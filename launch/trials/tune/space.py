@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from launch.config.line import override_key
+from launch.config.line import format_value, override_key
 from launch.config.schema import Buckets, Device, Family, Kind, LossAveraging, Mode, Packing, TrainerConfig
 from launch.errors import Problem, UserError
 from launch.planning.batch import divisors
@@ -66,18 +66,15 @@ def build_space(plan: Plan, installed: Collection[str]) -> Space:
     combinations = itertools.product(sizes, modes, packings, checkpointings, ligers, attentions, balances)
     candidates = [Candidate(*values, averaging=base.averaging) for values in combinations]
     distinct = [candidate for candidate in candidates if candidate != base and _is_distinct(candidate, plan)]
-    if "recipe.loss_averaging" not in explicit and _supports_token_weighting(plan):
+    has_token_weighting = TOKENS in _supported(trainer, "loss_averaging", (TOKENS,))
+    is_free = has_token_weighting and _is_compatible(plan, loss_averaging=LossAveraging.tokens)
+    if "recipe.loss_averaging" not in explicit and is_free:
         others = [_token_weighted(candidate, base, plan) for candidate in distinct]
         if others != distinct:
             left_out.append("changed means of micro batches: such settings use recipe.loss_averaging=tokens instead")
     else:
         others = distinct
     return Space(base, (base, *others), tuple(held), tuple(left_out))
-
-
-def _supports_token_weighting(plan: Plan) -> bool:
-    is_supported = TOKENS in _supported(plan.config.trainer, "loss_averaging", (TOKENS,))
-    return is_supported and _is_compatible(plan, loss_averaging=LossAveraging.tokens)
 
 
 def extra_options(plan: Plan, best: Candidate) -> list[tuple[str, Any]]:
@@ -213,17 +210,12 @@ def _packings(base: Candidate, trainer: TrainerConfig, left_out: list[str]) -> t
 
 
 def _supported(trainer: TrainerConfig, key: str, values: Iterable[Any]) -> tuple[Any, ...]:
-    """The values of a recipe key that the trainer supports."""
     meaning = trainer.recipe.get(key)
     if meaning is None:
         return ()
     if isinstance(meaning, str):
         return tuple(values)
-    return tuple(value for value in values if _as_key(value) in meaning or "*" in meaning)
-
-
-def _as_key(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return tuple(value for value in values if format_value(value) in meaning or "*" in meaning)
 
 
 def held_flags(plan: Plan) -> dict[str, Any]:

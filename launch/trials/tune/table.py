@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 from launch.config.schema import Kind
-from launch.trials.rows import markdown_table, padded
+from launch.trials.rows import format_number, markdown_table, padded
 from launch.trials.tune.probe import Probe, ProbeVerdict
 from launch.trials.tune.record import TuneRecord, TuneState
 from launch.trials.tune.search import Estimate, Feasibility, Stop
@@ -17,6 +17,8 @@ _LEAST = (38, 13, 16, 8, 18, 15, 8)  # characters
 _LEAST_PREDICTED = (38, 13, 8, 13, 9, 8, 13, 6)
 _SHOWN = 12
 
+row = partial(padded, widths=_LEAST)
+
 _REASONS = {
     Stop.best_beats_the_rest: "no other setting is predicted to be faster than the best one measured",
     Stop.all_tried: "every setting that fits was probed",
@@ -27,10 +29,6 @@ _REASONS = {
     Stop.interrupted: "interrupted; the same command continues with what was measured",
     Stop.one_setting: "there is only one setting at this width",
 }
-
-
-def row(values: Sequence[str], least: Sequence[int] = _LEAST) -> str:
-    return padded(values, least)
 
 
 def cells(probe: Probe) -> tuple[str, ...]:
@@ -60,7 +58,7 @@ def prediction_cells(estimate: Estimate) -> tuple[str, ...]:
         f"{estimate.per_second:,.0f}",
         f"{estimate.seconds:.3g}",
         f"{estimate.low:.3g}-{estimate.high:.3g}",
-        f"{estimate.memory_gib:.0f} GiB" if estimate.memory_gib is not None else "-",
+        format_number(estimate.memory_gib, ".0f", " GiB"),
         f"{step.load.padding:.0%}",
         f"{step.load.imbalance:.2f}",
         {Feasibility.fits: "yes", Feasibility.unknown: "-", Feasibility.fails: "fails"}.get(estimate.feasibility, "no"),
@@ -71,8 +69,8 @@ def prediction_lines(record: TuneRecord) -> list[str]:
     """The fastest predictions that may be probed, and the recipe's own."""
     shown, base = _shown_estimates(record), record.base_estimate
     rows = [PREDICTED, *(prediction_cells(estimate) for estimate in shown)]
-    lines = [row(values, _LEAST_PREDICTED) for values in rows]
-    return lines if base in shown else [*lines, row(prediction_cells(base), _LEAST_PREDICTED) + "  the recipe's own"]
+    lines = [padded(values, _LEAST_PREDICTED) for values in rows]
+    return lines if base in shown else [*lines, padded(prediction_cells(base), _LEAST_PREDICTED) + "  the recipe's own"]
 
 
 def _shown_estimates(record: TuneRecord) -> list[Estimate]:

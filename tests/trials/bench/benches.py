@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ from launch.config.line import parse_line
 from launch.config.schema import Device, Precision
 from launch.execution.record.folder import Outcome
 from launch.planning.plan import build_plan
-from launch.trials.bench.loop import BenchRunner, run_in_turn, turns
+from launch.trials.bench.loop import run_in_turn, turns
 from launch.trials.bench.record import BenchRecord, RunRecord
 from launch.trials.bench.request import read_request
 from launch.trials.bench.settings import PlannedBench, plan_bench
 from launch.trials.card_rate import CardRate
-from launch.trials.measurement import Measurement, read_measurement
-from launch.trials.short_run import archive_earlier_try, probe_line
+from launch.trials.measure import probe_line
+from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
 from tests.conftest import composed, fixed_machine
 from tests.trials.rollout.plans import leave_run
 
@@ -97,5 +98,4 @@ def benched(
         ran.append(bench_run.label)
         return run(bench_run)
 
-    machine = BenchRunner(run_and_log, clock) if clock else BenchRunner(run_and_log)
-    return record, run_in_turn(record, machine, reuse, lambda run: None), ran
+    return record, run_in_turn(record, run_and_log, reuse, lambda run: None, clock or time.monotonic), ran

@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from launch.config.gates import GatesConfig
-from launch.config.schema import Device, Family, Kind, Precision
+from launch.config.schema import Device, Family, Kind, Mode, Precision
 from launch.execution.record.folder import Outcome
-from launch.trials.measurement import Measurement, TrialSetup
+from launch.planning.parallel import Parallel
+from launch.planning.plan import Plan, build_plan
+from launch.planning.width import Width
+from launch.trials.measurement import Measurement
 from launch.trials.rollout.gates import GATES
 from launch.trials.rollout.gates.gate import GateCase, GateResult, apply_gate
+from tests.conftest import composed, fixed_machine
 
-SETUP = TrialSetup(
-    width="gpu1",
-    world_size=1,
-    device=Device.cuda,
-    kind=Kind.sft,
-    family=Family.open_instruct,
-    trainer="finetune",
-    precision=Precision.bf16,
-    zero_stage=None,
-    loss=None,
-    rate=1e-3,
-    global_batch=16,
-    steps=10,
-)
 DONE = Outcome(exit_code=0, seconds=60.0, steps=10, last_loss=1.0)
 PROVEN = {"what": "packing", "requested": "none", "found": "none", "verdict": "proven"}
+
+
+@functools.cache
+def _base() -> Plan:
+    return build_plan(composed("stage=sft", "gpus=1"), fixed_machine())
+
+
+def plan_of(
+    ranks: int = 1,
+    *,
+    device: Device = Device.cuda,
+    kind: Kind = Kind.sft,
+    family: Family = Family.open_instruct,
+    trainer: str = "finetune",
+    precision: Precision = Precision.bf16,
+    zero_stage: int | None = None,
+    loss: str | None = None,
+) -> Plan:
+    """The plan of a width, of which only what the gates read is that of a real one."""
+    base = _base()
+    config = replace(
+        base.config,
+        stage=replace(base.config.stage, kind=kind),
+        trainer=replace(base.config.trainer, name=trainer, family=family),
+        recipe=replace(base.config.recipe, loss=loss, learning_rate=1e-3),
+    )
+    mode = Mode(f"zero{zero_stage}") if zero_stage else Mode.single if ranks == 1 else Mode.ddp
+    parallel = Parallel(mode, Width(device, ranks), precision)
+    return replace(base, config=config, parallel=parallel, batch=replace(base.batch, global_=16, width=ranks))
 
 
 def falling(count: int = 10, start: float = 3.0, by: float = 0.1) -> list[float]:
@@ -46,7 +66,8 @@ def measured(
     total_steps: int | None = 1000,
     card_gib: float | None = None,
     phases: dict[str, float] | None = None,
-    **setup: Any,
+    requested: int | None = None,
+    **plan: Any,
 ) -> Measurement:
     """A width of `ranks` with a loss a step, and `columns` of other numbers beside it."""
     losses = falling() if losses is None else losses
@@ -55,9 +76,9 @@ def measured(
         {"step": number, "loss": loss, **{name: values[number - 1] for name, values in columns.items()}}
         for number, loss in enumerate(losses, 1)
     )
-    made = replace(SETUP, **{"width": f"gpu{ranks}", "world_size": ranks, "steps": max(1, len(losses)), **setup})
     return Measurement(
-        setup=made,
+        plan=plan_of(ranks, **plan),
+        requested_steps=max(1, len(losses)) if requested is None else requested,
         outcome=outcome,
         steps=steps,
         evidence=tuple(evidence),

@@ -13,11 +13,11 @@ from launch.config.line import parse_line
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.planning.plan import Plan, build_plan
 from launch.redact import Redactor
+from launch.trials.measure import probe_line
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.trials.rollout.record import RolloutRecord, WidthRecord
 from launch.trials.rollout.request import read_request
 from launch.trials.rollout.widths import PlannedRollout, PlannedWidth, plan_widths
-from launch.trials.short_run import probe_line
 from tests.conftest import composed, fixed_machine
 
 _composed = functools.cache(composed)  # composing is most of a test's time, and nothing changes what it gives

@@ -12,7 +12,7 @@ import pytest
 
 from launch.config.gates import GatesConfig
 from launch.execution.record.folder import Outcome
-from launch.trials.rollout.loop import RolloutRules, WidthRunner, run_widths
+from launch.trials.rollout.loop import WidthRunner, run_widths
 from launch.trials.rollout.record import WidthState
 from launch.trials.rollout.widths import PlannedWidth
 from tests.trials.rollout.plans import leave, planned, record_of, steps
@@ -116,7 +116,7 @@ def test_a_fault_fails_for_its_reason(fault: Fault, expected: list[str], tmp_pat
     record = record_of(planned(tmp_path, *WORDS), steps=STEPS)
     faulty = {"gpu2": fault}
     machine = WidthRunner(lambda width: faulty.get(width.label, run)(width), cards=8, card_gib=80.0)
-    assert run_widths(record, machine, RolloutRules(GatesConfig()), lambda width: None) == 3
+    assert run_widths(record, machine, GatesConfig(), lambda width: None) == 3
     first, second, third = record.widths
     assert (first.state, second.state, third.state) == (WidthState.passed, WidthState.stopped, WidthState.planned)
     assert [result.id for result in second.failed_gates] == expected
@@ -125,4 +125,4 @@ def test_a_fault_fails_for_its_reason(fault: Fault, expected: list[str], tmp_pat
 def test_without_a_fault_it_is_green(tmp_path: Path) -> None:
     record = record_of(planned(tmp_path, *WORDS), steps=STEPS)
     machine = WidthRunner(run, cards=8, card_gib=80.0)
-    assert run_widths(record, machine, RolloutRules(GatesConfig()), lambda width: None) == 0
+    assert run_widths(record, machine, GatesConfig(), lambda width: None) == 0

@@ -34,7 +34,7 @@ def test_allow_is_visible_and_stops_nothing() -> None:
 
 
 def test_a_width_that_died_is_not_judged_by_what_it_did_not_do() -> None:
-    dead = measured([2.0, 2.1], outcome=Outcome(1, 5.0, 2, 2.1, cause="rank 0: boom"), steps=10)
+    dead = measured([2.0, 2.1], outcome=Outcome(1, 5.0, 2, 2.1, cause="rank 0: boom"), requested=10)
     ids = [result.id for result in apply_gates(GateCase(dead, measured(), GatesConfig()))]
     assert ids[0] == "finished_steps"
     assert not {"loss_falls", "loss_parity", "scaling", "throughput_steady"} & set(ids)

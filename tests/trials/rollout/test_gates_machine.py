@@ -4,7 +4,7 @@ import pytest
 
 from launch.config.schema import Device
 from launch.execution.record.folder import Outcome
-from launch.trials.speed import compute_speed, padding_share, second_half_ratio
+from launch.trials.measurement import compute_speed, padding_share, second_half_ratio
 from tests.trials.rollout.cases import falling, gate_result, measured, verdict
 
 
@@ -25,7 +25,7 @@ def test_room_on_the_card() -> None:
 @pytest.mark.parametrize("device", list(Device))
 def test_out_of_memory_fails_with_its_cure(cause: str, device: Device) -> None:
     dead = Outcome(1, 9.0, 2, 3.0, cause="rank 0: out of memory", cause_id=cause, cure="say less")
-    result = gate_result("memory_room", measured(falling(2), outcome=dead, steps=10, device=device))
+    result = gate_result("memory_room", measured(falling(2), outcome=dead, requested=10, device=device))
     assert result is not None and result.stops and "say less" in result.message
 
 

@@ -10,12 +10,12 @@ from tests.trials.rollout.cases import falling, gate_result, measured, verdict
 
 
 def test_finished_is_all_the_steps_that_were_requested() -> None:
-    assert verdict("finished_steps", measured(falling(10), steps=10)) == "pass"
-    assert verdict("finished_steps", measured(falling(9), steps=10)) == "fail"
+    assert verdict("finished_steps", measured(falling(10), requested=10)) == "pass"
+    assert verdict("finished_steps", measured(falling(9), requested=10)) == "fail"
 
 
 def test_a_training_with_fewer_steps_than_requested_is_finished_at_its_end() -> None:
-    assert verdict("finished_steps", measured(falling(7), steps=100, total_steps=7)) == "pass"
+    assert verdict("finished_steps", measured(falling(7), requested=100, total_steps=7)) == "pass"
 
 
 def test_a_failed_run_reports_its_cause_and_cure() -> None:

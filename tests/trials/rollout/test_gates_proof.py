@@ -33,7 +33,7 @@ def test_unproven_fails_for_a_finished_run_alone() -> None:
     unproven = [PROVEN, item("packing", "unproven", "flatten", None)]
     assert verdict("evidence_complete", measured(evidence=unproven)) == "fail"
     dead = Outcome(1, 9.0, 0, None, cause="out of luck")
-    assert verdict("evidence_complete", measured(falling(1), outcome=dead, evidence=unproven, steps=9)) is None
+    assert verdict("evidence_complete", measured(falling(1), outcome=dead, evidence=unproven, requested=9)) is None
 
 
 def test_every_rank_must_have_stepped() -> None:

@@ -11,7 +11,7 @@ import pytest
 from launch.config.gates import GatesConfig
 from launch.errors import Problem, UserError
 from launch.execution.record.folder import Outcome
-from launch.trials.rollout.loop import RolloutRules, WidthRunner, run_widths
+from launch.trials.rollout.loop import WidthRunner, run_widths
 from launch.trials.rollout.record import RolloutRecord, WidthRecord, WidthState
 from launch.trials.rollout.request import SubmitMode
 from launch.trials.rollout.widths import PlannedRollout, PlannedWidth
@@ -61,8 +61,8 @@ def refused(width: PlannedWidth) -> Outcome:
 
 
 def go(record: RolloutRecord, runs: Runs, *, cards: int = 8, allow: tuple[str, ...] = (), restart: bool = False) -> int:
-    rules = RolloutRules(GatesConfig(), allow, restart)
-    return run_widths(record, WidthRunner(runs, cards, 100.0), rules, lambda width: None)
+    runner = WidthRunner(runs, cards, 100.0)
+    return run_widths(record, runner, GatesConfig(), lambda width: None, allow=allow, restart=restart)
 
 
 def states(record: RolloutRecord) -> list[str]:
@@ -176,7 +176,7 @@ def test_every_change_is_reported(rollout: PlannedRollout) -> None:
     def changed(width: WidthRecord) -> None:
         seen.append((width.planned.label, width.state.value))
 
-    run_widths(record_of(rollout), WidthRunner(Runs(gpu2=nan), 8), RolloutRules(GatesConfig()), changed)
+    run_widths(record_of(rollout), WidthRunner(Runs(gpu2=nan), 8), GatesConfig(), changed)
     assert seen == [("gpu1", "running"), ("gpu1", "passed"), ("gpu2", "running"), ("gpu2", "stopped")]
 
 
@@ -186,7 +186,7 @@ def job(record: RolloutRecord, runs: Runs, label: str, *, cards: int = 8, nodes:
     for width in record.widths[record.widths.index(only) + 1 :]:
         width.state, width.job_id = WidthState.submitted, "17"
     machine = WidthRunner(runs, cards, 100.0, nodes=nodes)
-    return run_widths(record, machine, RolloutRules(GatesConfig()), lambda width: None, only)
+    return run_widths(record, machine, GatesConfig(), lambda width: None, only=only)
 
 
 def test_a_job_runs_its_own_width_and_is_held_to_the_one_before(rollout: PlannedRollout) -> None:
@@ -228,15 +228,12 @@ def test_several_nodes_need_a_job_of_as_many(tmp_path: Path) -> None:
 def test_what_is_to_be_handed_over_is_not_run(rollout: PlannedRollout, submit: SubmitMode, ran: list[str]) -> None:
     record, runs = record_of(rollout), Runs()
     machine = WidthRunner(runs, 1, 100.0, submit=submit)
-    assert run_widths(record, machine, RolloutRules(GatesConfig()), lambda width: None) == 3
+    assert run_widths(record, machine, GatesConfig(), lambda width: None) == 3
     assert runs.ran == ran and states(record)[len(ran) :] == ["not_run"] * (3 - len(ran))
 
 
 def test_what_has_passed_is_kept_where_it_could_not_run(rollout: PlannedRollout) -> None:
     go(record_of(rollout), Runs(), cards=2)
     record = record_of(rollout)
-    assert (
-        run_widths(record, WidthRunner(Runs(), submit=SubmitMode.all), RolloutRules(GatesConfig()), lambda width: None)
-        == 3
-    )
+    assert run_widths(record, WidthRunner(Runs(), submit=SubmitMode.all), GatesConfig(), lambda width: None) == 3
     assert states(record) == ["passed", "passed", "not_run"]

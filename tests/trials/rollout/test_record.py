@@ -14,7 +14,7 @@ from launch.config.gates import GatesConfig
 from launch.errors import UserError
 from launch.execution.record.folder import Outcome
 from launch.redact import Redactor
-from launch.trials.rollout.loop import RolloutRules, WidthRunner, run_widths
+from launch.trials.rollout.loop import WidthRunner, run_widths
 from launch.trials.rollout.record import RolloutRecord, WidthState, refuse_another
 from launch.trials.rollout.table import HEADS, cells, gate_lines, markdown, row, text, verdict_line, width_lines
 from launch.trials.rollout.widths import PlannedWidth
@@ -32,7 +32,7 @@ def rolled(home: Path, losses: dict[str, list[float]] | None = None, cards: int 
         width_losses = (losses or {}).get(width.label, [3.0, 2.9, 2.8])
         return leave(width, DONE, steps(width_losses, seconds=4.0 / width.ranks))
 
-    run_widths(record, WidthRunner(run, cards, 80.0), RolloutRules(GatesConfig(), **more), lambda width: None)
+    run_widths(record, WidthRunner(run, cards, 80.0), GatesConfig(), lambda width: None, **more)
     return record
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from launch.execution.record.folder import Outcome
 from launch.planning.plan import build_plan
-from launch.trials.measurement import Measurement, describe_setup
+from launch.trials.measurement import Measurement
 from launch.trials.tune.probe import Probe, ProbeVerdict, is_final, summarize_probe
 from tests.conftest import fixed_machine
 from tests.trials.tune.searches import composed_once, record_in
@@ -29,7 +29,7 @@ def probed(tmp_path: Path) -> Any:
     record = record_in(tmp_path)
 
     def make(outcome: Outcome, logged: tuple[dict[str, Any], ...]) -> Probe:
-        measured = Measurement(describe_setup(record.plan, 4), outcome, logged)
+        measured = Measurement(record.plan, 4, outcome, logged)
         return summarize_probe(record.predictions[0], measured, "folder", skip=1)
 
     return make
@@ -69,22 +69,22 @@ def test_the_hosts_memory_is_no_cards_and_not_final(tmp_path: Path) -> None:
     ran_out = replace(DONE, exit_code=1, cause="rank 0: DefaultCPUAllocator", cause_id="host_memory")
     for words, verdict in (((), ProbeVerdict.host_memory), (("stage=demo", "device=cpu"), ProbeVerdict.out_of_memory)):
         plan = build_plan(composed_once(*words or ("stage=sft", "gpus=8")), fixed_machine())
-        measured = Measurement(describe_setup(plan, 4), ran_out)
+        measured = Measurement(plan, 4, ran_out)
         prediction = record_in(tmp_path).predictions[0]
         assert summarize_probe(prediction, measured, "folder", skip=1).verdict == verdict and not is_final(
             measured, 1, 40.0
         )
-    card = Measurement(describe_setup(plan, 4), replace(ran_out, cause_id="out_of_memory"))
+    card = Measurement(plan, 4, replace(ran_out, cause_id="out_of_memory"))
     assert is_final(card, 1, None)
 
 
 def test_one_that_was_cut_short_before_a_step_counted_is_run_again_with_more_time() -> None:
     cut = replace(DONE, exit_code=3, steps=0, seconds=120.0, cause="ended after 120 s", cause_id="time_used")
-    setup = describe_setup(build_plan(composed_once("stage=sft", "gpus=8"), fixed_machine()), 4)
+    plan = build_plan(composed_once("stage=sft", "gpus=8"), fixed_machine())
     for logged in ((), steps(2.2)):
-        measured = Measurement(setup, cut, logged)
+        measured = Measurement(plan, 4, cut, logged)
         assert is_final(measured, 1, 120.0) and not is_final(measured, 1, 1800.0) and not is_final(measured, 1, None)
-    assert is_final(Measurement(setup, cut, steps(2.2, 2.1)), 1, 1800.0)
+    assert is_final(Measurement(plan, 4, cut, steps(2.2, 2.1)), 1, 1800.0)
 
 
 def test_a_loss_that_is_not_finite_is_not_a_measurement(probed: Any) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 
 from launch.config.schema import Device, Precision
-from launch.trials.measurement import Measurement
+from launch.trials.measurement import Measurement, compute_speed
 from launch.trials.rollout.gates.gate import GateCase, GateResult, failed, gate, passed, warned
-from launch.trials.speed import compute_speed
 
 
 @gate("same_data", "the tokens of every optimizer step, counted by the trainer over all ranks")
@@ -28,7 +27,7 @@ def same_data(case: GateCase) -> GateResult | None:
         return passed(f"{' and '.join(names)} of {steps} steps are the same", steps=steps)
     wrong = sorted({step for step, _, _, _ in differing})
     step, name, before, now = differing[0]
-    example = f"step {step} has {name} {now:,.0f}, {case.before.setup.width} had {before:,.0f}"
+    example = f"step {step} has {name} {now:,.0f}, {case.before.width} had {before:,.0f}"
     message = f"{len(wrong)} of {steps} steps have different data: {example}"
     return failed(message, steps=steps, differ=len(wrong), first=step)
 
@@ -46,7 +45,7 @@ def same_schedule(case: GateCase) -> GateResult | None:
     numbers = {"most": most, "step": step}
     if most <= config.differs:
         return passed(f"the learning rates differ by at most {most:.2%} of the highest", **numbers)
-    message = f"the learning rate at step {step} is {now:.4g}, {case.before.setup.width} had {before:.4g}"
+    message = f"the learning rate at step {step} is {now:.4g}, {case.before.width} had {before:.4g}"
     return failed(message, **numbers) if most > config.wrong else warned(message, **numbers)
 
 
@@ -60,8 +59,10 @@ def loss_parity(case: GateCase) -> GateResult | None:
     if not pairs:
         return failed("there are no losses to compare")
     relative = [abs(before - now) / max(abs(before), 1e-12) for _, before, now in pairs]
-    both_fp32 = case.now.setup.precision == Precision.fp32 and case.before.setup.precision == Precision.fp32
-    same_masters = case.now.setup.masters == case.before.setup.masters
+    both_fp32 = (
+        case.now.plan.parallel.precision == Precision.fp32 and case.before.plan.parallel.precision == Precision.fp32
+    )
+    same_masters = case.now.has_masters == case.before.has_masters
     first_limit = config.first_fp32 if both_fp32 else config.first_bf16
     limit = config.fp32 if both_fp32 else config.bf16 if same_masters else config.masters
     first, median = relative[0], statistics.median(relative)
@@ -69,7 +70,7 @@ def loss_parity(case: GateCase) -> GateResult | None:
     numbers["steps"] = len(pairs)
     step, before, now = pairs[0]
     if first > first_limit:
-        losses = f"loss {now:.6g} at step {step}, {case.before.setup.width} had {before:.6g}"
+        losses = f"loss {now:.6g} at step {step}, {case.before.width} had {before:.6g}"
         return failed(f"{losses}: {first:.2g} apart, at most {first_limit:g} can be rounding", **numbers)
     if median > limit:
         message = f"the losses of {len(pairs)} steps are {median:.2g} apart, at most {limit:g} can be rounding"
@@ -90,12 +91,12 @@ def scaling(case: GateCase) -> GateResult | None:
     now, before = compute_speed(case.now, skip), compute_speed(case.before, skip)
     if now is None or before is None or now.unit != before.unit or before.per_second <= 0:
         return warned("the two speeds cannot be compared")
-    ranks = case.now.setup.world_size / case.before.setup.world_size
+    ranks = case.now.plan.batch.width / case.before.plan.batch.width
     faster = now.per_second / before.per_second
     efficiency = faster / ranks
     numbers = {"efficiency": efficiency, "faster": faster, "ranks": ranks}
-    message = f"{faster:.2f} x the speed of {case.before.setup.width} on {ranks:g} x the ranks: {efficiency:.0%}"
-    if case.now.setup.device == Device.cpu:
+    message = f"{faster:.2f} x the speed of {case.before.width} on {ranks:g} x the ranks: {efficiency:.0%}"
+    if case.now.width.device == Device.cpu:
         return passed(f"{message}; not judged, because CPU processes share their cores", **numbers)
     if efficiency < case.config.scaling.least:
         return failed(message, **numbers)
@@ -104,7 +105,7 @@ def scaling(case: GateCase) -> GateResult | None:
 
 def _largest_rate_difference(case: GateCase) -> tuple[float, int, float, float] | None:
     """The largest difference of the learning rates, relative to the highest one; its step; the rates before and now."""
-    highest = case.now.setup.rate
+    highest = case.now.plan.config.recipe.learning_rate
     if case.before is None or highest <= 0:
         return None
     pairs = _paired(case.before, case.now, "lr")

@@ -88,7 +88,7 @@ def gate(
 
 def apply_gate(gate: Gate, case: GateCase, allow: Collection[str]) -> GateResult | None:
     """The gate's result; None where it does not apply to this width."""
-    if case.now.setup.kind not in gate.kinds or not (gate.early or case.now.finished):
+    if case.now.plan.config.stage.kind not in gate.kinds or not (gate.early or case.now.finished):
         return None
     result = gate.judge(case)
     if result is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from launch.config.schema import Device
+from launch.trials.measurement import compute_speed, padding_share, second_half_ratio
 from launch.trials.rollout.gates.gate import GateCase, GateResult, failed, gate, passed, warned
-from launch.trials.speed import compute_speed, padding_share, second_half_ratio
 
 OUT_OF_MEMORY = ("out_of_memory", "host_memory")
 
@@ -16,7 +16,7 @@ def memory_room(case: GateCase) -> GateResult | None:
     if now.outcome.cause_id in OUT_OF_MEMORY:
         cure = f"; {now.outcome.cure}" if now.outcome.cure else ""
         return failed(f"out of memory after {now.outcome.steps} steps{cure}", steps=now.outcome.steps)
-    if now.setup.device == Device.cpu:
+    if now.width.device == Device.cpu:
         return passed("no GPU: host memory is not judged") if now.finished else None
     if not now.steps:
         return None

@@ -18,9 +18,9 @@ _NO_REFERENCE = ("simpo",)
 def reference_cached(case: GateCase) -> GateResult | None:
     """The reference's log-probs are computed once, which takes minutes without a logged loss, and are then cached."""
     now = case.now
-    if now.setup.loss in _NO_REFERENCE:
+    if now.plan.config.recipe.loss in _NO_REFERENCE:
         return None
-    if now.setup.trainer == "trl_dpo":
+    if now.plan.trainer == "trl_dpo":
         return passed("no cache: TRL computes its reference in every step")
     cache = next((item for item in now.evidence if item.get("what") == "reference_logprobs_cache"), None)
     seconds = now.phases.get("reference_logprobs", 0.0)
@@ -38,7 +38,7 @@ def first_dpo_loss(case: GateCase) -> GateResult | None:
     """At the first step the policy is the reference, so the sigmoid loss is ln 2; else the reference is another model,
     a stale cache, or gets other inputs."""
     losses = case.now.series("loss")
-    if case.now.setup.loss not in _SIGMOID or not losses or losses[0][0] != 1:
+    if case.now.plan.config.recipe.loss not in _SIGMOID or not losses or losses[0][0] != 1:
         return None
     loss, tolerance = losses[0][1], case.config.first_dpo_loss.tolerance
     distance = abs(loss - math.log(2))

@@ -70,7 +70,7 @@ def loss_falls(case: GateCase) -> GateResult | None:
 def _warming_up(now: Measurement) -> bool:
     """Whether all steps were within the warm-up: the last rate is the highest one, and below the recipe's."""
     rates = now.values("lr")
-    return bool(rates) and rates[-1] >= max(rates) and rates[-1] < 0.99 * now.setup.rate
+    return bool(rates) and rates[-1] >= max(rates) and rates[-1] < 0.99 * now.plan.config.recipe.learning_rate
 
 
 def mann_kendall(values: Sequence[float]) -> float:

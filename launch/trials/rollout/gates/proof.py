@@ -32,7 +32,7 @@ def evidence_complete(case: GateCase) -> GateResult | None:
 def all_ranks_step(case: GateCase) -> GateResult | None:
     """A rank that trains alone, or not at all, changes the batch silently."""
     now = case.now
-    size = now.setup.world_size
+    size = now.plan.batch.width
     if size == 1:
         return None
     missing = sorted(set(range(size)) - now.inspected_ranks)
@@ -40,7 +40,7 @@ def all_ranks_step(case: GateCase) -> GateResult | None:
         names = ", ".join(str(rank) for rank in missing)
         return failed(f"no first step of rank {names} was reported", ranks=size, missing=missing)
     backend = next((str(item.get("found")) for item in now.evidence if item.get("what") == "backend"), None)
-    if now.setup.device == Device.cuda and backend is not None and "nccl" not in backend:
+    if now.width.device == Device.cuda and backend is not None and "nccl" not in backend:
         return failed(f"the ranks communicate through {backend}, not NCCL", ranks=size, backend=backend)
     through = f"through {backend}" if backend else "through an unknown backend"
     return passed(f"all {size} ranks took their first step and continued together, {through}", ranks=size)
