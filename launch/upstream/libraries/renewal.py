@@ -24,9 +24,9 @@ from launch.upstream.reader.annotations import (
     UnionType,
     read_type,
 )
+from launch.upstream.reader.classes import mro
 from launch.upstream.reader.constants import evaluate
 from launch.upstream.reader.dataclass_fields import dataclass_fields
-from launch.upstream.reader.inheritance import mro
 from launch.upstream.reader.name_resolver import ClassRef, NameResolver, Scope, Target, ValueRef
 from launch.upstream.reader.tree import PackageTree, UnreadableSourceError
 

@@ -6,10 +6,10 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
+from launch.upstream.reader.classes import enum_members
 from launch.upstream.reader.constants import evaluate
-from launch.upstream.reader.enums import enum_members
 from launch.upstream.reader.name_resolver import ClassRef, External, NameResolver, Scope, ValueRef
-from launch.upstream.reader.tree import UnreadableSourceError
+from launch.upstream.reader.tree import UnreadableSourceError, parse_source
 
 _ATOMS = {
     f"builtins.{name}": name
@@ -118,9 +118,12 @@ def _resolve_external(resolver: NameResolver, dotted: str, node: ast.expr, scope
 
 def _resolve_quoted(resolver: NameResolver, node: ast.Constant, scope: Scope) -> TypeNode:
     try:
-        inner = ast.parse(str(node.value), mode="eval").body
-    except (SyntaxError, ValueError):
-        raise UnreadableSourceError(f"the annotation {node.value!r} doesn't parse", scope.where(node)) from None
+        body = parse_source(str(node.value).strip(), scope.module.path).body
+    except UnreadableSourceError:
+        body = []
+    inner = body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
+    if inner is None:
+        raise UnreadableSourceError(f"the annotation {node.value!r} doesn't parse", scope.where(node))
     for child in ast.walk(inner):
         ast.copy_location(child, node)
     return _resolve_type(resolver, inner, scope)

@@ -1,13 +1,47 @@
-"""The names that a parsed file binds: imports, assignments, functions and classes, and under which condition."""
+"""The names that a file binds: imports, assignments, functions and classes, and under which condition.
+
+Parsing dominates the cost of reading a schema, and a schema needs only a few definitions of a module of 3000 lines:
+top-level functions and classes are split off by their text and parsed on demand. Where the split might be wrong, or
+the rest doesn't parse, the module is parsed as a whole.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from launch.upstream.reader.lazy_definitions import Definition, LazyDefinition, parse_text, split_definitions
-from launch.upstream.reader.tree import UnreadableSourceError
+from launch.upstream.reader.tree import UnreadableSourceError, parse_source
+
+_LEXEMES = re.compile(
+    r'#[^\n]*|"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""|\'\'\'[^\'\\]*(?:(?:\\.|\'(?!\'\'))[^\'\\]*)*\'\'\''
+    r'|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|\'[^\'\\\n]*(?:\\.[^\'\\\n]*)*\'',
+    re.DOTALL,
+)
+_STARTS = re.compile(r"^[^\s#)\]}][^\n]*", re.MULTILINE)
+_DEFINITION = re.compile(r"(?:class|def|async\s+def)\s+(\w+)")
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class LazyDefinition:
+    """The text of a top-level function or class, parsed when `node` is first read."""
+
+    name: str
+    path: str
+    line: int  # 1-based; of the first decorator, where there is one
+    text: str
+
+    @cached_property
+    def node(self) -> Definition:
+        """The parsed statement, with the file's line numbers. Raises UnreadableSourceError."""
+        body = parse_source("\n" * (self.line - 1) + self.text, self.path).body
+        if len(body) == 1 and isinstance(body[0], Definition):
+            return body[0]
+        raise UnreadableSourceError(f"the end of '{self.name}' can't be determined", f"{self.path}:{self.line}")
 
 
 @dataclass(frozen=True)
@@ -72,19 +106,19 @@ def parse_module(text: str, name: str, path: str, is_package: bool, whole: bool)
         lazy = _parse_lazily(text, name, path, is_package)
         if lazy is not None:
             return lazy
-    body = parse_text(text, path).body
+    body = parse_source(text, path).body
     module = SourceModule(name, path, is_package, body, {}, [], text.splitlines())
     collect_bindings(body, "always", module.bindings, module.star_imports, module)
     return module
 
 
 def _parse_lazily(text: str, name: str, path: str, is_package: bool) -> SourceModule | None:
-    parts = split_definitions(text, path)
+    parts = _split_definitions(text, path)
     if parts is None:
         return None
     definitions, rest = parts
     try:
-        body = parse_text(rest, path).body
+        body = parse_source(rest, path).body
     except UnreadableSourceError:
         return None
     module = SourceModule(name, path, is_package, body, {}, [])
@@ -94,6 +128,47 @@ def _parse_lazily(text: str, name: str, path: str, is_package: bool) -> SourceMo
     for definition in definitions:
         module.bindings.setdefault(definition.name, []).append(NamedBinding(definition))
     return module
+
+
+def _split_definitions(text: str, path: str) -> tuple[list[LazyDefinition], str] | None:
+    """Return the top-level definitions, and the text with them blanked out (line numbers kept); None if unsafe."""
+    definitions: list[LazyDefinition] = []
+    rest: list[str] = []
+    strings = [(m.start(), m.end()) for m in _LEXEMES.finditer(text) if "\n" in m.group()]
+    starts = [(m.start(), m.group()) for m in _find_top_level_lines(strings, text)]
+    position, line = 0, 1
+    index = 0
+    while index < len(starts):
+        begin, head = starts[index]
+        index += 1
+        while head.startswith("@") and index < len(starts):
+            head = starts[index][1]
+            index += 1
+        definition = _DEFINITION.match(head)
+        if definition is None:
+            continue
+        end = starts[index][0] if index < len(starts) else len(text)
+        rest.append(text[position:begin])
+        line += text.count("\n", position, begin)
+        definitions.append(LazyDefinition(definition.group(1), path, line, text[begin:end]))
+        height = text.count("\n", begin, end)
+        rest.append("\n" * height)
+        line += height
+        position = end
+    rest.append(text[position:])
+    return (definitions, "".join(rest)) if definitions else None
+
+
+def _find_top_level_lines(strings: list[tuple[int, int]], text: str) -> list[re.Match[str]]:
+    """Return the lines that begin in the first column, outside multi-line strings."""
+    lines: list[re.Match[str]] = []
+    index = 0
+    for match in _STARTS.finditer(text):
+        while index < len(strings) and strings[index][1] <= match.start():
+            index += 1
+        if index == len(strings) or not strings[index][0] < match.start() < strings[index][1]:
+            lines.append(match)
+    return lines
 
 
 def collect_bindings(

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launch.upstream.reader.enums import EnumMember, enum_members
-from launch.upstream.reader.inheritance import class_attribute
+from launch.upstream.reader.classes import EnumMember, class_attribute, enum_members
 from launch.upstream.reader.name_resolver import (
     ClassRef,
     External,
@@ -25,6 +24,7 @@ from launch.upstream.reader.name_resolver import (
     ValueRef,
 )
 from launch.upstream.reader.tree import UnreadableSourceError
+from launch.upstream.rules.evaluation import OPERATORS
 
 
 class _Unreadable:
@@ -34,26 +34,25 @@ class _Unreadable:
 
 UNREADABLE = _Unreadable()
 
-_BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.BitOr: operator.or_,
-}
-_COMPARE: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda a, b: a in b,
-    ast.NotIn: lambda a, b: a not in b,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
+# The sign of each operator, by which a compiled `__post_init__` has it too.
+SIGNS: Mapping[type[ast.operator | ast.cmpop], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.BitOr: "|",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.In: "in",
+    ast.NotIn: "not in",
+    ast.Is: "is",
+    ast.IsNot: "is not",
 }
 _UNARY: Mapping[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.USub: operator.neg,
@@ -74,17 +73,8 @@ _BUILTINS: Mapping[str, Callable[..., Any]] = {
 }
 _METHODS = {
     str: {
-        "lower",
-        "upper",
-        "strip",
-        "lstrip",
-        "rstrip",
-        "split",
-        "join",
-        "replace",
-        "removesuffix",
-        "removeprefix",
-        "title",
+        *("lower", "upper", "title", "strip", "lstrip", "rstrip", "split", "join", "replace"),
+        *("removesuffix", "removeprefix"),
     },
     dict: {"keys", "values", "items", "get", "copy"},
     list: {"copy", "index", "count"},
@@ -233,14 +223,14 @@ class _Evaluator:
         return _UNARY[type(node.op)](self.value(node.operand))
 
     def _binop(self, node: ast.BinOp) -> Any:
-        if type(node.op) not in _BINARY:
+        if type(node.op) not in SIGNS:
             raise self.error(node)
         left, right = self.value(node.left), self.value(node.right)
         if isinstance(node.op, ast.Mult) and not all(isinstance(v, int | float) for v in (left, right)):
             count, sequence = (left, right) if isinstance(left, int) else (right, left)
             if count * len(sequence) > _MAX_ELEMENTS:
                 raise self.error(node, "is too large")
-        return _BINARY[type(node.op)](left, right)
+        return OPERATORS[SIGNS[type(node.op)]](left, right)
 
     def _boolop(self, node: ast.BoolOp) -> Any:
         value: Any = None
@@ -254,7 +244,7 @@ class _Evaluator:
         left = self.value(node.left)
         for op, right_node in zip(node.ops, node.comparators, strict=True):
             right = self.value(right_node)
-            if not _COMPARE[type(op)](left, right):
+            if not OPERATORS[SIGNS[type(op)]](left, right):
                 return False
             left = right
         return True

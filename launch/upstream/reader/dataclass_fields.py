@@ -6,19 +6,17 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from launch.upstream.reader.inheritance import mro
-from launch.upstream.reader.name_resolver import ClassRef, External, NameResolver, Scope
+from launch.upstream.reader.classes import mro
+from launch.upstream.reader.name_resolver import ClassRef, External, FunctionRef, NameResolver, Scope
 from launch.upstream.reader.tree import UnreadableSourceError
 
 # Bases of the standard library without dataclass fields.
 _FIELDLESS = {"builtins.object", "abc.ABC", "typing.Generic", "typing.Protocol", "typing_extensions.Protocol"}
-_DATACLASS = {"dataclasses.dataclass"}
-_FIELD_CALLS = {"dataclasses.field"}
 
 
 @dataclass(frozen=True)
 class RawField:
-    """A dataclass field before the command-class_mro rules: its annotation and its default as expressions."""
+    """A dataclass field before the command-line rules: its annotation and its default as expressions."""
 
     name: str
     owner: ClassRef
@@ -42,11 +40,8 @@ def is_dataclass(resolver: NameResolver, ref: ClassRef) -> bool:
     """Whether the class itself has the decorator (a subclass without it adds no fields)."""
     for decorator in ref.node.decorator_list:
         function = decorator.func if isinstance(decorator, ast.Call) else decorator
-        try:
-            target = resolver.resolve(function, ref.scope)
-        except UnreadableSourceError:
-            continue
-        if isinstance(target, External) and target.dotted in _DATACLASS:
+        target = resolver.try_resolve(function, ref.scope)
+        if isinstance(target, External) and target.dotted == "dataclasses.dataclass":
             return True
     return False
 
@@ -77,7 +72,7 @@ def dataclass_fields(resolver: NameResolver, ref: ClassRef) -> tuple[dict[str, R
             result = {}
             for base in reversed(class_mro[1:]):
                 result.update(collected_fields(base))
-            result.update({raw.name: raw for raw in _own_fields(resolver, cls, class_mro, decorated)})
+            result.update(_own_fields(resolver, cls, class_mro, decorated))
         fields_by_class[cls] = result
         return result
 
@@ -86,7 +81,7 @@ def dataclass_fields(resolver: NameResolver, ref: ClassRef) -> tuple[dict[str, R
 
 def _own_fields(
     resolver: NameResolver, cls: ClassRef, class_mro: list[ClassRef], decorated: dict[ClassRef, bool]
-) -> Iterator[RawField]:
+) -> dict[str, RawField]:
     scope = resolver.class_scope(cls)
     fields: dict[str, RawField] = {}
     for node, docstring, conditional in _annotated_statements(cls.node.body):
@@ -95,23 +90,31 @@ def _own_fields(
         if _is_pseudo_field(resolver, node.annotation, scope):
             continue
         value, value_scope = _class_attribute(resolver, name, class_mro, decorated)
+        if value_scope is None or value_scope is cls.scope:
+            value_scope = scope
+        call = None if value is None else _as_field_call(resolver, value, value_scope)
+        keywords = {"default": value} if call is None else {keyword.arg: keyword.value for keyword in call.keywords}
         problem = None
         if conditional:
             problem = UnreadableSourceError(f"'{name}' is declared conditionally", scope.where(node))
-        if value is not None and value_scope is cls.scope:
-            value_scope = scope
-        fields[name] = _make_raw_field(
-            resolver,
+        elif call is not None and (None in keywords or call.args):
+            problem = UnreadableSourceError(f"the field() call of '{name}' can't be followed", value_scope.where(call))
+        init = keywords.get("init")
+        fields[name] = RawField(
             name,
-            cls=cls,
-            node=node,
-            scope=scope,
-            value=value,
-            value_scope=value_scope or scope,
+            cls,
+            node,
+            scope,
+            default=keywords.get("default"),
+            factory=keywords.get("default_factory"),
+            default_scope=value_scope,
+            metadata=keywords.get("metadata"),
+            extra_metadata=tuple(k for k in (call.keywords if call else ()) if k.arg in ("help", "aliases")),
+            init=not (isinstance(init, ast.Constant) and init.value is False),
             docstring=docstring,
             problem=problem,
         )
-    yield from fields.values()
+    return fields
 
 
 def _annotated_statements(
@@ -137,12 +140,7 @@ def _is_pseudo_field(resolver: NameResolver, annotation: ast.expr, scope: Scope)
         head = annotation.value.partition("[")[0].strip().rpartition(".")[2]
         return head in ("ClassVar", "InitVar", "KW_ONLY")
     generic = annotation.value if isinstance(annotation, ast.Subscript) else annotation
-    if not isinstance(generic, ast.Name | ast.Attribute):
-        return False
-    try:
-        target = resolver.resolve(generic, scope)
-    except UnreadableSourceError:
-        return False
+    target = resolver.try_resolve(generic, scope)
     return isinstance(target, External) and target.dotted.rpartition(".")[2] in ("ClassVar", "InitVar", "KW_ONLY")
 
 
@@ -172,47 +170,9 @@ def _class_attribute(
 
 def _as_field_call(resolver: NameResolver, value: ast.expr, scope: Scope) -> ast.Call | None:
     """Return the call if it is `field(...)` or transformers' `HfArg(...)`, which takes the same keywords."""
-    if not isinstance(value, ast.Call) or not isinstance(value.func, ast.Name | ast.Attribute):
-        return None
-    try:
-        target = resolver.resolve(value.func, scope)
-    except UnreadableSourceError:
-        return None
-    if isinstance(target, External) and (target.dotted in _FIELD_CALLS or target.dotted.endswith(".HfArg")):
-        return value
-    return value if getattr(target, "node", None) is not None and target.node.name == "HfArg" else None  # type: ignore[union-attr]
-
-
-def _make_raw_field(
-    resolver: NameResolver,
-    name: str,
-    *,
-    cls: ClassRef,
-    node: ast.AnnAssign,
-    scope: Scope,
-    value: ast.expr | None,
-    value_scope: Scope,
-    docstring: str | None,
-    problem: UnreadableSourceError | None,
-) -> RawField:
-    call = None if value is None else _as_field_call(resolver, value, value_scope)
-    if call is None:
-        return RawField(name, cls, node, scope, value, None, value_scope, None, (), True, docstring, problem)
-    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-    if None in keywords or call.args:
-        problem = problem or UnreadableSourceError(f"the field() call of '{name}' can't be followed", scope.where(call))
-    init = keywords.get("init")
-    return RawField(
-        name,
-        cls,
-        node,
-        scope,
-        keywords.get("default"),
-        keywords.get("default_factory"),
-        value_scope,
-        keywords.get("metadata"),
-        tuple(k for k in call.keywords if k.arg in ("help", "aliases")),
-        not (isinstance(init, ast.Constant) and init.value is False),
-        docstring,
-        problem,
-    )
+    target = resolver.try_resolve(value.func, scope) if isinstance(value, ast.Call) else None
+    if isinstance(target, External):
+        is_field = target.dotted == "dataclasses.field" or target.dotted.endswith(".HfArg")
+    else:
+        is_field = isinstance(target, ClassRef | FunctionRef) and target.node.name == "HfArg"
+    return value if is_field and isinstance(value, ast.Call) else None

@@ -12,13 +12,13 @@ from launch.upstream.reader.bindings import (
     AssignmentBinding,
     Binding,
     Bindings,
+    LazyDefinition,
     NamedBinding,
     SourceModule,
     collect_bindings,
     parse_module,
     read_lazy_exports,
 )
-from launch.upstream.reader.lazy_definitions import LazyDefinition
 from launch.upstream.reader.tree import Tree, UnreadableSourceError, blob_id, decode
 
 
@@ -180,6 +180,13 @@ class NameResolver:
             return self.member(self.resolve(node.value, scope), node.attr, scope.where(node))
         raise UnreadableSourceError(f"'{ast.unparse(node)[:80]}' isn't a plain name", scope.where(node))
 
+    def try_resolve(self, node: ast.expr, scope: Scope) -> Target | None:
+        """Resolve a (dotted) name; None for any other expression, and where it is undecidable."""
+        try:
+            return self.resolve(node, scope)
+        except UnreadableSourceError:
+            return None
+
     def lookup(self, name: str, scope: Scope, where: str) -> Target:
         """Resolve a plain name: the scope's frames, its module, the module's star imports, then the builtins."""
         for index, frame in enumerate(scope.frames):
@@ -244,7 +251,7 @@ class NameResolver:
             if binding.value is None:
                 raise UnreadableSourceError(f"'{name}' is changed in place", f"{scope.module.path}:{binding.line}")
             if isinstance(binding.value, ast.Name | ast.Attribute) and not _refers_to(binding.value, name):
-                return self._alias(binding.value, scope)
+                return self.try_resolve(binding.value, scope) or ValueRef(scope, binding.value)
             return ValueRef(scope, binding.value)
         if binding.name is None:
             return self._module_or_external(binding.module)
@@ -252,12 +259,6 @@ class NameResolver:
         if module is None:
             return External(f"{binding.module}.{binding.name}")
         return self._resolve_export(module, binding.name, where)
-
-    def _alias(self, value: ast.expr, scope: Scope) -> Target:
-        try:
-            return self.resolve(value, scope)
-        except UnreadableSourceError:
-            return ValueRef(scope, value)
 
     def _module_or_external(self, name: str) -> Target:
         module = self.module(name)

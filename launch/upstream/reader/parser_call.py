@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from launch.upstream.reader.bindings import ImportBinding, SourceModule
-from launch.upstream.reader.inheritance import mro
+from launch.upstream.reader.classes import mro
 from launch.upstream.reader.name_resolver import ClassRef, External, NameResolver, Scope, ValueRef
 from launch.upstream.reader.tree import UnreadableSourceError
 from launch.upstream.schema import Unknown

@@ -12,72 +12,22 @@ Statements: ["set", line, field, expr] ["let", line, name, expr] ["setattr", lin
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from launch.upstream.reader.constants import evaluate
-from launch.upstream.reader.enums import EnumMember, enum_members
-from launch.upstream.reader.inheritance import class_attribute, find_method, mro
+from launch.upstream.reader.classes import EnumMember, class_attribute, enum_members, find_method, mro
+from launch.upstream.reader.constants import SIGNS, evaluate
 from launch.upstream.reader.name_resolver import ClassRef, External, NameResolver, Scope
 from launch.upstream.reader.tree import UnreadableSourceError
+from launch.upstream.rules.evaluation import CALLS, TYPES
 from launch.upstream.schema import Program
 
-_CALLS = {
-    "len",
-    "int",
-    "float",
-    "str",
-    "bool",
-    "sum",
-    "min",
-    "max",
-    "abs",
-    "round",
-    "sorted",
-    "list",
-    "tuple",
-    "set",
-    "any",
-    "all",
-}
-_TYPES = {"str", "int", "float", "bool", "list", "tuple", "dict"}
 _METHODS = {
-    "startswith",
-    "endswith",
-    "split",
-    "lower",
-    "upper",
-    "strip",
-    "isdigit",
-    "replace",
-    "keys",
-    "values",
-    "items",
-    "get",
+    *("startswith", "endswith", "split", "lower", "upper", "strip", "isdigit", "replace"),
+    *("keys", "values", "items", "get"),
 }
 _MUTATING = {"append", "extend", "update", "insert", "pop", "remove", "clear", "setdefault", "sort", "add"}
-_OPERATORS: Mapping[type[ast.cmpop], str] = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.In: "in",
-    ast.NotIn: "not in",
-    ast.Is: "is",
-    ast.IsNot: "is not",
-}
-_ARITHMETIC = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.BitOr: "|",
-}
 _MAX_INLINE_DEPTH = 8  # methods that call methods
 
 
@@ -129,7 +79,7 @@ class _Compiler:
                 yield from self.assignment(node.target, self.expression(value), line)
             case ast.AugAssign():
                 old = self.expression(node.target)
-                sign = _ARITHMETIC.get(type(node.op))
+                sign = SIGNS.get(type(node.op))
                 new = ["bin", sign, old, self.expression(node.value)] if sign else ["machine", "an operator"]
                 yield from self.assignment(node.target, new, line)
             case ast.If():
@@ -217,10 +167,7 @@ class _Compiler:
         ):
             classes = self.classes[self.classes.index(self.owner) + 1 :] if self.owner in self.classes else []
         elif len(call.args) == 1 and self.is_self(call.args[0]):
-            try:
-                target = self.resolver.resolve(func.value, self.scope)
-            except UnreadableSourceError:
-                return None
+            target = self.resolver.try_resolve(func.value, self.scope)
             classes = mro(self.resolver, target)[0] if isinstance(target, ClassRef) else None
         if classes is None:
             return None
@@ -248,14 +195,12 @@ class _Compiler:
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
                 return ["const", -number]
             case ast.Compare():
-                rest = [
-                    [_OPERATORS[type(op)], self.expression(n)] for op, n in zip(node.ops, node.comparators, strict=True)
-                ]
+                rest = [[SIGNS[type(op)], self.expression(n)] for op, n in zip(node.ops, node.comparators, strict=True)]
                 return ["compare", self.expression(node.left), rest]
             case ast.IfExp():
                 return ["choose", self.expression(node.test), self.expression(node.body), self.expression(node.orelse)]
-            case ast.BinOp() if type(node.op) in _ARITHMETIC:
-                return ["bin", _ARITHMETIC[type(node.op)], self.expression(node.left), self.expression(node.right)]
+            case ast.BinOp() if type(node.op) in SIGNS:
+                return ["bin", SIGNS[type(node.op)], self.expression(node.left), self.expression(node.right)]
             case ast.List() | ast.Tuple() | ast.Set():
                 if any(isinstance(part, ast.Starred) for part in node.elts):
                     return ["machine", "a list with '*'"]
@@ -318,12 +263,9 @@ class _Compiler:
         if isinstance(func, ast.Name) and func.id == "hasattr" and len(node.args) == 2:
             return ["hasattr", self.expression(node.args[0]), self.expression(node.args[1])]
         arguments = [self.expression(argument) for argument in node.args]
-        if isinstance(func, ast.Name) and func.id in _CALLS and func.id not in self.locals:
+        if isinstance(func, ast.Name) and func.id in CALLS and func.id not in self.locals:
             return ["call", func.id, arguments]
-        try:
-            target = self.resolver.resolve(func, self.scope)
-        except UnreadableSourceError:
-            target = None
+        target = self.resolver.try_resolve(func, self.scope)
         if isinstance(target, External) and target.dotted == "json.loads" and len(arguments) == 1:
             return ["json", arguments[0]]
         if isinstance(target, ClassRef) and len(arguments) == 1:
@@ -335,7 +277,7 @@ class _Compiler:
 
     def instance_of(self, value: ast.expr, types: ast.expr) -> Program:
         parts = types.elts if isinstance(types, ast.Tuple) else [types]
-        names = [part.id for part in parts if isinstance(part, ast.Name) and part.id in _TYPES]
+        names = [part.id for part in parts if isinstance(part, ast.Name) and part.id in TYPES]
         if len(names) != len(parts):
             return ["machine", "isinstance()"]
         return ["isinstance", self.expression(value), names]

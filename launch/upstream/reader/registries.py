@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from launch.upstream.reader.tree import UnreadableSourceError, parse_source
+
 REGISTRIES_FILE = "open_instruct/dataset_transformation.py"
 # flag -> the dictionary that its value is a key of
 _REGISTRIES = {
@@ -19,12 +21,12 @@ def read_registries(source: str) -> dict[str, tuple[str, ...]]:
     An older commit may lack some. Source that does not parse has none.
     """
     try:
-        module = ast.parse(source)
-    except (SyntaxError, ValueError):
+        body = parse_source(source, REGISTRIES_FILE).body
+    except UnreadableSourceError:
         return {}
     dictionaries = {
         target.id: node.value
-        for node in module.body
+        for node in body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
         for target in node.targets
         if isinstance(target, ast.Name)

@@ -11,11 +11,10 @@ from typing import Any
 from launch.errors import Problem, UserError
 from launch.upstream.reader.annotations import read_type
 from launch.upstream.reader.bindings import SourceModule
+from launch.upstream.reader.classes import EnumMember, mro
 from launch.upstream.reader.constants import UNREADABLE, call_factory, evaluate
 from launch.upstream.reader.dataclass_fields import RawField, dataclass_fields
-from launch.upstream.reader.enums import EnumMember
 from launch.upstream.reader.hf_rules import FieldDefault, ParserBuildError, derive_option_rule
-from launch.upstream.reader.inheritance import mro
 from launch.upstream.reader.name_resolver import ClassRef, NameResolver, Scope
 from launch.upstream.reader.parser_call import ParserCall, find_parser_call
 from launch.upstream.reader.post_init import compile_post_init
@@ -65,12 +64,8 @@ def read_schema(tree: Tree, entry: str, packages: Tree | None = None) -> Schema:
 
 def _unreadable_error(tree: Tree, entry: str, reason: str, where: str | None) -> UserError:
     text = reason.removeprefix(f"{where}: ") if where else reason
-    cure = "check that the checkout is complete and unmodified"
-    return UserError(
-        Problem(
-            "trainer_unreadable", f"the flags of {entry} can't be read: {text}", f"{tree.label}: {where or entry}", cure
-        )
-    )
+    message, cure = f"the flags of {entry} can't be read: {text}", "check that the checkout is complete and unmodified"
+    return UserError(Problem("trainer_unreadable", message, f"{tree.label}: {where or entry}", cure))
 
 
 def _build_schema(resolver: NameResolver, entry: str, call: ParserCall) -> Schema:
@@ -165,21 +160,14 @@ def _build_field(
         unknown.append(Unknown("parser", f"HfArgumentParser refuses the field '{raw.name}': {error}", raw.where))
         return replace(field, unknown={**notes, "type": str(error)})
     aliases = metadata.get("aliases", ())
-    return replace(
-        field,
-        kind=option.kind,
-        nargs=option.nargs,
-        const=option.const,
-        choices=None if option.choices is None else tuple(_to_plain(choice) for choice in option.choices),
-        default=option.default,
-        required=option.required,
-        aliases=(aliases,) if isinstance(aliases, str) else tuple(aliases),
-        negatable=option.negatable,
-        settable=option.unsettable_because is None,
-        unsettable_because=option.unsettable_because,
-        none_words=option.none_words,
-        unknown={**notes, **option.unknown},
-    )
+    derived = {
+        **vars(option),
+        "choices": None if option.choices is None else tuple(_to_plain(choice) for choice in option.choices),
+        "aliases": (aliases,) if isinstance(aliases, str) else tuple(aliases),
+        "settable": option.unsettable_because is None,
+        "unknown": {**notes, **option.unknown},
+    }
+    return replace(field, **derived)
 
 
 def _read_default(resolver: NameResolver, raw: RawField, notes: dict[str, str]) -> FieldDefault:
@@ -198,17 +186,12 @@ def _read_default(resolver: NameResolver, raw: RawField, notes: dict[str, str]) 
 def _read_metadata(resolver: NameResolver, raw: RawField, notes: dict[str, str]) -> dict[str, Any]:
     """Return the field's metadata. The help text is read separately and never makes a field unknown."""
     result: dict[str, Any] = {}
-    if raw.metadata is None:
-        pairs: list[tuple[Any, ast.expr]] = []
-    elif isinstance(raw.metadata, ast.Dict) and None not in raw.metadata.keys:
-        pairs = [
-            (getattr(key, "value", None), value)
-            for key, value in zip(raw.metadata.keys, raw.metadata.values, strict=True)
-        ]
-    else:
+    metadata = raw.metadata or ast.Dict([], [])
+    if not isinstance(metadata, ast.Dict) or None in metadata.keys:
         notes["choices"] = f"{raw.where}: the metadata isn't a plain dict"
         return result
-    pairs.extend((keyword.arg, keyword.value) for keyword in raw.extra_metadata)
+    pairs = [(getattr(key, "value", None), value) for key, value in zip(metadata.keys, metadata.values, strict=True)]
+    pairs += [(keyword.arg, keyword.value) for keyword in raw.extra_metadata]
     for key, value in pairs:
         if key == "help":
             result["help"] = _help_text(value)

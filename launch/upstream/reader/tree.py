@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import subprocess
+import warnings
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from launch.errors import Problem, UserError
 from launch.external import run_command
@@ -27,21 +30,19 @@ class UnreadableSourceError(Exception):
         super().__init__(f"{where}: {reason}" if where else reason)
 
 
-class Tree(Protocol):
+class Tree(ABC):
     """Read access to source files by POSIX path relative to the tree's root."""
 
-    @property
-    def label(self) -> str:
-        """The tree's name in messages."""
-        ...
+    label: str  # the tree's name in messages
 
+    @abstractmethod
     def read_bytes(self, path: str) -> bytes | None:
         """Return the file's content, None if it doesn't exist. Raises UnreadableSourceError if it can't be opened."""
-        ...
 
     def read(self, path: str) -> str | None:
         """Return the file's text, None if it doesn't exist. Raises UnreadableSourceError if it isn't UTF-8."""
-        ...
+        content = self.read_bytes(path)
+        return None if content is None else decode(content, path)
 
 
 def blob_id(content: bytes) -> str:
@@ -59,15 +60,24 @@ def decode(content: bytes, path: str) -> str:
         raise UnreadableSourceError(f"the file isn't UTF-8 text (byte {error.start})", path) from None
 
 
-class FolderTree:
+def parse_source(source: str | bytes, path: str) -> ast.Module:
+    """Parse Python source. Raises UnreadableSourceError with the line of a syntax error (for this Python version)."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as an invalid escape: not the user's code
+            return ast.parse(source, path)
+    except SyntaxError as error:
+        raise UnreadableSourceError(f"the file doesn't parse ({error.msg})", f"{path}:{error.lineno or 1}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UnreadableSourceError(f"the file doesn't parse ({type(error).__name__})", path) from None
+
+
+class FolderTree(Tree):
     """A checkout, with or without `.git`: the folder's current content."""
 
     def __init__(self, path: str | Path) -> None:
         self.root = Path(path)
-
-    @property
-    def label(self) -> str:
-        return str(self.root)
+        self.label = str(self.root)
 
     def read_bytes(self, path: str) -> bytes | None:
         try:
@@ -77,34 +87,20 @@ class FolderTree:
         except OSError as error:
             raise UnreadableSourceError(f"the file can't be opened ({error.strerror})", path) from None
 
-    def read(self, path: str) -> str | None:
-        content = self.read_bytes(path)
-        return None if content is None else decode(content, path)
 
-
-class PackageTree:
+class PackageTree(Tree):
     """Installed packages: the folders of a search path (`site-packages`, ...) in order. Nothing is imported."""
 
     def __init__(self, folders: Sequence[str | Path]) -> None:
         self.folders = tuple(FolderTree(folder) for folder in folders)
-
-    @property
-    def label(self) -> str:
-        return os.pathsep.join(folder.label for folder in self.folders)
+        self.label = os.pathsep.join(folder.label for folder in self.folders)
 
     def read_bytes(self, path: str) -> bytes | None:
-        for folder in self.folders:
-            content = folder.read_bytes(path)
-            if content is not None:
-                return content
-        return None
-
-    def read(self, path: str) -> str | None:
-        content = self.read_bytes(path)
-        return None if content is None else decode(content, path)
+        contents = (folder.read_bytes(path) for folder in self.folders)
+        return next((content for content in contents if content is not None), None)
 
 
-class GitTree:
+class GitTree(Tree):
     """The files of one commit, read from the object store through one `git cat-file --batch` process.
 
     The process starts at the first read and ends with `close()`, the `with` block, or the object.
@@ -114,11 +110,8 @@ class GitTree:
     def __init__(self, repo: str | Path, commit: str) -> None:
         self.repo = Path(repo)
         self.commit = self._resolve(commit)
+        self.label = f"{self.repo}@{self.commit[:8]}"
         self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def label(self) -> str:
-        return f"{self.repo}@{self.commit[:8]}"
 
     def read_bytes(self, path: str) -> bytes | None:
         if "\n" in path:
@@ -138,10 +131,6 @@ class GitTree:
         content = _read_exactly(responses, int(header[-1]), path)
         _read_exactly(responses, 1, path)  # the line feed that ends each response
         return content if header[-2] == b"blob" else None
-
-    def read(self, path: str) -> str | None:
-        content = self.read_bytes(path)
-        return None if content is None else decode(content, path)
 
     def close(self) -> None:
         if self._process is not None:

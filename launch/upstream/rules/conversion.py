@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any
 
 from launch.errors import did_you_mean
@@ -13,14 +14,15 @@ _FALSE_WORDS = ("no", "false", "f", "n", "0")
 EXPECTED_VALUES = {"int": "an integer", "float": "a number", "bool": "true or false"}
 
 
-class _UnknownValue:
-    """A value that can't be known: a shell variable's, or the conversion by a type that can't be read."""
+class UnknownValue(Enum):
+    """A value that can't be known."""
 
-    def __repr__(self) -> str:
-        return "UNKNOWN"
+    UNKNOWN = "unknown"  # of the command line: a shell variable's, or converted by a type that can't be read; not None
+    MAYBE_NONE = "maybe None"  # depends on such a value, or on a file that has not been read; it may be None
+    MACHINE = "machine"  # depends on something else (the GPU, the environment, a function that is not followed)
 
 
-UNKNOWN = _UnknownValue()
+UNKNOWN = UnknownValue.UNKNOWN
 
 
 class ConversionError(Exception):

@@ -1,8 +1,6 @@
 """Evaluates expressions of a compiled `__post_init__` (see `reader/post_init.py`) in three-valued logic.
 
-There are three kinds of unknown values. `UNKNOWN`: a value of the command line, such as a shell variable; it is not
-None. `MAYBE_NONE`: depends on such a value, or on a file that has not been read; it may be None. `MACHINE`: depends on
-something else (the GPU, the environment, a function that is not followed).
+The unknown values are those of `UnknownValue`.
 """
 
 from __future__ import annotations
@@ -13,27 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launch.upstream.rules.conversion import UNKNOWN
+from launch.upstream.rules.conversion import UNKNOWN, UnknownValue
 from launch.upstream.schema import Program
 
-
-class _Machine:
-    def __repr__(self) -> str:
-        return "MACHINE"
-
-
-class _MaybeNone:
-    def __repr__(self) -> str:
-        return "MAYBE_NONE"
-
-
-MACHINE = _Machine()
-MAYBE_NONE = _MaybeNone()
-_TYPES: Mapping[str, type] = {t.__name__: t for t in (str, int, float, bool, list, tuple, dict)}
-_CALLS: Mapping[str, Callable[..., Any]] = {
+MAYBE_NONE, MACHINE = UnknownValue.MAYBE_NONE, UnknownValue.MACHINE
+TYPES: Mapping[str, type] = {t.__name__: t for t in (str, int, float, bool, list, tuple, dict)}
+CALLS: Mapping[str, Callable[..., Any]] = {
     f.__name__: f for f in (len, int, float, str, bool, sum, min, max, abs, round, sorted, list, tuple, set, any, all)
 }
-_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
+OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -147,13 +133,13 @@ class PostInitState:
         return [self.compute(part) for part in parts]
 
     def _bin(self, sign: str, left: Program, right: Program) -> Any:
-        return _apply(_BINARY[sign], self.compute(left), self.compute(right))
+        return _apply(OPERATORS[sign], self.compute(left), self.compute(right))
 
     def _index(self, owner: Program, key: Program) -> Any:
         return _apply(operator.getitem, self.compute(owner), self.compute(key))
 
     def _call(self, name: str, arguments: list[Program]) -> Any:
-        return _apply(_CALLS[name], *(self.compute(argument) for argument in arguments))
+        return _apply(CALLS[name], *(self.compute(argument) for argument in arguments))
 
     def _method(self, owner: Program, name: str, arguments: list[Program]) -> Any:
         value = self.compute(owner)
@@ -162,7 +148,7 @@ class PostInitState:
         return _apply(lambda o, *rest: getattr(o, name)(*rest), value, *(self.compute(a) for a in arguments))
 
     def _isinstance(self, value: Program, names: list[str]) -> Any:
-        types = tuple(_TYPES[name] for name in names)
+        types = tuple(TYPES[name] for name in names)
         return _apply(lambda computed: isinstance(computed, types), self.compute(value))
 
     def _hasattr(self, value: Program, name: Program) -> Any:
@@ -184,7 +170,7 @@ class PostInitState:
         first, result = self.compute(left), True
         for sign, node in rest:
             second = self.compute(node)
-            holds = _truth(_apply(_BINARY[sign], first, second))
+            holds = _truth(_apply(OPERATORS[sign], first, second))
             if is_unknown(holds):
                 result = holds
             elif not holds:
@@ -224,8 +210,7 @@ def _truth(value: Any) -> Any:
 
 
 def is_unknown(value: Any) -> bool:
-    """Whether the value is one of the three kinds of unknown values."""
-    return value is UNKNOWN or value is MAYBE_NONE or value is MACHINE
+    return isinstance(value, UnknownValue)
 
 
 def _contained_unknown(value: Any) -> Any:
@@ -239,7 +224,7 @@ def _contained_unknown(value: Any) -> Any:
 def _apply(function: Callable[..., Any], *arguments: Any) -> Any:
     if function in (operator.is_, operator.is_not) and UNKNOWN in arguments and None in arguments:
         return function is operator.is_not  # a value of the command line is never None
-    if function in (_CALLS["len"], operator.is_, operator.is_not) and not any(is_unknown(a) for a in arguments):
+    if function in (CALLS["len"], operator.is_, operator.is_not) and not any(is_unknown(a) for a in arguments):
         return function(*arguments)
     unknowns = [unknown for argument in arguments if (unknown := _contained_unknown(argument)) is not None]
     if unknowns:
