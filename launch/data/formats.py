@@ -18,15 +18,9 @@ Message = dict[str, Any]
 ROLES = ("system", "user", "assistant", "tool")
 _ROLE_NAMES = {
     **{role: role for role in ROLES},
-    "human": "user",
-    "prompter": "user",
-    "gpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "chatgpt": "assistant",
-    "ai": "assistant",
-    "observation": "tool",
-    "function": "tool",
+    **dict.fromkeys(("human", "prompter"), "user"),
+    **dict.fromkeys(("gpt", "bot", "model", "chatgpt", "ai"), "assistant"),
+    **dict.fromkeys(("observation", "function"), "tool"),
     "developer": "system",
 }
 _CHATS = ("messages", "conversations", "conversation", "dialogue", "dialog")
@@ -36,14 +30,12 @@ _CONTENTS = ("content", "value")
 _ROLE_KEYS = ("role", "from")
 _NOT_TRAINED = {"weight": 0, "train": False}  # OpenAI's and axolotl's marks of a turn that is not to be learned
 _KEPT = ("tools",)  # a column that chat templates read beside the messages
-_KNOWN = frozenset(
-    (*_CHATS, *_PROMPTS, *_COMPLETIONS, *_KEPT, "system", "instruction", "context", "chosen", "rejected")
-)
+_OTHERS = ("system", "instruction", "context", "chosen", "rejected")
+_KNOWN = frozenset((*_CHATS, *_PROMPTS, *_COMPLETIONS, *_KEPT, *_OTHERS))
 _CONVERTED = {Kind.sft: "messages", Kind.dpo: "chosen and rejected", Kind.rm: "chosen and rejected"}
 _EXPECTED = {
     Kind.sft: "messages, conversations, instruction and output, or prompt and completion",
-    Kind.dpo: "chosen and rejected, with or without prompt",
-    Kind.rm: "chosen and rejected, with or without prompt",
+    **dict.fromkeys((Kind.dpo, Kind.rm), "chosen and rejected, with or without prompt"),
 }
 
 

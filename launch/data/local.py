@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -77,28 +77,19 @@ class LocalData:
         return (*self.files.paths, *held_out)
 
 
-@dataclass(frozen=True)
-class ConvertedRow:
-    """One row as the trainer reads it."""
-
-    place: str
-    columns: Mapping[str, Any]
-
-
 @dataclass
 class Conversion:
     """Converts the rows of files one after another, and remembers what they were."""
 
     data: LocalData
-    formats: dict[str, int]  # description -> rows
+    formats: dict[str, int] = field(default_factory=dict)  # description -> rows
 
-    @classmethod
-    def of(cls, data: LocalData) -> Conversion:
-        return cls(data, {})
+    def rows(self, files: tuple[Path, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the place and the converted columns of each row.
 
-    def rows(self, files: tuple[Path, ...]) -> Iterator[ConvertedRow]:
-        """Yield the converted rows. Raises UserError with up to MAX_PROBLEMS rows that can't be used: data_columns,
-        data_row, data_roles, data_no_answer, data_pair, data_mixed, data_empty; and those of `read_rows`."""
+        Raises UserError with up to MAX_PROBLEMS rows that can't be used: data_columns, data_row, data_roles,
+        data_no_answer, data_pair, data_mixed, data_empty; and those of `read_rows`.
+        """
         problems: list[Problem] = []
         for file in files:
             try:
@@ -108,7 +99,7 @@ class Conversion:
         if problems:
             raise UserError(problems)
 
-    def _rows_of(self, file: Path, problems: list[Problem]) -> Iterator[ConvertedRow]:
+    def _rows_of(self, file: Path, problems: list[Problem]) -> Iterator[tuple[str, dict[str, Any]]]:
         form, is_empty = self.data.format, True
         for row in read_rows(file):
             is_empty = False
@@ -124,7 +115,7 @@ class Conversion:
                     raise UserError(problems) from error
                 continue
             self.formats[description] = self.formats.get(description, 0) + 1
-            yield ConvertedRow(row.place, columns)
+            yield row.place, columns
         if is_empty:
             raise UserError(Problem("data_empty", "the file has no rows", str(file)))
 

@@ -203,9 +203,8 @@ def _read_json_array(number: int, text: str, lines: Iterator[tuple[int, str]], p
             value, end = decoder.raw_decode(buffer, position)
         except (ValueError, RecursionError) as error:
             if len(buffer) - position > MAX_ROW_BYTES:
-                raise UserError(
-                    Problem("data_row_too_large", f"the row is longer than {MAX_ROW_BYTES >> 20} MiB", f"{path}:{line}")
-                ) from error
+                message = f"the row is longer than {MAX_ROW_BYTES >> 20} MiB"
+                raise UserError(Problem("data_row_too_large", message, f"{path}:{line}")) from error
             if extend():
                 continue
             raise fail(str(error).partition(":")[0]) from error

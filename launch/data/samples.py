@@ -179,17 +179,12 @@ def find_sample_problems(data: TokenizedSamples) -> list[Problem]:
     """
     problems = [data.refusal] if data.refusal else []
     problems += _without_loss(data)
-    for id, rule, message in _RULES:
-        places = [
-            (sample.place, side) for sample in data.samples for side in sample.sides if sample.kept and rule(side, data)
-        ]
+    for id, rule, message, cure in _RULES:
+        kept = [sample for sample in data.samples if sample.kept]
+        places = [sample.place for sample in kept if any(rule(side, data) for side in sample.sides)]
         if places:
-            where, side = places[0]
-            total = sum(sample.kept for sample in data.samples)
-            affected = len({place for place, _ in places})
-            count = f" ({affected} of {total} samples)" if total > 1 else ""
-            text, cure = message(side)
-            problems.append(Problem(id, f"{text}{count}", where, cure))
+            count = f" ({len(set(places))} of {len(kept)} samples)" if len(kept) > 1 else ""
+            problems.append(Problem(id, f"{message}{count}", places[0], cure))
     return problems
 
 
@@ -246,38 +241,43 @@ def _drops_system(side: Side, data: TokenizedSamples) -> bool:
     return any(role == "system" and not rendered for role, rendered in side.messages)
 
 
-_Rule = Callable[[Side, TokenizedSamples], bool]
-_Text = Callable[[Side], tuple[str, str]]
 _TEMPLATE = "set recipe.chat_template, or repair the tokenizer's template"
-_RULES: tuple[tuple[str, _Rule, _Text], ...] = (
+# id, whether a side breaks the rule, message, cure
+_RULES: tuple[tuple[str, Callable[[Side, TokenizedSamples], bool], str, str], ...] = (
     (
         "loss_on_user",
         _has_loss_on_user,
-        lambda side: ("tokens of a user or system turn carry loss: the model learns to write them", _TEMPLATE),
+        "tokens of a user or system turn carry loss: the model learns to write them",
+        _TEMPLATE,
     ),
     (
         "no_end_of_turn",
         _lacks_end_of_turn,
-        lambda side: ("no end token that is trained follows the answer: the model does not learn to stop", _TEMPLATE),
+        "no end token that is trained follows the answer: the model does not learn to stop",
+        _TEMPLATE,
     ),
     (
         "double_bos",
         _has_double_bos,
-        lambda side: ("the sample begins with two BOS tokens", "remove flags.add_bos, or the template's own BOS"),
+        "the sample begins with two BOS tokens",
+        "remove flags.add_bos, or the template's own BOS",
     ),
     (
         "pad_is_end",
         _hides_end,
-        lambda side: ("the pad token is the end token, and the end of the answers is masked", "use another pad token"),
+        "the pad token is the end token, and the end of the answers is masked",
+        "use another pad token",
     ),
     (
         "system_dropped",
         _drops_system,
-        lambda side: ("the chat template leaves the system turn out", "set recipe.chat_template, or remove the turn"),
+        "the chat template leaves the system turn out",
+        "set recipe.chat_template, or remove the turn",
     ),
     (
         "calls_dropped",
         lambda side, data: side.drops_calls,
-        lambda side: ("the chat template leaves calls of tools out, so empty answers are learned", _TEMPLATE),
+        "the chat template leaves calls of tools out, so empty answers are learned",
+        _TEMPLATE,
     ),
 )

@@ -78,7 +78,7 @@ def stage(data: LocalData, digest: Digest) -> StagedRows | None:
 
 
 def _write(data: LocalData, folder: Path) -> StagedRows:
-    conversion = Conversion.of(data)
+    conversion = Conversion(data)
     train, held_out = folder / TRAIN_FILE, 0
     rows = _write_rows(conversion, data.files.paths, train)
     if isinstance(data.validation, DataFiles):
@@ -100,8 +100,8 @@ def _write(data: LocalData, folder: Path) -> StagedRows:
 def _write_rows(conversion: Conversion, files: tuple[Path, ...], path: Path) -> int:
     rows = 0
     with path.open("w", encoding="utf-8") as stream:
-        for row in conversion.rows(files):
-            stream.write(json.dumps(row.columns, ensure_ascii=False) + "\n")
+        for _, columns in conversion.rows(files):
+            stream.write(json.dumps(columns, ensure_ascii=False) + "\n")
             rows += 1
     return rows
 

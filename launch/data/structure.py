@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -49,41 +49,34 @@ class DataStructure:
         }
 
 
-@dataclass
-class _Turns:
-    counts: list[int] = field(default_factory=list)
-    roles: dict[str, None] = field(default_factory=dict)  # in the order of their first use
-
-    def add(self, columns: Any) -> None:
-        messages = columns["messages"] if "messages" in columns else columns["chosen"]
-        self.counts.append(len(messages))
-        self.roles.update({message["role"]: None for message in messages})
-
-
 def read_structure(data: LocalData, rows: int = FIRST_ROWS) -> DataStructure:
     """Read and convert the first `rows` rows, without a tokenizer.
 
     Parquet is described as unread where pyarrow is missing. Raises UserError with what is wrong with the rows: see
     `Conversion.rows`.
     """
-    conversion, seen = Conversion.of(data), _Turns()
+    conversion = Conversion(data)
+    counts: list[int] = []
+    roles: dict[str, None] = {}  # in the order of their first use
     try:
         converted = conversion.rows(data.files.paths)
-        for row in islice(converted, rows):
-            seen.add(row.columns)
+        for _, columns in islice(converted, rows):
+            messages = columns["messages"] if "messages" in columns else columns["chosen"]
+            counts.append(len(messages))
+            roles.update({message["role"]: None for message in messages})
         is_all = next(converted, None) is None
         if isinstance(data.validation, DataFiles):
-            for _ in islice(Conversion.of(data).rows(data.validation.paths), rows):
+            for _ in islice(Conversion(data).rows(data.validation.paths), rows):
                 pass
     except UserError as error:
         if error.problems[0].id == "parquet_needs_pyarrow":
             return DataStructure(data.files.paths, 0, False, None, unread="pyarrow is not installed here")
         raise
     staged = load_staged(data)
-    read, held_out = len(seen.counts), staged.validation if staged else None
+    read, held_out = len(counts), staged.validation if staged else None
     if staged:
         read, is_all = staged.train + (0 if isinstance(data.validation, DataFiles) else staged.validation), True
     elif is_all and isinstance(data.validation, float):
         held_out = round(data.validation * read)
-    turns = (min(seen.counts), max(seen.counts))
-    return DataStructure(data.files.paths, read, is_all, held_out, tuple(conversion.formats), tuple(seen.roles), turns)
+    turns = (min(counts), max(counts))
+    return DataStructure(data.files.paths, read, is_all, held_out, tuple(conversion.formats), tuple(roles), turns)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import sysconfig
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from launch.upstream.reader.tree import UnreadableSourceError, parse_source
 
 EntryKind = Literal["module", "class", "function", "method", "property"]
 
@@ -63,13 +65,8 @@ def _parse_modules(folder: Path) -> Iterator[tuple[str, ast.Module]]:
         public = PUBLIC_NAMES.get(module, module)
         if any(part.startswith("_") or not part.isidentifier() for part in public.split(".")):
             continue
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an invalid escape in a docstring does not matter here
-                tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):
-            continue
-        yield module, tree
+        with contextlib.suppress(UnreadableSourceError):
+            yield module, parse_source(path.read_bytes(), path.name)
 
 
 def _find_reexports(modules: dict[str, ast.Module]) -> dict[tuple[str, str], str]:
@@ -94,14 +91,12 @@ def _exported_names(tree: ast.Module) -> set[str] | None:
     names: set[str] = set()
     for node in tree.body:
         match node:
-            case ast.Assign(targets=[*_, ast.Name(id="__all__")], value=value):
-                pass
-            case ast.AugAssign(target=ast.Name(id="__all__"), value=value):
-                pass
-            case _:
-                continue
-        parts = (part.value for part in ast.walk(value) if isinstance(part, ast.Constant))
-        names.update(part for part in parts if isinstance(part, str))
+            case (
+                ast.Assign(targets=[*_, ast.Name(id="__all__")], value=value)
+                | ast.AugAssign(target=ast.Name(id="__all__"), value=value)
+            ):
+                parts = (part.value for part in ast.walk(value) if isinstance(part, ast.Constant))
+                names.update(part for part in parts if isinstance(part, str))
     return names or None
 
 

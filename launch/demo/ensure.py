@@ -102,15 +102,10 @@ def _build_rows(folder: Path, kind: str) -> dict[str, Any]:
     source = stdlib_folder()
     entries = _cached_entries(source)
     if len(entries) < MIN_ENTRIES:
-        raise UserError(
-            Problem(
-                "demo_no_documentation",
-                f"the demo's text comes from the standard library's source, but this Python has only "
-                f"{len(entries)} documented names",
-                where=str(source),
-                cure="use a full Python (on Debian: libpython3-stdlib), or a stage with its own data",
-            )
-        )
+        message = "the demo's text comes from the standard library's source, but this Python has only "
+        message += f"{len(entries)} documented names"
+        cure = "use a full Python (on Debian: libpython3-stdlib), or a stage with its own data"
+        raise UserError(Problem("demo_no_documentation", message, str(source), cure))
     rows = corpus.build_chats(entries, SEED) if kind == "chats" else corpus.build_preferences(entries, SEED)
     return {"rows": len(rows), "digest": corpus.write_rows(folder / "train.jsonl", rows)}
 
@@ -123,49 +118,29 @@ def _cached_entries(source: Path) -> list[DocEntry]:
 
 
 def _build_model(folder: Path, python: str) -> dict[str, Any]:
-    script = Path(__file__).with_name("make_model.py")
+    script, where = Path(__file__).with_name("make_model.py"), f"python={python}"
     with tempfile.TemporaryDirectory(prefix="demo-chats-") as chats:
         _build_rows(Path(chats), "chats")
         command = [python, str(script), "--chats", str(Path(chats, "train.jsonl")), "--out", str(folder)]
         try:
             done = run_command([*command, "--seed", str(SEED)], timeout=MODEL_TIMEOUT)
         except OSError as error:
-            raise UserError(
-                Problem(
-                    "demo_python_not_started",
-                    f"the trainer's interpreter cannot be started: {error.strerror or error}",
-                    where=f"python={python}",
-                    cure="set python to the interpreter that has the trainer's packages",
-                )
-            ) from error
+            message = f"the trainer's interpreter cannot be started: {error.strerror or error}"
+            cure = "set python to the interpreter that has the trainer's packages"
+            raise UserError(Problem("demo_python_not_started", message, where, cure)) from error
         except subprocess.TimeoutExpired as error:
-            raise UserError(
-                Problem(
-                    "demo_model_failed",
-                    f"building the demo's model did not finish within {MODEL_TIMEOUT:.0f} s",
-                    where=f"python={python}",
-                    cure=f"run it by hand to see where it hangs: {' '.join(command)}",
-                )
-            ) from error
+            message = f"building the demo's model did not finish within {MODEL_TIMEOUT:.0f} s"
+            cure = f"run it by hand to see where it hangs: {' '.join(command)}"
+            raise UserError(Problem("demo_model_failed", message, where, cure)) from error
     last_line = (done.stderr.strip().splitlines() or ["no error output"])[-1]
     if done.returncode == EXIT_MISSING_PACKAGE:
-        raise UserError(
-            Problem(
-                "demo_packages_missing",
-                f"the trainer's interpreter has no package '{last_line}'",
-                where=f"python={python}",
-                cure="install the train group with ./scripts/setup, or set python to another interpreter",
-            )
-        )
+        message = f"the trainer's interpreter has no package '{last_line}'"
+        cure = "install the train group with ./scripts/setup, or set python to another interpreter"
+        raise UserError(Problem("demo_packages_missing", message, where, cure))
     if done.returncode != 0:
-        raise UserError(
-            Problem(
-                "demo_model_failed",
-                f"building the demo's model failed with exit code {done.returncode}: {last_line}",
-                where=f"python={python}",
-                cure="its torch and transformers may be incompatible: try to import them with that interpreter",
-            )
-        )
+        message = f"building the demo's model failed with exit code {done.returncode}: {last_line}"
+        cure = "its torch and transformers may be incompatible: try to import them with that interpreter"
+        raise UserError(Problem("demo_model_failed", message, where, cure))
     facts: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     facts.pop("schema_version", None)
     return {**facts, "digest": _folder_digest(folder)}

@@ -81,18 +81,11 @@ def _remove_stale(folder: Path) -> None:
 
 def _refuse_foreign(folder: Path) -> None:
     """Raise unless `folder` is missing, empty or has a marker: replacing a folder deletes it."""
-    replaceable = not folder.exists() or (
-        folder.is_dir() and ((folder / MARKER).is_file() or not any(folder.iterdir()))
-    )
-    if not replaceable:
-        raise UserError(
-            Problem(
-                "demo_folder_taken",
-                f"the demo cannot be built in a folder that it did not create (there is no {MARKER})",
-                where=str(folder),
-                cure="move the folder away, or choose another one",
-            )
-        )
+    is_own = folder.is_dir() and ((folder / MARKER).is_file() or not any(folder.iterdir()))
+    if folder.exists() and not is_own:
+        message = f"the demo cannot be built in a folder that it did not create (there is no {MARKER})"
+        cure = "move the folder away, or choose another one"
+        raise UserError(Problem("demo_folder_taken", message, str(folder), cure))
 
 
 def _read_current(folder: Path, kind: str, key: str) -> dict[str, Any] | None:

@@ -26,11 +26,7 @@ LAYERS = 2
 HEADS = 4
 CONTEXT = 2048  # tokens; far above the longest chat, so that packed rows fit
 
-BOS, EOS, PAD = (
-    "<|begin|>",
-    "<|end|>",
-    "<|pad|>",
-)  # pad differs from eos: trainers mask pad, and eos must be learned
+BOS, EOS, PAD = "<|begin|>", "<|end|>", "<|pad|>"  # pad is not eos: trainers mask pad, and eos must be learned
 
 CHAT_TEMPLATE = Path(__file__).parents[1] / "templates" / "tulu.jinja"
 

@@ -65,8 +65,7 @@ def write_samples(entry: MixtureEntry, folder: Path, rows: int | None) -> DataSe
         name = entry.source.reference
         return DataSet(name, entry.split, tuple(f"{name}, row {number + 1}" for number in range(rows)))
     if entry.data is not None:
-        converted = Conversion.of(entry.data).rows(entry.data.files.paths)
-        read: Iterator[tuple[str, Any]] = ((row.place, row.columns) for row in converted)
+        read: Iterator[tuple[str, Any]] = Conversion(entry.data).rows(entry.data.files.paths)
     else:
         read = ((row.place, row.value) for row in read_rows(entry.source.local))
     folder.mkdir()

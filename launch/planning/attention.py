@@ -10,9 +10,8 @@ from launch.config.origins import Origin, Provenance
 from launch.config.schema import Device, Family, Kind, Launcher, Packing, Precision, RootConfig
 from launch.errors import Problem
 from launch.planning.batch import Batch
-from launch.planning.effective import sequence_limit
 from launch.planning.estimate.shape import ModelShape
-from launch.planning.flags import Flag
+from launch.planning.flags import Flag, sequence_limit
 from launch.planning.parallel import Parallel
 from launch.planning.tuned import MachineInfo
 

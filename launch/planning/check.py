@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from launch.config.origins import Origins
 from launch.config.schema import TrainerConfig
 from launch.errors import Problem, UserError
-from launch.planning.effective import flags_of_key
 from launch.planning.flags import Flag
+from launch.planning.recipe import flags_of_key
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.values import check_values, render_flag

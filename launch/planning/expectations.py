@@ -6,8 +6,8 @@ The keys and values are those of launch/worker/expectations.py. What the recipe 
 from __future__ import annotations
 
 from launch.config.schema import Family, Kind, Launcher, Packing, Quantization, RootConfig, TrainerConfig
-from launch.planning.effective import flags_of_key
 from launch.planning.parallel import Parallel
+from launch.planning.recipe import flags_of_key
 
 _LAYERS = "rms_norm,rope,swiglu"
 # open-instruct's SFT fuses the loss too (finetune.py:586). Its DPO needs the logits and sets
@@ -16,11 +16,8 @@ _FUSED = f"{_LAYERS},fused_linear_cross_entropy"
 # With these flags the sequences of a rank's forward passes are not its samples: several ranks share one, or a flat row
 # is padded with positions that begin nothing.
 _SPLIT_SAMPLES = ("sequence_parallel_size", "cp_degree", "context_parallel_degree", "pad_to_multiple_of")
-_RENAMED = {
-    "max_grad_norm": "clip",
-    "lora.rank": "lora",
-    "lora.quantize": "base_dtype",
-}  # recipe key -> expectation, where they differ
+# recipe key -> expectation, where they differ
+_RENAMED = {"max_grad_norm": "clip", "lora.rank": "lora", "lora.quantize": "base_dtype"}
 
 
 def build_expectations(config: RootConfig, parallel: Parallel) -> dict[str, str]:
@@ -46,9 +43,8 @@ def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]
         "clip": repr(float(recipe.max_grad_norm)) if recipe.max_grad_norm else "none",
     }
     if recipe.packing != Packing.bins and config.flags.keys().isdisjoint(_SPLIT_SAMPLES):
-        requested["global_batch"] = (
-            f"{recipe.global_batch_size} {'samples' if config.data.kind == Kind.sft else 'pairs'}"
-        )
+        unit = "samples" if config.data.kind == Kind.sft else "pairs"
+        requested["global_batch"] = f"{recipe.global_batch_size} {unit}"
     if recipe.liger:
         fuses = config.trainer.fuses_loss and config.trainer.family == Family.open_instruct
         requested["liger"] = _FUSED if fuses else _LAYERS

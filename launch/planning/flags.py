@@ -12,7 +12,7 @@ from launch.config.compose import Composed
 from launch.config.line import format_value
 from launch.config.origins import Origin, Provenance
 from launch.config.ranges import HIGH_LEARNING_RATE, flag_problem
-from launch.config.schema import Device, Family, Precision, TrainerConfig
+from launch.config.schema import Device, Family, Precision, RootConfig, TrainerConfig
 from launch.errors import Problem, UserError
 from launch.planning.batch import Batch
 from launch.planning.inputs import Inputs, build_data_flags
@@ -94,6 +94,13 @@ def with_output(flags: Mapping[str, Flag], trainer: TrainerConfig, folder: Path)
     """Return `flags` with `folder` as the folder that the model is written to."""
     name = trainer.launch.get("output")
     return {flag: replace(old, value=str(folder)) if flag == name else old for flag, old in flags.items()}
+
+
+def sequence_limit(config: RootConfig, flags: Mapping[str, Flag]) -> int:
+    """Return the number of tokens of the longest sample that the trainer takes."""
+    name = config.trainer.recipe.get("max_seq_length")
+    value = flags[name].value if isinstance(name, str) and name in flags else None
+    return value if isinstance(value, int) else config.recipe.max_seq_length
 
 
 def _computed(

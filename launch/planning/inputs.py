@@ -202,9 +202,8 @@ def _refuse_other_base(adapter: Adapter, config: RootConfig, provenance: Provena
         is_other = (described.layers, described.hidden) != (found.layers, found.hidden)
     if is_other:
         message = f"the adapter in {adapter.folder} was trained on {adapter.base}, and model= names {model.base}"
-        raise UserError(
-            Problem("adapter_base", message, provenance.where, "remove model=, or set it to the same model")
-        )
+        cure = "remove model=, or set it to the same model"
+        raise UserError(Problem("adapter_base", message, provenance.where, cure))
 
 
 def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, digest: Digest) -> tuple[MixtureEntry, ...]:
@@ -216,16 +215,16 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
         build = _check_build(data.build, "data.build")
         return (MixtureEntry(InputSource(str(made), made, build, origins.of("data.build")), data.fraction, "train"),)
     if not data.mix:
-        raise UserError(
-            Problem("no_data", "the stage has no data", "data.mix", "set data=NAME, or data.mix=[{name: X}]")
-        )
+        cure = "set data=NAME, or data.mix=[{name: X}]"
+        raise UserError(Problem("no_data", "the stage has no data", "data.mix", cure))
     provenance = origins.of("data.mix")
     entries: list[MixtureEntry] = []
     for entry in data.mix:
         local = _local(entry.name, cwd) or _misspelt_file(entry.name, cwd)
         source = InputSource(str(local) if local else entry.name, local, None, provenance)
         files = _find_data(local, entry.split, provenance.where, digest) if local else None
-        staged = _describe_local(config, files, cache, provenance.where, held_out) if files else None
+        local_data = (config.stage.kind, data.format, dict(data.columns), cache, provenance.where, held_out)
+        staged = LocalData(files, *local_data) if files else None
         entries.append(MixtureEntry(source, entry.share * data.fraction, entry.split, staged))
     if config.trainer.family == Family.trl and len(entries) > 1:
         entries = [_merge(entries, config.trainer.name, digest)]
@@ -243,9 +242,8 @@ def _refuse_wildcards(copies: list[Path], origins: Origins) -> None:
         if is_pattern(str(copy)):
             message = f"the data loader expands * ? [ in the path of the cache, {copy.parent}"
             where = origins.of("cache").where or origins.of("runs").where
-            raise UserError(
-                Problem("path_wildcards", message, where, "set cache= to a folder without them in its path")
-            )
+            cure = "set cache= to a folder without them in its path"
+            raise UserError(Problem("path_wildcards", message, where, cure))
 
 
 def _find_data(path: Path, split: str, where: str | None, digest: Digest) -> DataFiles | None:
@@ -302,13 +300,6 @@ def _unstaged_share(config: RootConfig, origins: Origins, mixture: tuple[Mixture
         cure = "set data.validation=0.02 to hold out a share, or download the data set and name its files in data.mix"
         raise UserError(Problem("validation_needs_local", message, where, cure))
     return value
-
-
-def _describe_local(
-    config: RootConfig, files: DataFiles, cache: Path, where: str | None, held_out: DataFiles | float | None
-) -> LocalData:
-    data = config.data
-    return LocalData(files, config.stage.kind, data.format, dict(data.columns), cache, where, held_out)
 
 
 def _read_from_copy(entry: MixtureEntry) -> MixtureEntry:

@@ -1,4 +1,4 @@
-"""The token lengths of a tokenised data set, from the file that tokenising writes (patch `lengths`), and statistics.
+"""The token lengths of a tokenised data set: the file that tokenising writes (patch `lengths`), and statistics.
 
 The histograms are exact; only the order of the samples is lost. Without the file the lengths are unknown.
 """
@@ -15,11 +15,25 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import Kind, Packing
+from launch.config.schema import Kind, Packing, TrainerConfig
 from launch.files import load_json
+from launch.planning.flags import Flag
+from launch.planning.identity import compute_identity
+from launch.planning.recipe import flags_of_key
 
 SCHEMA_VERSION = 1
 _DRAWS = 4000  # micro batches drawn for the quantile of a sum
+
+_WRITERS = ("lengths", "trl_lengths")
+# keys of trainer.launch and of the recipe whose flags determine the tokens
+_LAUNCH_KEYS = ("model", "revision", "mixer", "splits", "dataset", "split", "tokenized_cache")
+_RECIPE_KEYS = ("max_seq_length", "chat_template")
+# the trainers' other flags that do, by a part of their names (dataset_transformation.py TokenizerConfig, DatasetConfig;
+# TRL's SFTConfig)
+_FLAG_PARTS = (
+    *("tokenizer", "transform", "target_columns", "add_bos", "use_fast", "trust_remote", "messages_key", "truths_key"),
+    *("_only_loss", "truncation", "eos_token", "dataset_kwargs", "dataset_text_field", "dataset_config"),
+)
 
 
 @dataclass(frozen=True)
@@ -150,6 +164,36 @@ class Lengths:
         """Draw `count` micro batches of `per_device` lengths each; the same ones for the same seed."""
         drawn = self.tokens.draw(per_device * count, seed)
         return [drawn[at : at + per_device] for at in range(0, len(drawn), per_device)]
+
+
+def lengths_patch(trainer: TrainerConfig) -> str | None:
+    """Return the patch with which a trainer writes the lengths; None for a trainer that writes none."""
+    return next((name for name in _WRITERS if name in trainer.patches), None)
+
+
+def lengths_file(
+    trainer: TrainerConfig,
+    flags: Mapping[str, Flag],
+    *,
+    subset: str | None,
+    commit: str | None,
+    cache: Path,
+    places: Mapping[Path, str],
+    content: Mapping[Path, str],
+) -> Path | None:
+    """Return the file below `cache` that `load_lengths` reads; None for a trainer that writes none.
+
+    Its name is a digest of the trainer, upstream's `commit`, the flags and TRL's `subset`. `places` and `content`:
+    as for `identity`.
+    """
+    if lengths_patch(trainer) is None:
+        return None
+    names = {trainer.launch[key] for key in _LAUNCH_KEYS if key in trainer.launch}
+    names |= {flag for key in _RECIPE_KEYS for flag in flags_of_key(trainer.recipe.get(key))}
+    names |= {name for name in flags if any(part in name for part in _FLAG_PARTS)}
+    values = {name: flags[name].value for name in sorted(names) if name in flags}
+    parts = {"trainer": trainer.entry, "upstream": commit, "flags": values, "subset": subset}
+    return cache / "lengths" / f"{compute_identity(parts, places, content)}.json"
 
 
 def load_lengths(path: Path | None) -> Lengths | None:

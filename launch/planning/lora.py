@@ -138,9 +138,8 @@ def _refuse_keys_without_rank(origins: Origins) -> None:
         source = origins.of(f"recipe.lora.{key}")
         if (origins.overridden(f"recipe.lora.{key}") or "").startswith("recipe.lora"):
             message = f"recipe.lora.{key} has no effect without recipe.lora.rank: all weights are trained"
-            raise UserError(
-                Problem("lora_without_rank", message, source.where, "set recipe.lora.rank=16, or remove it")
-            )
+            cure = "set recipe.lora.rank=16, or remove it"
+            raise UserError(Problem("lora_without_rank", message, source.where, cure))
 
 
 def _read_targets(value: Any) -> str | tuple[str, ...]:

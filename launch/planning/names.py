@@ -1,17 +1,23 @@
-"""Names in flags that the trainer looks up only while it runs: a wrong one would end it minutes after its start."""
+"""Names and models that the trainer looks up only while it runs: a wrong one would end it minutes after its start."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from launch.config.schema import TrainerConfig
 from launch.errors import Problem, UserError, did_you_mean
 from launch.planning.flags import Flag
+from launch.planning.packing import SFT, TRAINER
 from launch.upstream.pin.lock import load_lock, locked_schema
+from launch.upstream.reader.tree import UnreadableSourceError, parse_source
 from launch.upstream.trainers import TRL
 
 Registries = Callable[[], Mapping[str, Sequence[str]]]
 _SCHEDULER = "lr_scheduler_type"
+_PRESETS_FILE = "open_instruct/olmo_core_utils.py"
+_PRESETS = "OLMO_MODEL_CONFIG_MAP"  # hub id -> preset of OLMo-core's trainers (olmo_core_utils.py:367-385)
 
 
 def locked_registries() -> Mapping[str, Sequence[str]]:
@@ -48,3 +54,39 @@ def _schedulers(trainer: TrainerConfig) -> Sequence[str]:
     if isinstance(mapping, Mapping):  # olmo_core_utils.py, build_scheduler
         return [str(flags[_SCHEDULER]) for flags in mapping.values() if _SCHEDULER in flags]
     return locked_schema("finetune").fields[_SCHEDULER].choices or ()
+
+
+def check_model_preset(trainer: str, flags: Mapping[str, Flag], checkout: Path | None) -> None:
+    """Reject a model without a preset, which upstream does only once the data is tokenised (olmo_core_utils.py:410).
+
+    Checks nothing without a checkout. Raises UserError: no_olmo_preset.
+    """
+    if trainer not in (TRAINER, SFT) or checkout is None:
+        return
+    if "config_name" in flags and flags["config_name"].value:
+        return
+    model = flags["model_name_or_path"]
+    presets = _read_presets(checkout / _PRESETS_FILE)
+    if not presets or str(model.value) in presets:
+        return
+    near = did_you_mean(str(model.value), sorted(presets))
+    families = "OLMo-2, Olmo-3, OLMoE and Qwen3"
+    message = f"{trainer} has no preset for {model.value}: it builds {families}"
+    cure = f"{near + ' ' if near else ''}set model=olmo2_1b, or flags.config_name=PRESET for a model of that shape"
+    raise UserError(Problem("no_olmo_preset", message, model.provenance.where, cure))
+
+
+def _read_presets(file: Path) -> dict[str, str]:
+    """Read upstream's table; empty where it can't be read."""
+    try:
+        body = parse_source(file.read_bytes(), file.name).body
+    except (OSError, UnreadableSourceError):
+        return {}
+    for node in body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == _PRESETS:
+            try:
+                table = ast.literal_eval(node.value) if node.value else {}
+            except ValueError:
+                return {}
+            return table if isinstance(table, dict) else {}
+    return {}

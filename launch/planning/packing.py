@@ -166,14 +166,8 @@ def check_packing(trainer: str, flags: Mapping[str, Flag]) -> None:
     if packed and trainer == TRAINER and value("concatenated_forward") is False:
         message = "dpo.py packs only with the concatenated forward pass (dpo.py:236), got concatenated_forward=false"
         where = flags["concatenated_forward"].provenance.where
-        problems.append(
-            Problem(
-                "packing_needs_concatenation",
-                message,
-                where,
-                "remove flags.concatenated_forward, or set recipe.packing=none",
-            )
-        )
+        cure = "remove flags.concatenated_forward, or set recipe.packing=none"
+        problems.append(Problem("packing_needs_concatenation", message, where, cure))
     length = value("max_seq_length")
     if trainer == SFT and isinstance(length, int) and length & (length - 1):
         # olmo_core/data/utils.py:795, the tree that it finds room in rows with

@@ -131,7 +131,6 @@ def _resolve_precision(requested: Precision, trainer: TrainerConfig, width: Widt
         supported = ", ".join(trainer.precisions)
         owner = "open-instruct's script" if trainer.family == Family.open_instruct else "TRL's script"
         message = f"{trainer.name} cannot train in {requested}: {owner} supports {supported}"
-        raise UserError(
-            Problem("unsupported_precision", message, "recipe.precision", f"set recipe.precision={supported}")
-        )
+        cure = f"set recipe.precision={supported}"
+        raise UserError(Problem("unsupported_precision", message, "recipe.precision", cure))
     return requested

@@ -26,20 +26,18 @@ from launch.planning.content import (
     identify_by_run,
 )
 from launch.planning.contradictions import check_contradictions, contradiction_warnings
-from launch.planning.effective import sequence_limit
 from launch.planning.environment import build_environment, variables_to_unset
 from launch.planning.expectations import allowed_expectations, build_expectations
-from launch.planning.flags import Flag, build_flags, with_output
+from launch.planning.flags import Flag, build_flags, sequence_limit, with_output
 from launch.planning.identity import compute_identity, content_key, identity_parts
 from launch.planning.inputs import Inputs, check_model_folder, continues_adapter, model_shape, resolve_inputs
+from launch.planning.lengths import lengths_file, lengths_patch
 from launch.planning.local_data import ReadStructure, describe_data, read_local_data
 from launch.planning.lora import Lora, resolve_lora
-from launch.planning.names import Registries, check_names, locked_registries
-from launch.planning.olmo_core import check_model_preset
+from launch.planning.names import Registries, check_model_preset, check_names, locked_registries
 from launch.planning.packing import check_packing
 from launch.planning.parallel import Parallel, resolve_parallel
 from launch.planning.patches import choose_patches
-from launch.planning.tokenized import lengths_file, lengths_patch
 from launch.planning.tracking import add_tracking_flags, tracking_environment, tracking_warnings, with_run_name
 from launch.planning.tuned import MachineInfo, PlanConditions, locate_in_overlay, tuned_warnings
 from launch.planning.upstream import UpstreamState, trainer_entry

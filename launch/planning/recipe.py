@@ -1,4 +1,4 @@
-"""Maps the recipe to the trainer's own flags: a recipe key becomes no flag, one or several."""
+"""Maps the recipe to the trainer's own flags and back: a recipe key becomes no flag, one or several."""
 
 from __future__ import annotations
 
@@ -51,3 +51,25 @@ def _fill(flags: Mapping[str, Any], value: Any) -> dict[str, Any]:
         else:
             filled[str(name)] = template
     return filled
+
+
+def flags_of_key(entry: Any) -> frozenset[str]:
+    """Return the flags that a recipe key can set. `entry`: the key's entry in the trainer's YAML, None without one."""
+    if isinstance(entry, str):
+        return frozenset({entry})
+    return frozenset(str(name) for flags in (entry or {}).values() for name in flags)
+
+
+def value_of_flags(entry: Any, flags: Mapping[str, Any]) -> Any:
+    """Return the recipe value that results in these flags. A false flag counts as an absent one. Raises LookupError."""
+    if isinstance(entry, str):
+        return flags[entry]
+    names = flags_of_key(entry)
+    for value, resulting in (entry or {}).items():
+        if all(_are_equal(flags.get(name), resulting.get(name)) for name in names):
+            return {"true": True, "false": False}.get(value, value)
+    raise LookupError(", ".join(f"{name}={flags[name]}" for name in sorted(names) if name in flags))
+
+
+def _are_equal(left: Any, right: Any) -> bool:
+    return left == right or (left in (None, False) and right in (None, False))

@@ -80,11 +80,8 @@ def tracking_warnings(config: RootConfig) -> tuple[Problem, ...]:
     trainer = config.trainer
     if config.hub.push and trainer.push_takes_checkpoints and config.recipe.checkpoint_steps:
         what = "its whole output folder, including step_* with optimizer states (model_utils.py:616)"
-        return (
-            Problem(
-                "push_takes_checkpoints", f"{trainer.name} pushes {what}", "hub.push", "remove recipe.checkpoint_steps"
-            ),
-        )
+        message, cure = f"{trainer.name} pushes {what}", "remove recipe.checkpoint_steps"
+        return (Problem("push_takes_checkpoints", message, "hub.push", cure),)
     return ()
 
 
@@ -116,9 +113,8 @@ def _push_problems(config: RootConfig) -> list[Problem]:
         return []
     if not config.trainer.push:
         message = f"{config.trainer.name} cannot push to the hub"
-        return [
-            Problem("push_unsupported", message, "hub.push", "push the model folder after the run with `hf upload`")
-        ]
+        cure = "push the model folder after the run with `hf upload`"
+        return [Problem("push_unsupported", message, "hub.push", cure)]
     if not _OWNER_AND_NAME.fullmatch(name) or "--" in name or ".." in name or len(name) > 96:
         cure = "set hub.push=OWNER/NAME: letters, digits, '-', '_' and '.'"
         return [Problem("bad_hub_name", f"hub.push={name} is not a model name of the hub", "hub.push", cure)]

@@ -56,9 +56,8 @@ def tuned_warnings(tuned: TunedConfig, plan: PlanConditions, machine: MachineInf
     if not differences:
         return ()
     message = f"tuned={tuned.name} was measured with {'; '.join(differences)}: it may be slower here, or not fit"
-    return (
-        Problem("tuned_elsewhere", message, "tuned", "`python -m launch tune` with the same overrides measures again"),
-    )
+    cure = "`python -m launch tune` with the same overrides measures again"
+    return (Problem("tuned_elsewhere", message, "tuned", cure),)
 
 
 # the key of a problem that names none; the mode is set in the overlay's defaults

@@ -53,20 +53,13 @@ def resolve_width(config: RootConfig, origins: Origins) -> Width:
         device = Device.cuda
     elif gpus == 0:
         if device == Device.cuda:
-            raise UserError(
-                Problem("device_conflict", "device=cuda needs gpus=1 or more, got gpus=0", origins.of("gpus").where)
-            )
+            message = "device=cuda needs gpus=1 or more, got gpus=0"
+            raise UserError(Problem("device_conflict", message, origins.of("gpus").where))
         device = Device.cpu
     if device == Device.cpu:
         return Width(Device.cpu, (processes or 1) * config.nodes, config.nodes)
     if processes is not None:
         cure = f"set gpus={processes}, or device=cpu processes={processes}"
-        raise UserError(
-            Problem(
-                "device_conflict",
-                f"processes={processes} counts CPU processes, and the device is cuda",
-                "override processes",
-                cure,
-            )
-        )
+        message = f"processes={processes} counts CPU processes, and the device is cuda"
+        raise UserError(Problem("device_conflict", message, "override processes", cure))
     return Width(Device.cuda, (gpus or 1) * config.nodes, config.nodes)

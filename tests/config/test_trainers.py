@@ -13,7 +13,7 @@ import yaml
 from launch import resources
 from launch.config.schema import Family, Kind, Launcher, LoraConfig, RecipeConfig, TrainerConfig
 from launch.execution.supervise.readers import READERS
-from launch.planning.effective import flags_of_key
+from launch.planning.recipe import flags_of_key
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.trainers import ENTRIES
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES

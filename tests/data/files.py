@@ -57,7 +57,7 @@ def local(
 
 def converted(*paths: Path, kind: Kind = Kind.sft, **options: Any) -> list[dict[str, Any]]:
     data = local(*paths, kind=kind, **options)
-    return [dict(row.columns) for row in Conversion.of(data).rows(data.files.paths)]
+    return [columns for _, columns in Conversion(data).rows(data.files.paths)]
 
 
 def problems(*paths: Path, **options: Any) -> tuple[Problem, ...]:

@@ -6,9 +6,8 @@ import math
 
 from launch.planning.estimate.setting import MemorySetting
 
-_LOGITS_BACKWARD = (
-    12  # bytes per element: the saved log-softmax, its gradient and the gradient of its input, all in fp32
-)
+# bytes per element: the saved log-softmax, its gradient and the gradient of its input, all in fp32
+_LOGITS_BACKWARD = 12
 # TOKEN_CHUNK_SIZE (trl/kernels/chunked_logprob.py:31) and _CHUNKED_LOGPROB_CHUNK_SIZE (trl/trainer/utils.py:1506)
 _TILE_TOKENS, _TILE_WORDS = 4096, 32768
 

@@ -17,29 +17,19 @@ from launch.planning.plan import Plan
 # the values that the estimate supports; others train in another way: adapters, quantised weights or moments, sequences
 # split over ranks, DPO's two forward passes in place of one
 _SUPPORTED_VALUES: Mapping[str, Any] = {
-    "use_lora": False,
-    "use_qlora": False,
-    "use_8bit_optimizer": False,
-    "dpo_use_paged_optimizer": False,
+    **dict.fromkeys(("use_lora", "use_qlora", "use_8bit_optimizer", "dpo_use_paged_optimizer"), False),
     "sequence_parallel_size": 1,
     "concatenated_forward": True,
     "load_balancing_loss": False,
     "additional_model_arguments": {},
-    "use_peft": False,
-    "use_dora": False,
-    "load_in_4bit": False,
-    "load_in_8bit": False,
-    "activation_offloading": False,
+    **dict.fromkeys(("use_peft", "use_dora", "load_in_4bit", "load_in_8bit", "activation_offloading"), False),
     "eval_strategy": "no",
 }
 _OF_ADAPTERS = ("use_lora", "use_qlora", "use_peft", "load_in_4bit")  # supported where recipe.lora sets them
 _ATTENTION = {
-    "torch": Attention.sdpa,
-    "sdpa": Attention.sdpa,
+    **dict.fromkeys(("torch", "sdpa"), Attention.sdpa),
     "eager": Attention.eager,
-    "flash_2": Attention.flash,
-    "flash_3": Attention.flash,
-    "flash_attention_2": Attention.flash,
+    **dict.fromkeys(("flash_2", "flash_3", "flash_attention_2"), Attention.flash),
 }
 
 

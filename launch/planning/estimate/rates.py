@@ -104,6 +104,5 @@ def rates_for_card(card: str | None) -> CardRates:
         memory=H200.memory * share,
         bias=_UNMEASURED_BIAS,
     )
-    return CardRates(
-        scaled, False, f"a {listed.name} was not measured: the rates of an {_H200}, scaled by the data sheet"
-    )
+    why = f"a {listed.name} was not measured: the rates of an {_H200}, scaled by the data sheet"
+    return CardRates(scaled, False, why)

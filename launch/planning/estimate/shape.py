@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +81,9 @@ def shape_from_yaml(config: ShapeConfig) -> ModelShape | None:
     if config.parameters is None or None in numbers or config.model_type not in BLOCKS:
         return None
     layers, hidden, intermediate, heads, kv_heads, vocabulary = (int(number or 0) for number in numbers)
-    if min(layers, hidden, intermediate, heads, kv_heads, vocabulary) < 1:
-        return None
     sizes = (layers, hidden, intermediate, heads, kv_heads, vocabulary)
+    if min(sizes) < 1:
+        return None
     return ModelShape(config.parameters, *sizes, config.tied_embeddings, config.model_type)
 
 
@@ -124,5 +124,4 @@ def with_parameters(shape: ModelShape) -> ModelShape:
     """Return the shape with `parameters` counted: matrices, embeddings and norms; not biases (Qwen2's), a millionth."""
     norms = shape.layers * 2 * shape.hidden + shape.hidden
     matrices = shape.layers * shape.layer + shape.embedding * (1 if shape.tied else 2)
-    sizes = (shape.layers, shape.hidden, shape.intermediate, shape.heads, shape.kv_heads, shape.vocabulary)
-    return ModelShape(matrices + norms, *sizes, shape.tied, shape.model_type, shape.head_size)
+    return replace(shape, parameters=matrices + norms)

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from launch.config.compose import default_user_folder, user_folder
 from launch.config.schema import Buckets, Mode
-from launch.planning.effective import sequence_limit
+from launch.planning.flags import sequence_limit
 from launch.planning.parallel import default_mode
 from launch.planning.plan import Plan
 from launch.trials.tune.candidate import Candidate

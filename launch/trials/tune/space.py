@@ -13,9 +13,9 @@ from launch.config.schema import Buckets, Device, Family, Kind, LossAveraging, M
 from launch.errors import Problem, UserError
 from launch.planning.batch import divisors
 from launch.planning.contradictions import check_dealing
-from launch.planning.effective import flags_of_key, value_of_flags
 from launch.planning.parallel import Parallel, bucket_sizes, has_master_weights
 from launch.planning.plan import Plan
+from launch.planning.recipe import flags_of_key, value_of_flags
 from launch.trials.tune.candidate import Candidate
 
 TOKENS = LossAveraging.tokens.value  # of recipe.loss_averaging: every token of the global batch has the same weight
