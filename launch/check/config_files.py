@@ -9,8 +9,7 @@ from typing import Any
 from launch.config.positions import Positions, json_positions, yaml_positions
 from launch.errors import Problem, nearest
 from launch.files import parse_json, read_file
-from launch.upstream.libraries.keyspec import KeyMismatch, KeySpec, find_mismatches
-from launch.upstream.libraries.library_keys import LibraryKeys
+from launch.upstream.libraries.library_keys import KeyMismatch, KeySpec, LibraryKeys, find_mismatches
 
 _MAX_BYTES = 1_000_000  # larger than any configuration: a data file given by mistake
 _TYPE_NAMES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a string", "map": "a map"}

@@ -137,9 +137,8 @@ def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
     if rows:
         cure = f"if {rows!r} is the list of rows, write it alone: jq -c '.{rows}[]'"
         return RowError(f"the columns {names} fit no known format", cure, "data_columns")
-    cure = (
-        f"expected are {_EXPECTED[kind]}; name yours with data.columns, as in data.columns.{_example(kind)}=MY_COLUMN"
-    )
+    example = "prompt" if kind == Kind.sft else "chosen"
+    cure = f"expected are {_EXPECTED[kind]}; name yours with data.columns, as in data.columns.{example}=MY_COLUMN"
     return RowError(f"the columns {names} fit no known format", cure, "data_columns")
 
 
@@ -150,16 +149,8 @@ def _list_of_rows(row: Mapping[str, object]) -> str | None:
     return rows[0] if len(rows) == 1 else None
 
 
-def _example(kind: Kind) -> str:
-    return "prompt" if kind == Kind.sft else "chosen"
-
-
 def _from_chat(row: Mapping[str, object]) -> list[Message]:
     return _messages(_first(row, _CHATS), _name_of(row, _CHATS))
-
-
-def _from_sharegpt(row: Mapping[str, object]) -> list[Message]:
-    return [*_system(row), *_from_chat(row)]
 
 
 def _from_alpaca(row: Mapping[str, object]) -> list[Message]:
@@ -181,7 +172,7 @@ def _from_prompt_completion(row: Mapping[str, object]) -> list[Message]:
 
 _CONVERTERS = {
     DataFormat.chat: _from_chat,
-    DataFormat.sharegpt: _from_sharegpt,
+    DataFormat.sharegpt: lambda row: [*_system(row), *_from_chat(row)],
     DataFormat.alpaca: _from_alpaca,
     DataFormat.prompt_completion: _from_prompt_completion,
 }

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from launch.data.sources import file_format, unpack_cure
 from launch.errors import Problem, UserError
@@ -54,7 +54,8 @@ def read_rows(path: Path) -> Iterator[Row]:
         yield from _read_parquet(path)
         return
     try:
-        stream = _open(path, compression)
+        opened = importlib.import_module(_OPENERS[compression]).open if compression else open_file
+        stream: IO[bytes] = opened(path)
     except OSError as error:
         raise UserError(Problem("data_unreadable", f"can't be read: {error.strerror or error}", str(path))) from error
     with stream:
@@ -65,13 +66,6 @@ def read_rows(path: Path) -> Iterator[Row]:
             yield from _read_json(lines, path)
         else:
             yield from _read_json_lines(lines, path)
-
-
-def _open(path: Path, compression: str) -> IO[bytes]:
-    if not compression:
-        return open_file(path)
-    opened = importlib.import_module(_OPENERS[compression]).open(path, "rb")
-    return cast(IO[bytes], opened)
 
 
 def _read_line(stream: IO[bytes], path: Path) -> bytes:

@@ -221,10 +221,6 @@ def _lacks_end_of_turn(side: Side, data: TokenizedSamples) -> bool:
     return not any(side.ids[at] in data.special and (side.loss is None or side.loss[at]) for at in after)
 
 
-def _has_double_bos(side: Side, data: TokenizedSamples) -> bool:
-    return data.bos is not None and side.ids[:2] == (data.bos, data.bos)
-
-
 def _hides_end(side: Side, data: TokenizedSamples) -> bool:
     """Whether the pad token is the end token, and the sample's own end tokens are masked."""
     if data.pad is None or data.pad != data.eos:
@@ -235,10 +231,6 @@ def _hides_end(side: Side, data: TokenizedSamples) -> bool:
         and not any(carries for token, carries in zip(side.ids, side.loss, strict=True) if token == data.eos)
     )
     return is_masked or any(side.ids[position] == data.eos for position in side.hidden)
-
-
-def _drops_system(side: Side, data: TokenizedSamples) -> bool:
-    return any(role == "system" and not rendered for role, rendered in side.messages)
 
 
 _TEMPLATE = "set recipe.chat_template, or repair the tokenizer's template"
@@ -258,7 +250,7 @@ _RULES: tuple[tuple[str, Callable[[Side, TokenizedSamples], bool], str, str], ..
     ),
     (
         "double_bos",
-        _has_double_bos,
+        lambda side, data: data.bos is not None and side.ids[:2] == (data.bos, data.bos),
         "the sample begins with two BOS tokens",
         "remove flags.add_bos, or the template's own BOS",
     ),
@@ -270,7 +262,7 @@ _RULES: tuple[tuple[str, Callable[[Side, TokenizedSamples], bool], str, str], ..
     ),
     (
         "system_dropped",
-        _drops_system,
+        lambda side, data: any(role == "system" and not rendered for role, rendered in side.messages),
         "the chat template leaves the system turn out",
         "set recipe.chat_template, or remove the turn",
     ),

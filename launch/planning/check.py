@@ -8,11 +8,11 @@ from launch.config.origins import Origins
 from launch.config.schema import TrainerConfig
 from launch.errors import Problem, UserError
 from launch.planning.flags import Flag
-from launch.planning.recipe import flags_of_key
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.values import check_values, render_flag
 from launch.upstream.schema import Schema
+from launch.upstream.trainers import flags_named_in
 
 
 def checked_argv(schema: Schema, trainer: TrainerConfig, origins: Origins, flags: Mapping[str, Flag]) -> list[str]:
@@ -34,17 +34,8 @@ def checked_argv(schema: Schema, trainer: TrainerConfig, origins: Origins, flags
 def named_flags(trainer: TrainerConfig) -> dict[str, str]:
     """Return every flag that a trainer's YAML names, with the first key that names it."""
     named: dict[str, str] = {}
-    for key, entry in trainer.recipe.items():
-        for flag in sorted(flags_of_key(entry)):
-            named.setdefault(flag, f"trainer.recipe.{key}")
-    named.update({flag: f"trainer.launch.{key}" for key, flag in trainer.launch.items() if flag not in named})
-    for value, flags in trainer.tracking.items():
-        named.update({flag: f"trainer.tracking.{value}" for flag in flags if flag not in named})
-    for section in ("push", "flags", "cpu_flags", "validation_flags", "refused"):
-        named.update({flag: f"trainer.{section}.{flag}" for flag in getattr(trainer, section) if flag not in named})
-    for precision, flags in trainer.lora_flags.items():
-        named.update({flag: f"trainer.lora_flags.{precision}" for flag in flags if flag not in named})
-    named.update({flag: "trainer.unread" for flag in trainer.unread if flag not in named})
+    for flag, path, _ in flags_named_in(vars(trainer)):
+        named.setdefault(flag, "trainer.unread" if path[0] == "unread" else f"trainer.{'.'.join(path[:2])}")
     return named
 
 

@@ -5,7 +5,7 @@ The keys and values are those of launch/worker/expectations.py. What the recipe 
 
 from __future__ import annotations
 
-from launch.config.schema import Family, Kind, Launcher, Packing, Quantization, RootConfig, TrainerConfig
+from launch.config.schema import Family, Kind, Launcher, Packing, Quantization, RootConfig
 from launch.planning.parallel import Parallel
 from launch.planning.recipe import flags_of_key
 
@@ -63,16 +63,12 @@ def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]
         requested["first_update"] = "adapter"
     if config.trainer.lora_flags.get(parallel.precision, {}).keys() & config.flags.keys():
         requested.pop("base_dtype", None)
-    for key in _overridden_keys(config.trainer, set(config.flags)):
-        requested.pop(_RENAMED.get(key, key), None)
+    for key, entry in config.trainer.recipe.items():
+        if flags_of_key(entry) & config.flags.keys():
+            requested.pop(_RENAMED.get(key, key), None)
     if "packing" not in requested:  # nor is it known what the rows hold
         requested.pop("global_batch", None)
     return {"dtype": parallel.precision.value, **requested}
-
-
-def _overridden_keys(trainer: TrainerConfig, user_flags: set[str]) -> set[str]:
-    """Return the recipe keys with a flag that the user sets."""
-    return {key for key, entry in trainer.recipe.items() if flags_of_key(entry) & user_flags}
 
 
 def allowed_expectations(config: RootConfig) -> tuple[str, ...]:

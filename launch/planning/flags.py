@@ -18,7 +18,7 @@ from launch.planning.batch import Batch
 from launch.planning.inputs import Inputs, build_data_flags
 from launch.planning.lora import Lora, recipe_value
 from launch.planning.parallel import Parallel
-from launch.planning.recipe import map_recipe_key
+from launch.planning.recipe import flags_of_key, map_recipe_key
 
 # What a user sets instead of a flag that `launch` computes.
 INSTEAD = {
@@ -239,19 +239,16 @@ def _high_learning_rate(flag: Flag | None) -> list[Problem]:
     return [Problem("high_learning_rate", message, flag.provenance.where, "fine-tuning takes 1e-7 to 1e-3")]
 
 
-def _replaced_flags(key: str, mapping: Any) -> frozenset[str]:
-    """Return the flag that a recipe key sets one to one, and all flags of an adapter's keys."""
-    if isinstance(mapping, str):
-        return frozenset({mapping})
-    own = mapping.values() if key.startswith("lora.") else ()
-    return frozenset(str(flag) for flags in own for flag in flags)
-
-
 def _add_user_flags(composed: Composed, flags: dict[str, Flag], problems: list[Problem]) -> list[Problem]:
     """Add the user's `flags.NAME=`; computed and refused flags are problems. Returns warnings."""
     trainer, allow = composed.config.trainer, composed.config.allow
     computed = {flag: key for key, flag in trainer.launch.items()}
-    recipe_keys = {flag: key for key, mapping in trainer.recipe.items() for flag in _replaced_flags(key, mapping)}
+    recipe_keys = {
+        flag: key
+        for key, entry in trainer.recipe.items()
+        if isinstance(entry, str) or key.startswith("lora.")  # a flag that is the key's own, and those of an adapter
+        for flag in flags_of_key(entry)
+    }
     warnings = []
     for name, value in composed.config.flags.items():
         provenance = composed.origins.of(f"flags.{name}")

@@ -211,7 +211,7 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
     held_out = _find_validation(config, origins, cwd, digest)
     if data.build and not data.mix:
         made = cache / "demo" / f"{data.build.removeprefix('demo_')}-{demo_key()}" / "train.jsonl"
-        _refuse_wildcards([made], origins)
+        _refuse_wildcards(made, origins)
         build = _check_build(data.build, "data.build")
         return (MixtureEntry(InputSource(str(made), made, build, origins.of("data.build")), data.fraction, "train"),)
     if not data.mix:
@@ -228,22 +228,25 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
         entries.append(MixtureEntry(source, entry.share * data.fraction, entry.split, staged))
     if config.trainer.family == Family.trl and len(entries) > 1:
         entries = [_merge(entries, config.trainer.name, digest)]
-    copies = tuple(_read_from_copy(entry) if entry.data else entry for entry in entries)
-    _refuse_wildcards([entry.source.local for entry in copies if entry.data and entry.source.local], origins)
-    return copies
+    for number, named in enumerate(entries):
+        if named.data:  # the source of local data is its converted copy
+            copy = named.data.train_file
+            source = replace(named.source, reference=str(copy), local=copy)
+            entries[number] = replace(named, source=source, split="train")
+            _refuse_wildcards(copy, origins)
+    return tuple(entries)
 
 
-def _refuse_wildcards(copies: list[Path], origins: Origins) -> None:
+def _refuse_wildcards(copy: Path, origins: Origins) -> None:
     """Refuse a cache whose path the trainers' data loader (datasets.load_dataset) would take for a glob pattern.
 
     Raises UserError: path_wildcards.
     """
-    for copy in copies:
-        if is_pattern(str(copy)):
-            message = f"the data loader expands * ? [ in the path of the cache, {copy.parent}"
-            where = origins.of("cache").where or origins.of("runs").where
-            cure = "set cache= to a folder without them in its path"
-            raise UserError(Problem("path_wildcards", message, where, cure))
+    if is_pattern(str(copy)):
+        message = f"the data loader expands * ? [ in the path of the cache, {copy.parent}"
+        where = origins.of("cache").where or origins.of("runs").where
+        cure = "set cache= to a folder without them in its path"
+        raise UserError(Problem("path_wildcards", message, where, cure))
 
 
 def _find_data(path: Path, split: str, where: str | None, digest: Digest) -> DataFiles | None:
@@ -300,13 +303,6 @@ def _unstaged_share(config: RootConfig, origins: Origins, mixture: tuple[Mixture
         cure = "set data.validation=0.02 to hold out a share, or download the data set and name its files in data.mix"
         raise UserError(Problem("validation_needs_local", message, where, cure))
     return value
-
-
-def _read_from_copy(entry: MixtureEntry) -> MixtureEntry:
-    """Return the entry with the converted copy of its data as its source."""
-    assert entry.data is not None
-    copy = entry.data.train_file
-    return replace(entry, source=replace(entry.source, reference=str(copy), local=copy), split="train")
 
 
 def _merge(entries: list[MixtureEntry], trainer: str, digest: Digest) -> MixtureEntry:

@@ -38,13 +38,14 @@ class Lora:
 
     def count_parameters(self, shape: ModelShape) -> int:
         """Count the adapter's parameters: rank x (inputs + outputs) of every layer that gets one."""
-        return shape.layers * self.rank * sum(sum(shape.matrices[name]) for name in self._layer_names(shape.matrices))
+        return shape.layers * self.rank * sum(sum(shape.matrices[name]) for name in self.layer_names(shape.matrices))
 
     def count_layers(self, shape: ModelShape) -> int:
         """Count the layers of a block that get an adapter."""
-        return len(self._layer_names(shape.matrices))
+        return len(self.layer_names(shape.matrices))
 
-    def _layer_names(self, matrices: Mapping[str, tuple[int, int]]) -> list[str]:
+    def layer_names(self, matrices: Mapping[str, tuple[int, int]]) -> list[str]:
+        """Return those of a block's layers that get an adapter."""
         names = list(matrices) if self.targets == ALL_LINEAR else [name.rpartition(".")[2] for name in self.targets]
         return [name for name in names if name in matrices]
 
@@ -175,8 +176,7 @@ def _rank_problems(lora: Lora, shape: ModelShape | None) -> list[Problem]:
     if shape is None or lora.rank < 1:
         return []
     matrices = shape.matrices
-    names = list(matrices) if lora.targets == ALL_LINEAR else [name.rpartition(".")[2] for name in lora.targets]
-    sizes = {name: min(matrices[name]) for name in names if name in matrices}
+    sizes = {name: min(matrices[name]) for name in lora.layer_names(matrices)}
     name = min(sizes, key=lambda known: sizes[known], default=None)
     if name is None or lora.rank <= sizes[name]:
         return []

@@ -84,21 +84,14 @@ def forecast_packing(lengths: Lengths, limit: int, batch: Batch, seed: int = 0) 
     training = pack_samples(pairs, limit, samples_per_rank(batch))
     reference = pack_samples(pairs, limit, REFERENCE_ROWS * batch.per_device)
     epoch_rows = training.rows * lengths.samples / len(pairs)
-    return PackingForecast(training, reference, int(epoch_rows / batch.width), _count_needed_pairs(pairs, limit))
+    powers = (1 << exponent for exponent in range(_MAX_PAIRS.bit_length()))
+    needed = next((count for count in powers if pack_samples(pairs, limit, count).filled >= 1 - MAX_PADDING), None)
+    return PackingForecast(training, reference, int(epoch_rows / batch.width), needed)
 
 
 def samples_per_rank(batch: Batch) -> int:
     """Return the samples of one optimizer step on one rank."""
     return batch.per_device * batch.accumulation
-
-
-def _count_needed_pairs(pairs: Sequence[Sequence[int]], limit: int) -> int | None:
-    count = 1
-    while count <= _MAX_PAIRS:
-        if pack_samples(pairs, limit, count).filled >= 1 - MAX_PADDING:
-            return count
-        count *= 2
-    return None
 
 
 def describe(forecast: PackingForecast, batch: Batch) -> str:
@@ -193,13 +186,8 @@ def _padded_problem(lengths: Lengths, batch: Batch) -> Problem | None:
         return None
     message = f"{padding:.0%} of the tokens will be padding: dpo.py pads the {samples} pairs of a rank to the longest"
     cure = "set recipe.packing=bins"
-    fewer = next((n for n in _halvings(samples) if lengths.padding_share(n) <= MAX_PADDING), None)
+    halvings = (samples >> times for times in range(1, samples.bit_length()))
+    fewer = next((count for count in halvings if lengths.padding_share(count) <= MAX_PADDING), None)
     if fewer is not None:
         cure += f", or recipe.global_batch_size={fewer * batch.width} ({fewer} per rank) for less than half"
     return Problem("tokens_wasted", message, "recipe.packing", cure)
-
-
-def _halvings(number: int) -> Iterable[int]:
-    while number > 1:
-        number //= 2
-        yield number

@@ -31,18 +31,16 @@ def resolve_schema(trainer: str, checkout: Checkout | None, packages: Sequence[P
     """
     locked = locked_schema(trainer)
     if trainer in TRL:
-        folders = [folder for folder in packages if (folder / "trl" / "scripts").is_dir()]
-        if not folders:
+        if not any((folder / "trl" / "scripts").is_dir() for folder in packages):
             return ResolvedSchema(locked, live=False)
         if _files_match(locked.package_files, packages):
             return ResolvedSchema(locked, live=True)
-        return ResolvedSchema(_parse(PackageTree(list(packages)), ENTRIES[trainer]), live=True)
+        return ResolvedSchema(_parse(PackageTree(packages), ENTRIES[trainer]), live=True)
     if checkout is None:
         return ResolvedSchema(locked, live=False)
     if checkout.matches_pin:
         return ResolvedSchema(locked, live=True)
-    tree = FolderTree(checkout.root)
-    return ResolvedSchema(_parse(tree, ENTRIES[trainer], PackageTree(list(packages))), live=True)
+    return ResolvedSchema(_parse(FolderTree(checkout.root), ENTRIES[trainer], PackageTree(packages)), live=True)
 
 
 def _parse(tree: Tree, entry: str, packages: PackageTree | None = None) -> Schema:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 # A `__post_init__` as nested lists of plain JSON values (see `post_init.py`).
@@ -117,8 +117,7 @@ _SCALAR_FIELDS = ("entry", "parser", "parser_at", "parse_call", "yaml_file", "co
 
 
 def _to_record(value: Unknown | Field | ParserClass) -> dict[str, Any]:
-    record = {attribute.name: getattr(value, attribute.name) for attribute in fields(value)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in record.items()}
+    return {name: list(part) if isinstance(part, tuple) else part for name, part in vars(value).items()}
 
 
 def _with_tuples(record: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""The trainers in the lock: their names, and the script or module that starts each."""
+"""The trainers in the lock: their names, the script or module of each, and the flags that a trainer's YAML names."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
 OPEN_INSTRUCT = {
     name: f"open_instruct/{name}.py"
@@ -27,3 +29,24 @@ def trainer_name(script: str) -> str | None:
     if path.parent.name == "scripts" and path.parent.parent.name == "trl" and path.suffix == ".py":
         return f"trl_{path.stem}" if f"trl_{path.stem}" in TRL else None
     return path.stem if path.suffix == ".py" and path.stem in OPEN_INSTRUCT else None
+
+
+def flags_named_in(trainer: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
+    """Yield every flag that a trainer's YAML names: its name, the path of its key, and the value that is set there.
+
+    The value is None where the run sets it, and for the flags that the YAML refuses or marks as unread.
+    """
+    for section in ("recipe", "launch"):
+        for key, entry in (trainer.get(section) or {}).items():
+            if isinstance(entry, str):
+                yield entry, (section, key), None
+            elif isinstance(entry, Mapping):
+                for case, flags in entry.items():
+                    yield from ((flag, (section, key, case, flag), value) for flag, value in (flags or {}).items())
+    for section in ("tracking", "lora_flags"):
+        for case, flags in (trainer.get(section) or {}).items():
+            yield from ((flag, (section, case, flag), value) for flag, value in flags.items())
+    for section in ("push", "flags", "cpu_flags", "validation_flags"):
+        yield from ((flag, (section, flag), value) for flag, value in (trainer.get(section) or {}).items())
+    yield from ((flag, ("refused", flag), None) for flag in trainer.get("refused") or {})
+    yield from ((flag, ("unread", str(index)), None) for index, flag in enumerate(trainer.get("unread") or ()))

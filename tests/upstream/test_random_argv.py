@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from launch.upstream.rules.argv import check_argv
 from launch.upstream.rules.conversion import UNKNOWN
-from launch.upstream.rules.options import list_options
+from launch.upstream.rules.tokens import list_options
 from launch.upstream.schema import Field, Schema
 from tests.upstream.real_parsers import RealParsers
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launch.upstream.rules.options import Option, list_options
+from launch.upstream.rules.tokens import Option, list_options
 from launch.upstream.schema import Schema
 from tests.upstream.real_parsers import RealParsers
 

@@ -52,7 +52,8 @@ class Checkout:
             commit = str(self.commit)[:9]
             return f"{place} is at {commit}, not at the pin {pin}; {_count_differing(self.differing)} from the lock"
         state = f"at the pin {pin}, but" if self.commit else f"not the pin {pin}:"
-        return f"{place} is {state} {_count_differing(self.differing)} from the lock: {_shorten(self.differing)}"
+        named = ", ".join(self.differing[:3]) + (", ..." if len(self.differing) > 3 else "")
+        return f"{place} is {state} {_count_differing(self.differing)} from the lock: {named}"
 
 
 def find_checkout(explicit: str | None, environ: Mapping[str, str], project: Path) -> Checkout | None:
@@ -77,11 +78,8 @@ def is_checkout(root: Path) -> bool:
 
 def missing_checkout_problem() -> Problem:
     """Return the problem for a command that needs a checkout where `find_checkout` returns None."""
-    return Problem(
-        id="no_upstream",
-        message="no open-instruct checkout found",
-        cure=f"fetch the pin: {FETCH_SUBMODULE_COMMAND}, or set {DIR_KEY}=DIR or ${DIR_VARIABLE}",
-    )
+    cure = f"fetch the pin: {FETCH_SUBMODULE_COMMAND}, or set {DIR_KEY}=DIR or ${DIR_VARIABLE}"
+    return Problem("no_upstream", "no open-instruct checkout found", cure=cure)
 
 
 def read_commit(root: Path) -> str | None:
@@ -126,14 +124,9 @@ def _require_checkout(root: Path, found_by: str) -> None:
         message = f"{root} is not a folder"
     else:
         message = f"{root} is not an open-instruct checkout: it needs {_SHARED_MODULE} and an entry script"
-    raise UserError(
-        Problem(
-            id="not_open_instruct",
-            message=message,
-            where=f"{found_by}={root}" if found_by == DIR_KEY else f"${found_by}",
-            cure=f"set it to the folder that contains open_instruct/, or fetch the pin: {FETCH_SUBMODULE_COMMAND}",
-        )
-    )
+    where = f"{found_by}={root}" if found_by == DIR_KEY else f"${found_by}"
+    cure = f"set it to the folder that contains open_instruct/, or fetch the pin: {FETCH_SUBMODULE_COMMAND}"
+    raise UserError(Problem("not_open_instruct", message, where, cure))
 
 
 def _has_blob_id(path: Path, expected: str) -> bool:
@@ -172,7 +165,3 @@ def _read_stripped(path: Path) -> str | None:
 
 def _count_differing(paths: tuple[str, ...]) -> str:
     return f"{len(paths)} file{' differs' if len(paths) == 1 else 's differ'}"
-
-
-def _shorten(paths: tuple[str, ...]) -> str:
-    return ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")

@@ -17,11 +17,10 @@ from launch.upstream.reader.schema_reader import SchemaReader
 from launch.upstream.reader.tree import GitTree, Tree
 from launch.upstream.rules.values import check_values
 from launch.upstream.schema import Schema
-from launch.upstream.trainers import OPEN_INSTRUCT
+from launch.upstream.trainers import OPEN_INSTRUCT, flags_named_in
 from launch.worker.patches import PATCHES
 
-_NO_VALUE = object()  # the YAML names the flag, and the run sets its value
-_TEMPLATE = "{"
+_TEMPLATE = "{"  # in a value that the run fills in
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class FlagReference:
     flag: str
     path: tuple[str, ...]  # of the key
     where: str  # file:line
-    value: Any = _NO_VALUE  # the value that the YAML sets, if any
+    value: Any = None  # the value that the YAML sets, if any
 
     @property
     def can_set_flag(self) -> bool:
@@ -97,43 +96,17 @@ def _find_broken_configs(trainers: tuple[TrainerImpact, ...], configs: Path) -> 
         trainer = _trainer_of_stage(content, configs, set())
         impact = impacts.get(trainer) if trainer else None
         if impact and impact.schema:
-            references = list(_section_references(content, "flags", positions, _display_path(path)))
+            references = list(referenced_flags({"flags": content.get("flags")}, positions, _display_path(path)))
             yield from _find_stale_references(impact, references)
 
 
 def referenced_flags(content: Mapping[str, Any], positions: Positions, file: str) -> Iterator[FlagReference]:
     """Yield every flag that a trainer's YAML names, with its line."""
-    for section in ("recipe", "launch"):
-        for key, mapping in (content.get(section) or {}).items():
-            if isinstance(mapping, str):
-                yield _make_reference(mapping, (section, str(key)), positions, file)
-            elif isinstance(mapping, Mapping):
-                for case, flags in mapping.items():
-                    for flag, value in (flags or {}).items():
-                        path = (section, str(key), str(case), str(flag))
-                        yield _make_reference(str(flag), path, positions, file, value)
-    for section in ("flags", "cpu_flags"):
-        yield from _section_references(content, section, positions, file)
-    for flag in content.get("refused") or {}:
-        yield _make_reference(str(flag), ("refused", str(flag)), positions, file)
-    for index, flag in enumerate(content.get("unread") or ()):
-        yield _make_reference(str(flag), ("unread", str(index)), positions, file)
-
-
-def _section_references(
-    content: Mapping[str, Any], section: str, positions: Positions, file: str
-) -> Iterator[FlagReference]:
-    for flag, value in (content.get(section) or {}).items():
-        yield _make_reference(str(flag), (section, str(flag)), positions, file, value)
-
-
-def _make_reference(
-    flag: str, path: tuple[str, ...], positions: Positions, file: str, value: Any = _NO_VALUE
-) -> FlagReference:
-    line = positions.of(path) or positions.of(path[:1])
-    if isinstance(value, str) and _TEMPLATE in value:
-        value = _NO_VALUE
-    return FlagReference(flag, path, f"{file}:{line}" if line else file, value)
+    for flag, keys, value in flags_named_in(content):
+        path = tuple(map(str, keys))
+        line = positions.of(path) or positions.of(path[:1])
+        is_template = isinstance(value, str) and _TEMPLATE in value
+        yield FlagReference(str(flag), path, f"{file}:{line}" if line else file, None if is_template else value)
 
 
 def _find_stale_references(impact: TrainerImpact, references: list[FlagReference]) -> Iterator[Problem]:
@@ -152,7 +125,7 @@ def _find_stale_references(impact: TrainerImpact, references: list[FlagReference
             message += f": {explanation.message}" if explanation else ""
             use = renamed.get(reference.flag) or (explanation.use if explanation else None)
             yield Problem("stale_allowlist", message, reference.where, f"write '{use}'" if use else "fix this line")
-        elif reference.value is not _NO_VALUE:
+        else:
             for problem in check_values(schema, {reference.flag: reference.value}):
                 yield Problem(problem.kind, problem.message, reference.where, problem.cure)
 

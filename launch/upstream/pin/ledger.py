@@ -8,7 +8,7 @@ finetune still has the old name.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -77,7 +77,11 @@ def load_ledger() -> Ledger:
     """Return the committed ledger (read once per process)."""
     content: dict[str, Any] = json.loads(LEDGER_FILE.read_text(encoding="utf-8"))
     hints: dict[str, Any] = json.loads(HINTS_FILE.read_text(encoding="utf-8"))
-    entries = (_parse_entry(entry, content["commits"][entry["commit"]]) for entry in content["entries"])
+    entries = []
+    for entry in content["entries"]:
+        commit, trainers = content["commits"][entry["commit"]], tuple(entry["trainers"])
+        named = {**entry, "trainers": trainers, "date": commit["date"], "pull_request": commit["pull_request"]}
+        entries.append(LedgerEntry(**named))
     return Ledger(content["base"], content["tip"], tuple(entries), tuple(tuple(group) for group in hints["same"]))
 
 
@@ -180,26 +184,8 @@ def _locked_flags(trainer: str) -> frozenset[str]:
 
 def _listed(names: Collection[str], singular: str = "", plural: str = "") -> str:
     """Join names to `a, b and c`, followed by the verb in singular or plural."""
-    first, *rest = names
-    if not rest:
-        return f"{first} {singular}".rstrip()
-    ordered = [first, *rest]
-    text = (
-        f"{', '.join(ordered[:2])} and others" if len(ordered) > 3 else f"{', '.join(ordered[:-1])} and {ordered[-1]}"
-    )
-    return f"{text} {plural}".rstrip()
-
-
-def _parse_entry(entry: Mapping[str, Any], commit: Mapping[str, Any]) -> LedgerEntry:
-    return LedgerEntry(
-        kind=entry["kind"],
-        flag=entry["flag"],
-        trainers=tuple(entry["trainers"]),
-        commit=entry["commit"],
-        date=commit["date"],
-        pull_request=commit["pull_request"],
-        renamed_to=entry.get("renamed_to"),
-        old=entry.get("old"),
-        new=entry.get("new"),
-        note=entry.get("note"),
-    )
+    ordered = list(names)
+    if len(ordered) == 1:
+        return f"{ordered[0]} {singular}".rstrip()
+    shown, last = (ordered[:2], "others") if len(ordered) > 3 else (ordered[:-1], ordered[-1])
+    return f"{', '.join(shown)} and {last} {plural}".rstrip()

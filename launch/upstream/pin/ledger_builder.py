@@ -58,9 +58,7 @@ def build_ledger(
     report: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Build the ledger of `base`..`tip` as JSON. Raises ValueError for a hint that history doesn't confirm."""
-    content = _ledger_json(
-        repo, base, tip, list(walk_history(repo, base, tip, _known_renames(hints), packages=packages, report=report))
-    )
+    content = _read_range(repo, base, tip, hints, packages=packages, report=report)
     unused = _add_notes(content["entries"], hints)
     if unused:
         raise ValueError(f"no commit {unused[0]}: the hint is wrong")
@@ -68,23 +66,12 @@ def build_ledger(
 
 
 def move_ledger(
-    content: Mapping[str, Any],
-    repo: Path,
-    tip: str,
-    hints: Mapping[str, Any],
-    *,
-    packages: Tree | None = None,
-    report: Callable[[str], None] = lambda _: None,
+    content: Mapping[str, Any], repo: Path, tip: str, hints: Mapping[str, Any], packages: Tree | None = None
 ) -> dict[str, Any]:
     """Return the ledger up to another tip: the shared history is kept, and only the commits after it are read."""
     shared = _run_git(repo, "merge-base", content["tip"], tip).strip()
     kept_ids = set(_run_git(repo, "rev-list", "--first-parent", f"{content['base']}..{shared}").split())
-    later = _ledger_json(
-        repo,
-        shared,
-        tip,
-        list(walk_history(repo, shared, tip, _known_renames(hints), packages=packages, report=report)),
-    )
+    later = _read_range(repo, shared, tip, hints, packages=packages, report=lambda _: None)
     _add_notes(later["entries"], hints)
     return {
         **later,
@@ -95,31 +82,32 @@ def move_ledger(
     }
 
 
-def _ledger_json(repo: Path, base: str, tip: str, trainer_commits: Sequence[TrainerCommit]) -> dict[str, Any]:
+def _read_range(
+    repo: Path, base: str, tip: str, hints: Mapping[str, Any], *, packages: Tree | None, report: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return the ledger of `base`..`tip` as JSON, without the hints' notes."""
     entries: dict[str, dict[str, Any]] = {}
-    for trainer_commit in trainer_commits:
-        for change in trainer_commit.changes:
-            entry = _to_entry(trainer_commit, change)
+    commits: dict[str, Any] = {}
+    born: dict[str, str] = {}
+    known_renames = {hint["old"]: hint["new"] for hint in hints["renames"]}
+    for found in walk_history(repo, base, tip, known_renames, packages=packages, report=report):
+        commit = found.commit
+        commits[commit.id] = {"date": commit.date, "pull_request": commit.pull_request, "subject": commit.subject}
+        if found.adds_script:
+            born[found.trainer] = commit.id
+        for change in found.changes:
+            values = {"renamed_to": change.renamed_to, "old": change.old, "new": change.new}
+            entry = {"kind": change.kind, "flag": change.flag}
+            entry |= {name: value for name, value in values.items() if value is not None}
+            entry["commit"] = commit.id
             shared = entries.setdefault(json.dumps(entry, sort_keys=True), {**entry, "trainers": []})
-            shared["trainers"].append(trainer_commit.trainer)
-    commits = {
-        trainer_commit.commit.id: trainer_commit.commit
-        for trainer_commit in trainer_commits
-        if trainer_commit.changes or trainer_commit.adds_script
-    }
+            shared["trainers"].append(found.trainer)
     return {
         "schema_version": 1,
         "base": _run_git(repo, "rev-parse", f"{base}^{{commit}}").strip(),
         "tip": _run_git(repo, "rev-parse", f"{tip}^{{commit}}").strip(),
-        "commits": {
-            commit.id: {"date": commit.date, "pull_request": commit.pull_request, "subject": commit.subject}
-            for commit in commits.values()
-        },
-        "born": {
-            trainer_commit.trainer: trainer_commit.commit.id
-            for trainer_commit in trainer_commits
-            if trainer_commit.adds_script
-        },
+        "commits": commits,
+        "born": born,
         "entries": list(entries.values()),
     }
 
@@ -130,8 +118,8 @@ def walk_history(
     tip: str,
     known_renames: Mapping[str, str],
     *,
-    packages: Tree | None = None,
-    report: Callable[[str], None] = lambda _: None,
+    packages: Tree | None,
+    report: Callable[[str], None],
 ) -> Iterator[TrainerCommit]:
     """Yield each trainer's schema changes at each first-parent commit of `base`..`tip`, oldest first.
 
@@ -178,20 +166,6 @@ def _list_blobs(repo: Path, commit: str) -> dict[str, str]:
 def _run_git(repo: Path, *arguments: str) -> str:
     command = ["git", "-C", str(repo), *arguments]
     return run_command(command, check=True).stdout
-
-
-def _to_entry(trainer_commit: TrainerCommit, change: FlagChange) -> dict[str, Any]:
-    values = {"renamed_to": change.renamed_to, "old": change.old, "new": change.new}
-    return {
-        "kind": change.kind,
-        "flag": change.flag,
-        **{name: value for name, value in values.items() if value is not None},
-        "commit": trainer_commit.commit.id,
-    }
-
-
-def _known_renames(hints: Mapping[str, Any]) -> dict[str, str]:
-    return {hint["old"]: hint["new"] for hint in hints["renames"]}
 
 
 def _add_notes(entries: Sequence[dict[str, Any]], hints: Mapping[str, Any]) -> list[str]:

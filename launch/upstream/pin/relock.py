@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +83,20 @@ def build_lock(checkout: Path, pin: str, packages: Sequence[Path]) -> dict[Path,
 
 def ledger_text(checkout: Path, tip: str, packages: Tree | None) -> str:
     """Build the ledger's file from BASE to `tip`; takes a minute or two."""
-    hints = json.loads(HINTS_FILE.read_text(encoding="utf-8"))
-    return _json_with_lines(
-        build_ledger(checkout, BASE, tip, hints, packages=packages, report=_print_progress), ("commits", "entries")
-    )
+    report = partial(print, file=sys.stderr)
+    content = build_ledger(checkout, BASE, tip, _load(HINTS_FILE), packages=packages, report=report)
+    return _json_with_lines(content, ("commits", "entries"))
 
 
 def moved_ledger_text(checkout: Path, tip: str, packages: Tree | None) -> str:
     """Build the ledger's file with another tip; only the commits between the two are read."""
-    content = json.loads(LEDGER_FILE.read_text(encoding="utf-8"))
-    hints = json.loads(HINTS_FILE.read_text(encoding="utf-8"))
-    return _json_with_lines(move_ledger(content, checkout, tip, hints, packages=packages), ("commits", "entries"))
+    content = move_ledger(_load(LEDGER_FILE), checkout, tip, _load(HINTS_FILE), packages)
+    return _json_with_lines(content, ("commits", "entries"))
+
+
+def _load(file: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return content
 
 
 def schema_text(schema: Schema) -> str:
@@ -102,6 +106,9 @@ def schema_text(schema: Schema) -> str:
 
 def json_text(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+_one_line_json = partial(json.dumps, ensure_ascii=False)
 
 
 def _json_with_lines(content: Mapping[str, Any], one_line_per_item: tuple[str, ...]) -> str:
@@ -120,14 +127,6 @@ def _json_with_lines(content: Mapping[str, Any], one_line_per_item: tuple[str, .
             text = _one_line_json(value)
         parts.append(f" {json.dumps(key)}: {text}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
-
-
-def _one_line_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _print_progress(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -213,13 +213,14 @@ def _bindings_of(  # noqa: PLR0912 - one branch per statement type
 
 
 def _nested_blocks(statement: ast.stmt, when: str) -> Iterator[tuple[list[ast.stmt], str]]:
+    within = "branch" if when == "always" else when
     if isinstance(statement, ast.If):
-        if _is_type_checking(statement.test):
+        if "TYPE_CHECKING" in (getattr(statement.test, "id", None), getattr(statement.test, "attr", None)):
             yield statement.body, "typing"
             yield statement.orelse, when
         else:
-            yield statement.body, "branch" if when == "always" else when
-            yield statement.orelse, "branch" if when == "always" else when
+            yield statement.body, within
+            yield statement.orelse, within
     elif isinstance(statement, ast.Try):
         yield statement.body, when
         for handler in statement.handlers:
@@ -229,14 +230,8 @@ def _nested_blocks(statement: ast.stmt, when: str) -> Iterator[tuple[list[ast.st
     elif isinstance(statement, ast.With | ast.AsyncWith):
         yield statement.body, when
     elif isinstance(statement, ast.For | ast.AsyncFor | ast.While):
-        yield statement.body, "branch" if when == "always" else when
-        yield statement.orelse, "branch" if when == "always" else when
-
-
-def _is_type_checking(test: ast.expr) -> bool:
-    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
-        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
-    )
+        yield statement.body, within
+        yield statement.orelse, within
 
 
 def _stored_names(target: ast.expr) -> Iterator[str]:

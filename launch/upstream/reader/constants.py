@@ -17,7 +17,6 @@ from launch.upstream.reader.name_resolver import (
     ClassRef,
     External,
     FunctionRef,
-    ModuleRef,
     NameResolver,
     Scope,
     Target,
@@ -170,9 +169,7 @@ class _Evaluator:
         if isinstance(target, External):
             why = "depends on the environment" if target.dotted in _ENVIRONMENT else "can't be looked up"
             raise self.error(node, f"{why} ({target.dotted.removeprefix('builtins.')})")
-        if isinstance(target, ModuleRef | FunctionRef | ClassRef):
-            raise self.error(node, "is not a value")
-        raise self.error(node)
+        raise self.error(node, "is not a value")
 
     def _member(self, node: ast.expr, target: ValueRef) -> EnumMember | None:
         """`Class.NAME` where Class is an enum."""

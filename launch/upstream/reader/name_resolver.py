@@ -254,15 +254,12 @@ class NameResolver:
                 return self.try_resolve(binding.value, scope) or ValueRef(scope, binding.value)
             return ValueRef(scope, binding.value)
         if binding.name is None:
-            return self._module_or_external(binding.module)
+            imported = self.module(binding.module)
+            return External(binding.module) if imported is None else ModuleRef(imported)
         module = self.module(binding.module)
         if module is None:
             return External(f"{binding.module}.{binding.name}")
         return self._resolve_export(module, binding.name, where)
-
-    def _module_or_external(self, name: str) -> Target:
-        module = self.module(name)
-        return External(name) if module is None else ModuleRef(module)
 
     def _resolve_export(self, module: SourceModule, name: str, where: str) -> Target:
         if name in module.bindings:

@@ -236,18 +236,16 @@ class _Compiler:
             for s in cls.node.body
         )
         attribute = None if annotated else class_attribute(self.resolver, self.classes[0], name)
-        if attribute is None:
-            return ["field", name]
-        try:
-            return self.constant(evaluate(self.resolver, *attribute))
-        except UnreadableSourceError as error:
-            return ["machine", error.reason]
+        return ["field", name] if attribute is None else self.evaluated(*attribute)
 
     def resolved_name(self, node: ast.expr) -> Program:
         if any(self.is_self(child) for child in ast.walk(node) if isinstance(child, ast.expr)):
             return ["machine", ast.unparse(node)[:80]]
+        return self.evaluated(node, self.scope)
+
+    def evaluated(self, node: ast.expr, scope: Scope) -> Program:
         try:
-            return self.constant(evaluate(self.resolver, node, self.scope))
+            return self.constant(evaluate(self.resolver, node, scope))
         except UnreadableSourceError as error:
             return ["machine", error.reason]
 

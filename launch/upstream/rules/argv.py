@@ -20,8 +20,7 @@ from launch.upstream.rules.conversion import (
     convert,
     unsettable_error,
 )
-from launch.upstream.rules.options import Option, list_options
-from launch.upstream.rules.tokens import ArgvToken, ClassifiedToken, classify_tokens
+from launch.upstream.rules.tokens import ArgvToken, ClassifiedToken, Option, classify_tokens, list_options
 from launch.upstream.schema import Field, Schema
 
 _STRICTER = ("abbreviated", "duplicate")

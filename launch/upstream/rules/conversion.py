@@ -41,7 +41,8 @@ def convert(field: Field, text: str) -> Any:
     if field.none_words and text.lower() in ("none", "null"):
         value: Any = None
     else:
-        value = _convert_by_kind(field, text)
+        converter = _CONVERTERS.get(field.kind)
+        value = UNKNOWN if converter is None else converter(field, text)
     if value is UNKNOWN or field.choices is None or field.kind == "enum":
         return value
     if value not in field.choices:
@@ -56,11 +57,6 @@ def choice_error(field: Field, text: str) -> ConversionError:
     return ConversionError(
         "bad_choice", f"{field.name} must be one of {listed}, got '{text}'", did_you_mean(text, allowed)
     )
-
-
-def _convert_by_kind(field: Field, text: str) -> Any:
-    converter = _CONVERTERS.get(field.kind)
-    return UNKNOWN if converter is None else converter(field, text)
 
 
 def _to_bool(field: Field, text: str) -> bool:
@@ -80,12 +76,8 @@ def _to_choice(field: Field, text: str) -> Any:
 
 
 def _to_dict(field: Field, text: str) -> dict[str, Any]:
-    if text == "":
+    if text == "" and field.kind == "dict":
         return {}
-    raise unsettable_error(field)
-
-
-def _refuse(field: Field, text: str) -> Any:
     raise unsettable_error(field)
 
 
@@ -120,5 +112,5 @@ _CONVERTERS: Mapping[str, Callable[[Field, str], Any]] = {
     "choice": _to_choice,
     "enum": _to_choice,
     "dict": _to_dict,
-    "never": _refuse,
+    "never": _to_dict,
 }

@@ -1,4 +1,4 @@
-"""Classifies command-line arguments as argparse does: options, values, the bare `--` (argparse.py, `_parse_optional`).
+"""The options of a schema, and the arguments of a command line classified by them (argparse.py, `_parse_optional`).
 
 The rules are those of Python 3.11 and 3.12, which open-instruct's trainers run on.
 """
@@ -9,10 +9,40 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from launch.upstream.rules.options import Option
+from launch.upstream.schema import Field, Schema
 
 _NEGATIVE_NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")
 _HELP = ("-h", "--help")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One argparse action."""
+
+    field: Field  # where it stores its value
+    strings: tuple[str, ...]
+    nargs: str | None  # None: one value; `?`, `+`; `0`: no value
+    required: bool
+    negates: bool = False  # the `--no_x` twin, which stores False
+
+
+def list_options(schema: Schema) -> tuple[Option, ...]:
+    """List every option of the parser except `--help`; a `--no_x` twin follows its option."""
+    options: list[Option] = []
+    for field in schema.fields.values():
+        if not field.in_parser:
+            continue
+        options.append(Option(field, (*_spellings(field.name), *field.aliases), field.nargs, field.required))
+        if field.negatable:
+            # `no_` keeps its underscore only in the first spelling (hf_argparser.py, `_parse_dataclass_field`)
+            strings = (f"--no_{field.name}", f"--no-{field.name.replace('_', '-')}")
+            options.append(Option(field, strings, "0", False, negates=True))
+    return tuple(options)
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    """Return `--a_b` and `--a-b`; mixtures of the two don't exist."""
+    return (f"--{name}", f"--{name.replace('_', '-')}") if "_" in name else (f"--{name}",)
 
 
 @dataclass(frozen=True)
@@ -74,7 +104,8 @@ def _classify_token(  # noqa: PLR0911 - one return per rule, in argparse's order
         explicit_value = ArgvToken(token.text[len(name) + 1 :], token.unknown, value if token.unknown else "")
     if name in strings:
         return ClassifiedToken(index, token, "option", name, strings[name], explicit_value)
-    matches = _completions(name, strings) if abbreviations and name.startswith("--") else ()
+    completed = (*strings, "--help") if abbreviations and name.startswith("--") else ()
+    matches = tuple(string for string in completed if string.startswith(name))
     if text in _HELP or matches == ("--help",):
         return ClassifiedToken(index, token, "help", text)
     if matches:
@@ -93,7 +124,3 @@ def _dashed_number(following: ArgvToken | None) -> str | None:
         return None
     is_number = re.match(r"-[\d.]", following.text) and not _NEGATIVE_NUMBER.match(following.text)
     return following.text if is_number else None
-
-
-def _completions(name: str, strings: Mapping[str, Option]) -> tuple[str, ...]:
-    return tuple(string for string in (*strings, "--help") if string.startswith(name))
