@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from launch.demo.ensure import DemoData, DemoModel, demo_key, ensure_chats, ensure_model, ensure_preferences
+from launch.demo.ensure import demo_key, ensure_chats, ensure_model, ensure_preferences
+from launch.demo.folders import BuiltFolder
 
-__all__ = ["DemoData", "DemoModel", "demo_key", "ensure_chats", "ensure_model", "ensure_preferences"]
+__all__ = ["BuiltFolder", "demo_key", "ensure_chats", "ensure_model", "ensure_preferences"]

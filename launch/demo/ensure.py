@@ -12,11 +12,10 @@ import os
 import platform
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.demo.folders import build_once
+from launch.demo.folders import BuiltFolder, build_once
 from launch.errors import Problem, UserError
 from launch.external import run_command
 
@@ -30,31 +29,6 @@ MODEL_TIMEOUT = 600.0  # seconds; usually ten, but importing torch from a cold n
 EXIT_MISSING_PACKAGE = 3  # make_model.py's
 
 
-@dataclass(frozen=True)
-class DemoData:
-    """A folder with train.jsonl."""
-
-    path: Path
-    rows: int  # in train.jsonl
-    digest: str  # SHA-256 of train.jsonl
-    built: bool  # False if it existed already
-
-    @property
-    def file(self) -> Path:
-        """The path of train.jsonl."""
-        return self.path / "train.jsonl"
-
-
-@dataclass(frozen=True)
-class DemoModel:
-    """A model folder."""
-
-    path: Path
-    parameters: int
-    digest: str  # over the names and bytes of all its files
-    built: bool  # False if it existed already
-
-
 @functools.cache
 def demo_key() -> str:
     """Return the identity of the demo: 16 hex digits over the source of its builders and Python's version."""
@@ -64,35 +38,31 @@ def demo_key() -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def ensure_chats(folder: Path) -> DemoData:
-    """Ensure `folder`/train.jsonl with one chat (`messages`) per row.
+def ensure_chats(folder: Path) -> BuiltFolder:
+    """Ensure `folder`/train.jsonl with one chat (`messages`) per row. The facts: its `rows` and `digest` (SHA-256).
 
     Raises UserError: demo_no_documentation, demo_folder_taken.
     """
-    return _ensure_rows(folder, "chats")
+    return build_once(folder, "chats", demo_key(), lambda staging: _build_rows(staging, "chats"))
 
 
-def ensure_preferences(folder: Path) -> DemoData:
-    """Ensure `folder`/train.jsonl with `chosen` and `rejected` messages per row.
+def ensure_preferences(folder: Path) -> BuiltFolder:
+    """Ensure `folder`/train.jsonl with `chosen` and `rejected` messages per row. The facts: as of `ensure_chats`.
 
     Raises UserError: demo_no_documentation, demo_folder_taken.
     """
-    return _ensure_rows(folder, "preferences")
+    return build_once(folder, "preferences", demo_key(), lambda staging: _build_rows(staging, "preferences"))
 
 
-def ensure_model(folder: Path, python: str | os.PathLike[str]) -> DemoModel:
+def ensure_model(folder: Path, python: str | os.PathLike[str]) -> BuiltFolder:
     """Ensure a seeded two-layer Llama with its tokenizer in `folder`, built by the trainer's interpreter `python`.
+
+    The facts: `parameters`, what make_model.py prints, and a `digest` over the names and bytes of all files.
 
     Raises UserError: demo_python_not_started, demo_packages_missing, demo_model_failed, demo_no_documentation,
     demo_folder_taken.
     """
-    result = build_once(folder, "model", demo_key(), lambda staging: _build_model(staging, os.fspath(python)))
-    return DemoModel(folder, int(result.facts["parameters"]), str(result.facts["digest"]), result.built)
-
-
-def _ensure_rows(folder: Path, kind: str) -> DemoData:
-    result = build_once(folder, kind, demo_key(), lambda staging: _build_rows(staging, kind))
-    return DemoData(folder, int(result.facts["rows"]), str(result.facts["digest"]), result.built)
+    return build_once(folder, "model", demo_key(), lambda staging: _build_model(staging, os.fspath(python)))
 
 
 def _build_rows(folder: Path, kind: str) -> dict[str, Any]:

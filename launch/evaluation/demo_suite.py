@@ -56,8 +56,9 @@ def ensure_demo_suite(cache: Path) -> Path:
     folder = cache / "demo" / f"tasks-{_VERSION}-{demo_key()}"
     if (folder / "likelihood.yaml").is_file():
         return folder
-    chats = ensure_chats(cache / "demo" / f"chats-{demo_key()}").file
-    lines = chats.read_text(encoding="utf-8").splitlines()
+    chats = cache / "demo" / f"chats-{demo_key()}"
+    ensure_chats(chats)
+    lines = (chats / "train.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [row for number, line in enumerate(lines) if (row := _make_row(number, json.loads(line)["messages"]))]
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "questions.jsonl"

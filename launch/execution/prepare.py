@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launch.data.staging import load_staged, stage
-from launch.demo import ensure_chats, ensure_model, ensure_preferences
+from launch.demo import BuiltFolder, ensure_chats, ensure_model, ensure_preferences
 from launch.execution.merge import RECORD, merge_adapter, read_training
 from launch.planning.digests import DigestCache
 from launch.planning.inputs import MERGE
@@ -40,32 +40,22 @@ def build_missing(plan: Plan, say: Callable[[str], None]) -> None:
     """Build the demo's model and data where the plan uses them and they are missing."""
     for source in (plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)):
         if source.build in _BUILDERS and source.local:
-            what, build = _BUILDERS[source.build]
+            what, build, unit, fact = _BUILDERS[source.build]
             if not Path(source.local).exists():
                 say(f"making {what}")
-            built, amount = build(source.local, plan.command[0])
-            if built:
-                say(f"made {what} ({amount}) in {source.local}")
+            made = build(source.local, plan.command[0])
+            if made.built:
+                say(f"made {what} ({made.facts[fact]:,} {unit}) in {source.local}")
 
 
-def _build_model(folder: Path, python: str) -> tuple[bool, str]:
-    model = ensure_model(folder, python)
-    return model.built, f"{model.parameters:,} parameters"
-
-
-def _build_chats(file: Path, python: str) -> tuple[bool, str]:
-    chats = ensure_chats(file.parent)
-    return chats.built, f"{chats.rows:,} chats"
-
-
-def _build_preferences(file: Path, python: str) -> tuple[bool, str]:
-    preferences = ensure_preferences(file.parent)
-    return preferences.built, f"{preferences.rows:,} preference pairs"
-
-
-# what each makes, and its function of the path and the trainer's Python: whether it built anything, and how much
-_BUILDERS: dict[str, tuple[str, Callable[[Path, str], tuple[bool, str]]]] = {
-    "demo": ("the demo's model", _build_model),
-    "demo_chats": ("the demo's data", _build_chats),
-    "demo_preferences": ("the demo's data", _build_preferences),
+# what each makes, its function of the path and the trainer's Python, and the unit and fact that say how much
+_BUILDERS: dict[str, tuple[str, Callable[[Path, str], BuiltFolder], str, str]] = {
+    "demo": ("the demo's model", ensure_model, "parameters", "parameters"),
+    "demo_chats": ("the demo's data", lambda file, _: ensure_chats(file.parent), "chats", "rows"),
+    "demo_preferences": (
+        "the demo's data",
+        lambda file, _: ensure_preferences(file.parent),
+        "preference pairs",
+        "rows",
+    ),
 }

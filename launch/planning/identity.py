@@ -4,49 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import RootConfig
-from launch.planning.batch import Batch
-from launch.planning.environment import ALLOCATOR_VARIABLES
-from launch.planning.flags import Flag
-from launch.planning.parallel import Parallel
-
 DIGITS = 8
-
-
-def identity_parts(
-    config: RootConfig,
-    *,
-    commit: str | None,
-    flags: Mapping[str, Flag],
-    batch: Batch,
-    parallel: Parallel,
-    env: Mapping[str, str],
-    patches: Sequence[str],
-    config_files: Sequence[str | None],
-    flag_files: Mapping[str, str],
-) -> dict[str, Any]:
-    """Return everything that decides what a run trains; `compute_identity` makes the digits of it.
-
-    `commit`: of upstream. `config_files`: digests of the accelerate and DeepSpeed files; `flag_files`: of own files
-    that flags name.
-    """
-    trainer = config.trainer
-    return {
-        "trainer": [trainer.name, trainer.entry],
-        "upstream": commit,
-        "flags": {name: flag.value for name, flag in flags.items()},
-        "batch": batch.as_json(),
-        "parallel": [parallel.mode.value, parallel.precision.value, str(parallel.width)],
-        "clip": config.recipe.max_grad_norm,
-        "env": {name: value for name, value in env.items() if name not in ("PYTHONPATH", *ALLOCATOR_VARIABLES)},
-        "patches": patches,
-        "files": config_files,
-        **({"flag_files": flag_files} if flag_files else {}),
-    }
 
 
 def compute_identity(parts: Mapping[str, Any], places: Mapping[Path, str], content: Mapping[Path, str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from launch import resources
 from launch.config.compose import Composed
 from launch.config.origins import Origins
-from launch.config.schema import RootConfig, TrainerConfig
+from launch.config.schema import RootConfig
 from launch.data.local import Digest
 from launch.data.structure import DataStructure
 from launch.errors import Problem, UserError
@@ -26,10 +26,10 @@ from launch.planning.content import (
     identify_by_run,
 )
 from launch.planning.contradictions import check_contradictions, contradiction_warnings
-from launch.planning.environment import build_environment, variables_to_unset
+from launch.planning.environment import ALLOCATOR_VARIABLES, build_environment, variables_to_unset
 from launch.planning.expectations import allowed_expectations, build_expectations
 from launch.planning.flags import Flag, build_flags, sequence_limit, with_output
-from launch.planning.identity import compute_identity, content_key, identity_parts
+from launch.planning.identity import compute_identity, content_key
 from launch.planning.inputs import Inputs, check_model_folder, continues_adapter, model_shape, resolve_inputs
 from launch.planning.lengths import lengths_file, lengths_patch
 from launch.planning.local_data import ReadStructure, describe_data, read_local_data
@@ -39,7 +39,7 @@ from launch.planning.packing import check_packing
 from launch.planning.parallel import Parallel, resolve_parallel
 from launch.planning.patches import choose_patches
 from launch.planning.tracking import add_tracking_flags, tracking_environment, tracking_warnings, with_run_name
-from launch.planning.tuned import MachineInfo, PlanConditions, locate_in_overlay, tuned_warnings
+from launch.planning.tuned import MachineInfo, locate_in_overlay, tuned_warnings
 from launch.planning.upstream import UpstreamState, trainer_entry
 from launch.planning.validation import check_evaluation, check_validation, validation_warnings
 from launch.planning.width import resolve_width
@@ -231,19 +231,21 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
     _check_flags(config, unnamed.flags, inputs, machine)
     patches = choose_patches(config, parallel, inputs, unnamed)
     check_template(config, origins, inputs.model, unnamed.flags, patches)
-    parts = identity_parts(
-        config,
-        commit=machine.upstream.commit,
-        flags=unnamed.flags,
-        batch=batch,
-        parallel=parallel,
-        env=env,
-        patches=patches,
-        config_files=[machine.digest(path) for path in (parallel.accelerate_file, parallel.deepspeed_file) if path],
-        flag_files=digest_flag_files(
-            config.flags, machine.digest, machine.cwd, inputs.model.content if config.model.trained_by else None
-        ),
+    own_files = digest_flag_files(
+        config.flags, machine.digest, machine.cwd, inputs.model.content if config.model.trained_by else None
     )
+    parts = {  # everything that decides what the run trains
+        "trainer": [trainer.name, trainer.entry],
+        "upstream": machine.upstream.commit,
+        "flags": {name: flag.value for name, flag in unnamed.flags.items()},
+        "batch": batch.as_json(),
+        "parallel": [parallel.mode.value, parallel.precision.value, str(width)],
+        "clip": config.recipe.max_grad_norm,
+        "env": {name: value for name, value in env.items() if name not in ("PYTHONPATH", *ALLOCATOR_VARIABLES)},
+        "patches": patches,
+        "files": [machine.digest(path) for path in (parallel.accelerate_file, parallel.deepspeed_file) if path],
+        **({"flag_files": own_files} if own_files else {}),
+    }
     placeholders = {runs: "{runs}", cache: "{cache}", resources.ROOT: "{project}"}
     lengths = lengths_file(
         trainer,
@@ -257,10 +259,9 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
     if lengths is not None:  # not part of the identity, as it changes nothing in the training
         patches = (*patches, f"{lengths_patch(trainer)}={lengths}")
     if config.model.trained_by:  # the caches depend on the model itself, the identity on the run that makes it
-        stable = read_content(identify_by_run(inputs.model, config.model.trained_by, machine.digest))
-        placeholders[cache / content.tokenized] = f"{{cache}}/{stable.tokenized}"
-        placeholders[cache / content.reference] = f"{{cache}}/{stable.reference}"
-        content = stable
+        own, content = content, read_content(identify_by_run(inputs.model, config.model.trained_by, machine.digest))
+        placeholders[cache / own.tokenized] = f"{{cache}}/{content.tokenized}"
+        placeholders[cache / own.reference] = f"{{cache}}/{content.reference}"
     identity = compute_identity(parts, placeholders, content.digests)
     name = config.name or f"{width}-{identity}"
     folder = runs / composed.stage / name
@@ -276,10 +277,17 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
         + packing_warnings(config, parallel, batch, flags, machine_info=machine.machine_info, shape=shape)
     )
     if config.tuned:
-        limit = sequence_limit(config, flags)
-        model = inputs.model.reference
-        conditions = PlanConditions(composed.stage, str(width), trainer.name, model, batch.global_, limit)
+        conditions = {
+            "stage": composed.stage,
+            "width": str(width),
+            "trainer": trainer.name,
+            "model": inputs.model.reference,
+            "global batch": batch.global_,
+            "max_seq_length": sequence_limit(config, flags),
+        }
         warnings += tuned_warnings(config.tuned, conditions, machine.machine_info())
+    trainer_argv = machine.render(flags)
+    check_names(trainer, flags, machine.registries)
     command = build_command(
         python=machine.python,
         trainer=trainer,
@@ -290,7 +298,7 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
         patches=patches,
         expected=build_expectations(config, parallel),
         allowed=allowed_expectations(config),
-        trainer_argv=_render(trainer, flags, machine),
+        trainer_argv=trainer_argv,
     )
     return Plan(
         stage=composed.stage,
@@ -331,13 +339,6 @@ def _check_flags(config: RootConfig, flags: Mapping[str, Flag], inputs: Inputs, 
     check_packing(config.trainer.name, flags)
     check_model_preset(config.trainer.name, flags, machine.upstream.checkout)
     check_evaluation(config, flags, inputs.mixture)
-
-
-def _render(trainer: TrainerConfig, flags: Mapping[str, Flag], machine: Machine) -> list[str]:
-    """Render the flags that the trainer's parser accepts, and whose names it will find. Raises UserError."""
-    arguments = machine.render(flags)
-    check_names(trainer, flags, machine.registries)
-    return arguments
 
 
 def _reference_key(content: Mapping[Path, str], trainer: str, parallel: Parallel) -> str:

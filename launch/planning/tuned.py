@@ -21,38 +21,25 @@ class MachineInfo:
     versions: Mapping[str, str] = field(default_factory=dict)  # of those PACKAGES that the trainer's interpreter has
 
 
-@dataclass(frozen=True)
-class PlanConditions:
-    """The facts of a plan that an overlay is compared with."""
-
-    stage: str
-    width: str  # as in a run's name: gpu8
-    trainer: str
-    model: str
-    global_batch: int
-    max_seq_length: int
-
-
-def tuned_warnings(tuned: TunedConfig, plan: PlanConditions, machine: MachineInfo) -> tuple[Problem, ...]:
+def tuned_warnings(tuned: TunedConfig, plan: Mapping[str, object], machine: MachineInfo) -> tuple[Problem, ...]:
     """Return one warning (tuned_elsewhere) that names every difference; none without a difference.
 
-    A card or a package that this machine lacks is not compared: a plan may be made anywhere.
+    `plan`: its stage, width (`gpu8`), trainer, model, global batch and max_seq_length. A card or a package that this
+    machine lacks is not compared: a plan may be made anywhere.
     """
-    pairs = [
-        ("stage", tuned.stage, plan.stage),
-        ("width", tuned.width, plan.width),
-        ("trainer", tuned.trainer, plan.trainer),
-        ("model", tuned.model, plan.model),
-        ("global batch", str(tuned.global_batch_size), str(plan.global_batch)),
-    ]
-    if tuned.max_seq_length is not None:
-        pairs.append(("max_seq_length", str(tuned.max_seq_length), str(plan.max_seq_length)))
-    if machine.card is not None and tuned.card is not None:
-        pairs.append(("card", tuned.card, machine.card))
-    pairs += [
-        (name, version, machine.versions[name]) for name, version in tuned.versions.items() if name in machine.versions
-    ]
-    differences = [f"{name} {measured}, here {current}" for name, measured, current in pairs if measured != current]
+    measured = {
+        "stage": tuned.stage,
+        "width": tuned.width,
+        "trainer": tuned.trainer,
+        "model": tuned.model,
+        "global batch": tuned.global_batch_size,
+        "max_seq_length": tuned.max_seq_length,
+        "card": tuned.card,
+        **tuned.versions,
+    }
+    here = {**plan, "card": machine.card, **machine.versions}
+    compared = [name for name, value in measured.items() if value is not None and here.get(name) is not None]
+    differences = [f"{name} {measured[name]}, here {here[name]}" for name in compared if measured[name] != here[name]]
     if not differences:
         return ()
     message = f"tuned={tuned.name} was measured with {'; '.join(differences)}: it may be slower here, or not fit"

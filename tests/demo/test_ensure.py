@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.demo import DemoData, demo_key, ensure, ensure_chats, ensure_model, ensure_preferences
+from launch.demo import BuiltFolder, demo_key, ensure, ensure_chats, ensure_model, ensure_preferences
 from launch.errors import UserError
 from tests.paths import ROOT
 
@@ -26,26 +26,32 @@ def problem_of(error: pytest.ExceptionInfo[UserError]) -> tuple[str, str]:
 
 def test_chats_then_preferences(tmp_path: Path) -> None:
     chats = ensure_chats(tmp_path / "chats")
-    lines = chats.file.read_bytes().splitlines()
-    assert chats.built and chats.rows == len(lines) > 2000
-    assert chats.digest == hashlib.sha256(chats.file.read_bytes()).hexdigest()
+    content = (tmp_path / "chats" / "train.jsonl").read_bytes()
+    lines = content.splitlines()
+    assert chats.built and chats.facts["rows"] == len(lines) > 2000
+    assert chats.facts["digest"] == hashlib.sha256(content).hexdigest()
     assert set(json.loads(lines[0])) == {"messages"}
-    assert ensure_chats(tmp_path / "chats") == DemoData(chats.path, chats.rows, chats.digest, built=False)
+    assert ensure_chats(tmp_path / "chats") == BuiltFolder(chats.facts, built=False)
 
     pairs = ensure_preferences(tmp_path / "preferences")
-    assert pairs.built and pairs.digest != chats.digest
-    assert set(json.loads(pairs.file.read_bytes().splitlines()[0])) == {"chosen", "rejected"}
+    assert pairs.built and pairs.facts["digest"] != chats.facts["digest"]
+    assert set(json.loads((tmp_path / "preferences" / "train.jsonl").read_bytes().splitlines()[0])) == {
+        "chosen",
+        "rejected",
+    }
     assert ensure_preferences(tmp_path / "chats").built  # another kind in the same place is replaced
 
 
 def test_model_is_made_once_by_the_interpreter_that_was_named(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the train group is not installed")
     model = ensure_model(tmp_path / "model", sys.executable)
-    assert model.built and 500_000 < model.parameters < 5_000_000
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in model.path.iterdir()}
+    assert model.built and 500_000 < model.facts["parameters"] < 5_000_000
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        path.name for path in (tmp_path / "model").iterdir()
+    }
     bare = tmp_path / "never-started"
     again = ensure_model(tmp_path / "model", bare)
-    assert (again.built, again.digest, again.parameters) == (False, model.digest, model.parameters)
+    assert (again.built, again.facts) == (False, model.facts)
 
 
 def test_an_interpreter_without_torch_is_named_and_nothing_is_left(tmp_path: Path) -> None:

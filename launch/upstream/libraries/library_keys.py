@@ -13,6 +13,7 @@ from typing import Any
 from launch.upstream.pin.lock import DATA
 
 LIBRARIES = ("accelerate", "deepspeed")
+_CLASSES: Mapping[str, Any] = {"map": Mapping, "list": (list, tuple), "str": str}
 TRUTH_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "t", "f", "1", "0"})
 
 
@@ -124,13 +125,9 @@ def _has_accepted_type(value: Any, spec: KeySpec) -> bool:
     return any(_is_of_type(value, kind, spec.lenient) for kind in spec.types)
 
 
-def _is_of_type(value: Any, kind: str, lenient: bool) -> bool:  # noqa: PLR0911 - one branch per type
-    if kind == "map":
-        return isinstance(value, Mapping)
-    if kind == "list":
-        return isinstance(value, list | tuple)
-    if kind == "str":
-        return isinstance(value, str)
+def _is_of_type(value: Any, kind: str, lenient: bool) -> bool:
+    if kind in _CLASSES:
+        return isinstance(value, _CLASSES[kind])
     if kind == "bool":
         return isinstance(value, bool) or (lenient and (value in (0, 1) or str(value).lower() in TRUTH_WORDS))
     if isinstance(value, bool):

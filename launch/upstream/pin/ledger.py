@@ -161,7 +161,7 @@ def _explain_by_others_history(name: str, flag: str, known_flags: Collection[str
 
 def _explain_by_others_names(name: str, flag: str, known_flags: Collection[str]) -> Explanation | None:
     """Explain a flag that other trainers have at the pin, with this one's synonym where there is one."""
-    owners = [other for other in ENTRIES if other != name and flag in _locked_flags(other)]
+    owners = [other for other in ENTRIES if other != name and flag in locked_schema(other).fields]
     synonyms = [synonym for group in load_ledger().synonyms if flag in group for synonym in group]
     use = next((synonym for synonym in synonyms if synonym in known_flags), None)
     if use and owners:
@@ -175,11 +175,6 @@ def _explain_by_others_names(name: str, flag: str, known_flags: Collection[str])
         message = f"{name} never had '{flag}'; it was removed from {others} in {removed[-1].change}{note}"
         return Explanation(message, removed=True)
     return Explanation(f"'{flag}' is a flag of {_listed(owners)}, not of {name}") if owners else None
-
-
-@cache
-def _locked_flags(trainer: str) -> frozenset[str]:
-    return frozenset(locked_schema(trainer).fields)
 
 
 def _listed(names: Collection[str], singular: str = "", plural: str = "") -> str:

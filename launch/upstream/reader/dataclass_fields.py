@@ -49,13 +49,9 @@ def is_dataclass(resolver: NameResolver, ref: ClassRef) -> bool:
 def dataclass_fields(resolver: NameResolver, ref: ClassRef) -> tuple[dict[str, RawField], list[UnreadableSourceError]]:
     """Return `dataclasses.fields()` of the class, in order, and what may hide more fields (unreadable bases)."""
     order, external, problems = mro(resolver, ref)
-    problems = [
-        *problems,
-        *(
-            UnreadableSourceError(f"a base class of {ref.name}: {resolver.explain_external(name)}", ref.where)
-            for name in sorted(external - _FIELDLESS)
-        ),
-    ]
+    for name in sorted(external - _FIELDLESS):
+        reason = f"a base class of {ref.name}: {resolver.explain_external(name)}"
+        problems = [*problems, UnreadableSourceError(reason, ref.where)]
     decorated = {cls: is_dataclass(resolver, cls) for cls in order}
     if not any(decorated.values()):
         raise UnreadableSourceError(f"{ref.name} isn't a dataclass", ref.where)
