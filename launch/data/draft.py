@@ -97,8 +97,7 @@ _BASES = {
     "sft": "the Tulu 3 SFT recipe",
     "dpo": "the Tulu 3 DPO recipe",
     "rm": "the Tulu 3 reward model's recipe",
-    "demo": "a tiny model on one CPU process",
-    "demo_dpo": "a tiny model on one CPU process",
+    **dict.fromkeys(("demo", "demo_dpo"), "a tiny model on one CPU process"),
 }
 
 

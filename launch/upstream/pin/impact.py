@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,18 +86,20 @@ def _find_broken_configs(trainers: tuple[TrainerImpact, ...], configs: Path) -> 
             continue
         content, positions = _load_yaml(path)
         if impact.schema is None:
-            yield _unreadable_trainer(impact, path, positions)
+            assert impact.problem is not None
+            line, place = positions.of(("entry",)), _display_path(path)
+            yield replace(impact.problem, where=f"{place}:{line}" if line else place, cure=None)
             continue
         references = list(referenced_flags(content, positions, _display_path(path)))
-        yield from _find_stale_references(impact, references)
-        yield from _find_newly_required(impact, references, _display_path(path))
+        yield from _find_stale_references(impact, impact.schema, references)
+        yield from _find_newly_required(name, impact.schema, references, _display_path(path))
     for path in sorted((configs / "stage").glob("*.yaml")):
         content, positions = _load_yaml(path)
         trainer = _trainer_of_stage(content, configs, set())
         impact = impacts.get(trainer) if trainer else None
         if impact and impact.schema:
             references = list(referenced_flags({"flags": content.get("flags")}, positions, _display_path(path)))
-            yield from _find_stale_references(impact, references)
+            yield from _find_stale_references(impact, impact.schema, references)
 
 
 def referenced_flags(content: Mapping[str, Any], positions: Positions, file: str) -> Iterator[FlagReference]:
@@ -109,10 +111,8 @@ def referenced_flags(content: Mapping[str, Any], positions: Positions, file: str
         yield FlagReference(str(flag), path, f"{file}:{line}" if line else file, None if is_template else value)
 
 
-def _find_stale_references(impact: TrainerImpact, references: list[FlagReference]) -> Iterator[Problem]:
+def _find_stale_references(impact: TrainerImpact, schema: Schema, references: list[FlagReference]) -> Iterator[Problem]:
     """Find flags that the trainer no longer has, and values that it no longer accepts."""
-    schema = impact.schema
-    assert schema is not None
     renamed = {change.flag: change.renamed_to for change in impact.changes if change.kind == "renamed"}
     reported: set[tuple[str, str]] = set()
     for reference in references:
@@ -130,23 +130,14 @@ def _find_stale_references(impact: TrainerImpact, references: list[FlagReference
                 yield Problem(problem.kind, problem.message, reference.where, problem.cure)
 
 
-def _find_newly_required(impact: TrainerImpact, references: list[FlagReference], file: str) -> Iterator[Problem]:
-    schema = impact.schema
-    assert schema is not None
-    locked = locked_schema(impact.trainer).fields
+def _find_newly_required(trainer: str, schema: Schema, references: list[FlagReference], file: str) -> Iterator[Problem]:
+    locked = locked_schema(trainer).fields
     settable = {reference.flag for reference in references if reference.can_set_flag}
     for name, field in schema.fields.items():
         if field.required and name not in settable and not (name in locked and locked[name].required):
-            message = f"{impact.trainer} requires '{name}' at that commit, and nothing here sets it"
+            message = f"{trainer} requires '{name}' at that commit, and nothing here sets it"
             cure = f"map a recipe key to it or set it under flags ({field.where})"
             yield Problem("missing_required", message, file, cure)
-
-
-def _unreadable_trainer(impact: TrainerImpact, path: Path, positions: Positions) -> Problem:
-    assert impact.problem is not None
-    line = positions.of(("entry",))
-    place = _display_path(path)
-    return Problem(impact.problem.id, impact.problem.message, f"{place}:{line}" if line else place)
 
 
 def _find_broken_patches(tree: Tree) -> Iterator[Problem]:

@@ -118,11 +118,9 @@ def enum_members(resolver: NameResolver, ref: ClassRef, value_of: ValueOf) -> li
     is_str = any(_ENUMS[base] for base in enum_bases) or "builtins.str" in external
     is_str_enum = "enum.StrEnum" in external
     members: list[EnumMember] = []
-    for cls in reversed(order):
-        if cls is not ref and any(
-            isinstance(s, ast.FunctionDef) and s.name == "_generate_next_value_" for s in cls.node.body
-        ):
-            raise UnreadableSourceError(f"enum {ref.name} computes its values (_generate_next_value_)", cls.where)
+    computed = find_method([cls for cls in order if cls is not ref], "_generate_next_value_")
+    if computed is not None:
+        raise UnreadableSourceError(f"enum {ref.name} computes its values (_generate_next_value_)", computed[0].where)
     scope = resolver.class_scope(ref)
     for statement in ref.node.body:
         if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):

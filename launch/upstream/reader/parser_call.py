@@ -215,14 +215,10 @@ def _called_method(call: ast.Call, parser_names: set[str]) -> str | None:
 
 
 def _read_dataclasses(resolver: NameResolver, chosen: _Candidate) -> tuple[ClassRef, ...]:
-    node = chosen.call.args[0] if chosen.call.args else None
-    node = node or next((k.value for k in chosen.call.keywords if k.arg == "dataclass_types"), None)
-    where = chosen.scope.where(chosen.call)
-    if node is None:
-        raise UnreadableSourceError("the parser call names no dataclasses", where)
-    classes = tuple(_class_refs(resolver, node, chosen.scope))
+    named = [*chosen.call.args[:1], *(k.value for k in chosen.call.keywords if k.arg == "dataclass_types")]
+    classes = tuple(_class_refs(resolver, named[0], chosen.scope)) if named else ()
     if not classes:
-        raise UnreadableSourceError("the parser call names no dataclasses", where)
+        raise UnreadableSourceError("the parser call names no dataclasses", chosen.scope.where(chosen.call))
     return classes
 
 

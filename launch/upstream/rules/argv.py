@@ -38,7 +38,6 @@ class ArgvProblem:
     message: str
     cure: str | None = None
     refused: bool | None = True  # the real parser refuses the command because of it; None: undecided
-    suggestions: tuple[str, ...] = ()  # the nearest flag names, for unknown flags
     where: str | None = None  # upstream's file:line, for a contradiction
 
 
@@ -264,27 +263,24 @@ class _ArgvChecker:
         if len(argument.matches) > 1:
             message = f"--{given} is ambiguous: it could be {', '.join(argument.matches[:6])}"
             cure = f"write --{names[0]}" if len(names) == 1 else "write the full name"
-            self._add_problem("abbreviated", given, argument.index, message, cure, suggestions=tuple(names[:6]))
+            self._add_problem("abbreviated", given, argument.index, message, cure)
             return
         message = f"--{given} is short for --{names[0]}; argparse completes it silently"
         cure = f"write {argument.matches[0]}"
-        self._add_problem("abbreviated", given, argument.index, message, cure, refused=False, suggestions=tuple(names))
+        self._add_problem("abbreviated", given, argument.index, message, cure, refused=False)
 
     def _add_unknown_flag(self, argument: ClassifiedToken) -> None:
         given = argument.flag_text.lstrip("-")
         name = given.replace("-", "_")
         flags = [flag.name for flag in self.schema.fields.values() if flag.in_parser]
-        suggestions = (name,) if name in flags else tuple(nearest(name, flags))
+        suggestions = [name] if name in flags else nearest(name, flags)
         cure = f"did you mean {' or '.join(f'--{suggestion}' for suggestion in suggestions)}?" if suggestions else None
         unread = [unknown for unknown in self.schema.unknown if unknown.what == "options"]
         if unread:
             self.undecided.append(f"whether --{given} exists: {unread[0].reason}")
         script = self.schema.entry.rpartition("/")[2]
         message = f"{script} has no flag {argument.flag_text}"
-        refused = None if unread else True
-        self._add_problem(
-            "unknown_flag", given, argument.index, message, cure, refused=refused, suggestions=suggestions
-        )
+        self._add_problem("unknown_flag", given, argument.index, message, cure, refused=None if unread else True)
 
     def _check_required(self) -> None:
         for flag in self.schema.fields.values():
@@ -332,9 +328,8 @@ class _ArgvChecker:
         cure: str | None = None,
         *,
         refused: bool | None = True,
-        suggestions: tuple[str, ...] = (),
     ) -> None:
-        self.problems.append(ArgvProblem(kind, flag, index, message, cure, refused, suggestions))
+        self.problems.append(ArgvProblem(kind, flag, index, message, cure, refused))
 
 
 def _describe_settings(schema: Schema, flags: tuple[str, ...], values: Mapping[str, Any]) -> str:

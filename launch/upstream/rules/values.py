@@ -22,7 +22,6 @@ class ValueProblem:
     flag: str  # as given
     message: str
     cure: str | None = None
-    suggestions: tuple[str, ...] = ()  # the nearest flag names, for unknown_flag
 
 
 def check_values(schema: Schema, values: Mapping[str, Any], complete: bool = False) -> list[ValueProblem]:
@@ -35,10 +34,10 @@ def check_values(schema: Schema, values: Mapping[str, Any], complete: bool = Fal
     for name, value in values.items():
         field = schema.fields.get(name)
         if field is None:
-            suggestions = tuple(nearest(name.replace("-", "_"), schema.fields))
+            suggestions = nearest(name.replace("-", "_"), schema.fields)
             cure = f"did you mean {' or '.join(suggestions)}?" if suggestions else None
             script = schema.entry.rpartition("/")[2]
-            problems.append(ValueProblem("unknown_flag", name, f"{script} has no flag '{name}'", cure, suggestions))
+            problems.append(ValueProblem("unknown_flag", name, f"{script} has no flag '{name}'", cure))
         elif value is not None:
             problems.extend(_find_problems(field, value))
     if complete:
