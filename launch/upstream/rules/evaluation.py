@@ -91,9 +91,55 @@ class PostInitState:
                 for part in program:
                     yield from self.fields_read_by(part)
 
-    def compute(self, node: Program) -> Any:
-        evaluate = getattr(self, f"_{node[0]}", None)
-        return MACHINE if evaluate is None else evaluate(*node[1:])
+    def compute(self, node: Program) -> Any:  # noqa: PLR0911, PLR0912 - one branch per form of expression
+        match node:
+            case ["const", value]:
+                return value
+            case ["field", name]:
+                return self.fields.get(name, MACHINE)
+            case ["local", name]:
+                return self.locals.get(name, MACHINE)
+            case ["compare", left, rest]:
+                return self.compare(left, rest)
+            case [("and" | "or") as word, parts]:
+                return self.short_circuit(parts, stop=word == "or")
+            case ["not", part]:
+                value = _truth(self.compute(part))
+                return value if is_unknown(value) else not value
+            case ["call", name, arguments]:
+                return _apply(CALLS[name], *map(self.compute, arguments))
+            case ["list", parts]:
+                return [self.compute(part) for part in parts]
+            case ["choose", test, then, otherwise]:
+                decided = _truth(self.compute(test))
+                return decided if is_unknown(decided) else self.compute(then if decided else otherwise)
+            case ["bin", sign, left, right]:
+                return _apply(OPERATORS[sign], self.compute(left), self.compute(right))
+            case ["index", owner, key]:
+                return _apply(operator.getitem, self.compute(owner), self.compute(key))
+            case ["method", owner, name, arguments]:
+                value = self.compute(owner)
+                if not is_unknown(value) and not isinstance(value, str | dict):
+                    return MACHINE
+                return _apply(lambda own, *rest: getattr(own, name)(*rest), value, *map(self.compute, arguments))
+            case ["isinstance", part, names]:
+                types = tuple(TYPES[name] for name in names)
+                return _apply(lambda computed: isinstance(computed, types), self.compute(part))
+            case ["getattr", part]:
+                target = self.compute(part)
+                return self.fields.get(target, MACHINE) if isinstance(target, str) else derived_unknown(target)
+            case ["hasattr", part, name]:
+                return _apply(hasattr, self.compute(part), self.compute(name))
+            case ["json", part]:
+                return _apply(json.loads, self.compute(part))
+            case ["enum", name, members, part]:
+                value = self.compute(part)
+                if not is_unknown(value) and value not in members:
+                    raise EvaluatedCodeError(f"ValueError: {value!r} is not a valid {name}")
+                return value
+            case ["text", parts]:
+                return "".join(map(self.render_message, parts))
+        return MACHINE
 
     def try_compute(self, node: Program) -> Any:
         """Evaluate an expression that may not be reached: its failure does not count."""
@@ -102,71 +148,7 @@ class PostInitState:
         except Exception:
             return MACHINE
 
-    def _const(self, value: Any) -> Any:
-        return value
-
-    def _field(self, name: str) -> Any:
-        return self.fields.get(name, MACHINE)
-
-    def _local(self, name: str) -> Any:
-        return self.locals.get(name, MACHINE)
-
-    def _getattr(self, name: Program) -> Any:
-        target = self.compute(name)
-        return self.fields.get(target, MACHINE) if isinstance(target, str) else derived_unknown(target)
-
-    def _and(self, parts: list[Program]) -> Any:
-        return self.short_circuit(parts, stop=False)
-
-    def _or(self, parts: list[Program]) -> Any:
-        return self.short_circuit(parts, stop=True)
-
-    def _not(self, part: Program) -> Any:
-        value = _truth(self.compute(part))
-        return value if is_unknown(value) else not value
-
-    def _choose(self, test: Program, then: Program, otherwise: Program) -> Any:
-        decided = _truth(self.compute(test))
-        return decided if is_unknown(decided) else self.compute(then if decided else otherwise)
-
-    def _list(self, parts: list[Program]) -> list[Any]:
-        return [self.compute(part) for part in parts]
-
-    def _bin(self, sign: str, left: Program, right: Program) -> Any:
-        return _apply(OPERATORS[sign], self.compute(left), self.compute(right))
-
-    def _index(self, owner: Program, key: Program) -> Any:
-        return _apply(operator.getitem, self.compute(owner), self.compute(key))
-
-    def _call(self, name: str, arguments: list[Program]) -> Any:
-        return _apply(CALLS[name], *(self.compute(argument) for argument in arguments))
-
-    def _method(self, owner: Program, name: str, arguments: list[Program]) -> Any:
-        value = self.compute(owner)
-        if not is_unknown(value) and not isinstance(value, str | dict):
-            return MACHINE
-        return _apply(lambda o, *rest: getattr(o, name)(*rest), value, *(self.compute(a) for a in arguments))
-
-    def _isinstance(self, value: Program, names: list[str]) -> Any:
-        types = tuple(TYPES[name] for name in names)
-        return _apply(lambda computed: isinstance(computed, types), self.compute(value))
-
-    def _hasattr(self, value: Program, name: Program) -> Any:
-        return _apply(hasattr, self.compute(value), self.compute(name))
-
-    def _json(self, value: Program) -> Any:
-        return _apply(json.loads, self.compute(value))
-
-    def _enum(self, name: str, members: list[Any], value: Program) -> Any:
-        computed = self.compute(value)
-        if not is_unknown(computed) and computed not in members:
-            raise EvaluatedCodeError(f"ValueError: {computed!r} is not a valid {name}")
-        return computed
-
-    def _text(self, parts: list[Program]) -> str:
-        return "".join(self.render_message(part) for part in parts)
-
-    def _compare(self, left: Program, rest: list[tuple[str, Program]]) -> Any:
+    def compare(self, left: Program, rest: list[tuple[str, Program]]) -> Any:
         first, result = self.compute(left), True
         for sign, node in rest:
             second = self.compute(node)
