@@ -78,9 +78,8 @@ class Lengths:
         facts = [f"{rows:,} rows of {lengths[0]:,} to {lengths[-1]:,} tokens, median {lengths[rows // 2]:,}"]
         facts.append(f"{len(self.truncated()) / rows:.1%} cut off")
         if any(value is not None for values in self.loss.values() for value in values):
-            facts.append(
-                f"{len(empty):,} without a token that carries loss{_first_of([self.places[n] for n in empty])}"
-            )
+            first = _first_of([self.places[number] for number in empty])
+            facts.append(f"{len(empty):,} without a token that carries loss{first}")
         facts.append(f"{len(self.duplicates):,} duplicates{_first_of(self.duplicates)}")
         return "; ".join(facts)
 

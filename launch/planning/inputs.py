@@ -285,10 +285,8 @@ def _unstaged_share(config: RootConfig, origins: Origins, mixture: tuple[Mixture
     if value is None:
         return None
     for entry in mixture:
-        held_out = entry.data.validation if entry.data else None
-        shared = (
-            set(entry.data.files.paths) & set(held_out.paths) if entry.data and isinstance(held_out, DataFiles) else ()
-        )
+        files, held_out = (entry.data.files, entry.data.validation) if entry.data else (None, None)
+        shared = set(files.paths) & set(held_out.paths) if files and isinstance(held_out, DataFiles) else ()
         if shared:
             message = f"{min(shared)} is also in data.mix: its rows would be trained on"
             raise UserError(Problem("validation_trained", message, where, "name the training files without it"))

@@ -51,9 +51,8 @@ def forecast_tokens(
     together = padded_together or batch.per_device
     part = batch.per_device / together
     rank_batch = replace(batch, per_device=together, accumulation=batch.global_ // (batch.width * together))
-    upstream, balanced = (
-        (None, None) if bins or batch.width == 1 else _mean_imbalance(lengths, rank_batch, padded=padded)
-    )
+    is_even = bins or batch.width == 1
+    upstream, balanced = (None, None) if is_even else _mean_imbalance(lengths, rank_batch, padded=padded)
     return TokenForecast(
         samples=lengths.samples,
         mean=mean,

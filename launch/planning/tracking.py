@@ -45,10 +45,8 @@ def add_tracking_flags(
     problems = _conflicting_flags(flags, config.trainer, added)
     if problems:
         raise UserError(problems)
-    provenance = Provenance(Origin.launcher, None)
-    own = {
-        name: Flag(value, provenance) for name, value in added.items() if origins.overridden(f"flags.{name}") is None
-    }
+    launcher = Provenance(Origin.launcher, None)
+    own = {name: Flag(value, launcher) for name, value in added.items() if origins.overridden(f"flags.{name}") is None}
     return {**flags, **own}
 
 

@@ -109,9 +109,8 @@ def layers_bytes(setting: MemorySetting) -> float:
 
 def saved_bytes(setting: MemorySetting) -> float:
     """Return the bytes saved at the end of forward: those of the layers and of the last norm."""
-    return (
-        layers_bytes(setting) + norm_bytes(setting.shape.hidden, setting) * setting.tokens + cast_weight_bytes(setting)
-    )
+    last_norm = norm_bytes(setting.shape.hidden, setting) * setting.tokens
+    return layers_bytes(setting) + last_norm + cast_weight_bytes(setting)
 
 
 def residual_bytes(setting: MemorySetting) -> float:

@@ -187,9 +187,8 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
     down_projection = float(element * shape.hidden * shape.intermediate)
     waiting = held + second + (head if shape.tied else 0.0)
     recomputed = layer_bytes(setting) if setting.checkpointing else 0.0
-    first_layer = (
-        layer_bytes(setting) + (residual_bytes(setting) if setting.checkpointing else 0.0) + shared_bytes(setting)
-    )
+    kept_input = residual_bytes(setting) if setting.checkpointing else 0.0
+    first_layer = layer_bytes(setting) + kept_input + shared_bytes(setting)
     missing = element * (shape.layer + (0 if shape.tied else shape.embedding)) - down_projection
     embedding_extra = head * ((0 if fresh else 1) + (2 if shape.tied else 0))
     live, moving = gathered_bytes(setting, math.inf), bucket_bytes(setting)

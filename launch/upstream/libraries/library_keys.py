@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from launch.files import load_json
 from launch.upstream.pin.lock import DATA
 
 LIBRARIES = ("accelerate", "deepspeed")
@@ -69,15 +69,9 @@ def library_keys_file(library: str) -> Path:
     return DATA / "libraries" / f"{library}.json"
 
 
-def load_locked(library: str) -> dict[str, Any]:
-    """Return the content of the library's locked list."""
-    content: dict[str, Any] = json.loads(library_keys_file(library).read_text(encoding="utf-8"))
-    return content
-
-
 @cache
 def _locked_keys(library: str) -> tuple[str, KeySpec]:
-    content = load_locked(library)
+    content = load_json(library_keys_file(library))
     return content["version"], KeySpec.from_json(content["spec"])
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.upstream.libraries.library_keys import installed_version, load_locked
+from launch.files import load_json
+from launch.upstream.libraries.library_keys import installed_version, library_keys_file
 from launch.upstream.reader.annotations import (
     NONE,
     EnumType,
@@ -51,7 +52,7 @@ def renew_library_keys(library: str, site_packages: Sequence[Path]) -> dict[str,
     if library == "accelerate":
         spec = {"keys": _read_accelerate_keys(resolver)}
     else:
-        spec = _renew(load_locked(library)["spec"], resolver, tree)
+        spec = _renew(load_json(library_keys_file(library))["spec"], resolver, tree)
     return {"schema_version": 2, "library": library, "version": version, "spec": spec}
 
 

@@ -35,9 +35,8 @@ def compare_schemas(old: Schema, new: Schema, known_renames: Mapping[str, str] |
     before, after = _flags(old), _flags(new)
     removed = {name: field for name, field in before.items() if name not in after}
     added = {name: field for name, field in after.items() if name not in before}
-    renames = {
-        name: new_name for name, new_name in (known_renames or {}).items() if name in removed and new_name in after
-    }
+    known = known_renames or {}
+    renames = {name: new_name for name, new_name in known.items() if name in removed and new_name in after}
     renames |= _detect_renames(removed, added, renames)
     changes = []
     for name, field in removed.items():

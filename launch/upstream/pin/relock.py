@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from launch.files import load_json
 from launch.upstream.libraries.library_keys import LIBRARIES, installed_version, library_keys_file
 from launch.upstream.libraries.renewal import renew_library_keys
 from launch.upstream.pin.ledger import HINTS_FILE, LEDGER_FILE
@@ -32,9 +33,8 @@ _DISTRIBUTIONS = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m launch.upstream.pin.relock", description=(__doc__ or "").split(":")[0]
-    )
+    description = (__doc__ or "").split(":")[0]
+    parser = argparse.ArgumentParser(prog="python -m launch.upstream.pin.relock", description=description)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--packages", type=Path, nargs="+", default=[], metavar="DIR")
     parser.add_argument("--pin", help="the commit to lock (default: the current pin)")
@@ -84,19 +84,14 @@ def build_lock(checkout: Path, pin: str, packages: Sequence[Path]) -> dict[Path,
 def ledger_text(checkout: Path, tip: str, packages: Tree | None) -> str:
     """Build the ledger's file from BASE to `tip`; takes a minute or two."""
     report = partial(print, file=sys.stderr)
-    content = build_ledger(checkout, BASE, tip, _load(HINTS_FILE), packages=packages, report=report)
+    content = build_ledger(checkout, BASE, tip, load_json(HINTS_FILE), packages=packages, report=report)
     return _json_with_lines(content, ("commits", "entries"))
 
 
 def moved_ledger_text(checkout: Path, tip: str, packages: Tree | None) -> str:
     """Build the ledger's file with another tip; only the commits between the two are read."""
-    content = move_ledger(_load(LEDGER_FILE), checkout, tip, _load(HINTS_FILE), packages)
+    content = move_ledger(load_json(LEDGER_FILE), checkout, tip, load_json(HINTS_FILE), packages)
     return _json_with_lines(content, ("commits", "entries"))
-
-
-def _load(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return content
 
 
 def schema_text(schema: Schema) -> str:

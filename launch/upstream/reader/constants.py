@@ -114,9 +114,7 @@ class _Evaluator:
         except (UnreadableSourceError, RecursionError):
             raise
         except Exception as error:  # the source itself fails, such as 1 / 0 or a missing key
-            raise UnreadableSourceError(
-                f"'{ast.unparse(node)[:80]}' fails ({type(error).__name__})", self.scope.where(node)
-            ) from None
+            raise self.error(node, f"fails ({type(error).__name__})") from None
 
     def error(self, node: ast.expr, why: str = "isn't a constant") -> UnreadableSourceError:
         return UnreadableSourceError(f"'{ast.unparse(node)[:80]}' {why}", self.scope.where(node))

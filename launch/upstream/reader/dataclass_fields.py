@@ -38,12 +38,9 @@ class RawField:
 
 def is_dataclass(resolver: NameResolver, ref: ClassRef) -> bool:
     """Whether the class itself has the decorator (a subclass without it adds no fields)."""
-    for decorator in ref.node.decorator_list:
-        function = decorator.func if isinstance(decorator, ast.Call) else decorator
-        target = resolver.try_resolve(function, ref.scope)
-        if isinstance(target, External) and target.dotted == "dataclasses.dataclass":
-            return True
-    return False
+    functions = (node.func if isinstance(node, ast.Call) else node for node in ref.node.decorator_list)
+    targets = (resolver.try_resolve(function, ref.scope) for function in functions)
+    return any(isinstance(target, External) and target.dotted == "dataclasses.dataclass" for target in targets)
 
 
 def dataclass_fields(resolver: NameResolver, ref: ClassRef) -> tuple[dict[str, RawField], list[UnreadableSourceError]]:

@@ -108,9 +108,8 @@ def _find_calls(body: list[ast.stmt], scope: Scope, function: str | None, in_mai
             yield from _find_calls(statement.body, scope, function, in_main or _is_main_guard(statement.test))
             yield from _find_calls(statement.orelse, scope, function, in_main)
         elif isinstance(statement, ast.With | ast.AsyncWith | ast.For | ast.AsyncFor | ast.While | ast.Try):
-            yield from _find_calls_in(
-                [c for c in ast.iter_child_nodes(statement) if isinstance(c, ast.expr)], scope, function, in_main
-            )
+            expressions = [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.expr)]
+            yield from _find_calls_in(expressions, scope, function, in_main)
             for handler in getattr(statement, "handlers", []):
                 yield from _find_calls(handler.body, scope, function, in_main)
             for block in ("body", "orelse", "finalbody"):
@@ -179,9 +178,8 @@ def _choose_candidate(candidates: list[_Candidate], module: SourceModule) -> _Ca
             return preferred[0]
         if distinct:
             lines = ", ".join(str(c.call.lineno) for c in preferred)
-            raise UnreadableSourceError(
-                f"several parser calls (lines {lines}): it is unclear which is used", module.path
-            )
+            reason = f"several parser calls (lines {lines}): it is unclear which is used"
+            raise UnreadableSourceError(reason, module.path)
     raise UnreadableSourceError("no HfArgumentParser call was found in the script", module.path)
 
 

@@ -248,6 +248,5 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         items = [_to_plain(item) for item in value]
         return sorted(items, key=str) if isinstance(value, set | frozenset) else items
-    raise UnreadableSourceError(
-        "unread" if value is UNREADABLE else f"a value of type {type(value).__name__} can't be written as JSON"
-    )
+    unwritable = f"a value of type {type(value).__name__} can't be written as JSON"
+    raise UnreadableSourceError("unread" if value is UNREADABLE else unwritable)

@@ -6,7 +6,7 @@ Stricter than argparse, and reported with `refused=False`: `abbreviated` (argpar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,9 +141,8 @@ class _ArgvChecker:
         position = texts.index("--config")
         self.config_given = True
         if position + 1 == len(tokens):
-            self._add_problem(
-                "missing_value", "config", tokens[position].index, "--config needs the path of a YAML file"
-            )
+            message = "--config needs the path of a YAML file"
+            self._add_problem("missing_value", "config", tokens[position].index, message)
         elif self.config is None:
             self.undecided.append(f"the values in {tokens[position + 1].token.text}")
         return tokens[:position] + tokens[position + 2 :]
@@ -351,10 +350,7 @@ def _can_be_value(argument: ClassifiedToken) -> bool:
 
 def _positional_cure(arguments: list[ClassifiedToken], position: int) -> str | None:
     """Explain a leftover value: `--flag=a b` takes only `a`."""
-    before: Iterator[ClassifiedToken] = (
-        arguments[i] for i in range(position - 1, -1, -1) if arguments[i].role != "value"
-    )
-    flag = next(before, None)
+    flag = next((argument for argument in reversed(arguments[:position]) if argument.role != "value"), None)
     if flag is None or flag.option is None:
         return None
     name = flag.option.field.name

@@ -54,9 +54,8 @@ def choice_error(field: Field, text: str) -> ConversionError:
     """Build the error of a string that is not among the field's choices."""
     allowed = [str(choice) for choice in field.choices or ()]
     listed = ", ".join(allowed[:12]) + (", ..." if len(allowed) > 12 else "")
-    return ConversionError(
-        "bad_choice", f"{field.name} must be one of {listed}, got '{text}'", did_you_mean(text, allowed)
-    )
+    message = f"{field.name} must be one of {listed}, got '{text}'"
+    return ConversionError("bad_choice", message, did_you_mean(text, allowed))
 
 
 def _to_bool(field: Field, text: str) -> bool:
@@ -98,9 +97,8 @@ def _to_number(field: Field, text: str) -> int | float:
                 cure = f"write {int(whole)}" if whole == int(whole) else None
             except (ValueError, OverflowError):
                 pass
-        raise ConversionError(
-            "bad_type", f"{field.name} must be {EXPECTED_VALUES[field.kind]}, got '{text}'", cure
-        ) from None
+        message = f"{field.name} must be {EXPECTED_VALUES[field.kind]}, got '{text}'"
+        raise ConversionError("bad_type", message, cure) from None
 
 
 _CONVERTERS: Mapping[str, Callable[[Field, str], Any]] = {
