@@ -12,8 +12,8 @@ from launch.evaluation.models import ModelSource
 from launch.evaluation.suites import TaskSpec
 from launch.evaluation.verdict import TaskScore
 from launch.files import load_json, read_json_object, write_file
-from launch.planning.content import TOKENIZER_FILES
 from launch.planning.digests import DigestCache
+from launch.planning.identity import TOKENIZER_FILES
 
 SUMMARY = "evaluation.json"  # in the run folder
 RESULTS = "evaluation"  # the folder of the results there

@@ -1,6 +1,6 @@
 """The caches that open-instruct's trainers share between runs: complete, written by one run at a time, group-writable.
 
-launch/planning/content.py computes their keys. Upstream takes any existing folder for a finished data set
+launch/planning/identity.py computes their keys. Upstream takes any existing folder for a finished data set
 (dataset_transformation.py:2202) and any existing file for a finished one (dpo_utils.py:436), so files that a killed run
 left half-written are found and removed before the start.
 """

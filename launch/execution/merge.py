@@ -20,9 +20,9 @@ from launch.external import run_command
 from launch.files import load_json, read_json_lines, read_json_object
 from launch.host.interpreter import InterpreterError, missing_modules
 from launch.planning.adapters import Adapter, check_adapter
-from launch.planning.content import TOKENIZER_FILES
 from launch.planning.digests import DigestCache
 from launch.planning.estimate.shape import read_shape
+from launch.planning.identity import TOKENIZER_FILES
 
 RECORD = "merge.json"  # in the folder of the merged model
 SCHEMA_VERSION = 1

@@ -27,10 +27,7 @@ INSTEAD = {
     "per_device": "recipe.per_device_batch_size",
     "accumulation": "recipe.global_batch_size (accumulation follows from it and the width)",
     "output": "runs and name (the model lands in the run's folder)",
-    "mixer": "data.mix",
-    "splits": "data.mix",
-    "dataset": "data.mix",
-    "split": "data.mix",
+    **dict.fromkeys(("mixer", "splits", "dataset", "split"), "data.mix"),
     "tokenized_cache": "cache",
     "bf16": "recipe.precision",
 }

@@ -18,18 +18,19 @@ from launch.planning.attention import AttentionChoice, attention_flags, choose_a
 from launch.planning.batch import Batch, split_batch
 from launch.planning.chat_template import check_template
 from launch.planning.command import build_command, with_flag_values
-from launch.planning.content import (
+from launch.planning.contradictions import check_contradictions, contradiction_warnings
+from launch.planning.environment import ALLOCATOR_VARIABLES, build_environment, variables_to_unset
+from launch.planning.expectations import allowed_expectations, build_expectations
+from launch.planning.flags import Flag, build_flags, sequence_limit, with_output
+from launch.planning.identity import (
     InputContent,
+    compute_identity,
+    content_key,
     digest_flag_files,
     digest_inputs,
     digest_tokenized_inputs,
     identify_by_run,
 )
-from launch.planning.contradictions import check_contradictions, contradiction_warnings
-from launch.planning.environment import ALLOCATOR_VARIABLES, build_environment, variables_to_unset
-from launch.planning.expectations import allowed_expectations, build_expectations
-from launch.planning.flags import Flag, build_flags, sequence_limit, with_output
-from launch.planning.identity import compute_identity, content_key
 from launch.planning.inputs import Inputs, check_model_folder, continues_adapter, model_shape, resolve_inputs
 from launch.planning.lengths import lengths_file, lengths_patch
 from launch.planning.local_data import ReadStructure, describe_data, read_local_data

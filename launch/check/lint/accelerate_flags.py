@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection, Mapping, Sequence
 
 from launch.check.lint.shell_syntax import Argument
-from launch.upstream.reader.tree import PackageTree, UnreadableSourceError
+from launch.upstream.reader.tree import PackageTree, UnreadableSourceError, parse_source
 
 _SOURCE = "accelerate/commands/launch.py"
 _TRL_OPTIONS = {"--accelerate_config": True}  # trl/cli/accelerate_config.py consumes it before accelerate starts
@@ -16,8 +16,8 @@ def read_launcher_flags(packages: PackageTree) -> Mapping[str, bool] | None:
     """Read {option string: whether it takes a value} from accelerate's source; None if it is not installed."""
     try:
         source = packages.read(_SOURCE)
-        tree = None if source is None else ast.parse(source)
-    except (UnreadableSourceError, SyntaxError, ValueError, RecursionError):
+        tree = None if source is None else parse_source(source, _SOURCE)
+    except UnreadableSourceError:
         return None
     if tree is None:
         return None

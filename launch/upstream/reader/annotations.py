@@ -15,14 +15,7 @@ _ATOMS = {
     f"builtins.{name}": name
     for name in ("str", "int", "float", "bool", "dict", "list", "tuple", "set", "bytes", "object")
 }
-_GENERIC = {
-    "List": "list",
-    "Dict": "dict",
-    "Tuple": "tuple",
-    "Set": "set",
-    "Sequence": "Sequence",
-    "Mapping": "Mapping",
-}
+_GENERIC = {name: name.lower() for name in ("List", "Dict", "Tuple", "Set")}
 _TYPING = ("typing.", "typing_extensions.", "collections.abc.")
 
 

@@ -23,12 +23,9 @@ from launch.upstream.reader.annotations import (
 
 _STR, _BOOL = NamedType("str"), NamedType("bool")
 _KINDS = {
-    "str": "str",
+    **{name: name for name in ("str", "int", "float", "dict")},
     "Path": "str",
-    "int": "int",
-    "float": "float",
     "bool": "truthy",
-    "dict": "dict",
     "bytes": "never",
 }
 _NOT_CALLABLE_WITH_TEXT = {"Any", "object", "NoneType"}  # called with a string, each raises TypeError
