@@ -72,8 +72,10 @@ def _build_rows(folder: Path, kind: str) -> dict[str, Any]:
     source = stdlib_folder()
     entries = _cached_entries(source)
     if len(entries) < MIN_ENTRIES:
-        message = "the demo's text comes from the standard library's source, but this Python has only "
-        message += f"{len(entries)} documented names"
+        message = (
+            "the demo's text comes from the standard library's source, but this Python has only "
+            f"{len(entries)} documented names"
+        )
         cure = "use a full Python (on Debian: libpython3-stdlib), or a stage with its own data"
         raise UserError(Problem("demo_no_documentation", message, str(source), cure))
     rows = corpus.build_chats(entries, SEED) if kind == "chats" else corpus.build_preferences(entries, SEED)
