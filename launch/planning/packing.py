@@ -132,8 +132,9 @@ def _reference_problem(forecast: PackingForecast, pairs: int, batch: Batch) -> P
     empty = 1 - forecast.reference.filled
     if empty <= MAX_PADDING or batch.per_device == pairs:
         return None
-    rows = f"{REFERENCE_ROWS} x the per-device batch"
-    message = f"{empty:.0%} of the reference pass will be padding: its rows hold {rows}"
+    message = (
+        f"{empty:.0%} of the reference pass will be padding: its rows hold {REFERENCE_ROWS} x the per-device batch"
+    )
     cure = f"set recipe.per_device_batch_size={pairs}: it fills them, and changes nothing else in packed rows"
     return Problem("tokens_wasted", message, "recipe.per_device_batch_size", cure)
 

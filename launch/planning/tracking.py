@@ -78,8 +78,8 @@ def tracking_warnings(config: RootConfig) -> tuple[Problem, ...]:
     trainer = config.trainer
     if config.hub.push and trainer.push_takes_checkpoints and config.recipe.checkpoint_steps:
         what = "its whole output folder, including step_* with optimizer states (model_utils.py:616)"
-        message, cure = f"{trainer.name} pushes {what}", "remove recipe.checkpoint_steps"
-        return (Problem("push_takes_checkpoints", message, "hub.push", cure),)
+        message = f"{trainer.name} pushes {what}"
+        return (Problem("push_takes_checkpoints", message, "hub.push", "remove recipe.checkpoint_steps"),)
     return ()
 
 

@@ -64,7 +64,8 @@ def read_schema(tree: Tree, entry: str, packages: Tree | None = None) -> Schema:
 
 def _unreadable_error(tree: Tree, entry: str, reason: str, where: str | None) -> UserError:
     text = reason.removeprefix(f"{where}: ") if where else reason
-    message, cure = f"the flags of {entry} can't be read: {text}", "check that the checkout is complete and unmodified"
+    message = f"the flags of {entry} can't be read: {text}"
+    cure = "check that the checkout is complete and unmodified"
     return UserError(Problem("trainer_unreadable", message, f"{tree.label}: {where or entry}", cure))
 
 
