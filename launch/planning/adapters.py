@@ -60,9 +60,8 @@ def read_adapter(folder: Path) -> Adapter | None:
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{file} is not the configuration of a LoRA adapter: {type(error).__name__}: {error}"
-        raise UserError(
-            Problem("bad_adapter", message, "model.path", "set it to a complete adapter, or a model")
-        ) from error
+        cure = "set it to a complete adapter, or a model"
+        raise UserError(Problem("bad_adapter", message, "model.path", cure)) from error
 
 
 def check_adapter(adapter: Adapter, shape: ModelShape | None) -> None:
