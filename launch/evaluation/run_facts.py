@@ -71,6 +71,7 @@ def read_run_facts(folder: Path, checkpoint: str | None = None) -> RunFacts:
     settings = dict(_flatten(config if isinstance(config, dict) else {}))
     plan = read_json_object(folder / "plan.json")
     flags = {name: flag.get("value") for name, flag in plan.get("flags", {}).items()}
+    tasks = (read_summary(folder, checkpoint) or {}).get("tasks", [])
     return RunFacts(
         name=run_name(folder) + (f"/{checkpoint}" if checkpoint else ""),
         folder=folder,
@@ -81,7 +82,7 @@ def read_run_facts(folder: Path, checkpoint: str | None = None) -> RunFacts:
         versions=dict(_versions(read_json_object(folder / "versions.json"), read_json_object(folder / "git.json"))),
         patches=_patches(folder / "patches.json"),
         progress=progress,
-        scores=_read_scores(folder, checkpoint),
+        scores={f"{task['task']} {task['metric']}": task["models"][-1]["score"] for task in tasks},
     )
 
 
@@ -89,11 +90,6 @@ def split_checkpoint(name: str) -> tuple[str, str | None]:
     """Return the run and the checkpoint, `step_N`, of `RUN/step_N` or `RUN/checkpoint-N`; None for a run's own name."""
     match = _CHECKPOINT.fullmatch(name)
     return (match["run"], f"step_{match['step']}") if match else (name, None)
-
-
-def _read_scores(folder: Path, checkpoint: str | None) -> dict[str, Any]:
-    tasks = (read_summary(folder, checkpoint) or {}).get("tasks", [])
-    return {f"{task['task']} {task['metric']}": task["models"][-1]["score"] for task in tasks}
 
 
 def _training_settings(

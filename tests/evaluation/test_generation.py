@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.evaluation.prompts import read_prompts
+from launch.evaluation.generation import read_prompts
 
 USER = {"role": "user", "content": "Hi"}
 
