@@ -40,7 +40,8 @@ def draft_config(partition: Partition, partitions: Sequence[Partition], facts: C
     """Draft the YAML; every guessed line names the fact that it is based on."""
     group = _largest_group(partition)
     others = sorted(other.name for other in partitions if other.name != partition.name)
-    size = f"{sum(each.count for each in partition.nodes)} nodes, {_describe(group)}"
+    gpus = ", ".join(f"{number} GPUs{f' of type {kind}' if kind else ''}" for kind, number in group.gpus) or "no GPUs"
+    size = f"{sum(each.count for each in partition.nodes)} nodes, {group.cpus} CPUs and {gpus} a node"
     also = f" # there are also {', '.join(others)}" if others else ""
     shared, mounted = ", ".join(facts.shared), "mounted here from a network"
     lines = [
@@ -61,11 +62,6 @@ def draft_config(partition: Partition, partitions: Sequence[Partition], facts: C
 def _largest_group(partition: Partition) -> NodeGroup:
     """The partition's nodes with the most GPUs, and of those the largest group."""
     return max(partition.nodes, key=lambda group: (group.count_gpus(), group.count), default=NodeGroup(0, 0, ()))
-
-
-def _describe(group: NodeGroup) -> str:
-    gpus = ", ".join(f"{number} GPUs{f' of type {kind}' if kind else ''}" for kind, number in group.gpus)
-    return f"{group.cpus} CPUs and {gpus or 'no GPUs'} a node"
 
 
 def _account_lines(accounts: Sequence[str], partition: Partition) -> list[str]:

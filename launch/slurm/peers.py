@@ -16,7 +16,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -305,8 +305,3 @@ class Peers:
         content = {"schema_version": 1, **asdict(heartbeat), "pid": os.getpid()}
         write_file(path, json.dumps(content))
         self._written = heartbeat
-
-
-def failure_lines(failures: dict[int, NodeFailure], hosts: Sequence[str]) -> tuple[str, ...]:
-    """Describe the failures of other nodes, one line each."""
-    return tuple(f"node {hosts[rank]}: {failure.cause}" for rank, failure in sorted(failures.items()))

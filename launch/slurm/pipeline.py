@@ -20,11 +20,6 @@ from launch.planning.plan import Plan, build_plan
 from launch.slurm.planned_jobs import PlannedJob, job_problems, plan_run_job, plan_tokenize_job
 
 
-def plan_jobs(line: CommandLine) -> list[PlannedJob]:
-    """Plan and check the job of every run that `line` composes. Raises UserError."""
-    return _plan_line(line, None)
-
-
 def plan_pipeline(line: CommandLine, stages: Sequence[str]) -> list[PlannedJob]:
     """Plan and check the jobs of `stages` in order, each from the model of the one before.
 
@@ -36,7 +31,7 @@ def plan_pipeline(line: CommandLine, stages: Sequence[str]) -> list[PlannedJob]:
     for stage in stages:
         pending_model = jobs[-1].plan.model_dir if jobs else None
         argv = (f"stage={stage}", *_stage_overrides(stage, stages, line), *model_overrides)
-        jobs += _plan_line(replace(line, argv=argv), pending_model)
+        jobs += plan_jobs(replace(line, argv=argv), pending_model)
         plan = jobs[-1].plan
         if len(jobs) > 1:
             check_chained(plan, jobs[-2].plan)
@@ -73,7 +68,9 @@ def check_chained(plan: Plan, before: Plan) -> None:
         raise UserError(Problem("adapter_settings", message, where, f"set {cure}"))
 
 
-def _plan_line(line: CommandLine, pending_model: Path | None) -> list[PlannedJob]:
+def plan_jobs(line: CommandLine, pending_model: Path | None = None) -> list[PlannedJob]:
+    """Plan and check the job of every run that `line` composes, each from `pending_model`, which does not exist yet.
+    Raises UserError."""
     jobs: list[PlannedJob] = []
 
     def add(composed: Composed) -> int:

@@ -59,7 +59,8 @@ def find_job_folder(run: Path, runs: Path) -> JobFolder | None:
 
 def list_job_statuses(runs: Path, queue: Sequence[QueuedJob] | None) -> list[JobStatus]:
     """List the runs below `runs`, also those only submitted; `queue` is None without a response from Slurm."""
-    submitted = {run for run, folder in find_job_folders(runs).items() if is_submitted(folder, queue)}
+    folders = find_job_folders(runs).items()  # also those that dry_run=true wrote
+    submitted = {run for run, folder in folders if find_job_ids(folder) or find_jobs(folder, queue or ())}
     return [_read_any_status(run, runs, queue) for run in sorted({*find_runs(runs), *submitted})]
 
 
@@ -71,11 +72,6 @@ def _read_any_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) -
         now = time.time()
         unreadable = RunStatus(path=run, name=run_name(run), state="unreadable", since=now)
         return JobStatus(unreadable, "unreadable", now, cause=f"its record can't be read: {error}")
-
-
-def is_submitted(folder: JobFolder, queue: Sequence[QueuedJob] | None) -> bool:
-    """Whether a job was ever submitted from a folder; `dry_run=true` writes a job folder as well."""
-    return bool(find_job_ids(folder) or find_jobs(folder, queue or ()))
 
 
 def read_job_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) -> JobStatus:

@@ -8,7 +8,7 @@ from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from launch.execution.record.folder import Outcome
 from launch.slurm.allocation import file_appears
 from launch.slurm.node.context import TIME_LIMIT_NEAR, NodeContext, describe_lost
-from launch.slurm.peers import NodeFailure, failure_lines
+from launch.slurm.peers import NodeFailure
 from launch.slurm.signals import SIGINT_CAUSE, SIGTERM_CAUSE
 
 
@@ -37,9 +37,9 @@ def job_outcome(node: NodeContext, outcome: Outcome) -> Outcome:
         return _with_cause(outcome, EXIT_INTERRUPTED, TIME_LIMIT_NEAR)
     # leave out the nodes that only report this node's failure, or were ended because of it
     secondary = (f"node {node.allocation.host} ", SIGINT_CAUSE)
-    failures = {rank: failure for rank, failure in peers.failures().items() if not failure.cause.startswith(secondary)}
-    detail = failure_lines(failures, hosts)
-    return replace(outcome, detail=(*outcome.detail, *detail)) if detail else outcome
+    causes = {rank: failure.cause for rank, failure in peers.failures().items()}
+    detail = (f"node {hosts[rank]}: {cause}" for rank, cause in causes.items() if not cause.startswith(secondary))
+    return replace(outcome, detail=(*outcome.detail, *detail))
 
 
 def report_failure(outcome: Outcome) -> NodeFailure:

@@ -50,7 +50,10 @@ def stage_task(composed: Composed, allocation: Allocation, peers: Peers | None =
             report_finished(plan, display)
             return EXIT_DONE
         if allocation.restarts:
-            display.say("; ".join([f"restart {allocation.restarts} of job {allocation.job_id}", *_decision()]))
+            folder = JobFolder.of(plan.runs, plan.stage, plan.name)
+            ended = folder.attempts(allocation.job_id, allocation.restarts - 1)
+            decision = read_decision(ended[-1]) if ended else []
+            display.say("; ".join([f"restart {allocation.restarts} of job {allocation.job_id}", *decision]))
             current = plan_restart(current, display.say)
 
         def run_ranks(started: Plan, folder: RunFolder, display: Display, redactor: Redactor) -> Outcome:
@@ -59,10 +62,5 @@ def stage_task(composed: Composed, allocation: Allocation, peers: Peers | None =
 
         with run_lock(plan.folder, display.say):
             return carry_out(current, redactor, display, run_ranks)
-
-    def _decision() -> list[str]:
-        folder = JobFolder.of(plan.runs, plan.stage, plan.name)
-        attempts = folder.attempts(allocation.job_id, allocation.restarts - 1)
-        return read_decision(attempts[-1]) if attempts else []
 
     return NodeTask(plan, lead)
