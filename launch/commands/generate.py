@@ -12,9 +12,8 @@ from pathlib import Path
 
 from launch.commands.run_parsers import build_generate_parser
 from launch.errors import EXIT_DONE, Problem, UserError
-from launch.evaluation.generation import Answer, Sampling, open_responder
+from launch.evaluation.generation import Answer, Messages, Sampling, as_conversation, open_responder, read_prompts
 from launch.evaluation.models import ModelSource, find_model
-from launch.evaluation.prompts import Messages, as_conversation, read_prompts
 from launch.terminal import notify, printable
 
 

@@ -110,13 +110,9 @@ class BenchRecord(TrialRecord):
     @property
     def pairs(self) -> list[tuple[int, Figures, Figures]]:
         """(repeat, A's, B's) of each repeat whose two runs have finished."""
-        finished: dict[tuple[int, int], Figures] = {}
-        for run in self.runs:
-            figures = self.figures(run)
-            if figures is not None:
-                finished[run.repeat, run.side] = figures
-        repeats = sorted({repeat for repeat, side in finished if side == 0} & {r for r, side in finished if side == 1})
-        return [(repeat, finished[repeat, 0], finished[repeat, 1]) for repeat in repeats]
+        finished = {(run.repeat, run.side): figures for run in self.runs if (figures := self.figures(run)) is not None}
+        complete = sorted(repeat for repeat, side in finished if side == 0 and (repeat, 1) in finished)
+        return [(repeat, finished[repeat, 0], finished[repeat, 1]) for repeat in complete]
 
     @property
     def path(self) -> Path:

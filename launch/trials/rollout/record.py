@@ -145,11 +145,8 @@ class RolloutRecord(TrialRecord):
 
 def refuse_another(planned: PlannedRollout) -> None:
     """Raise UserError (other_rollout) when the folder holds a rollout of another stage or trainer."""
-    earlier = read_record(
-        planned.folder / FILE, lambda record: (str(record["stage"]), str(record["trainer"])), "other_rollout"
-    )
-    plan = planned.widths[0].plan
-    if earlier is not None and earlier != (plan.stage, plan.trainer):
-        stage, trainer = earlier
-        message = f"{planned.folder} is a rollout of {stage} with {trainer}, not of {plan.stage} with {plan.trainer}"
-        raise another_record("other_rollout", message)
+    file, plan = planned.folder / FILE, planned.widths[0].plan
+    earlier = read_record(file, lambda record: f"{record['stage']} with {record['trainer']}", "other_rollout")
+    own = f"{plan.stage} with {plan.trainer}"
+    if earlier not in (None, own):
+        raise another_record("other_rollout", f"{planned.folder} is a rollout of {earlier}, not of {own}")
