@@ -40,7 +40,8 @@ def count_parameters(folder: Path) -> int | None:
     (`consolidated*`) is not counted.
     """
     try:
-        return sum(_count_elements(file) for file in _weight_files(folder)) or None
+        tensors = [tensor for file in _weight_files(folder) for tensor in read_safetensors_header(file).values()]
+        return sum(math.prod(tensor.shape) for tensor in tensors) or None
     except (BrokenFileError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -57,10 +58,6 @@ def _weight_files(folder: Path) -> list[Path]:
     shards = sorted(folder.glob("model-*-of-*.safetensors"))
     totals = {int(path.stem.rpartition("-")[2]) for path in shards}
     return shards if totals == {len(shards)} else []
-
-
-def _count_elements(file: Path) -> int:
-    return sum(math.prod(tensor.shape) for tensor in read_safetensors_header(file).values())
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:

@@ -101,7 +101,8 @@ def flag_similarity(old: Field, new: Field) -> float:
     the help texts describe the same thing, or if the help texts are the same sentence.
     """
     help_similarity = _text_similarity(old.help, new.help)
-    shared_words = _shared_word_ratio(old.name, new.name)
+    before, after = set(old.name.split("_")), set(new.name.split("_"))
+    shared_words = len(before & after) / max(len(before), len(after))
     if _differs_by_affix(old.name, new.name) and (help_similarity is None or help_similarity >= _SAME_SUBJECT):
         return 1.0 if _conversion(old) == _conversion(new) else 0.9
     if shared_words >= 0.5 and help_similarity is not None and help_similarity >= _SAME_SUBJECT:
@@ -114,11 +115,6 @@ def flag_similarity(old: Field, new: Field) -> float:
 def _differs_by_affix(old: str, new: str) -> bool:
     longer, shorter = sorted((old, new), key=len, reverse=True)
     return longer.endswith(f"_{shorter}") or longer.startswith(f"{shorter}_")
-
-
-def _shared_word_ratio(old: str, new: str) -> float:
-    before, after = set(old.split("_")), set(new.split("_"))
-    return len(before & after) / max(len(before), len(after))
 
 
 def _text_similarity(old: str | None, new: str | None) -> float | None:
