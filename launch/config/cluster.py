@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from launch.config.numbers import COUNT, COUNT_OR_ZERO, HEARTBEAT, POSITIVE, SIGNAL_TIME
+
 
 class GpuSpelling(StrEnum):
     """The option of sbatch that requests GPUs; all three mean the GPUs of one node here."""
@@ -31,12 +33,12 @@ class ClusterConfig:
     constraint: str | None = None
     exclude: str | None = None  # nodes to avoid, in Slurm's notation: n[1-3],n7
     reservation: str | None = None
-    cpus_per_rank: int | None = 8  # null: not requested, which on most clusters gives the node's task a single CPU
+    cpus_per_rank: int | None = COUNT.of(8)  # null: not requested, which mostly gives the node's task a single CPU
     memory: str | None = None  # per node: 500G, or 0 for all of it; null: the partition's
     exclusive: bool = False  # request whole nodes
     gpus: GpuSpelling = GpuSpelling.gpus_per_node
     gpu_type: str | None = None  # for example h100: the type in front of the count
-    gpu_memory: float | None = None  # GiB of one GPU, for `plan`; null: from nvidia-smi, or gpu_type's data sheet
+    gpu_memory: float | None = POSITIVE.of(None)  # GiB of a GPU, for `plan`; null: nvidia-smi or gpu_type's data sheet
     options: list[str] = field(default_factory=list)  # further options of sbatch, for example --licenses=scratch
     modules: list[str] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)  # lines of bash that run first, on the first node
@@ -47,11 +49,11 @@ class ClusterConfig:
     mounts: list[str] = field(default_factory=list)  # of the container, SOURCE:TARGET
     python: str | None = None  # the launcher's interpreter on the nodes; null: the one that submits
     shared: list[str] = field(default_factory=list)  # folders that all nodes share; empty: not checked
-    heartbeat: float = 20.0  # seconds without a sign of life after which a node counts as lost; 0: never
-    warn_before: int = 120  # seconds before the time limit when Slurm signals the job (USR2) to end; 0: never
-    requeues: int = 5  # maximum restarts of a job after its time limit or the loss of a node
-    retries: int = 2  # maximum restarts after a fault of the hardware, away from its node; needs requeues above 0
-    array_limit: int | None = None  # concurrent tasks of a --multirun's array; null: all
+    heartbeat: float = HEARTBEAT.of(20.0)  # seconds without a sign of life after which a node counts as lost; 0: never
+    warn_before: int = SIGNAL_TIME.of(120)  # seconds before the time limit when Slurm signals the job (USR2); 0: never
+    requeues: int = COUNT_OR_ZERO.of(5)  # maximum restarts of a job after its time limit or the loss of a node
+    retries: int = COUNT_OR_ZERO.of(2)  # maximum restarts after a hardware fault, off its node; needs requeues above 0
+    array_limit: int | None = COUNT.of(None)  # concurrent tasks of a --multirun's array; null: all
     tokenize_partition: str | None = None  # partition of the job that tokenises before the training; null: the same
     tokenize_time: str | None = None  # its time limit; null: `time`
-    tokenize_cpus: int | None = None  # its CPUs; null: as many as a node of the training
+    tokenize_cpus: int | None = COUNT.of(None)  # its CPUs; null: as many as a node of the training

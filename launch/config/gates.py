@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from launch.config.numbers import BELOW_ONE, COUNT, COUNT_OR_ZERO, FRACTION_OR_ZERO, NOT_NEGATIVE, POSITIVE
+
 
 class Then(StrEnum):
     """What follows once every width has passed."""
@@ -28,68 +30,69 @@ class RolloutConfig:
 
 @dataclass
 class LossFallsGate:
-    short: int = 8  # steps; with fewer, no trend is tested
-    long: int = 50  # steps; from here on, the loss must have fallen by `share`
-    share: float = 0.01  # fraction of the initial loss
-    trend: float = 1.64  # -z of the Mann-Kendall test for a significant fall: one-sided, 95 %
-    rise: float = 2.58  # z for a significant rise: 99.5 %, so that noise rarely fails a gate
+    short: int = COUNT.of(8)  # steps; with fewer, no trend is tested
+    long: int = COUNT.of(50)  # steps; from here on, the loss must have fallen by `share`
+    share: float = FRACTION_OR_ZERO.of(0.01)  # fraction of the initial loss
+    trend: float = NOT_NEGATIVE.of(1.64)  # -z of the Mann-Kendall test for a significant fall: one-sided, 95 %
+    rise: float = NOT_NEGATIVE.of(2.58)  # z for a significant rise: 99.5 %, so that noise rarely fails a gate
 
 
 @dataclass
 class GradNormGate:
-    limit: float = 100.0  # maximum of the norms' median
-    spike: float = 10.0  # x the median: a higher norm is a spike
-    spikes: float = 0.1  # maximum fraction of steps that are spikes
+    limit: float = POSITIVE.of(100.0)  # maximum of the norms' median
+    spike: float = POSITIVE.of(10.0)  # x the median: a higher norm is a spike
+    spikes: float = FRACTION_OR_ZERO.of(0.1)  # maximum fraction of steps that are spikes
 
 
 @dataclass
 class MemoryGate:
-    room: float = 0.05  # fraction of the card's memory; a peak that leaves less free is a warning
+    room: float = BELOW_ONE.of(0.05)  # fraction of the card's memory; a peak that leaves less free is a warning
 
 
 @dataclass
 class ThroughputGate:
-    skip: int = 2  # first steps that are not measured: compilation, caches
-    steps: int = 10  # measured steps from which steadiness is judged
-    slower: float = 0.7  # second half / first half; lower is a warning
-    collapsed: float = 0.25  # lower is a failure
+    skip: int = COUNT_OR_ZERO.of(2)  # first steps that are not measured: compilation, caches
+    steps: int = COUNT.of(10)  # measured steps from which steadiness is judged
+    slower: float = FRACTION_OR_ZERO.of(0.7)  # second half / first half; lower is a warning
+    collapsed: float = FRACTION_OR_ZERO.of(0.25)  # lower is a failure
 
 
 @dataclass
 class PaddingGate:
-    much: float = 0.5  # fraction of all tokens; higher is a warning
-    most: float = 0.95  # higher is a failure
+    much: float = FRACTION_OR_ZERO.of(0.5)  # fraction of all tokens; higher is a warning
+    most: float = FRACTION_OR_ZERO.of(0.95)  # higher is a failure
 
 
 @dataclass
 class ScalingGate:
     """Tokens per second and rank, relative to the previous width."""
 
-    low: float = 0.7  # lower is a warning
-    least: float = 0.4  # lower is a failure
+    # above 1, too: a rank of the wider run may be the faster one
+    low: float = NOT_NEGATIVE.of(0.7)  # lower is a warning
+    least: float = NOT_NEGATIVE.of(0.4)  # lower is a failure
 
 
 @dataclass
 class LossParityGate:
     """Relative differences from the losses of the previous width, step by step."""
 
-    steps: int = 10  # compared steps; rounding differences grow with them
-    first_fp32: float = 1e-4  # at the first step, before any update
-    first_bf16: float = 2e-3
-    fp32: float = 1e-4  # the median of the compared steps
-    bf16: float = 5e-3
-    masters: float = 2e-2  # the median if one of the two has no fp32 master weights
+    steps: int = COUNT.of(10)  # compared steps; rounding differences grow with them
+    first_fp32: float = POSITIVE.of(1e-4)  # at the first step, before any update
+    first_bf16: float = POSITIVE.of(2e-3)
+    fp32: float = POSITIVE.of(1e-4)  # the median of the compared steps
+    bf16: float = POSITIVE.of(5e-3)
+    masters: float = POSITIVE.of(2e-2)  # the median if one of the two has no fp32 master weights
 
 
 @dataclass
 class SameScheduleGate:
-    differs: float = 0.01  # of the peak learning rate; higher is a warning
-    wrong: float = 0.25  # higher is a failure
+    differs: float = NOT_NEGATIVE.of(0.01)  # of the peak learning rate; higher is a warning
+    wrong: float = NOT_NEGATIVE.of(0.25)  # higher is a failure
 
 
 @dataclass
 class FirstLossGate:
-    tolerance: float = 0.02  # absolute, around ln 2
+    tolerance: float = POSITIVE.of(0.02)  # absolute, around ln 2
 
 
 @dataclass

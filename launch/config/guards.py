@@ -4,78 +4,81 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from launch.config.numbers import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE
+
 
 @dataclass
 class NonFiniteGuard:
-    steps: int = 1  # consecutive logged steps with a NaN or infinite loss or gradient norm
+    steps: int = COUNT.of(1)  # consecutive logged steps with a NaN or infinite loss or gradient norm
 
 
 @dataclass
 class DivergenceGuard:
     """The median of the last `window` losses is above `factor` x and `margin` + the best such median."""
 
-    factor: float = 2.0
-    margin: float = 1.0  # absolute: lets a small loss, such as DPO's, rise beyond the factor
-    window: int = 10  # logged steps; a spike shorter than half of it is never a divergence
-    memory: int = 1000  # logged steps that the best median is searched in
+    factor: float = POSITIVE.of(2.0)
+    margin: float = NOT_NEGATIVE.of(1.0)  # absolute: lets a small loss, such as DPO's, rise beyond the factor
+    window: int = COUNT.of(10)  # logged steps; a spike shorter than half of it is never a divergence
+    memory: int = COUNT.of(1000)  # logged steps that the best median is searched in
 
 
 @dataclass
 class GradNormGuard:
     """The gradient norm is above `factor` x its own median for `steps` consecutive logged steps."""
 
-    factor: float = 20.0
-    floor: float = 10.0  # a norm below this is never an explosion
-    steps: int = 5
-    window: int = 100  # logged steps of the median
+    factor: float = POSITIVE.of(20.0)
+    floor: float = NOT_NEGATIVE.of(10.0)  # a norm below this is never an explosion
+    steps: int = COUNT.of(5)
+    window: int = COUNT.of(100)  # logged steps of the median
 
 
 @dataclass
 class StallGuard:
     """Seconds without progress in a phase: a new line of output; in training, after the first step, a logged step."""
 
-    importing: float = 900
-    tokenize: float = 3600
-    load: float = 1800
-    reference_logprobs: float = 1800
-    first_step: float = 1800
-    training: float = 900  # or `factor` x the longest logged step so far, if that is more
-    factor: float = 3.0
-    evaluate: float = 1800
-    checkpoint: float = 1800
-    save: float = 3600
-    push: float = 7200
+    importing: float = POSITIVE.of(900)
+    tokenize: float = POSITIVE.of(3600)
+    load: float = POSITIVE.of(1800)
+    reference_logprobs: float = POSITIVE.of(1800)
+    first_step: float = POSITIVE.of(1800)
+    training: float = POSITIVE.of(900)  # or `factor` x the longest logged step so far, if that is more
+    factor: float = POSITIVE.of(3.0)
+    evaluate: float = POSITIVE.of(1800)
+    checkpoint: float = POSITIVE.of(1800)
+    save: float = POSITIVE.of(3600)
+    push: float = POSITIVE.of(7200)
 
 
 @dataclass
 class DeadRankGuard:
-    after_error: float = 10.0  # seconds that a run may continue after a rank reported a fatal error
-    silent: float = 20.0  # seconds without progress once a rank's process has exited while others live
+    after_error: float = NOT_NEGATIVE.of(10.0)  # seconds that a run may continue after a rank reported a fatal error
+    silent: float = NOT_NEGATIVE.of(20.0)  # seconds without progress once a rank's process has exited while others live
 
 
 @dataclass
 class MemoryCreepGuard:
     """Peak GPU memory grew in each of the last `windows` windows, and by the fraction `share` since the first."""
 
-    window: int = 100  # logged steps
-    windows: int = 6
-    share: float = 0.25
+    window: int = COUNT.of(100)  # logged steps
+    windows: int = COUNT.of(6)
+    # above 1, too: memory may more than double
+    share: float = POSITIVE.of(0.25)
 
 
 @dataclass
 class DiskGuard:
-    margin: float = 1.1  # factor on the size of the next write
-    ahead: float = 120.0  # seconds before the write when the run is stopped; earlier it is a warning
+    margin: float = POSITIVE.of(1.1)  # factor on the size of the next write
+    ahead: float = NOT_NEGATIVE.of(120.0)  # seconds before the write when the run is stopped; earlier it is a warning
 
 
 @dataclass
 class ThroughputGuard:
     """The rate is below `share` of the run's own median for `steps` consecutive logged steps and `seconds`."""
 
-    share: float = 0.25
-    steps: int = 20
-    seconds: float = 900.0
-    window: int = 200
+    share: float = FRACTION.of(0.25)
+    steps: int = COUNT.of(20)
+    seconds: float = NOT_NEGATIVE.of(900.0)
+    window: int = COUNT.of(200)
 
 
 @dataclass

@@ -16,6 +16,7 @@ from launch.config.bench import BenchConfig
 from launch.config.cluster import ClusterConfig
 from launch.config.gates import GatesConfig, RolloutConfig
 from launch.config.guards import GuardsConfig
+from launch.config.numbers import BELOW_ONE, COUNT, LENGTH, NOT_NEGATIVE, POSITIVE, RANKS, RANKS_OR_ZERO, SEED
 from launch.config.tune import TuneConfig, TunedConfig
 
 
@@ -118,9 +119,9 @@ class StageConfig:
 class LoraConfig:
     """A low-rank adapter, trained in place of the model's weights."""
 
-    rank: int | None = None  # of the adapter's matrices; null: all weights are trained
-    alpha: int | None = None  # the adapter's output is scaled by alpha / rank; null: twice the rank
-    dropout: float = 0.0  # on the adapter's input
+    rank: int | None = COUNT.of(None)  # of the adapter's matrices; null: all weights are trained
+    alpha: int | None = COUNT.of(None)  # the adapter's output is scaled by alpha / rank; null: twice the rank
+    dropout: float = BELOW_ONE.of(0.0)  # on the adapter's input
     targets: Any = "all-linear"  # which layers get one: all-linear (all but the output layer), or a list of names
     quantize: Quantization = Quantization.none  # nf4 is QLoRA: the frozen weights are kept in 4 bit
     start: AdapterStart = (
@@ -130,17 +131,18 @@ class LoraConfig:
 
 @dataclass
 class RecipeConfig:
-    global_batch_size: int = MISSING  # samples (pairs for DPO) in one optimizer step, over all ranks
-    per_device_batch_size: int = 1  # samples in one forward pass of one rank
-    learning_rate: float = MISSING  # the highest of the schedule
+    global_batch_size: int = COUNT.of(MISSING)  # samples (pairs for DPO) in one optimizer step, over all ranks
+    per_device_batch_size: int = COUNT.of(1)  # samples in one forward pass of one rank
+    learning_rate: float = POSITIVE.of(MISSING)  # the highest of the schedule
     lr_scheduler: str = "linear"  # linear, cosine, constant, ...: any that the trainer supports
-    warmup_ratio: float | None = None  # fraction of all steps; null: the trainer's default
-    weight_decay: float | None = None  # null: the trainer's default
-    epochs: int = 1  # number of passes over the data
-    max_steps: int | None = None  # optimizer steps; ends the run before `epochs` are complete
-    max_seq_length: int = MISSING  # tokens
-    max_grad_norm: float | None = 1.0  # null: no clipping
-    seed: int = 42  # of the data's order and of random draws
+    # below 1, which TRL takes for one step (transformers training_args.py, warmup_steps)
+    warmup_ratio: float | None = BELOW_ONE.of(None)  # fraction of all steps; null: the trainer's default
+    weight_decay: float | None = NOT_NEGATIVE.of(None)  # null: the trainer's default
+    epochs: int = COUNT.of(1)  # number of passes over the data
+    max_steps: int | None = COUNT.of(None)  # optimizer steps; ends the run before `epochs` are complete
+    max_seq_length: int = LENGTH.of(MISSING)  # tokens
+    max_grad_norm: float | None = NOT_NEGATIVE.of(1.0)  # null: no clipping
+    seed: int = SEED.of(42)  # of the data's order and of random draws
     precision: Precision = Precision.auto  # auto: bf16 where the trainer supports it
     chat_template: str | None = None  # null: the tokenizer's own
     packing: Packing = Packing.none  # flatten: the same samples, unpadded; bins: rows filled to a token budget
@@ -149,10 +151,10 @@ class RecipeConfig:
     liger: bool = False  # use Liger's fused kernels
     attention: str = "auto"  # sdpa, eager, flash_2, ...; auto: the trainer's choice
     gradient_checkpointing: bool = False  # recompute activations in the backward pass to save memory
-    checkpoint_steps: int | None = None  # optimizer steps between checkpoints; null: none before the end
-    eval_steps: int | None = None  # optimizer steps between evaluations on data.validation; null: at the end only
-    early_stop: int | None = None  # stop after so many evaluations without a lower loss, and keep the best checkpoint
-    beta: float | None = None  # of DPO
+    checkpoint_steps: int | None = COUNT.of(None)  # optimizer steps between checkpoints; null: none before the end
+    eval_steps: int | None = COUNT.of(None)  # steps between evaluations on data.validation; null: at the end only
+    early_stop: int | None = COUNT.of(None)  # stop after so many evaluations without a lower loss; the best is kept
+    beta: float | None = POSITIVE.of(None)  # of DPO
     loss: str | None = None  # of DPO: dpo, dpo_norm, simpo, ...; null: the trainer's default
     lora: LoraConfig = field(default_factory=LoraConfig)
 
@@ -161,13 +163,13 @@ class RecipeConfig:
 class ShapeConfig:
     """A model's architecture, for planning without loading it."""
 
-    parameters: float | None = None  # count; tied embeddings count once
-    layers: int | None = None
-    hidden: int | None = None
-    intermediate: int | None = None  # of the MLP
-    heads: int | None = None  # of the queries
-    kv_heads: int | None = None  # of the keys and of the values
-    vocabulary: int | None = None
+    parameters: float | None = POSITIVE.of(None)  # count; tied embeddings count once
+    layers: int | None = COUNT.of(None)
+    hidden: int | None = COUNT.of(None)
+    intermediate: int | None = COUNT.of(None)  # of the MLP
+    heads: int | None = COUNT.of(None)  # of the queries
+    kv_heads: int | None = COUNT.of(None)  # of the keys and of the values
+    vocabulary: int | None = COUNT.of(None)
     tied_embeddings: bool = False  # the output matrix is the embedding
     model_type: str = "llama"  # the architecture's name in transformers
 
@@ -197,7 +199,7 @@ class DataFormat(StrEnum):
 @dataclass
 class MixConfig:
     name: str = MISSING  # hub id; or path of a file, a folder or a glob pattern (docs/how-to/data.md)
-    share: float = 1.0  # fraction of the split's rows; above 1 repeats rows where the trainer supports it
+    share: float = POSITIVE.of(1.0)  # fraction of the split's rows; above 1 repeats rows where the trainer supports it
     split: str = "train"  # of the hub data set
 
 
@@ -205,7 +207,7 @@ class MixConfig:
 class DataConfig:
     kind: Kind = MISSING  # sft: chats; dpo and rm: preference pairs
     mix: list[MixConfig] = field(default_factory=list)  # '[{name: NAME, share: 0.5}, ...]'
-    fraction: float = 1.0  # multiplies every entry's share
+    fraction: float = POSITIVE.of(1.0)  # multiplies every entry's share
     build: str | None = None  # `demo_chats` or `demo_preferences`: built on this machine if missing
     format: DataFormat = DataFormat.auto  # of local rows
     columns: dict[str, str] = field(default_factory=dict)  # known column name: its name in local rows
@@ -302,10 +304,10 @@ class RootConfig:
     bench: BenchConfig = field(default_factory=BenchConfig)
     tune: TuneConfig = field(default_factory=TuneConfig)
     tuned: TunedConfig | None = None  # the conditions under which an overlay of `tune` (+tuned=NAME) was measured
-    nodes: int = 1  # machines; above 1 only with `submit`
-    gpus: int | None = None  # GPUs per machine; 0: one CPU process; null: 1, or by `device`
+    nodes: int = RANKS.of(1)  # machines; above 1 only with `submit`
+    gpus: int | None = RANKS_OR_ZERO.of(None)  # GPUs per machine; 0: one CPU process; null: 1, or by `device`
     device: Device | None = None  # null: by gpus and processes
-    processes: int | None = None  # ranks per machine with device=cpu
+    processes: int | None = RANKS.of(None)  # ranks per machine with device=cpu
     name: str | None = None  # of the run folder; null: width and plan identity
     runs: str = "runs"  # folder of all run folders
     cache: str | None = None  # folder of tokenised data and reference log-probs; null: `.cache` below `runs`
