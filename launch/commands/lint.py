@@ -7,18 +7,12 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from launch.check.lint import (
-    CommandChecker,
-    FileReport,
-    LintNote,
-    LintVerdict,
-    TrainerSchemas,
-    TrainerScript,
-    check_files,
-    load_advice,
-    locate_checkout,
-    parse_trainer,
-)
+from launch.check.lint.advice import load_advice
+from launch.check.lint.checker import CommandChecker, LintVerdict
+from launch.check.lint.linter import FileReport, check_files
+from launch.check.lint.scan_result import LintNote
+from launch.check.lint.schemas import TrainerSchemas, locate_checkout
+from launch.check.lint.trainers import TrainerScript, parse_trainer
 from launch.commands.tool_parsers import build_lint_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
 from launch.resources import CONFIGS, ROOT

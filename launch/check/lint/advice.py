@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -30,12 +29,7 @@ def load_advice(folder: Path) -> dict[str, Advice]:
     for path in sorted(folder.glob("*.yaml")):
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         if isinstance(content, dict):
-            advice[path.stem] = _parse_advice(content)
+            unread = frozenset(map(str, content.get("unread") or ()))
+            refused = (content.get("refused") or {}).items()
+            advice[path.stem] = Advice(unread, {str(flag): _CURE.split(str(reason))[0] for flag, reason in refused})
     return advice
-
-
-def _parse_advice(content: Mapping[str, Any]) -> Advice:
-    return Advice(
-        unread=frozenset(str(flag) for flag in content.get("unread") or ()),
-        refused={str(flag): _CURE.split(str(reason))[0] for flag, reason in (content.get("refused") or {}).items()},
-    )

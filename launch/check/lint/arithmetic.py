@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Callable
 
@@ -33,19 +34,19 @@ def evaluate(source: str, lookup: Callable[[str], str | None]) -> int | None:
         return None
     try:
         return _compute(ast.parse(expression, mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+    except (SyntaxError, KeyError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
 
 
 def _compute(node: ast.expr) -> int:
-    """Compute with integers; division truncates towards zero. Raises ValueError for any other expression."""
+    """Compute with integers. Raises KeyError or ValueError for any other expression."""
     match node:
         case ast.Constant(value=int(number)):
             result = number
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             result = -_compute(operand)
-        case ast.BinOp(left=left, op=operator, right=right):
-            result = _apply(operator, _compute(left), _compute(right))
+        case ast.BinOp(left=left, op=symbol, right=right):
+            result = _OPERATORS[type(symbol)](_compute(left), _compute(right))
         case _:
             raise ValueError(ast.dump(node))
     if abs(result) >= _LIMIT:
@@ -53,19 +54,17 @@ def _compute(node: ast.expr) -> int:
     return result
 
 
-def _apply(operator: ast.operator, left: int, right: int) -> int:
-    match operator:
-        case ast.Add():
-            return left + right
-        case ast.Sub():
-            return left - right
-        case ast.Mult():
-            return left * right
-        case ast.Div() | ast.FloorDiv():
-            quotient = abs(left) // abs(right)
-            return quotient if (left < 0) == (right < 0) else -quotient
-        case ast.Mod():
-            remainder = abs(left) % abs(right)
-            return remainder if left >= 0 else -remainder
-        case _:
-            raise ValueError(ast.dump(operator))
+def _divide(left: int, right: int) -> int:
+    """Divide, truncating towards zero as bash does."""
+    quotient = abs(left) // abs(right)
+    return quotient if (left < 0) == (right < 0) else -quotient
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divide,
+    ast.FloorDiv: _divide,
+    ast.Mod: lambda left, right: left - right * _divide(left, right),
+}

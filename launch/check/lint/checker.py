@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,6 @@ class Diagnostic:
     message: str
     line: int  # 1-based
 
-    def as_json(self) -> dict[str, Any]:
-        return {"flag": self.flag, "kind": self.kind, "message": self.message, "line": self.line}
-
 
 @dataclass(frozen=True)
 class LintVerdict:
@@ -55,15 +52,7 @@ class LintVerdict:
     warnings: tuple[Diagnostic, ...]
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "schema_version": 1,
-            "file": self.file,
-            "line": self.line,
-            "script": self.script,
-            "ok": self.ok,
-            "problems": [problem.as_json() for problem in self.problems],
-            "warnings": [warning.as_json() for warning in self.warnings],
-        }
+        return {"schema_version": 1, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -104,7 +93,7 @@ class CommandChecker:
         unknown = [problem for problem in verdict.problems if problem.kind == "unknown_flag"]
         if not unknown:
             return verdict
-        flags = self.schemas.launcher_flags()
+        flags = self.schemas.launcher_flags
         if flags is not None:
             arguments = drop_launcher_flags(command.arguments, flags, self.schemas.flag_names(command.trainer))
             return self._check(file, command.line, command.trainer, arguments)

@@ -13,7 +13,7 @@ from pathlib import Path
 from launch.check.lint.job_yaml import find_commands_in_yaml
 from launch.check.lint.makefile import makefile_as_shell, template_as_shell
 from launch.check.lint.markdown import SHELL_LANGUAGES, YAML_LANGUAGES, find_code_blocks
-from launch.check.lint.scan_result import NO_COMMANDS, LintNote, ScanResult, TrainerCommand
+from launch.check.lint.scan_result import NO_COMMANDS, LintNote, ScanResult, merge
 from launch.check.lint.shell import find_commands, line_lookup
 from launch.config.yaml_nodes import Node, NotYamlError, read_yaml
 
@@ -152,8 +152,7 @@ def _parse(text: str, kind: FileKind) -> FileContent:
 
 
 def _parse_markdown(text: str) -> FileContent:
-    commands: list[TrainerCommand] = []
-    notes: list[LintNote] = []
+    scans: list[ScanResult] = []
     documents: list[tuple[Node, ...]] = []
     for block in find_code_blocks(text):
         if block.language in SHELL_LANGUAGES:
@@ -165,11 +164,10 @@ def _parse_markdown(text: str) -> FileContent:
             inner = FileContent(find_commands(shell, line_lookup(shell, block.line)))
         else:
             continue
-        commands.extend(inner.scan.commands)
         documents.extend(inner.documents)
         if block.fenced or inner.scan.commands:  # an indented block may be prose
-            notes.extend(inner.scan.notes)
-    return FileContent(ScanResult(tuple(commands), tuple(notes)), tuple(documents))
+            scans.append(inner.scan)
+    return FileContent(merge(scans), tuple(documents))
 
 
 def _parse_yaml(text: str, first: int) -> FileContent:

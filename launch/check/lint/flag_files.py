@@ -118,9 +118,7 @@ def _value_argument(node: Node) -> Argument:
             text = "true" if text.lower() in ("yes", "true", "on") else "false"
         variable = _VARIABLE.search(text)
         if variable is not None:
-            return Argument(
-                text, node.line, is_resolved=False, is_single=True, prefix=text[: variable.start()], raw=text
-            )
+            return Argument(text, node.line, is_resolved=False, prefix=text[: variable.start()], raw=text)
         return literal_argument(text, node.line)
     return literal_argument(json.dumps(to_python(node))[:MAX_JSON], node.line)
 
@@ -190,28 +188,18 @@ def _best_map(nodes: list[Mapping], flags: frozenset[str]) -> Mapping | None:
 
 def _flags_beside_script(node: Mapping, flags_of: FlagNames) -> FlagMap | None:
     """Return the flags beside (or inside) a map that names a script."""
-    script = next(
-        (
-            (key.text, trainer)
-            for key, value in node.entries()
-            if key.text in _SCRIPT_KEYS and (trainer := _named_trainer(value)) is not None
-        ),
-        None,
-    )
-    if script is None:
+    named = ((key.text, _named_trainer(value)) for key, value in node.entries() if key.text in _SCRIPT_KEYS)
+    key, trainer = next((entry for entry in named if entry[1] is not None), ("", None))
+    if trainer is None:
         return None
-    key, trainer = script
     flags = flags_of(trainer)
     values = {name.text: resolve_alias(value) for name, value in node.entries()}
     inner = [value for value in _walk_mappings(values.values()) if not _is_sweep(value)]
     best = _best_map(inner, flags)
-    if (
-        best is not None
-        and _count_flags(best, flags)[0] > 0
-        and _count_flags(best, flags)[0] >= _count_flags(node, flags)[0]
-    ):
+    inside, beside = _count_flags(best, flags)[0] if best else 0, _count_flags(node, flags)[0]
+    if best is not None and 0 < inside >= beside:
         return _flag_map(best, trainer)
-    if _count_flags(node, flags)[0] > 0:
+    if beside > 0:
         return _flag_map(node, trainer, excluded=(key,))
     fallback = next((values[name] for name in _FLAGS_KEYS if name in values), None)
     return _flag_map(fallback, trainer) if isinstance(fallback, Mapping) else None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from launch.check.lint.scan_result import LintNote, ScanResult, TrainerCommand
+from launch.check.lint.scan_result import ScanResult, merge
 from launch.check.lint.shell import find_commands, find_in_arguments
 from launch.check.lint.shell_syntax import Argument, literal_argument
 from launch.check.lint.trainers import MARKER
@@ -20,14 +20,7 @@ _BLANK = re.compile(r"\s")
 
 def find_commands_in_yaml(documents: Iterable[Node]) -> ScanResult:
     """Find every trainer command in the strings and lists of a YAML file, in the order of their lines."""
-    commands: list[TrainerCommand] = []
-    notes: list[LintNote] = []
-    for words in _candidate_commands(documents):
-        inner = _find_in_words(words)
-        commands.extend(inner.commands)
-        notes.extend(inner.notes)
-    commands.sort(key=lambda command: command.line)
-    return ScanResult(tuple(commands), tuple(notes))
+    return merge(map(_find_in_words, _candidate_commands(documents)))
 
 
 def _candidate_commands(documents: Iterable[Node]) -> Iterator[list[Scalar]]:
@@ -79,8 +72,7 @@ def _find_in_words(words: list[Scalar]) -> ScanResult:
         if len(words) < 2:
             return ScanResult()
         return ScanResult(tuple(find_in_arguments([_argument(word) for word in words])))
-    commands: list[TrainerCommand] = []
-    notes: list[LintNote] = []
+    scans = []
     for position, index in enumerate(texts):
         word = words[index]
         inner = find_commands(word.text, word.line_lookup())
@@ -88,12 +80,11 @@ def _find_in_words(words: list[Scalar]) -> ScanResult:
         end = texts[position + 1] if position + 1 < len(texts) else len(words)
         more = words[index + 1 : end] if index + 1 < end and words[index + 1].text.startswith("--") else []
         extra = tuple(_argument(extra_word) for extra_word in more)
-        inner_commands = list(inner.commands)
-        if inner_commands and extra:
-            inner_commands[-1] = replace(inner_commands[-1], arguments=inner_commands[-1].arguments + extra)
-        commands.extend(inner_commands)
-        notes.extend(inner.notes)
-    return ScanResult(tuple(commands), tuple(notes))
+        if inner.commands and extra:
+            last = replace(inner.commands[-1], arguments=inner.commands[-1].arguments + extra)
+            inner = ScanResult((*inner.commands[:-1], last), inner.notes)
+        scans.append(inner)
+    return merge(scans)
 
 
 def _is_shell_text(word: Scalar) -> bool:
@@ -105,4 +96,4 @@ def _argument(word: Scalar) -> Argument:
     if _REFERENCE.search(word.text) is None:
         return literal_argument(word.text, word.line)
     prefix = word.text[: word.text.index("$")]
-    return Argument(word.text, word.line, is_resolved=False, is_single=True, prefix=prefix, raw=word.text)
+    return Argument(word.text, word.line, is_resolved=False, prefix=prefix, raw=word.text)

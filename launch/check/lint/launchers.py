@@ -80,41 +80,38 @@ def _find_start(arguments: Sequence[Argument]) -> TrainerCommand | None:
     index, size = 0, len(arguments)
     first = next((i for i, argument in enumerate(arguments) if not _ENV_ASSIGNMENT.fullmatch(argument.text)), size)
     while index < size:
-        match: tuple[TrainerScript, int] | None = None
+        trainer: TrainerScript | None = None
         base = arguments[index].text.rsplit("/", 1)[-1]
         following = arguments[index + 1].text if index + 1 < size else ""
         if _PYTHON.fullmatch(base):
-            match, index = _match_python(arguments, index + 1)
+            trainer, index = _match_python(arguments, index + 1)
         elif base == "accelerate" and following == "launch":
-            match, index = _match_launcher(arguments, index + 2)
+            trainer, index = _match_launcher(arguments, index + 2)
         elif base in _LAUNCHERS:
-            match, index = _match_launcher(arguments, index + 1)
+            trainer, index = _match_launcher(arguments, index + 1)
         elif base == "uv" and following == "run":
-            match, index = _match_uv(arguments, index + 2)
+            trainer, index = _match_uv(arguments, index + 2)
         elif base == "trl":
             trainer = trainer_from_trl_command(following)
-            match, index = (None if trainer is None else (trainer, index + 2)), index + 1
+            index += 2 if trainer else 1
         else:
             # A bare `finetune.py` may be a name in prose; a path is a command.
-            trainer = (
-                trainer_from_path(arguments[index].text) if index == first and "/" in arguments[index].text else None
-            )
-            match, index = (None if trainer is None else (trainer, index + 1)), index + 1
-        if match is not None:
-            trainer, first_argument = match
-            is_trl_command = trainer.is_trl and arguments[first_argument - 1].text == trainer.name.removeprefix("trl_")
+            if index == first and "/" in arguments[index].text:
+                trainer = trainer_from_path(arguments[index].text)
+            index += 1
+        if trainer is not None:
             return TrainerCommand(
                 trainer,
                 arguments[0].line,
-                tuple(arguments[first_argument:]),
-                takes_accelerate_options=is_trl_command,
-                launcher=tuple(arguments[:first_argument]),
+                tuple(arguments[index:]),
+                takes_accelerate_options=trainer.name == f"trl_{arguments[index - 1].text}",
+                launcher=tuple(arguments[:index]),
             )
     return None
 
 
-# The trainer with the index of its first argument, or None; the index where to continue.
-_ScriptMatch = tuple[tuple[TrainerScript, int] | None, int]
+# The trainer and the index of its first argument; or None and the index where to continue.
+_ScriptMatch = tuple[TrainerScript | None, int]
 
 
 def _match_python(arguments: Sequence[Argument], index: int) -> _ScriptMatch:
@@ -127,14 +124,12 @@ def _match_python(arguments: Sequence[Argument], index: int) -> _ScriptMatch:
                 return _match_launcher(arguments, index + 2)
             if module in ("trl", "trl.cli", "trl.cli.main") and index + 2 < len(arguments):
                 trainer = trainer_from_trl_command(arguments[index + 2].text)
-                return (None if trainer is None else (trainer, index + 3)), index + 2
-            trainer = trainer_from_module(module)
-            return (None if trainer is None else (trainer, index + 2)), index + 2
+                return trainer, index + (3 if trainer else 2)
+            return trainer_from_module(module), index + 2
         if text == "-c":
             return None, index + 2
         if not text.startswith("-") or text == "--":
-            trainer = trainer_from_path(text)
-            return (None if trainer is None else (trainer, index + 1)), index + 1
+            return trainer_from_path(text), index + 1
         index += 2 if text in _PYTHON_VALUES else 1
     return None, index
 
@@ -144,18 +139,16 @@ def _match_launcher(arguments: Sequence[Argument], index: int) -> _ScriptMatch:
     is_module = False
     while index < len(arguments):
         text = arguments[index].text
+        index += 1
         if text in ("-m", "--module"):
             is_module = True
         elif is_module and not text.startswith("-"):
-            trainer = trainer_from_module(text)
-            if trainer is not None:
-                return (trainer, index + 1), index + 1
+            if trainer := trainer_from_module(text):
+                return trainer, index
         elif text.endswith(".py") and not text.startswith("-"):
-            trainer = trainer_from_path(text)
-            return (None if trainer is None else (trainer, index + 1)), index + 1
+            return trainer_from_path(text), index
         elif text == "--":
-            return None, index + 1
-        index += 1
+            return None, index
     return None, index
 
 
@@ -164,8 +157,7 @@ def _match_uv(arguments: Sequence[Argument], index: int) -> _ScriptMatch:
     while index < len(arguments) and arguments[index].text.startswith("-"):
         text = arguments[index].text
         if text in ("-m", "--module") and index + 1 < len(arguments):
-            trainer = trainer_from_module(arguments[index + 1].text)
-            return (None if trainer is None else (trainer, index + 2)), index + 2
+            return trainer_from_module(arguments[index + 1].text), index + 2
         index += 2 if _UV_VALUES.fullmatch(text) else 1
     trainer = trainer_from_path(arguments[index].text) if index < len(arguments) else None
-    return (None if trainer is None else (trainer, index + 1)), index
+    return trainer, index + bool(trainer)

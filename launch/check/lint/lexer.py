@@ -8,6 +8,7 @@ once, so it takes linear time.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from launch.check.lint.inert_lines import INERT_LINES
 from launch.check.lint.parameters import parse_parameter
@@ -238,13 +239,10 @@ class _Lexer:
 
     def _read_backticks(self, source: str, offset: int) -> None:
         """Read the commands inside backticks."""
-        inner = lex(source, tolerant=True, nesting=self.nesting + 1)
-        for command in inner.commands:
+        for command in lex(source, tolerant=True, nesting=self.nesting + 1).commands:
             words = tuple(word._replace(start=word.start + offset) for word in command.words)
-            after = command.after or ")"
-            self.document.commands.append(
-                SimpleCommand(words, command.start + offset, command.before, after, command.depth, command.is_truncated)
-            )
+            inner = replace(command, words=words, start=command.start + offset, after=command.after or ")")
+            self.document.commands.append(inner)
 
     def _skip_arithmetic(self, pos: int, opened: int) -> int:
         """Return the offset behind the `))` of the arithmetic whose `((` is at `pos`."""
@@ -330,10 +328,9 @@ class _CommandBuilder:
             depth = len(self.stack) + self.lexer.nesting
             words, before = tuple(self.words[leading:]), self.before if leading == 0 else "keyword"
             if words:
+                is_cut = is_truncated or len(self.words) >= MAX_WORDS
                 self.lexer.document.commands.append(
-                    SimpleCommand(
-                        words, words[0].start, before, operator, depth, is_truncated or len(self.words) >= MAX_WORDS
-                    )
+                    SimpleCommand(words, words[0].start, before, operator, depth, is_cut)
                 )
             self.words = []
             self.before = operator

@@ -32,12 +32,9 @@ def parse_parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
     if text.startswith("${", pos):
         end = _closing_brace(text, pos)
         source = text[pos:end]
-        kind = (
-            PieceKind.ARRAY
-            if "[@]" in source or "[*]" in source or source.startswith(("${@", "${*"))
-            else PieceKind.UNKNOWN
-        )
-        return Piece(kind, source if kind is PieceKind.UNKNOWN else "", quoted, source), end
+        if "[@]" in source or "[*]" in source or source.startswith(("${@", "${*")):
+            return Piece(PieceKind.ARRAY, "", quoted, source), end
+        return Piece(PieceKind.UNKNOWN, source, quoted, source), end
     return Piece(PieceKind.TEXT, "$", quoted, "$"), pos + 1
 
 

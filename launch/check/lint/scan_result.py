@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from launch.check.lint.shell_syntax import Argument
@@ -40,3 +41,10 @@ class ScanResult:
 
 
 NO_COMMANDS = ScanResult()
+
+
+def merge(scans: Iterable[ScanResult]) -> ScanResult:
+    """Return the commands of all, in the order of their lines, and all notes."""
+    scans = list(scans)
+    commands = sorted((command for scan in scans for command in scan.commands), key=lambda command: command.line)
+    return ScanResult(tuple(commands), tuple(note for scan in scans for note in scan.notes))

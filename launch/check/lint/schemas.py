@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from launch.check.lint.accelerate_flags import read_launcher_flags
@@ -31,7 +32,6 @@ class TrainerSchemas:
         self.checkout = checkout
         self._packages = tuple(packages)
         self._cache: dict[str, Schema | UserError] = {}
-        self._launcher_flags: list[Mapping[str, bool] | None] = []
 
     def load(self, trainer: TrainerScript) -> Schema:
         """Return what the trainer accepts. Raises UserError if it cannot be read: it is then unknown, not empty."""
@@ -52,11 +52,10 @@ class TrainerSchemas:
         except UserError:
             return frozenset()
 
+    @cached_property
     def launcher_flags(self) -> Mapping[str, bool] | None:
-        """Return the options of `accelerate launch`; None if accelerate is not installed."""
-        if not self._launcher_flags:
-            self._launcher_flags.append(read_launcher_flags(PackageTree(self._packages)))
-        return self._launcher_flags[0]
+        """The options of `accelerate launch`; None if accelerate is not installed."""
+        return read_launcher_flags(PackageTree(self._packages))
 
     def library_keys(self, library: str) -> LibraryKeys:
         """Return the keys that the configuration files of DeepSpeed or accelerate may have."""

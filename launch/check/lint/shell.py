@@ -6,10 +6,11 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from launch.check.lint.launchers import find_trainer_starts, is_mason, only_reads_arguments, split_at_separators
 from launch.check.lint.lexer import lex
-from launch.check.lint.scan_result import NO_COMMANDS, LintNote, ScanResult, TrainerCommand
+from launch.check.lint.scan_result import NO_COMMANDS, LintNote, ScanResult, TrainerCommand, merge
 from launch.check.lint.shell_syntax import Argument, Heredoc, ShellDocument, SimpleCommand, UnbalancedError
 from launch.check.lint.trainers import MARKER
 from launch.check.lint.variables import Variables, collect_variables, expand_words
@@ -61,14 +62,13 @@ def find_in_arguments(arguments: Sequence[Argument], reparses: int = 0) -> list[
     commands = find_trainer_starts(arguments)
     if commands:
         return commands
-    return [
-        command
+    texts = [
+        (_shell_text(argument), argument.line)
         for index, argument in enumerate(arguments)
         if _is_shell_text(arguments, index)
-        for command in find_commands(
-            _shell_text(argument), line_lookup(_shell_text(argument), argument.line), reparses + 1
-        ).commands
     ]
+    scans = [find_commands(text, line_lookup(text, line), reparses + 1) for text, line in texts]
+    return [command for scan in scans for command in scan.commands]
 
 
 def _find_in_document(
@@ -76,7 +76,6 @@ def _find_in_document(
 ) -> ScanResult:
     marks = [match.start() for match in MARKER.finditer(text)]
     commands: list[TrainerCommand] = []
-    notes: list[LintNote] = []
     trainer_variables = variables.naming_trainers()
     for index, command in enumerate(document.commands):
         if not _may_start_trainer(command, marks, trainer_variables):
@@ -85,12 +84,8 @@ def _find_in_document(
         for started in find_in_arguments(_expand(command, variables), reparses):
             is_truncated = started.is_truncated or command.is_truncated
             commands.append(replace(started, is_truncated=is_truncated, notes=started.notes + lost))
-    for heredoc in document.heredocs:
-        inner = _find_in_heredoc(heredoc, line_of, reparses)
-        commands.extend(inner.commands)
-        notes.extend(inner.notes)
-    commands.sort(key=lambda command: command.line)
-    return ScanResult(tuple(commands), tuple(notes))
+    bodies = [_find_in_heredoc(heredoc, line_of, reparses) for heredoc in document.heredocs]
+    return merge([ScanResult(tuple(commands)), *bodies])
 
 
 def _expand(command: SimpleCommand, variables: Variables) -> list[Argument]:
@@ -159,10 +154,9 @@ def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, r
                 return line_of(start + inner)
 
             inner = _find_in_document(logical, document, Variables(at), at, reparses)
+            opened = document.unbalanced
             for command in inner.commands:
-                opened = document.unbalanced
-                is_open = opened is not None and command.is_truncated
-                extra = (_unbalanced_note(opened, at(opened.offset)),) if opened is not None and is_open else ()
+                extra = (_unbalanced_note(opened, at(opened.offset)),) if opened and command.is_truncated else ()
                 commands.append(replace(command, notes=command.notes + extra))
         offset += len(logical) + 1
     return ScanResult(tuple(commands), (LintNote("unbalanced_quote", message, line),))
@@ -210,11 +204,7 @@ def _shell_text(argument: Argument) -> str:
 def _find_in_mason_group(arguments: Sequence[Argument], reparses: int) -> list[TrainerCommand]:
     """Find the commands in arguments that mason joins with blanks for another shell (mason.py:389-392, 529-532)."""
     texts = [_quote_as_mason(argument.text) for argument in arguments]
-    offsets: list[int] = []
-    size = 0
-    for text in texts:
-        offsets.append(size)
-        size += len(text) + 1
+    offsets = list(accumulate((len(text) + 1 for text in texts), initial=0))[:-1]
     joined = " ".join(texts)
 
     def line(offset: int) -> int:

@@ -150,80 +150,49 @@ def _mark_unknown(variables: Variables, name: str, offset: int) -> None:
     variables.assignments.setdefault(name, []).append(_Assignment(offset, ShellWord(offset, ()), False))
 
 
-@dataclass
-class _ArgumentBuilder:
-    """Assembles an argument; `started` is False until something belongs to it."""
+def _literal_part(piece: Piece, line: int) -> Argument:
+    return Argument(piece.text, line, prefix=piece.text, raw=piece.text or piece.source.strip("\"'"))
 
-    line: int
-    text: list[str] = field(default_factory=list)
-    raw: list[str] = field(default_factory=list)
-    started: bool = False
-    is_resolved: bool = True
-    is_single: bool = True
-    prefix: str = ""
 
-    def add_literal(self, piece: Piece) -> None:
-        self.text.append(piece.text)
-        self.raw.append(piece.text or piece.source.strip("\"'"))
-        if self.is_resolved:
-            self.prefix += piece.text
-        self.started = True
+def _unknown_part(source: str, line: int, is_single: bool) -> Argument:
+    # A substitution's content was parsed where it stands; it must not count as this word's own text.
+    raw = "$_" if source.startswith(("$(", "`", "<(", ">(")) else source
+    return Argument(source, line, is_resolved=False, is_single=is_single, raw=raw)
 
-    def add_unknown(self, source: str, is_single: bool) -> None:
-        self.text.append(source)
-        # A substitution's content was parsed where it stands; it must not count as this word's own text.
-        self.raw.append("$_" if source.startswith(("$(", "`", "<(", ">(")) else source)
-        self.started = True
-        self.is_resolved = False
-        self.is_single = self.is_single and is_single
 
-    def merge(self, argument: Argument) -> None:
-        if not self.started:
-            self.line = argument.line
-        if self.is_resolved:
-            self.prefix += argument.prefix
-        self.text.append(argument.text)
-        self.raw.append(argument.raw)
-        self.started = True
-        self.is_resolved = self.is_resolved and argument.is_resolved
-        self.is_single = self.is_single and argument.is_single
-
-    def build(self) -> Argument:
-        text = "".join(self.text)
-        return Argument(
-            text,
-            self.line,
-            self.is_resolved,
-            self.is_single,
-            text if self.is_resolved else self.prefix,
-            "".join(self.raw),
-        )
+def _join(parts: list[Argument], line: int) -> Argument:
+    """Return the argument that the parts form; without any, an empty one on `line`."""
+    is_resolved = all(part.is_resolved for part in parts)
+    unknown = next((index for index, part in enumerate(parts) if not part.is_resolved), len(parts))
+    return Argument(
+        "".join(part.text for part in parts),
+        parts[0].line if parts else line,
+        is_resolved,
+        all(part.is_single for part in parts),
+        "".join(part.prefix for part in parts[: unknown + 1]),
+        "".join(part.raw for part in parts),
+    )
 
 
 def _expand_word(word: ShellWord, variables: Variables, depth: int) -> list[Argument]:
-    arguments: list[Argument] = []
+    groups: list[list[Argument]] = [[]]  # the parts of each argument
     line = variables.line_of(word.start)
-    current = _ArgumentBuilder(line)
     for piece in word.pieces:
         if piece.kind is PieceKind.TEXT:
             # Quoted pieces and any text form an argument; an empty unquoted piece is the rest of `X=`.
             if piece.text or piece.quoted:
-                current.add_literal(piece)
+                groups[-1].append(_literal_part(piece, line))
             continue
         parts = _expand_piece(piece, word.start, variables, depth)
         if parts is None:
-            current.add_unknown(piece.source, is_single=piece.quoted and piece.kind is not PieceKind.ARRAY)
-            continue
+            is_single = piece.quoted and piece.kind is not PieceKind.ARRAY
+            parts = [_unknown_part(piece.source, line, is_single)]
         for index, part in enumerate(parts):
             if index:
-                if current.started:
-                    arguments.append(current.build())
-                current = _ArgumentBuilder(part.line if part is not None else line)
+                groups.append([])
             if part is not None:
-                current.merge(part)
-    if current.started:
-        arguments.append(current.build())
-    return arguments
+                groups[-1].append(part)
+    return [_join(parts, line) for parts in groups if parts]
 
 
 def _expand_piece(piece: Piece, offset: int, variables: Variables, depth: int) -> list[Argument | None] | None:
@@ -272,17 +241,18 @@ def _expand_elements(value: ShellWord, quoted: bool, variables: Variables, depth
 
 def _expand_value(value: ShellWord, quoted: bool, variables: Variables, depth: int) -> list[Argument | None] | None:
     """Expand a variable's value: to one word if quoted, else split at blanks. An assignment itself splits no words."""
-    joined = _ArgumentBuilder(variables.line_of(value.start))
+    line = variables.line_of(value.start)
+    joined: list[Argument] = []
     for piece in value.pieces:
         if piece.kind is PieceKind.TEXT:
-            joined.add_literal(piece)
+            joined.append(_literal_part(piece, line))
             continue
         parts = _expand_piece(piece._replace(quoted=True), value.start, variables, depth + 1)
         if parts is None or len(parts) != 1:
-            joined.add_unknown(piece.source, is_single=True)
+            joined.append(_unknown_part(piece.source, line, is_single=True))
         elif parts[0] is not None:
-            joined.merge(parts[0])
-    argument = joined.build()
+            joined.append(parts[0])
+    argument = _join(joined, line)
     if quoted:
         return [argument]
     if not argument.is_resolved:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launch.check.lint import (
-    CommandChecker,
-    LintVerdict,
-    TrainerSchemas,
-    check_file,
-    find_commands,
-    line_lookup,
-    load_advice,
-)
+from launch.check.lint.advice import load_advice
+from launch.check.lint.checker import CommandChecker, LintVerdict
+from launch.check.lint.linter import check_file
 from launch.check.lint.scan_result import TrainerCommand
+from launch.check.lint.schemas import TrainerSchemas
+from launch.check.lint.shell import find_commands, line_lookup
 from launch.resources import CONFIGS, ROOT
 from launch.upstream.pin.checkout import find_checkout
 from launch.upstream.pin.ledger import explain_unknown_flag

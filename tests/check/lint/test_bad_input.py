@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launch.check.lint import CommandChecker, check_file, check_files
+from launch.check.lint.checker import CommandChecker
+from launch.check.lint.linter import check_file, check_files
 from tests.check.lint.helpers import locked_checker
 from tests.check.lint.mistakes import MISTAKES
 

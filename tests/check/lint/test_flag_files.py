@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.lint import LintVerdict, check_file, parse_trainer
+from launch.check.lint.checker import LintVerdict
 from launch.check.lint.flag_files import FlagEntry, flag_arguments
+from launch.check.lint.linter import check_file
+from launch.check.lint.trainers import parse_trainer
 from launch.config.yaml_nodes import Mapping, read_yaml
 from tests.check.lint.helpers import check_text, locked_checker
 

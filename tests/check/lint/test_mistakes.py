@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.lint import CommandChecker
+from launch.check.lint.checker import CommandChecker
 from launch.commands.lint import format_verdicts
 from tests.check.lint.helpers import check_text, locked_checker
 from tests.check.lint.mistakes import MISTAKES

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.lint import CommandChecker, FileReport, LintVerdict, check_files
+from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.files import list_files, read_content
+from launch.check.lint.linter import FileReport, check_files
 from launch.check.lint.scan_result import TrainerCommand
 from launch.upstream import trainers
 from tests.check.lint.helpers import live_checker
