@@ -33,46 +33,34 @@ class _Span:
     open_block: bool = False  # it continues after the data
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """A kind of secret."""
-
-    literals: tuple[bytes, ...]  # data without one of them can't hold it
-    pattern: bytes  # a regular expression, compiled when it is first used; its group 1 is masked
-
-
-def _shape(pattern: bytes, *literals: bytes) -> _Shape:
-    return _Shape(literals, pattern)
-
-
 _NOT_INSIDE = rb"(?<![A-Za-z0-9])"
-_SHAPES = (
-    _shape(_NOT_INSIDE + rb"(hf_[A-Za-z0-9]{16,})", b"hf_"),
-    _shape(_NOT_INSIDE + rb"(api_org_[A-Za-z0-9]{16,})", b"api_org_"),
-    _shape(_NOT_INSIDE + rb"(sk-[A-Za-z0-9_-]{16,})", b"sk-"),
-    _shape(_NOT_INSIDE + rb"(gh[pousr]_[A-Za-z0-9]{16,})", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_"),
-    _shape(_NOT_INSIDE + rb"(github_pat_[A-Za-z0-9_]{16,})", b"github_pat_"),
-    _shape(_NOT_INSIDE + rb"((?:AKIA|ASIA)[0-9A-Z]{12,})", b"AKIA", b"ASIA"),
-    _shape(_NOT_INSIDE + rb"(xox[a-z]-[A-Za-z0-9-]{8,})", b"xox"),
-    _shape(_NOT_INSIDE + rb"(wandb[-_]v1[-_][A-Za-z0-9_-]{8,})", b"wandb-v1", b"wandb_v1"),
-    _shape(_NOT_INSIDE + rb"(glpat-[A-Za-z0-9_-]{12,})", b"glpat-"),
-    _shape(_NOT_INSIDE + rb"(AIza[0-9A-Za-z_-]{30,})", b"AIza"),
-    _shape(_NOT_INSIDE + rb"([srp]k_(?:live|test)_[A-Za-z0-9]{10,})", b"k_live_", b"k_test_"),
-    _shape(_NOT_INSIDE + rb"(npm_[A-Za-z0-9]{30,})", b"npm_"),
-    _shape(_NOT_INSIDE + rb"(SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,})", b"SG."),
-    _shape(_NOT_INSIDE + rb"(ya29\.[A-Za-z0-9_-]{20,})", b"ya29."),
-    _shape(_NOT_INSIDE + rb"(pypi-[A-Za-z0-9_-]{32,})", b"pypi-"),
-    _shape(_NOT_INSIDE + rb"(r8_[A-Za-z0-9]{30,})", b"r8_"),
-    _shape(_NOT_INSIDE + rb"(gsk_[A-Za-z0-9]{30,})", b"gsk_"),
-    _shape(_NOT_INSIDE + rb"(nvapi-[A-Za-z0-9_-]{30,})", b"nvapi-"),
-    _shape(_NOT_INSIDE + rb"(dckr_pat_[A-Za-z0-9_-]{20,})", b"dckr_pat_"),
-    _shape(_NOT_INSIDE + rb"(eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,})", b"eyJ"),
-    _shape(rb"(?i)\bbearer\s{1,4}([A-Za-z0-9._~+/=-]{8,})", b"earer", b"EARER"),
-    _shape(
-        rb"(?i)authorization\\?['\"]?\s{0,2}[:=]\s{0,2}\\?['\"]?(\w+ +[^\s'\",]+)", b"uthorization", b"UTHORIZATION"
-    ),
-    _shape(rb"://([^/\s:@'\"]*:[^/\s'\"]+)@", b"://"),
-    _shape(rb"://([^/\s:@'\"]{20,})@", b"://"),
+# the secrets by their form: a regular expression, compiled when it is first used, whose group 1 is masked; and texts
+# without which no data can match it
+_SHAPES: tuple[tuple[bytes, ...], ...] = (
+    (_NOT_INSIDE + rb"(hf_[A-Za-z0-9]{16,})", b"hf_"),
+    (_NOT_INSIDE + rb"(api_org_[A-Za-z0-9]{16,})", b"api_org_"),
+    (_NOT_INSIDE + rb"(sk-[A-Za-z0-9_-]{16,})", b"sk-"),
+    (_NOT_INSIDE + rb"(gh[pousr]_[A-Za-z0-9]{16,})", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_"),
+    (_NOT_INSIDE + rb"(github_pat_[A-Za-z0-9_]{16,})", b"github_pat_"),
+    (_NOT_INSIDE + rb"((?:AKIA|ASIA)[0-9A-Z]{12,})", b"AKIA", b"ASIA"),
+    (_NOT_INSIDE + rb"(xox[a-z]-[A-Za-z0-9-]{8,})", b"xox"),
+    (_NOT_INSIDE + rb"(wandb[-_]v1[-_][A-Za-z0-9_-]{8,})", b"wandb-v1", b"wandb_v1"),
+    (_NOT_INSIDE + rb"(glpat-[A-Za-z0-9_-]{12,})", b"glpat-"),
+    (_NOT_INSIDE + rb"(AIza[0-9A-Za-z_-]{30,})", b"AIza"),
+    (_NOT_INSIDE + rb"([srp]k_(?:live|test)_[A-Za-z0-9]{10,})", b"k_live_", b"k_test_"),
+    (_NOT_INSIDE + rb"(npm_[A-Za-z0-9]{30,})", b"npm_"),
+    (_NOT_INSIDE + rb"(SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,})", b"SG."),
+    (_NOT_INSIDE + rb"(ya29\.[A-Za-z0-9_-]{20,})", b"ya29."),
+    (_NOT_INSIDE + rb"(pypi-[A-Za-z0-9_-]{32,})", b"pypi-"),
+    (_NOT_INSIDE + rb"(r8_[A-Za-z0-9]{30,})", b"r8_"),
+    (_NOT_INSIDE + rb"(gsk_[A-Za-z0-9]{30,})", b"gsk_"),
+    (_NOT_INSIDE + rb"(nvapi-[A-Za-z0-9_-]{30,})", b"nvapi-"),
+    (_NOT_INSIDE + rb"(dckr_pat_[A-Za-z0-9_-]{20,})", b"dckr_pat_"),
+    (_NOT_INSIDE + rb"(eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,})", b"eyJ"),
+    (rb"(?i)\bbearer\s{1,4}([A-Za-z0-9._~+/=-]{8,})", b"earer", b"EARER"),
+    (rb"(?i)authorization\\?['\"]?\s{0,2}[:=]\s{0,2}\\?['\"]?(\w+ +[^\s'\",]+)", b"uthorization", b"UTHORIZATION"),
+    (rb"://([^/\s:@'\"]*:[^/\s'\"]+)@", b"://"),
+    (rb"://([^/\s:@'\"]{20,})@", b"://"),
 )
 _PEM_BEGIN = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY( BLOCK)?-----")
 _PEM_END = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY( BLOCK)?-----")
@@ -109,9 +97,9 @@ _HARMLESS_VALUES = frozenset(["enabled", "disabled", "default", "required", "opt
 
 def _shape_spans(data: bytes) -> list[_Span]:
     spans: list[_Span] = []
-    for shape in _SHAPES:
-        if any(literal in data for literal in shape.literals):
-            spans += [_Span(match.start(), *match.span(1)) for match in re.finditer(shape.pattern, data)]
+    for pattern, *literals in _SHAPES:
+        if any(literal in data for literal in literals):
+            spans += [_Span(match.start(), *match.span(1)) for match in re.finditer(pattern, data)]
     return spans
 
 

@@ -6,7 +6,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 
 # ECMA-48: CSI, OSC and the other strings (ended by BEL or ST; an unclosed one ends with its line), two-byte escapes
 _ESCAPES = re.compile(
@@ -51,10 +52,13 @@ def notify(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def align_columns(rows: Iterable[Sequence[str] | None], widest: int | None = None) -> list[str]:
+def align_columns(
+    rows: Iterable[Sequence[str] | None], widest: int | None = None, wrap_at: int | None = None
+) -> list[str]:
     """Format a table whose columns are as wide as their cells, but no wider than `widest` before the next one.
 
-    A row of one cell is a line of its own, and None an empty line.
+    A row of one cell is a line of its own, and None an empty line. The last column continues on lines below where it
+    would go beyond column `wrap_at`.
 
     >>> align_columns([("run", "loss"), ("sft-gpu8", "1.5"), None, ("of one stage",)])
     ['run       loss', 'sft-gpu8  1.5', '', 'of one stage']
@@ -62,8 +66,19 @@ def align_columns(rows: Iterable[Sequence[str] | None], widest: int | None = Non
     table = [row or () for row in rows]
     columns = zip(*(row for row in table if len(row) > 1), strict=True)
     widths = [min(max(map(len, column)), widest or sys.maxsize) for column in columns]
+    if wrap_at:
+        room = max(20, wrap_at - sum(widths[:-1]) - 2 * len(widths[1:]))
+        table = [line for row in table for line in _wrap_last(row, room)]
     cells = (row if len(row) < 2 else map(str.ljust, row, widths) for row in table)
     return ["  ".join(row).rstrip() for row in cells]
+
+
+def _wrap_last(row: Sequence[str], room: int) -> Iterator[Sequence[str]]:
+    """Yield a row with as much of its last cell as there is room for, then rows with the rest of it."""
+    *before, last = row or ("",)
+    for part in textwrap.wrap(last, room, break_long_words=False, break_on_hyphens=False) or [""]:
+        yield (*before, part)
+        before = [""] * len(before)
 
 
 def shorten(text: str) -> str:

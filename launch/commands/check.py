@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 import time
 from collections.abc import Sequence
 
@@ -18,7 +17,7 @@ from launch.execution.machine import this_machine
 from launch.planning.plan import build_plan
 from launch.planning.width import require_one_machine
 from launch.redact import process_redactor
-from launch.terminal import notify, print_json
+from launch.terminal import align_columns, notify, print_json
 
 _WIDTH = 100
 
@@ -64,21 +63,12 @@ def check(line: CommandLine) -> int:
 
 def format_table(findings: Sequence[PreflightFinding], width: int = _WIDTH) -> list[str]:
     """Return a line for each finding, with its cure on the line below."""
-    column = max(len(finding.id) for finding in findings)
-    lines = []
+    rows = []
     for finding in findings:
-        verdict = "allowed" if finding.allowed else finding.verdict.value
-        start = f"{finding.id:<{column}}  {verdict:<7}  "
-        lines += _wrap(start, finding.facts, width)
+        rows.append((finding.id, "allowed" if finding.allowed else finding.verdict.value, finding.facts))
         if finding.cure:
-            lines += _wrap(" " * len(start), f"-> {finding.cure}", width)
-    return lines
-
-
-def _wrap(start: str, text: str, width: int) -> list[str]:
-    room = max(20, width - len(start))
-    first, *rest = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
-    return [start + first, *(" " * len(start) + line for line in rest)]
+            rows.append(("", "", f"-> {finding.cure}"))
+    return align_columns(rows, wrap_at=width)
 
 
 def _summary(findings: Sequence[PreflightFinding]) -> str:

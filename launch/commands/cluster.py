@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from pathlib import Path
 
 from launch.commands.tool_parsers import build_cluster_parser
-from launch.config.compose import USER_DIR_VARIABLE, default_user_folder
+from launch.commands.user_files import locate_option, write_option
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.slurm.draft import ClusterFacts, choose_partition, draft_config
 from launch.slurm.limits import unknown_partition
@@ -29,49 +28,27 @@ def cluster(argv: list[str]) -> int:
     """
     parser = build_cluster_parser()
     options = parser.parse(argv)
-    if not re.fullmatch(r"[\w.-]+", options.name):
-        message = f"the name may have letters, digits and . _ -, got '{options.name}'"
-        raise UserError(Problem("usage", message, "command line", parser.usage))
-    path = None if options.print else _new_cluster_file(options.name)
+    path = locate_option("cluster", options.name, parser.usage)
+    if path.exists() and not options.print:
+        cure = "choose another name, or use --print"
+        raise UserError(Problem("cluster_exists", f"{path} already exists", None, cure))
     sinfo = query_slurm(["sinfo", "--noheader"])  # raises if Slurm is missing or does not answer
     available = list_partitions() or []
     if not available:
         message = f"sinfo reports no partitions{f': {sinfo.message}' if sinfo.status else ''}"
         raise UserError(Problem("slurm_silent", message, None, "contact the cluster's admins"))
     facts = _collect_facts()
-    requested: str | None = options.partition
-    partition = (
-        next((partition for partition in available if partition.name == requested), None)
-        if requested
-        else choose_partition(available, facts.accounts)
-    )
-    if partition is None:
-        raise UserError(unknown_partition(str(requested), available, "--partition"))
+    named = [partition for partition in available if partition.name == options.partition]
+    if options.partition and not named:
+        raise UserError(unknown_partition(options.partition, available, "--partition"))
+    partition = named[0] if named else choose_partition(available, facts.accounts)
     text = draft_config(partition, available, facts)
-    if path is None:
+    if options.print:
         print(text, end="")
         return EXIT_DONE
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        message = f"{path} cannot be written: {error.strerror or error}"
-        raise UserError(
-            Problem("not_writable", message, USER_DIR_VARIABLE, "set another folder, or use --print")
-        ) from error
+    write_option(path, text)
     print(f"wrote {path}; review it, then try: python -m launch submit stage=demo cluster={path.stem} dry_run=true")
     return EXIT_DONE
-
-
-def _new_cluster_file(name: str) -> Path:
-    named = os.environ.get(USER_DIR_VARIABLE)
-    folder = Path(named).expanduser().absolute() if named else default_user_folder(os.environ)
-    path = folder / "cluster" / f"{name}.yaml"
-    if path.exists():
-        raise UserError(
-            Problem("cluster_exists", f"{path} already exists", None, "choose another name, or use --print")
-        )
-    return path
 
 
 def _collect_facts() -> ClusterFacts:

@@ -23,24 +23,7 @@ from launch.upstream.resolve import ResolvedSchema, resolve_schema
 from launch.upstream.schema import Field, Schema
 from launch.upstream.trainers import ENTRIES, TRL, trainer_name
 
-_JSON_ATTRIBUTES = (
-    "type",
-    "kind",
-    "nargs",
-    "choices",
-    "default",
-    "required",
-    "help",
-    "settable",
-    "unsettable_because",
-    "negatable",
-    "aliases",
-    "owner",
-    "group",
-    "file",
-    "line",
-    "unknown",
-)
+_LEFT_OUT = ("name", "const", "declared", "none_words", "in_parser")  # of a field's attributes, in JSON
 
 
 def flags(args: list[str]) -> int:
@@ -82,7 +65,7 @@ def flags(args: list[str]) -> int:
 
 def flag_json(trainer: str, field: Field) -> dict[str, Any]:
     """Return one flag as JSON; `renamed_from` lists its earlier names with this trainer, oldest first."""
-    content = {name: getattr(field, name) for name in _JSON_ATTRIBUTES}
+    content = {name: value for name, value in vars(field).items() if name not in _LEFT_OUT}
     content = {name: list(value) if isinstance(value, tuple) else value for name, value in content.items()}
     return {**content, "unknown": dict(field.unknown), "renamed_from": _earlier_names(trainer, field.name)}
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from launch.commands.tool_parsers import build_new_parser
-from launch.config.compose import USER_DIR_VARIABLE, default_user_folder
+from launch.commands.user_files import locate_option, write_option
 from launch.config.schema import Kind
 from launch.data.draft import DraftedData, draft_stage, read_for_draft
 from launch.errors import EXIT_DONE, Problem, UserError, nearest
@@ -24,10 +24,11 @@ def new(argv: list[str]) -> int:
     parser = build_new_parser()
     options = parser.parse(argv)
     name: str = options.name
-    if not re.fullmatch(r"\w[\w.-]*", name):
-        message = f"the name may have letters, digits and . _ -, got '{name}'"
-        raise UserError(Problem("usage", message, "command line", parser.usage))
-    path = _new_stage_file(name, options.print)
+    path = locate_option("stage", name, parser.usage)
+    shipped = (CONFIGS / "stage" / path.name).is_file()
+    if (path.exists() and not options.print) or shipped:
+        message = f"{name} is a stage of launch" if shipped else f"{path} already exists"
+        raise UserError(Problem("stage_exists", message, None, "choose another name, or use --print"))
     kind = Kind(options.kind) if options.kind else None
     data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), _parse_columns(options.columns), kind)
     model, is_group = _find_model(options.model)
@@ -35,29 +36,11 @@ def new(argv: list[str]) -> int:
     if options.print:
         print(text, end="")
         return EXIT_DONE
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except OSError as error:
-        message = f"{path} cannot be written: {error.strerror or error}"
-        cure = "set another folder, or use --print"
-        raise UserError(Problem("not_writable", message, USER_DIR_VARIABLE, cure)) from error
+    write_option(path, text)
     print(data.structure.describe())
     print(f"wrote {path}")
     print(f"next: launch preview stage={name}")
     return EXIT_DONE
-
-
-def _new_stage_file(name: str, prints: bool) -> Path:
-    named = os.environ.get(USER_DIR_VARIABLE)
-    folder = Path(named).expanduser().absolute() if named else default_user_folder(os.environ)
-    path = folder / "stage" / f"{name}.yaml"
-    shipped = (CONFIGS / "stage" / f"{name}.yaml").is_file()
-    if (path.exists() and not prints) or shipped:
-        message = f"{name} is a stage of launch" if shipped else f"{path} already exists"
-        raise UserError(Problem("stage_exists", message, None, "choose another name, or use --print"))
-    return path
 
 
 def _parse_columns(text: str | None) -> dict[str, str]:

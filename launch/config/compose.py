@@ -69,26 +69,23 @@ class _UserFolder(SearchPathPlugin):
 
 
 def default_user_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder where `tune` writes its overlays, and where they are found, if LAUNCH_CONFIG_DIR is not set."""
+    """Return the folder of the user's own files, which may not exist: LAUNCH_CONFIG_DIR, else ~/.config/launch."""
     configs = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '~')}/.config"
-    return Path(configs).expanduser().absolute() / "launch"
+    return Path(environ.get(USER_DIR_VARIABLE) or f"{configs}/launch").expanduser().absolute()
 
 
 def user_folder(environ: Mapping[str, str]) -> Path | None:
-    """Return the folder of the user's own stages, clusters and overlays: LAUNCH_CONFIG_DIR, else ~/.config/launch if it
-    exists.
+    """Return the folder of the user's own stages, clusters and overlays; None if the default one does not exist.
 
     Raises UserError: no_config_dir.
     """
-    named = environ.get(USER_DIR_VARIABLE)
-    if not named:
-        folder = default_user_folder(environ)
-        return folder if folder.is_dir() else None
-    folder = Path(named).expanduser().absolute()
-    if not folder.is_dir():
-        message = f"{folder} does not exist or is not a folder"
-        raise UserError(Problem("no_config_dir", message, USER_DIR_VARIABLE, "create it, or unset the variable"))
-    return folder
+    folder = default_user_folder(environ)
+    if folder.is_dir():
+        return folder
+    if not environ.get(USER_DIR_VARIABLE):
+        return None
+    message = f"{folder} does not exist or is not a folder"
+    raise UserError(Problem("no_config_dir", message, USER_DIR_VARIABLE, "create it, or unset the variable"))
 
 
 def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:

@@ -13,7 +13,7 @@ import yaml
 
 from launch.config.origins import GROUPS, find_file
 from launch.config.positions import yaml_positions
-from launch.errors import Problem, did_you_mean
+from launch.errors import Problem, UserError, did_you_mean
 
 _GLOBAL_GROUPS = ("stage", "tuned")  # their files set keys of any node
 _HEADER = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
@@ -25,18 +25,16 @@ def file_problems(choices: Mapping[str, str], roots: Sequence[Path]) -> list[Pro
 
     `roots`: the folders that hold the groups, the user's first.
     """
-    problems: list[Problem] = []
-    for group, option in choices.items():
-        problems += _chain_problems(group, option, roots, (), None)
-        if problems:
-            break
-    return problems
+    try:
+        for group, option in choices.items():
+            _check_chain(group, option, roots, (), None)
+    except UserError as error:
+        return list(error.problems)
+    return []
 
 
-def _chain_problems(
-    group: str, option: str, roots: Sequence[Path], chain: tuple[Path, ...], where: str | None
-) -> Iterator[Problem]:
-    """Check a file, then those in its defaults list.
+def _check_chain(group: str, option: str, roots: Sequence[Path], chain: tuple[Path, ...], where: str | None) -> None:
+    """Check a file, then those in its defaults list. Raises UserError for the first mistake.
 
     `chain`: the files that lead to it; `where`: the line that names it.
     """
@@ -45,60 +43,49 @@ def _chain_problems(
         return
     if path in chain:
         names = " -> ".join(each.stem for each in (*chain[chain.index(path) :], path))
-        yield Problem("cyclic_defaults", f"the defaults lead back to their start: {names}", where, "remove this entry")
-        return
-    text, problem = _read_text(path)
-    document, problem = (None, problem) if text is None else _parse(path, text)
-    if problem is None and text is not None:
-        problem = _shape_problem(path, group, text, document)
-    if problem is not None:
-        yield problem
-        return
-    assert document is None or isinstance(document, dict)
-    for position, entry in enumerate((document or {}).get("defaults") or []):
-        line = yaml_positions(text or "").of(("defaults", str(position)))
-        for inner_group, inner_option, problem in _read_entry(entry, group, f"{path}:{line}", roots):
-            if problem is not None:
-                yield problem
-                return
-            for inner in _chain_problems(inner_group, inner_option, roots, (*chain, path), f"{path}:{line}"):
-                yield inner
-                return
+        message = f"the defaults lead back to their start: {names}"
+        raise UserError(Problem("cyclic_defaults", message, where, "remove this entry"))
+    text = _read_text(path)
+    document = _parse(path, text)
+    for position, entry in enumerate(_read_defaults(path, group, text, document)):
+        line = f"{path}:{yaml_positions(text).of(('defaults', str(position)))}"
+        for inner_group, inner_option in _read_entry(entry, group, line, roots):
+            _check_chain(inner_group, inner_option, roots, (*chain, path), line)
 
 
-def _read_text(path: Path) -> tuple[str | None, Problem | None]:
+def _read_text(path: Path) -> str:
+    """Raises UserError: unreadable_file, not_utf8."""
     try:
         content = path.read_bytes()
     except OSError as error:
         message = f"the file cannot be read: {error.strerror}"
-        return None, Problem("unreadable_file", message, str(path), "check its permissions")
+        raise UserError(Problem("unreadable_file", message, str(path), "check its permissions")) from None
     try:
-        return content.decode("utf-8"), None
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         message = f"byte 0x{content[error.start]:02x} is not UTF-8"
-        return None, Problem("not_utf8", message, f"{path}:{line}", "save the file as UTF-8")
+        raise UserError(Problem("not_utf8", message, f"{path}:{line}", "save the file as UTF-8")) from None
 
 
-def _parse(path: Path, text: str) -> tuple[object, Problem | None]:
+def _parse(path: Path, text: str) -> object:
+    """Raises UserError: bad_yaml."""
     try:
         document = yaml.safe_load(text)
         positions = yaml_positions(text)
-        if positions.repeated:
-            key = positions.repeated[0]
-            message, where = f"the key '{'.'.join(key)}' is set twice", f"{path}:{positions.of(key)}"
-            return None, Problem("bad_yaml", message, where, "remove one")
-        return document, None
+        if not positions.repeated:
+            return document
+        key = positions.repeated[0]
+        problem = f"the key '{'.'.join(key)}' is set twice", f"{path}:{positions.of(key)}", "remove one"
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        message = f"character {error.character:#x} cannot be in a YAML file"
-        return None, Problem("bad_yaml", message, f"{path}:{line}", "remove it")
+        problem = f"character {error.character:#x} cannot be in a YAML file", f"{path}:{line}", "remove it"
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = (mark.line if mark else 0) + 1
-        return None, Problem("bad_yaml", *_explain_syntax(str(error.problem), text, line, path))
+        problem = _explain_syntax(str(error.problem), text, (mark.line if mark else 0) + 1, path)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return None, Problem("bad_yaml", f"not YAML: {str(error).splitlines()[0]}", str(path))
+        raise UserError(Problem("bad_yaml", f"not YAML: {str(error).splitlines()[0]}", str(path))) from None
+    raise UserError(Problem("bad_yaml", *problem))
 
 
 def _explain_syntax(problem: str, text: str, line: int, path: Path) -> tuple[str, str, str]:
@@ -118,39 +105,40 @@ def _explain_syntax(problem: str, text: str, line: int, path: Path) -> tuple[str
     return f"'{content.strip()}' is not YAML: {problem}", f"{path}:{line}", "quote the value, or mend the line"
 
 
-def _shape_problem(path: Path, group: str, text: str, document: object) -> Problem | None:
-    """Check the header, that the file is a map, and that its defaults are a list."""
+def _read_defaults(path: Path, group: str, text: str, document: object) -> list[object]:
+    """Return the defaults list of a file. Raises UserError: bad_yaml, no_global_header, unknown_key, bad_defaults."""
     if document is not None and not isinstance(document, dict):
-        return Problem("bad_yaml", "the file must be a map of keys", f"{path}:1", "write KEY: VALUE lines")
+        raise UserError(Problem("bad_yaml", "the file must be a map of keys", f"{path}:1", "write KEY: VALUE lines"))
     if not document:
-        return Problem("bad_yaml", "the file has no keys", str(path), f"begin with those of a shipped {group}")
+        raise UserError(
+            Problem("bad_yaml", "the file has no keys", str(path), f"begin with those of a shipped {group}")
+        )
     if group in _GLOBAL_GROUPS and not _HEADER.search(text):
         other = _PACKAGE.search(text)
         line = text.count("\n", 0, other.start()) + 1 if other else 1
         message = f"the line `# @package _global_` is {'something else' if other else 'missing'}"
-        return Problem("no_global_header", message, f"{path}:{line}", "put it at the top of the file")
+        raise UserError(Problem("no_global_header", message, f"{path}:{line}", "put it at the top of the file"))
     odd = next((key for key in document if not isinstance(key, str)), None)
     if odd is not None:
-        return Problem("unknown_key", f"there is no key '{odd}'", f"{path}:{_key_line(text, odd)}", "remove it")
+        where = f"{path}:{_key_line(text, odd)}"
+        raise UserError(Problem("unknown_key", f"there is no key '{odd}'", where, "remove it"))
     defaults = document.get("defaults")
     if defaults is not None and not isinstance(defaults, list):
+        where = f"{path}:{_key_line(text, 'defaults')}"
         message = f"defaults must be a list, got '{defaults}'"
-        return Problem("bad_defaults", message, f"{path}:{_key_line(text, 'defaults')}", "write `- sft` and `- _self_`")
-    return None
+        raise UserError(Problem("bad_defaults", message, where, "write `- sft` and `- _self_`"))
+    return defaults or []
 
 
-def _read_entry(
-    entry: object, group: str, where: str, roots: Sequence[Path]
-) -> Iterator[tuple[str, str, Problem | None]]:
-    """Yield the group and option of an entry of a defaults list, or its problem."""
+def _read_entry(entry: object, group: str, where: str, roots: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    """Yield the group and option of an entry of a defaults list. Raises UserError: bad_defaults, unknown_GROUP."""
     if isinstance(entry, str):
         if entry == "_self_":
             return
         inner_group, _, option = entry.rpartition("/")
         entry = {inner_group: option} if inner_group else {group: entry}
     if not isinstance(entry, dict):
-        yield "", "", Problem("bad_defaults", f"'{entry}' is not an entry of a defaults list", where, "remove it")
-        return
+        raise UserError(Problem("bad_defaults", f"'{entry}' is not an entry of a defaults list", where, "remove it"))
     for name, option in entry.items():
         overrides = str(name).startswith("override ")
         inner_group = str(name).removeprefix("override ").removeprefix("optional ").strip().strip("/").split("@")[0]
@@ -158,16 +146,16 @@ def _read_entry(
             continue
         if inner_group not in GROUPS:
             cure = did_you_mean(inner_group, GROUPS) or f"groups: {', '.join(GROUPS)}"
-            yield "", "", Problem("bad_defaults", f"there is no group '{inner_group}'", where, cure)
-        elif inner_group != group and not overrides:
+            raise UserError(Problem("bad_defaults", f"there is no group '{inner_group}'", where, cure))
+        if inner_group != group and not overrides:
             cure = f"write `override /{inner_group}: {option}`"
-            yield "", "", Problem("bad_defaults", f"{inner_group} is chosen already", where, cure)
-        elif not isinstance(option, str) or find_file(inner_group, option, roots) is None:
+            raise UserError(Problem("bad_defaults", f"{inner_group} is chosen already", where, cure))
+        if not isinstance(option, str) or find_file(inner_group, option, roots) is None:
             options = sorted({each.stem for root in roots for each in (root / inner_group).glob("*.yaml")})
             cure = did_you_mean(str(option), options) or f"choose from {', '.join(options)}"
-            yield "", "", Problem(f"unknown_{inner_group}", f"there is no {inner_group} '{option}'", where, cure)
-        else:
-            yield inner_group, option, None
+            message = f"there is no {inner_group} '{option}'"
+            raise UserError(Problem(f"unknown_{inner_group}", message, where, cure))
+        yield inner_group, option
 
 
 def _key_line(text: str, key: object) -> int:

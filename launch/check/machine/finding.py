@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from launch.errors import Problem
@@ -42,15 +43,7 @@ class PreflightFinding:
         return Problem(self.id, self.facts, self.where, self.cure)
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "id": self.id,
-            "verdict": self.verdict.value,
-            "allowed": self.allowed,
-            "facts": self.facts,
-            "where": self.where,
-            "cure": self.cure,
-        }
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -83,17 +76,7 @@ def rule(
     return make
 
 
-def passed(facts: str) -> PreflightFinding:
-    return PreflightFinding(PreflightVerdict.passed, facts)
-
-
-def skipped(facts: str) -> PreflightFinding:
-    return PreflightFinding(PreflightVerdict.skipped, facts)
-
-
-def warned(facts: str, cure: str, where: str | None = None) -> PreflightFinding:
-    return PreflightFinding(PreflightVerdict.warn, facts, cure, where)
-
-
-def failed(facts: str, cure: str | None, where: str | None = None, id: str = "") -> PreflightFinding:
-    return PreflightFinding(PreflightVerdict.fail, facts, cure, where, id)
+passed = partial(PreflightFinding, PreflightVerdict.passed)
+skipped = partial(PreflightFinding, PreflightVerdict.skipped)
+warned = partial(PreflightFinding, PreflightVerdict.warn)  # with facts, cure and where
+failed = partial(PreflightFinding, PreflightVerdict.fail)

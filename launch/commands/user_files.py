@@ -1,0 +1,30 @@
+"""The files that `new` and `cluster` write into the user's folder of configurations."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from launch.config.compose import USER_DIR_VARIABLE, default_user_folder
+from launch.errors import Problem, UserError
+
+
+def locate_option(group: str, name: str, usage: str | None) -> Path:
+    """Return where the file of a group's option is written. Raises UserError: usage."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        message = f"the name may have letters, digits and . _ -, got '{name}'"
+        raise UserError(Problem("usage", message, "command line", usage))
+    return default_user_folder(os.environ) / group / f"{name}.yaml"
+
+
+def write_option(path: Path, text: str) -> None:
+    """Write a new file. Raises UserError: not_writable."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror or error}"
+        cure = "set another folder, or use --print"
+        raise UserError(Problem("not_writable", message, USER_DIR_VARIABLE, cure)) from error
