@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from launch.check.lint.advice import load_advice
+from launch.check.lint.cautions import load_advice
 from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.linter import FileReport, check_files
-from launch.check.lint.scan_result import LintNote
+from launch.check.lint.scan_result import Diagnostic
 from launch.check.lint.schemas import TrainerSchemas, locate_checkout
 from launch.check.lint.trainers import TrainerScript, parse_trainer
 from launch.commands.tool_parsers import build_lint_parser
@@ -77,7 +77,7 @@ def _load_schemas(upstream: str | None) -> TrainerSchemas:
     return TrainerSchemas(find_checkout(root, os.environ, ROOT), packages)
 
 
-def _format_note(report: FileReport, note: LintNote) -> str:
+def _format_note(report: FileReport, note: Diagnostic) -> str:
     label = "" if report.missing else "warning: "
     return f"{report.file}:{note.line}: {label}{note.message} [{note.kind}]"
 

@@ -1,13 +1,18 @@
 """Flags that a trainer's parser accepts and the trainer then ignores or misinterprets: warnings, never refusals.
 
-Each rule reads the values that the command gives. Line numbers are those of open-instruct at the pin.
+Each rule reads the values that the command gives. Line numbers are those of open-instruct at the pin. What the
+trainers' YAML files (`configs/tulu/trainer/`) say of single flags is their advice.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from launch.check.lint.trainers import TrainerScript
 from launch.upstream.reader.registries import REGISTRIES_FILE, read_registries
@@ -16,6 +21,7 @@ from launch.upstream.rules.conversion import UNKNOWN
 _MIXERS = ("dataset_mixer_list", "mixer_list", "dataset_mixer_eval_list")
 _TRAIN_MIXERS = _MIXERS[:2]  # a few samples are fine for an evaluation
 _FEW_SAMPLES = 10  # dataset_transformation.py:2342 warns up to this count
+_CURE = re.compile(r"; (?:say|set) ")  # introduces the cure, which refers to launch's own keys
 _DPO = ("dpo", "dpo_tune_cache")
 
 
@@ -44,6 +50,26 @@ class GivenFlags:
 
     def is_absent(self, flag: str) -> bool:
         return self.is_complete and flag not in self.values
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Flags of one trainer that its parser accepts but that do nothing or do not work."""
+
+    unread: frozenset[str] = frozenset()  # flags that the trainer never reads
+    refused: Mapping[str, str] = field(default_factory=dict)  # {flag: why it cannot work}
+
+
+def load_advice(folder: Path) -> dict[str, Advice]:
+    """Load the advice by trainer name from every YAML file in the folder; a file that is not a map is skipped."""
+    advice: dict[str, Advice] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        if isinstance(content, dict):
+            unread = frozenset(map(str, content.get("unread") or ()))
+            refused = (content.get("refused") or {}).items()
+            advice[path.stem] = Advice(unread, {str(flag): _CURE.split(str(reason))[0] for flag, reason in refused})
+    return advice
 
 
 def find_cautions(given: GivenFlags) -> list[Caution]:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from launch.check.lint.accelerate_flags import drop_launcher_flags
-from launch.check.lint.advice import Advice
-from launch.check.lint.cautions import GivenFlags, find_cautions
+from launch.check.lint.cautions import Advice, GivenFlags, find_cautions
 from launch.check.lint.config_file_flags import named_files
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments, to_python
-from launch.check.lint.scan_result import TrainerCommand
+from launch.check.lint.scan_result import Diagnostic, TrainerCommand
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainers import TrainerScript
@@ -28,16 +27,6 @@ from launch.upstream.schema import Schema
 FlagExplainer = Callable[[str, str, Collection[str]], Explanation | None]
 
 MAX_CONFIG = 1_000_000  # bytes of a `--config` file
-
-
-@dataclass(frozen=True)
-class Diagnostic:
-    """A problem or a warning."""
-
-    flag: str | None  # without dashes; None if it concerns no flag
-    kind: str  # stable id
-    message: str
-    line: int  # 1-based
 
 
 @dataclass(frozen=True)
@@ -76,17 +65,18 @@ class CommandChecker:
 
     def check_command(self, file: str, command: TrainerCommand) -> LintVerdict:
         """Check a command of a file."""
-        notes = tuple(Diagnostic(note.flag or None, note.kind, note.message, note.line) for note in command.notes)
         verdict = self._check(file, command.line, command.trainer, command.arguments)
         if command.takes_accelerate_options:
             verdict = self._allow_accelerate_options(file, command, verdict)
         problems = tuple(
-            Diagnostic(named.flag, problem.id, _file_message(problem), named.line)
+            Diagnostic(problem.id, _file_message(problem), named.line, named.flag)
             for named in named_files(file, command.launcher)
             for problem in named.check(self.schemas.library_keys(named.library))
         )
         ok = False if problems else None if command.is_truncated and verdict.ok else verdict.ok
-        return replace(verdict, ok=ok, problems=(*problems, *verdict.problems), warnings=(*notes, *verdict.warnings))
+        return replace(
+            verdict, ok=ok, problems=(*problems, *verdict.problems), warnings=(*command.notes, *verdict.warnings)
+        )
 
     def _allow_accelerate_options(self, file: str, command: TrainerCommand, verdict: LintVerdict) -> LintVerdict:
         """Accept accelerate's options: `trl sft` passes on those it does not define (trl/cli/commands/training.py)."""
@@ -99,7 +89,7 @@ class CommandChecker:
             return self._check(file, command.line, command.trainer, arguments)
         others = tuple(problem for problem in verdict.problems if problem not in unknown)
         message = "not decided: it may be an option of accelerate, which is not installed"
-        undecided = tuple(Diagnostic(problem.flag, "undecided", message, problem.line) for problem in unknown)
+        undecided = tuple(Diagnostic("undecided", message, problem.line, problem.flag) for problem in unknown)
         return replace(verdict, ok=False if others else None, problems=others, warnings=(*verdict.warnings, *undecided))
 
     def check_flag_map(self, file: str, trainer: TrainerScript, flags: FlagMap) -> LintVerdict:
@@ -122,8 +112,7 @@ class CommandChecker:
             schema = self.schemas.load(trainer)
         except UserError as error:
             warnings = tuple(
-                Diagnostic(None, problem.id, problem.message + _append_cure(problem.cure), line)
-                for problem in error.problems
+                Diagnostic(problem.id, problem.message + _append_cure(problem.cure), line) for problem in error.problems
             )
             return LintVerdict(file, line, trainer.script, None, (), warnings)
         report = check_argv(
@@ -145,7 +134,7 @@ class CommandChecker:
                 cure = f"write --{explanation.use}" if explanation.use else "leave it out"
         if problem.where is not None:
             message = f"{message} ({problem.where})"
-        return Diagnostic(problem.flag, problem.kind, message + _append_cure(cure), lines.at(problem.index))
+        return Diagnostic(problem.kind, message + _append_cure(cure), lines.at(problem.index), problem.flag)
 
     def _find_warnings(
         self, trainer: TrainerScript, schema: Schema, report: ArgvReport, lines: _ArgumentLines
@@ -155,13 +144,11 @@ class CommandChecker:
         args_file = schema.entry.removesuffix(".py") + ".args"
         if schema.entry.endswith(".py") and self.schemas.read_source(args_file) is not None:
             message = f"{args_file} exists beside the script: its arguments are silently put before these"
-            warnings.append(Diagnostic(None, "arguments_file", message, lines.first))
+            warnings.append(Diagnostic("arguments_file", message, lines.first))
         if not trainer.is_trl:  # every TRL command depends on the machine, which has bf16 or not
-            warnings += [Diagnostic(None, "depends_on_machine", reason, lines.first) for reason in report.assumed]
+            warnings += [Diagnostic("depends_on_machine", reason, lines.first) for reason in report.assumed]
         if report.ok is None:
-            warnings += [
-                Diagnostic(None, "undecided", f"not decided: {reason}", lines.first) for reason in report.undecided
-            ]
+            warnings += [Diagnostic("undecided", f"not decided: {reason}", lines.first) for reason in report.undecided]
         return warnings
 
     def _flag_warnings(
@@ -175,10 +162,10 @@ class CommandChecker:
             if flag in wrong_flags:
                 continue
             if flag in advice.refused:
-                warnings.append(Diagnostic(flag, "does_not_work", advice.refused[flag], lines.at(index)))
+                warnings.append(Diagnostic("does_not_work", advice.refused[flag], lines.at(index), flag))
             elif flag in advice.unread:
                 message = f"{_file_name(schema)} accepts {flag} and never reads it"
-                warnings.append(Diagnostic(flag, "never_read", message, lines.at(index)))
+                warnings.append(Diagnostic("never_read", message, lines.at(index), flag))
         return warnings
 
     def _caution_warnings(self, trainer: TrainerScript, report: ArgvReport, lines: _ArgumentLines) -> list[Diagnostic]:
@@ -190,7 +177,7 @@ class CommandChecker:
             argument.is_resolved or argument.is_single for argument in lines.arguments
         )
         return [
-            Diagnostic(caution.flag or None, caution.kind, caution.message, lines.at(report.given.get(caution.flag)))
+            Diagnostic(caution.kind, caution.message, lines.at(report.given.get(caution.flag)), caution.flag or None)
             for caution in find_cautions(GivenFlags(trainer, report.values, is_complete, self.schemas.read_source))
             if caution.flag not in wrong_flags and not ("positional" in kinds and caution.kind == "mixer_pairs")
         ]
@@ -247,4 +234,4 @@ def _list_as_string(entry: FlagEntry) -> Diagnostic:
     text = value.text if isinstance(value, Scalar) else ""
     items = ", ".join(text.replace(",", " ").split()[:6])
     message = f"{entry.key} takes a list, but '{text[:80]}' is a single string; write {entry.key}: [{items}]"
-    return Diagnostic(entry.key, "bad_type", message, entry.line)
+    return Diagnostic("bad_type", message, entry.line, entry.key)

@@ -13,7 +13,7 @@ from pathlib import Path
 from launch.check.lint.job_yaml import find_commands_in_yaml
 from launch.check.lint.makefile import makefile_as_shell, template_as_shell
 from launch.check.lint.markdown import SHELL_LANGUAGES, YAML_LANGUAGES, find_code_blocks
-from launch.check.lint.scan_result import NO_COMMANDS, LintNote, ScanResult, merge
+from launch.check.lint.scan_result import NO_COMMANDS, Diagnostic, ScanResult, merge
 from launch.check.lint.shell import find_commands, line_lookup
 from launch.config.yaml_nodes import Node, NotYamlError, read_yaml
 
@@ -98,43 +98,43 @@ def read_content(path: Path, explicit: bool) -> FileContent:
             return FileContent()
         if _CODE_SUFFIX.fullmatch(path.suffix.lower()) and not text.startswith("#!"):
             message = f"{path.suffix} files are not supported: lint reads shell, Markdown, YAML and make files"
-            return FileContent(ScanResult((), (*notes, LintNote("not_read", message, 1))))
+            return FileContent(ScanResult((), (*notes, Diagnostic("not_read", message, 1))))
         kind = FileKind.SHELL
     content = _parse(text, kind)
     return FileContent(ScanResult(content.scan.commands, (*notes, *content.scan.notes)), content.documents)
 
 
-def _read_text(path: Path) -> tuple[str | None, list[LintNote], bool]:
+def _read_text(path: Path) -> tuple[str | None, list[Diagnostic], bool]:
     """Return the text, or None; notes about the file; whether it is missing."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            return None, [LintNote("not_a_file", "not a regular file", 1)], True
+            return None, [Diagnostic("not_a_file", "not a regular file", 1)], True
         raw = b"" if status.st_size > MAX_BYTES else path.read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return None, [LintNote("cannot_open", f"cannot be opened: {reason}", 1)], True
+        return None, [Diagnostic("cannot_open", f"cannot be opened: {reason}", 1)], True
     if status.st_size > MAX_BYTES:
         message = f"the file is larger than {MAX_BYTES // 2**20} MiB and is not read"
-        return None, [LintNote("too_large", message, 1)], False
+        return None, [Diagnostic("too_large", message, 1)], False
     text, notes = _decode(raw)
     return text, notes, False
 
 
-def _decode(raw: bytes) -> tuple[str | None, list[LintNote]]:
+def _decode(raw: bytes) -> tuple[str | None, list[Diagnostic]]:
     if not raw.strip():
-        return None, [LintNote("empty_file", "the file is empty", 1)]
+        return None, [Diagnostic("empty_file", "the file is empty", 1)]
     if raw.startswith(_UTF16):
-        return None, [LintNote("not_utf8", "the file is UTF-16; save it as UTF-8", 1)]
+        return None, [Diagnostic("not_utf8", "the file is UTF-16; save it as UTF-8", 1)]
     if b"\0" in raw:
-        return None, [LintNote("binary_file", "the file is binary and is not read", 1)]
-    notes: list[LintNote] = []
+        return None, [Diagnostic("binary_file", "the file is binary and is not read", 1)]
+    notes: list[Diagnostic] = []
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         message = f"byte 0x{raw[error.start]:02x} is not UTF-8; invalid bytes are read as '\N{REPLACEMENT CHARACTER}'"
-        notes.append(LintNote("not_utf8", message, line))
+        notes.append(Diagnostic("not_utf8", message, line))
         text = raw.decode("utf-8", errors="replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")
     return text.replace("\r\n", "\n"), notes
 
@@ -175,5 +175,5 @@ def _parse_yaml(text: str, first: int) -> FileContent:
     try:
         documents = tuple(read_yaml("\n" * (first - 1) + text))
     except NotYamlError as error:
-        return FileContent(ScanResult((), (LintNote("not_yaml", f"not valid YAML: {error.reason}", error.line),)))
+        return FileContent(ScanResult((), (Diagnostic("not_yaml", f"not valid YAML: {error.reason}", error.line),)))
     return FileContent(find_commands_in_yaml(documents), (documents,))

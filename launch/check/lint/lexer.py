@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from launch.check.lint.inert_lines import INERT_LINES
-from launch.check.lint.parameters import parse_parameter
 from launch.check.lint.shell_syntax import (
     Heredoc,
     Piece,
@@ -21,6 +19,7 @@ from launch.check.lint.shell_syntax import (
     SimpleCommand,
     UnbalancedError,
     literal_word,
+    parse_parameter,
 )
 from launch.check.lint.trainers import MARKER
 
@@ -53,14 +52,12 @@ _JOINING = ("&&", "||", "|", "|&")
 LEADING = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{", "!", "time"})
 
 
-def lex(text: str, tolerant: bool = False, nesting: int = 0, skipping: bool = False) -> ShellDocument:
+def lex(text: str, tolerant: bool = False, nesting: int = 0) -> ShellDocument:
     """Return the commands of a shell text.
 
     A quote or substitution that is never closed raises UnbalancedError, or drops the rest of the text if `tolerant`.
-    `skipping` leaves out simple commands that name no trainer and assign nothing, which is much faster.
     """
     lexer = _Lexer(text, tolerant, nesting)
-    lexer.skipping = skipping
     try:
         lexer.read_list(0, stop=False)
     except UnbalancedError as error:
@@ -78,8 +75,6 @@ class _Lexer:
         self.nesting = nesting
         self.document = ShellDocument()
         self.pending: list[tuple[str, bool, bool]] = []  # here-documents opened on this line
-        self.skipping = False
-        self.next_trainer_line = -1  # the start of the next line that names a trainer
         self.unended: set[str] = set()  # delimiters that do not occur any more
 
     def read_list(self, pos: int, stop: bool) -> int:
@@ -109,7 +104,7 @@ class _Lexer:
                 commands.add(literal_word(start, match.group()))
             elif kind == "newline":
                 commands.end("\n")
-                pos = self._skip_inert_lines(self._read_heredoc_bodies(pos), commands)
+                pos = self._read_heredoc_bodies(pos)
             elif kind == "heredoc":
                 pos = self._open_heredoc(pos, match.group())
             elif kind == "redirect":
@@ -130,16 +125,6 @@ class _Lexer:
         if self.pending and not self.tolerant:
             raise UnbalancedError(max(0, size - 1), f"<<{self.pending[0][0]}")
         return pos
-
-    def _skip_inert_lines(self, pos: int, commands: _CommandBuilder) -> int:
-        """Return the offset behind the lines from `pos` on that the lexer may skip."""
-        if not self.skipping or commands.before != "\n":
-            return pos
-        if self.next_trainer_line < pos:
-            mark = MARKER.search(self.text, pos)
-            self.next_trainer_line = len(self.text) if mark is None else self.text.rfind("\n", 0, mark.start()) + 1
-        match = INERT_LINES.match(self.text, pos, max(pos, self.next_trainer_line))
-        return pos if match is None else match.end()
 
     def _read_word(self, pos: int) -> tuple[ShellWord, int]:
         """Read the word with quotes or expansions that starts at `pos`; return it and the offset behind it."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launch.check.lint.checker import CommandChecker, Diagnostic, LintVerdict
+from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.files import FileContent, list_files, read_content
 from launch.check.lint.flag_files import FlagMap, find_flag_maps
-from launch.check.lint.scan_result import LintNote
+from launch.check.lint.scan_result import Diagnostic
 from launch.check.lint.trainers import TrainerScript, open_instruct_trainer, trl_trainer
 
 # In the order of preference when a file of flags suits several.
@@ -26,7 +26,7 @@ class FileReport:
 
     file: str
     verdicts: tuple[LintVerdict, ...]  # in the order of their lines
-    notes: tuple[LintNote, ...]  # about the file itself
+    notes: tuple[Diagnostic, ...]  # about the file itself
     missing: bool = False  # the file does not exist or cannot be opened
 
 
@@ -85,7 +85,7 @@ def _check_with_best_trainer(file: str, flags: FlagMap, checker: CommandChecker)
         f"no trainer accepts this file; the problems listed are those of the closest one, {closest.script} "
         "(use --trainer to choose another)"
     )
-    warning = Diagnostic(None, "no_trainer_accepts", message, flags.line)
+    warning = Diagnostic("no_trainer_accepts", message, flags.line)
     return replace(closest, warnings=(warning, *closest.warnings))
 
 

@@ -10,13 +10,13 @@ from launch.check.lint.trainers import TrainerScript
 
 
 @dataclass(frozen=True)
-class LintNote:
-    """A note on a file or on the text of a command."""
+class Diagnostic:
+    """A problem, a warning, or a note on a file or on the text of a command."""
 
     kind: str  # stable id
     message: str
     line: int  # 1-based
-    flag: str = ""  # empty if it concerns no flag
+    flag: str | None = None  # without dashes; None if it concerns no flag
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class TrainerCommand:
     trainer: TrainerScript
     line: int  # where it starts, 1-based
     arguments: tuple[Argument, ...]  # the trainer's own
-    notes: tuple[LintNote, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
     is_truncated: bool = False  # its end could not be read
     takes_accelerate_options: bool = False  # `trl sft` and the like, which pass options on to accelerate
     launcher: tuple[Argument, ...] = ()  # what comes before the trainer's own arguments
@@ -37,7 +37,7 @@ class ScanResult:
     """The trainer commands of a text, in order, and notes on what could not be read."""
 
     commands: tuple[TrainerCommand, ...] = ()
-    notes: tuple[LintNote, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
 
 
 NO_COMMANDS = ScanResult()

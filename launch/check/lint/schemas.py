@@ -84,23 +84,11 @@ class TrainerSchemas:
 
 
 def locate_checkout(folder: Path) -> Path:
-    """Find the root of the checkout that `--upstream` refers to: the folder, a parent, or a usual place below it.
+    """Return the root of the checkout that `--upstream` refers to: the folder, a parent, or a usual place below it.
 
-    Raises UserError: not_open_instruct.
+    The folder itself if there is none.
     """
-    folder = folder.expanduser()
-    if not folder.is_dir():
-        reason = "is not a folder" if folder.exists() else "does not exist"
-        raise UserError(Problem("not_open_instruct", f"--upstream {folder} {reason}", cure=_CURE))
-    absolute = folder.absolute()
-    candidates = [absolute, *list(absolute.parents)[:MAX_PARENTS], *(absolute / subfolder for subfolder in _SUBFOLDERS)]
-    for candidate in candidates:
-        if is_checkout(candidate):
-            return candidate
-    message = (
-        f"--upstream {folder} is not an open-instruct checkout: open_instruct/utils.py or the trainers are missing"
-    )
-    raise UserError(Problem("not_open_instruct", message, cure=_CURE))
-
-
-_CURE = f"set it to the folder that contains open_instruct/, or get the pinned checkout: {FETCH_SUBMODULE_COMMAND}"
+    absolute = folder.expanduser().absolute()
+    parents, below = absolute.parents[:MAX_PARENTS], [absolute / subfolder for subfolder in _SUBFOLDERS]
+    places = [absolute, *parents, *below] if absolute.is_dir() else []
+    return next(filter(is_checkout, places), absolute)

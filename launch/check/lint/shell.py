@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from launch.check.lint.launchers import find_trainer_starts, is_mason, only_reads_arguments, split_at_separators
 from launch.check.lint.lexer import lex
-from launch.check.lint.scan_result import NO_COMMANDS, LintNote, ScanResult, TrainerCommand, merge
+from launch.check.lint.scan_result import NO_COMMANDS, Diagnostic, ScanResult, TrainerCommand, merge
 from launch.check.lint.shell_syntax import Argument, Heredoc, ShellDocument, SimpleCommand, UnbalancedError
 from launch.check.lint.trainers import MARKER
 from launch.check.lint.variables import Variables, collect_variables, expand_words
@@ -41,14 +41,10 @@ def find_commands(text: str, line_of: LineLookup, reparses: int = 0) -> ScanResu
     if reparses > MAX_REPARSES or MARKER.search(text) is None:
         return NO_COMMANDS
     try:
-        document = lex(text, skipping=True)
-        variables = collect_variables(document, line_of)
-        if variables.naming_trainers():  # then any command may start a trainer
-            document = lex(text)
-            variables = collect_variables(document, line_of)
+        document = lex(text)
     except UnbalancedError as error:
         return _find_line_by_line(text, line_of, error, reparses)
-    return _find_in_document(text, document, variables, line_of, reparses)
+    return _find_in_document(text, document, collect_variables(document, line_of), line_of, reparses)
 
 
 def find_in_arguments(arguments: Sequence[Argument], reparses: int = 0) -> list[TrainerCommand]:
@@ -121,7 +117,7 @@ def _find_in_heredoc(heredoc: Heredoc, line_of: LineLookup, reparses: int) -> Sc
     return _find_in_document(body, document, Variables(line), line, reparses + 1)
 
 
-def _note_lost_arguments(commands: list[SimpleCommand], index: int, line_of: LineLookup) -> tuple[LintNote, ...]:
+def _note_lost_arguments(commands: list[SimpleCommand], index: int, line_of: LineLookup) -> tuple[Diagnostic, ...]:
     """Note a next line that starts with a flag: the author meant it for this command, but the shell cuts it off."""
     command = commands[index]
     for following in commands[index + 1 :]:
@@ -136,7 +132,7 @@ def _note_lost_arguments(commands: list[SimpleCommand], index: int, line_of: Lin
             f"the shell ends the command before this line, so {first} and what follows never reach the trainer; end "
             "each line but the last with a backslash, without trailing blanks, comments or blank lines between"
         )
-        return (LintNote("lost_arguments", message, line, flag),)
+        return (Diagnostic("lost_arguments", message, line, flag),)
     return ()
 
 
@@ -159,11 +155,11 @@ def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, r
                 extra = (_unbalanced_note(opened, at(opened.offset)),) if opened and command.is_truncated else ()
                 commands.append(replace(command, notes=command.notes + extra))
         offset += len(logical) + 1
-    return ScanResult(tuple(commands), (LintNote("unbalanced_quote", message, line),))
+    return ScanResult(tuple(commands), (Diagnostic("unbalanced_quote", message, line),))
 
 
-def _unbalanced_note(error: UnbalancedError, line: int) -> LintNote:
-    return LintNote(
+def _unbalanced_note(error: UnbalancedError, line: int) -> Diagnostic:
+    return Diagnostic(
         "unbalanced_quote", f"{error.opener} is opened here and never closed, so the rest is not checked", line
     )
 

@@ -1,10 +1,22 @@
-"""The data model of shell text: pieces, words, simple commands, and arguments after expansion."""
+"""The data model of shell text: pieces, words, simple commands, and arguments after expansion.
+
+The pieces of `$X`, `${X}`, `${X[@]}` and `${X:-1}` are parsed here.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
+
+MAX_PARAMETER = 20_000  # characters of one ${...}
+
+_NAMED = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
+_LIST = re.compile(r"\$(?:[@*]|\{(?:[@*]|([A-Za-z_]\w*)\[[@*]\])\})")
+_SPECIAL = re.compile(r"\$[0-9?#$!-]")
+_BRACE = re.compile(r"\\.|\$\{|\}|\{", re.DOTALL)
+ASSIGNS = re.compile(r"\$\{([A-Za-z_]\w*):?=")  # ${X:=1} assigns
 
 
 class PieceKind(Enum):
@@ -98,3 +110,39 @@ class Argument(NamedTuple):
 def literal_argument(text: str, line: int) -> Argument:
     """Build an argument whose text is known."""
     return Argument(text, line, True, True, text, text)
+
+
+def parse_parameter(text: str, pos: int, quoted: bool) -> tuple[Piece, int]:
+    """Return the expansion that starts with the `$` at `pos`, and the offset behind it; any other `$` is literal.
+
+    Raises UnbalancedError for a `${` that is never closed.
+    """
+    match = _NAMED.match(text, pos)
+    if match is not None:
+        return Piece(PieceKind.VARIABLE, match.group(1) or match.group(2), quoted, match.group()), match.end()
+    match = _LIST.match(text, pos)
+    if match is not None:
+        return Piece(PieceKind.ARRAY, match.group(1) or "", quoted, match.group()), match.end()
+    match = _SPECIAL.match(text, pos)
+    if match is not None:
+        return Piece(PieceKind.UNKNOWN, match.group(), quoted, match.group()), match.end()
+    if text.startswith("${", pos):
+        end = _closing_brace(text, pos)
+        source = text[pos:end]
+        if "[@]" in source or "[*]" in source or source.startswith(("${@", "${*")):
+            return Piece(PieceKind.ARRAY, "", quoted, source), end
+        return Piece(PieceKind.UNKNOWN, source, quoted, source), end
+    return Piece(PieceKind.TEXT, "$", quoted, "$"), pos + 1
+
+
+def _closing_brace(text: str, pos: int) -> int:
+    depth = 0
+    limit = pos + MAX_PARAMETER
+    for match in _BRACE.finditer(text, pos, limit):
+        if match.group() in ("${", "{"):
+            depth += 1
+        elif match.group() == "}":
+            depth -= 1
+            if depth == 0:
+                return match.end()
+    raise UnbalancedError(pos, "${")

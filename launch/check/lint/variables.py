@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from launch.check.lint.arithmetic import evaluate
-from launch.check.lint.parameters import ASSIGNS
 from launch.check.lint.shell_syntax import (
+    ASSIGNS,
     Argument,
     Piece,
     PieceKind,

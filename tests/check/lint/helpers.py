@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launch.check.lint.advice import load_advice
+from launch.check.lint.cautions import load_advice
 from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.linter import check_file
 from launch.check.lint.scan_result import TrainerCommand

@@ -186,8 +186,9 @@ def test_arguments_that_the_shell_cuts_off_are_noted() -> None:
     assert (note.kind, note.line, note.flag) == ("lost_arguments", 4, "b")
     (command,) = commands_in("python open_instruct/finetune.py --a 1\n--b 2\n")
     assert command.notes[0].line == 2
-    (command,) = commands_in("python open_instruct/finetune.py --a 1\n\nls --b\n")
-    assert command.notes == ()
+    for between in ("\nls --b", "srun other --a 1\n--b 2"):  # a flag there belongs to the command before it
+        (command,) = commands_in(f"python open_instruct/finetune.py --a 1\n{between}\n")
+        assert command.notes == ()
 
 
 def test_what_is_never_closed_leaves_the_other_commands() -> None:
