@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +14,7 @@ from launch.commands.run_parsers import build_generate_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.generation import Answer, Messages, Sampling, as_conversation, open_responder, read_prompts
 from launch.evaluation.models import ModelSource, find_model
+from launch.files import write_file
 from launch.terminal import notify, printable
 
 
@@ -129,14 +130,11 @@ def _as_rows(
 
 def _write(path: Path, text: str) -> None:
     """Write the answers; called with no text before the models are loaded. Raises UserError: out_not_writable."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
         if text:
-            temporary.replace(path)
+            write_file(path, text)
         else:
-            temporary.unlink()
+            tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         message = f"{path} cannot be written: {error.strerror}"
         raise UserError(Problem("out_not_writable", message, "override out", "set another file")) from error

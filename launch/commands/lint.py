@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from launch.check.lint.cautions import load_advice
 from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.linter import FileReport, check_files
 from launch.check.lint.scan_result import Diagnostic
@@ -15,10 +14,9 @@ from launch.check.lint.schemas import TrainerSchemas, locate_checkout
 from launch.check.lint.trainers import TrainerScript, parse_trainer
 from launch.commands.tool_parsers import build_lint_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
-from launch.resources import CONFIGS, ROOT
+from launch.resources import ROOT
 from launch.terminal import print_json
 from launch.upstream.pin.checkout import Checkout, find_checkout
-from launch.upstream.pin.ledger import explain_unknown_flag
 
 
 def lint(argv: list[str]) -> int:
@@ -29,7 +27,7 @@ def lint(argv: list[str]) -> int:
     options = build_lint_parser().parse(argv)
     trainer = None if options.trainer is None else _parse_trainer_option(options.trainer)
     schemas = _load_schemas(options.upstream)
-    checker = CommandChecker(schemas, load_advice(CONFIGS / "trainer"), explain_unknown_flag)
+    checker = CommandChecker(schemas)
     reports = list(check_files(options.files, checker, trainer))
     verdicts = [verdict for report in reports for verdict in report.verdicts]
     for report in reports:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from launch.check.lint.trainers import TrainerScript
+from launch.resources import CONFIGS
 from launch.upstream.reader.registries import REGISTRIES_FILE, read_registries
 from launch.upstream.rules.conversion import UNKNOWN
 
@@ -60,10 +60,10 @@ class Advice:
     refused: Mapping[str, str] = field(default_factory=dict)  # {flag: why it cannot work}
 
 
-def load_advice(folder: Path) -> dict[str, Advice]:
-    """Load the advice by trainer name from every YAML file in the folder; a file that is not a map is skipped."""
+def load_advice() -> dict[str, Advice]:
+    """Load the advice by trainer name from the trainers' YAML files; a file that is not a map is skipped."""
     advice: dict[str, Advice] = {}
-    for path in sorted(folder.glob("*.yaml")):
+    for path in sorted((CONFIGS / "trainer").glob("*.yaml")):
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         if isinstance(content, dict):
             unread = frozenset(map(str, content.get("unread") or ()))

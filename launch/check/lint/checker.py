@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from launch.check.lint.accelerate_flags import drop_launcher_flags
-from launch.check.lint.cautions import Advice, GivenFlags, find_cautions
+from launch.check.lint.cautions import Advice, GivenFlags, find_cautions, load_advice
 from launch.check.lint.config_file_flags import named_files
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments, to_python
 from launch.check.lint.scan_result import Diagnostic, TrainerCommand
@@ -18,13 +18,10 @@ from launch.check.lint.trainers import TrainerScript
 from launch.config.yaml_nodes import Mapping as YamlMapping
 from launch.config.yaml_nodes import Scalar, read_yaml, resolve_alias
 from launch.errors import Problem, UserError
-from launch.upstream.pin.ledger import Explanation
+from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.argv import ArgvProblem, ArgvReport, check_argv
 from launch.upstream.rules.tokens import ArgvToken
 from launch.upstream.schema import Schema
-
-# From trainer, flag (with underscores) and the trainer's flags to why the trainer does not define the flag.
-FlagExplainer = Callable[[str, str, Collection[str]], Explanation | None]
 
 MAX_CONFIG = 1_000_000  # bytes of a `--config` file
 
@@ -60,8 +57,7 @@ class CommandChecker:
     """Checks commands and maps of flags."""
 
     schemas: TrainerSchemas
-    advice: Mapping[str, Advice] = field(default_factory=dict)  # by trainer name
-    explain_unknown_flag: FlagExplainer | None = None  # the lookup in the ledger of renames
+    advice: Mapping[str, Advice] = field(default_factory=load_advice)  # by trainer name
 
     def check_command(self, file: str, command: TrainerCommand) -> LintVerdict:
         """Check a command of a file."""
@@ -127,8 +123,8 @@ class CommandChecker:
         self, trainer: TrainerScript, schema: Schema, problem: ArgvProblem, lines: _ArgumentLines
     ) -> Diagnostic:
         message, cure = problem.message, problem.cure
-        if self.explain_unknown_flag and problem.kind in ("unknown_flag", "abbreviated") and problem.flag is not None:
-            explanation = self.explain_unknown_flag(trainer.name, problem.flag.replace("-", "_"), schema.fields)
+        if problem.kind in ("unknown_flag", "abbreviated") and problem.flag is not None:
+            explanation = explain_unknown_flag(trainer.name, problem.flag.replace("-", "_"), schema.fields)
             if explanation is not None:
                 message = f"{message}: {explanation.message}"
                 cure = f"write --{explanation.use}" if explanation.use else "leave it out"

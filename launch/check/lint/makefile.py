@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+
+from launch.check.lint.shell_syntax import logical_lines
 
 _ASSIGNMENT = re.compile(r"^(?:export[ \t]+|override[ \t]+)?([A-Za-z_][\w.-]*)[ \t]*(\?|\+|::?:?)?=[ \t]*(.*)$")
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)|\$\{([A-Za-z_][\w.-]*)\}")
@@ -14,10 +16,10 @@ MAX_EXPANDED = 100_000  # characters of one line after substitution
 
 def makefile_as_shell(text: str) -> str:
     """Return the recipes of a Makefile; a variable that is assigned once is substituted, others stay unknown."""
-    logical_lines = list(_logical_lines(text))
-    variables = _read_variables(logical_lines)
+    lines = list(logical_lines(text))
+    variables = _read_variables(lines)
     shell: list[str] = []
-    for parts in logical_lines:
+    for parts in lines:
         if parts[0].startswith("\t"):
             first = parts[0].lstrip("\t ").lstrip("@-+")
             shell.extend(_substitute(line, variables) for line in (first, *parts[1:]))
@@ -31,22 +33,10 @@ def template_as_shell(text: str) -> str:
     return _JINJA.sub("${_}", text)
 
 
-def _logical_lines(text: str) -> Iterator[list[str]]:
-    """Yield each line together with the lines that continue it."""
-    parts: list[str] = []
-    for line in text.split("\n"):
-        parts.append(line)
-        if not line.endswith("\\"):
-            yield parts
-            parts = []
-    if parts:
-        yield parts
-
-
-def _read_variables(logical_lines: Iterable[list[str]]) -> dict[str, str]:
+def _read_variables(lines: Iterable[list[str]]) -> dict[str, str]:
     values: dict[str, str] = {}
     assignments: Counter[str] = Counter()
-    for first, *continuations in logical_lines:
+    for first, *continuations in lines:
         match = _ASSIGNMENT.match(first)
         if match is not None and not first.startswith("\t"):
             name, operator = match.group(1), match.group(2)

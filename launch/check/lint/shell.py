@@ -11,13 +11,19 @@ from itertools import accumulate
 from launch.check.lint.launchers import find_trainer_starts, is_mason, only_reads_arguments, split_at_separators
 from launch.check.lint.lexer import lex
 from launch.check.lint.scan_result import NO_COMMANDS, Diagnostic, ScanResult, TrainerCommand, merge
-from launch.check.lint.shell_syntax import Argument, Heredoc, ShellDocument, SimpleCommand, UnbalancedError
+from launch.check.lint.shell_syntax import (
+    Argument,
+    Heredoc,
+    ShellDocument,
+    SimpleCommand,
+    UnbalancedError,
+    logical_lines,
+)
 from launch.check.lint.trainers import MARKER
 from launch.check.lint.variables import Variables, collect_variables, expand_words
 
 MAX_REPARSES = 5  # levels of shell text inside shell words: `bash -c "ssh host '...'"`
 
-_CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\\Z")
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c|--(?:wrap|command|cmd|run|script)")
 _WRAP = re.compile(r"--(?:wrap|command|cmd)=")
 _HEREDOC_ESCAPE = re.compile(r"\\([$`\\])")
@@ -141,7 +147,8 @@ def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, r
     message = f"{error.opener} is opened here and never closed: bash stops here, so each line is checked separately"
     commands: list[TrainerCommand] = []
     offset = 0
-    for logical in _logical_lines(text):
+    for parts in logical_lines(text):
+        logical = "\n".join(parts)
         if MARKER.search(logical) is not None:
             start = offset
             document = lex(logical, tolerant=True)
@@ -150,32 +157,16 @@ def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, r
                 return line_of(start + inner)
 
             inner = _find_in_document(logical, document, Variables(at), at, reparses)
-            opened = document.unbalanced
-            for command in inner.commands:
-                extra = (_unbalanced_note(opened, at(opened.offset)),) if opened and command.is_truncated else ()
-                commands.append(replace(command, notes=command.notes + extra))
+            notes: tuple[Diagnostic, ...] = ()
+            if opened := document.unbalanced:
+                cut = f"{opened.opener} is opened here and never closed, so the rest is not checked"
+                notes = (Diagnostic("unbalanced_quote", cut, at(opened.offset)),)
+            commands += [
+                replace(command, notes=command.notes + notes) if command.is_truncated else command
+                for command in inner.commands
+            ]
         offset += len(logical) + 1
     return ScanResult(tuple(commands), (Diagnostic("unbalanced_quote", message, line),))
-
-
-def _unbalanced_note(error: UnbalancedError, line: int) -> Diagnostic:
-    return Diagnostic(
-        "unbalanced_quote", f"{error.opener} is opened here and never closed, so the rest is not checked", line
-    )
-
-
-def _logical_lines(text: str) -> list[str]:
-    """Split the text into lines, joining a line that ends in a backslash with the next."""
-    joined: list[str] = []
-    current: list[str] = []
-    for line in text.split("\n"):
-        current.append(line)
-        if not (line.endswith("\\") and _CONTINUED.search(line)):
-            joined.append("\n".join(current))
-            current = []
-    if current:
-        joined.append("\n".join(current))
-    return joined
 
 
 def _is_shell_text(arguments: Sequence[Argument], index: int) -> bool:

@@ -6,6 +6,7 @@ The pieces of `$X`, `${X}`, `${X[@]}` and `${X:-1}` are parsed here.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -146,3 +147,15 @@ def _closing_brace(text: str, pos: int) -> int:
             if depth == 0:
                 return match.end()
     raise UnbalancedError(pos, "${")
+
+
+def logical_lines(text: str) -> Iterator[list[str]]:
+    """Yield each line together with those that continue it, after a backslash that is not escaped itself."""
+    parts: list[str] = []
+    for line in text.split("\n"):
+        parts.append(line)
+        if (len(line) - len(line.rstrip("\\"))) % 2 == 0:
+            yield parts
+            parts = []
+    if parts:
+        yield parts

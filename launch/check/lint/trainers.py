@@ -48,20 +48,18 @@ def trl_trainer(command: str) -> TrainerScript:
 
 def trainer_from_path(text: str) -> TrainerScript | None:
     """Return the trainer at a script's path, None if it is not one."""
-    match = _SCRIPT.fullmatch(text) or _BARE.fullmatch(text)
-    if match is not None:
-        return None if _NOT_TRAINERS.fullmatch(match.group(1)) else open_instruct_trainer(match.group(1))
-    match = _TRL_SCRIPT.fullmatch(text)
-    return trl_trainer(match.group(1)) if match is not None and match.group(1) in _TRL_COMMANDS else None
+    return _recognise(_SCRIPT.fullmatch(text) or _BARE.fullmatch(text), _TRL_SCRIPT.fullmatch(text))
 
 
 def trainer_from_module(text: str) -> TrainerScript | None:
     """Return the trainer that `-m <text>` starts, None if it is not one."""
-    match = _MODULE.fullmatch(text)
-    if match is not None:
-        return None if _NOT_TRAINERS.fullmatch(match.group(1)) else open_instruct_trainer(match.group(1))
-    match = _TRL_MODULE.fullmatch(text)
-    return trl_trainer(match.group(1)) if match is not None and match.group(1) in _TRL_COMMANDS else None
+    return _recognise(_MODULE.fullmatch(text), _TRL_MODULE.fullmatch(text))
+
+
+def _recognise(own: re.Match[str] | None, of_trl: re.Match[str] | None) -> TrainerScript | None:
+    if own is not None:
+        return None if _NOT_TRAINERS.fullmatch(own.group(1)) else open_instruct_trainer(own.group(1))
+    return trainer_from_trl_command(of_trl.group(1)) if of_trl is not None else None
 
 
 def trainer_from_trl_command(text: str) -> TrainerScript | None:

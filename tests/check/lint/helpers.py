@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launch.check.lint.cautions import load_advice
 from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.linter import check_file
 from launch.check.lint.scan_result import TrainerCommand
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell import find_commands, line_lookup
-from launch.resources import CONFIGS, ROOT
+from launch.resources import ROOT
 from launch.upstream.pin.checkout import find_checkout
-from launch.upstream.pin.ledger import explain_unknown_flag
 from tests.upstream.checkouts import SITE_PACKAGES
 
 
 def locked_checker() -> CommandChecker:
     """Return a checker that uses only the lock: the same on every machine."""
-    return CommandChecker(TrainerSchemas(None, []), load_advice(CONFIGS / "trainer"), explain_unknown_flag)
+    return CommandChecker(TrainerSchemas(None, []))
 
 
 def live_checker(root: Path) -> CommandChecker:
     """Return a checker that uses a checkout and the installed packages."""
     checkout = find_checkout(str(root), {}, ROOT)
-    return CommandChecker(
-        TrainerSchemas(checkout, SITE_PACKAGES), load_advice(CONFIGS / "trainer"), explain_unknown_flag
-    )
+    return CommandChecker(TrainerSchemas(checkout, SITE_PACKAGES))
 
 
 def commands_in(text: str) -> list[TrainerCommand]:
