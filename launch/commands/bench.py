@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
-from launch.config.compose import compose
+from launch.commands.trial import run_trial
 from launch.config.line import CommandLine
-from launch.errors import EXIT_DONE
-from launch.execution.display.progress import display_for
 from launch.trials.bench.engine import run_bench
 from launch.trials.bench.request import SEPARATOR, SHORT, read_request
 
@@ -43,9 +40,4 @@ def bench(line: CommandLine) -> int:
     """
     before_settings = line.argv[: line.argv.index(SEPARATOR)] if SEPARATOR in line.argv else line.argv
     common = replace(line, argv=before_settings)
-    if common.asks_hydra:
-        return compose(common.without(*SHORT), lambda composed: EXIT_DONE)
-    record, code = run_bench(read_request(line), display_for(sys.stderr if line.json else sys.stdout))
-    if line.json:
-        print(record.path.read_text(encoding="utf-8"), end="")
-    return code
+    return run_trial(common, SHORT, lambda display: run_bench(read_request(line), display))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 from launch.commands.run import run
-from launch.config.compose import compose
+from launch.commands.trial import run_trial
 from launch.config.line import CommandLine
-from launch.errors import EXIT_DONE
-from launch.execution.display.progress import display_for
 from launch.trials.rollout.engine import run_rollout
 from launch.trials.rollout.request import OWN_KEYS, read_request
 
@@ -43,10 +39,4 @@ def rollout(line: CommandLine) -> int:
     Returns the exit code: 0 all widths passed, 3 a gate failed or a width was not run, and the exit code of the whole
     run with then=run. Raises UserError when a width cannot work.
     """
-    if line.asks_hydra:
-        return compose(line.without(*OWN_KEYS), lambda composed: EXIT_DONE)
-    display = display_for(sys.stderr if line.json else sys.stdout)
-    record, code = run_rollout(read_request(line), display, run_stage=run)
-    if line.json:
-        print(record.path.read_text(encoding="utf-8"), end="")
-    return code
+    return run_trial(line, OWN_KEYS, lambda display: run_rollout(read_request(line), display, run_stage=run))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
-from launch.config.compose import compose
+from launch.commands.trial import run_trial
 from launch.config.line import CommandLine
-from launch.errors import EXIT_DONE
-from launch.execution.display.progress import display_for
 from launch.trials.tune.engine import run_tune
 from launch.trials.tune.request import SHORT, read_request
 
@@ -39,9 +35,4 @@ def tune(line: CommandLine) -> int:
     Returns the exit code: 0 there is a result (with dry_run, predictions), 1 no probe measured anything, 130
     interrupted. Raises UserError when nothing can be searched.
     """
-    if line.asks_hydra:
-        return compose(line.without(*SHORT), lambda composed: EXIT_DONE)
-    record, code = run_tune(read_request(line), display_for(sys.stderr if line.json else sys.stdout))
-    if line.json:
-        print(record.path.read_text(encoding="utf-8"), end="")
-    return code
+    return run_trial(line, SHORT, lambda display: run_tune(read_request(line), display))

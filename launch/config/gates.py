@@ -1,4 +1,4 @@
-"""The settings of `rollout` and the thresholds of its gates. Not part of any plan's identity.
+"""The thresholds of the gates of `rollout`. Not part of any plan's identity.
 
 `allow=[id]` turns a gate into a warning; the ids are the keys here, and those of gates without a threshold.
 """
@@ -6,26 +6,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from launch.config.numbers import BELOW_ONE, COUNT, COUNT_OR_ZERO, FRACTION_OR_ZERO, NOT_NEGATIVE, POSITIVE
-
-
-class Then(StrEnum):
-    """What follows once every width has passed."""
-
-    run = "run"
-    stop = "stop"
-
-
-@dataclass
-class RolloutConfig:
-    """Settings of `rollout`; steps=, then=, price_per_gpu_hour= and parallel_at_one= are short for its keys."""
-
-    steps: int = 100  # optimizer steps of each width
-    then: Then = Then.stop
-    price_per_gpu_hour: float | None = None  # in any currency
-    parallel_at_one: str | None = None  # parallel= of the width of one rank, if it differs from the others
 
 
 @dataclass

@@ -12,12 +12,11 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from launch.config.bench import BenchConfig
 from launch.config.cluster import ClusterConfig
-from launch.config.gates import GatesConfig, RolloutConfig
+from launch.config.gates import GatesConfig
 from launch.config.guards import GuardsConfig
 from launch.config.numbers import BELOW_ONE, COUNT, LENGTH, NOT_NEGATIVE, POSITIVE, RANKS, RANKS_OR_ZERO, SEED
-from launch.config.tune import TuneConfig, TunedConfig
+from launch.config.trials import BenchConfig, RolloutConfig, TuneConfig, TunedConfig
 
 
 class Kind(StrEnum):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from launch.config.line import override_key
 from launch.config.origins import Origin, Origins
-from launch.config.tune import TunedConfig
+from launch.config.trials import TunedConfig
 from launch.errors import Problem
 
 PACKAGES = ("torch", "transformers", "accelerate", "deepspeed", "liger-kernel", "flash-attn", "trl")

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.check.lint.accelerate_flags import drop_launcher_flags
 from launch.check.lint.cautions import Advice, GivenFlags, find_cautions, load_advice
-from launch.check.lint.config_file_flags import named_files
+from launch.check.lint.config_file_flags import check_named_files
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments, to_python
 from launch.check.lint.scan_result import Diagnostic, TrainerCommand
 from launch.check.lint.schemas import TrainerSchemas
@@ -17,7 +17,7 @@ from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainers import TrainerScript
 from launch.config.yaml_nodes import Mapping as YamlMapping
 from launch.config.yaml_nodes import Scalar, read_yaml, resolve_alias
-from launch.errors import Problem, UserError
+from launch.errors import UserError
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.argv import ArgvProblem, ArgvReport, check_argv
 from launch.upstream.rules.tokens import ArgvToken
@@ -64,11 +64,7 @@ class CommandChecker:
         verdict = self._check(file, command.line, command.trainer, command.arguments)
         if command.takes_accelerate_options:
             verdict = self._allow_accelerate_options(file, command, verdict)
-        problems = tuple(
-            Diagnostic(problem.id, _file_message(problem), named.line, named.flag)
-            for named in named_files(file, command.launcher)
-            for problem in named.check(self.schemas.library_keys(named.library))
-        )
+        problems = tuple(check_named_files(file, command.launcher, self.schemas.library_keys))
         ok = False if problems else None if command.is_truncated and verdict.ok else verdict.ok
         return replace(
             verdict, ok=ok, problems=(*problems, *verdict.problems), warnings=(*command.notes, *verdict.warnings)
@@ -207,10 +203,6 @@ def _argv_token(argument: Argument) -> ArgvToken:
 
 def _append_cure(cure: str | None) -> str:
     return f"; {cure}" if cure else ""
-
-
-def _file_message(problem: Problem) -> str:
-    return f"{problem.where}: {problem.message}{_append_cure(problem.cure)}"
 
 
 def _file_name(schema: Schema) -> str:

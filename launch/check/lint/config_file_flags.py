@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from launch.check.config_files import check_accelerate_file, check_deepspeed_file
+from launch.check.lint.scan_result import Diagnostic
 from launch.check.lint.shell_syntax import Argument
-from launch.errors import Problem
 from launch.upstream.libraries.library_keys import LibraryKeys
 
-_FLAGS = {"--config_file": "accelerate", "--deepspeed_config_file": "deepspeed"}
+_FLAGS = {
+    "--config_file": ("accelerate", check_accelerate_file),
+    "--deepspeed_config_file": ("deepspeed", check_deepspeed_file),
+}
 
 
-@dataclass(frozen=True)
-class NamedFile:
-    """A configuration file of accelerate or DeepSpeed, and the flag that names it."""
+def check_named_files(
+    script: str, launcher: Sequence[Argument], keys_of: Callable[[str], LibraryKeys]
+) -> Iterator[Diagnostic]:
+    """Check the files that exist, relative to the working folder, to that of the script, or to one above it.
 
-    flag: str
-    line: int  # of the flag
-    library: str
-    path: Path
-
-    def check(self, keys: LibraryKeys) -> list[Problem]:
-        return (check_accelerate_file if self.library == "accelerate" else check_deepspeed_file)(self.path, keys)
-
-
-def named_files(script: str, launcher: Sequence[Argument]) -> Iterator[NamedFile]:
-    """Yield the files that exist, relative to the working folder, to that of the script, or to one above it."""
+    `keys_of`: the keys of a library by its name.
+    """
     for index, argument in enumerate(launcher):
         name, equals, value = argument.text.partition("=")
         flag = name.replace("-", "_").replace("__", "--", 1)
@@ -40,4 +34,8 @@ def named_files(script: str, launcher: Sequence[Argument]) -> Iterator[NamedFile
         candidates = (folder / text for folder in (Path(), *Path(script).absolute().parents))
         path = next((path for path in candidates if path.is_file()), None)
         if path is not None:
-            yield NamedFile(flag.removeprefix("--"), argument.line, _FLAGS[flag], path)
+            library, check = _FLAGS[flag]
+            for problem in check(path, keys_of(library)):
+                cure = f"; {problem.cure}" if problem.cure else ""
+                message = f"{problem.where}: {problem.message}{cure}"
+                yield Diagnostic(problem.id, message, argument.line, flag.removeprefix("--"))

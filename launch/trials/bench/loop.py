@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from launch.config.bench import Order
+from launch.config.trials import Order
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.trials.bench.record import BenchRecord, BenchState, RunRecord
 from launch.trials.measurement import TIME_USED, Measurement, find_earlier_measurement

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from launch import resources
-from launch.config.bench import BenchConfig
 from launch.config.compose import Composed
 from launch.config.line import CommandLine, format_value
 from launch.config.schema import Packing
+from launch.config.trials import BenchConfig
 from launch.errors import Problem, UserError
 from launch.planning.identity import compute_identity
 from launch.planning.plan import Plan

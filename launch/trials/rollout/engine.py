@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from launch.config.gates import Then
 from launch.config.line import CommandLine
+from launch.config.trials import Then
 from launch.errors import EXIT_DONE
 from launch.execution.display.progress import Display
 from launch.execution.engine import run_steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launch.config.gates import Then
+from launch.config.trials import Then
 from launch.errors import Problem, UserError
 from launch.execution.machine import this_machine
 from launch.planning.plan import build_plan

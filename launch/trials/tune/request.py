@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launch.config.line import CommandLine
-from launch.config.tune import TuneConfig
+from launch.config.trials import TuneConfig
 from launch.errors import Problem, UserError
 from launch.trials.tune.candidate import Candidate
 

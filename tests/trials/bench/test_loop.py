@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.bench import Order
+from launch.config.trials import Order
 from launch.errors import Problem, UserError
 from launch.trials.bench.loop import turns
 from launch.trials.bench.record import BenchState, RunRecord

@@ -6,7 +6,7 @@ import pytest
 
 from launch.config.line import parse_line
 from launch.config.schema import Mode, Packing
-from launch.config.tune import TuneConfig
+from launch.config.trials import TuneConfig
 from launch.errors import UserError
 from launch.trials.tune.candidate import Candidate
 from launch.trials.tune.request import check_numbers, line_for_candidate, read_request
