@@ -64,7 +64,7 @@ def _collect_facts() -> ClusterFacts:
         accounts=list(dict.fromkeys(account for account, _ in list_accounts())),
         shared=_network_mounts(),
         containers=containers,
-        interfaces=_fast_interfaces(),
+        interfaces=sorted(filter(_FAST_INTERFACE.match, (path.name for path in Path("/sys/class/net").glob("*")))),
     )
 
 
@@ -74,8 +74,3 @@ def _network_mounts() -> list[str]:
     except OSError:
         return []
     return sorted({mount[1] for mount in mounts if len(mount) > 2 and _NETWORK_FILE_SYSTEM.fullmatch(mount[2])})
-
-
-def _fast_interfaces() -> list[str]:
-    folder = Path("/sys/class/net")
-    return sorted(path.name for path in folder.iterdir() if _FAST_INTERFACE.match(path.name)) if folder.is_dir() else []

@@ -15,7 +15,6 @@ from launch.commands.verbs import VERBS, VISIBLE, Verb
 from launch.resources import CONFIGS
 
 _GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster")
-_OF_RUNS = ("status", "logs", "report", "stop", "merge", "eval", "generate", "compare")
 _OPTIONS = ("--shell-completion", "-sc")  # Hydra's
 _QUERY = "query="
 
@@ -43,10 +42,12 @@ def candidates(line: str) -> list[str]:
         found = [*VISIBLE, *(_overrides(before, current) if "=" in current else ["stage="])]
     elif verb is None or verb.composes:
         found = _overrides(before, current)
-    elif verb.name in _OF_RUNS:
-        found = [*_runs(before), *_keys_of(verb)]
+    elif (parser := verb.parser()) and "runs" in parser.keys:
+        found = [*_runs(before), *(f"{key}=" for key in parser.keys)]
     elif verb.name == "flags":
-        found = _trainers() if len(before) == 1 else _flags(before[1])
+        from launch.upstream.trainers import ENTRIES
+
+        found = ENTRIES if len(before) == 1 else _flags(before[1])
     elif verb.name == "help":
         found = (*VISIBLE, "keys")
     elif verb.name == "upstream":
@@ -61,12 +62,6 @@ def _options(verb: Verb) -> list[str]:
     parser = verb.parser()
     own = parser.options if parser else ["--json"] if verb.name != "run" else []
     return ["--help", *own, *(["--cfg", "--multirun"] if verb.composes else [])]
-
-
-def _keys_of(verb: Verb) -> list[str]:
-    """Return the keys of a verb that composes no stage: `runs=`."""
-    parser = verb.parser()
-    return [f"{key}=" for key in parser.keys] if parser else []
 
 
 def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
@@ -130,12 +125,6 @@ def _keys() -> dict[str, tuple[str, ...]]:
 
     collect(RootConfig, "")
     return keys
-
-
-def _trainers() -> Iterable[str]:
-    from launch.upstream.trainers import ENTRIES
-
-    return ENTRIES
 
 
 def _flags(trainer: str) -> list[str]:

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launch.check.lint.checker import CommandChecker, LintVerdict
-from launch.check.lint.linter import FileReport, check_files
-from launch.check.lint.scan_result import Diagnostic
+from launch.check.lint.linter import check_files
 from launch.check.lint.schemas import TrainerSchemas, locate_checkout
 from launch.check.lint.trainers import TrainerScript, parse_trainer
 from launch.commands.tool_parsers import build_lint_parser
@@ -32,7 +31,8 @@ def lint(argv: list[str]) -> int:
     verdicts = [verdict for report in reports for verdict in report.verdicts]
     for report in reports:
         for note in report.notes:
-            print(_format_note(report, note), file=sys.stderr)
+            label = "" if report.missing else "warning: "
+            print(f"{report.file}:{note.line}: {label}{note.message} [{note.kind}]", file=sys.stderr)
     if options.json:
         print_json([verdict.as_json() for verdict in verdicts], indent=1)
     else:
@@ -57,15 +57,8 @@ def format_verdicts(verdicts: Iterable[LintVerdict]) -> list[str]:
 def _parse_trainer_option(name: str) -> TrainerScript:
     trainer = parse_trainer(name)
     if trainer is None:
-        message = f"--trainer {name} is not a trainer"
-        raise UserError(
-            Problem(
-                "unknown_trainer",
-                message,
-                cure="use one of finetune, dpo_tune_cache, dpo, olmo_core_finetune, reward_modeling, grpo_fast, grpo, "
-                "trl_sft, trl_dpo",
-            )
-        )
+        names = "finetune, dpo_tune_cache, dpo, olmo_core_finetune, reward_modeling, grpo_fast, grpo, trl_sft, trl_dpo"
+        raise UserError(Problem("unknown_trainer", f"--trainer {name} is not a trainer", cure=f"use one of {names}"))
     return trainer
 
 
@@ -73,11 +66,6 @@ def _load_schemas(upstream: str | None) -> TrainerSchemas:
     packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
     root = None if upstream is None else str(locate_checkout(Path(upstream)))
     return TrainerSchemas(find_checkout(root, os.environ, ROOT), packages)
-
-
-def _format_note(report: FileReport, note: Diagnostic) -> str:
-    label = "" if report.missing else "warning: "
-    return f"{report.file}:{note.line}: {label}{note.message} [{note.kind}]"
 
 
 def _summary(verdicts: list[LintVerdict], checkout: Checkout | None) -> str:

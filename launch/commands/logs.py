@@ -33,14 +33,16 @@ def logs(argv: list[str]) -> int:
     options = build_logs_parser().parse(argv)
     folder = resolve_run(options.name, options.runs, list(find_job_folders(options.runs)))
     jobs = _RunJobs(folder, options.runs)
-    is_active = jobs.is_active if options.follow else _never
+    is_active = jobs.is_active if options.follow else lambda: False
     try:
         if options.job:
             follow(Tail(jobs.find_log(), sys.stdout.buffer), is_active)
             return EXIT_DONE
         if not _has_begun(folder) and not _wait_for_begin(jobs, options.follow):
             return EXIT_DONE
-        follow(_open_view(folder, options.rank), is_active)
+        rank = options.rank
+        view = Replay(folder, sys.stdout) if rank is None else Tail(_find_rank_log(folder, rank), sys.stdout.buffer)
+        follow(view, is_active)
     except KeyboardInterrupt:
         print(f"\n{run_name(folder)} continues", file=sys.stderr)
         return EXIT_DONE
@@ -65,9 +67,6 @@ class _RunJobs:
             self._queried = time.monotonic()
         return read_job_status(self.run, self._runs, self._queue)
 
-    def is_running_or_upcoming(self) -> bool:
-        return self.status().state in ("running", *_UPCOMING)
-
     def is_active(self) -> bool:
         """Whether there is something to follow: a job that has failed may be about to be requeued."""
         if is_running(self.run):
@@ -82,10 +81,6 @@ class _RunJobs:
             cure = "it has not begun, or its script writes elsewhere" if job_id else "no job was submitted for it"
             raise UserError(Problem("no_job_log", f"{run_name(self.run)} has no job log", "--job", cure))
         return self.folder.log(job_id)
-
-
-def _never() -> bool:
-    return False
 
 
 def _has_begun(folder: Path) -> bool:
@@ -128,10 +123,6 @@ def _describe_never_began(jobs: _RunJobs, status: JobStatus) -> str:
     return f"{log}\n{summary}" if log else summary
 
 
-def _open_view(folder: Path, rank: int | None) -> Replay | Tail:
-    return Replay(folder, sys.stdout) if rank is None else Tail(_find_rank_log(folder, rank), sys.stdout.buffer)
-
-
 def _find_rank_log(folder: Path, rank: int) -> Path:
     """Return the log of a rank, on whichever of the run's nodes it ran. Raises UserError: no_such_rank."""
     logs = {path.stem.removeprefix("rank-"): path for path in folder.glob("nodes/*/logs/rank-*.log") if path.is_file()}
@@ -148,7 +139,7 @@ def _describe_end(folder: Path, jobs: _RunJobs) -> str:
     if is_running(folder):
         return f"running; to follow it: {command_for('logs', folder, '--follow')}"
     job = jobs.status().job
-    if jobs.is_running_or_upcoming():
+    if jobs.status().state in ("running", *_UPCOMING):
         return f"it will continue: {job}"
     outcome = read_outcome(folder)
     if outcome is None:

@@ -17,7 +17,6 @@ from launch.errors import EXIT_DONE
 from launch.planning.command import quote_argument
 from launch.planning.estimate.forecast import MemoryForecast
 from launch.planning.estimate.forecast import describe as describe_forecast
-from launch.planning.flags import Flag
 from launch.planning.lengths import load_lengths
 from launch.planning.packing import TRAINER, forecast_packing
 from launch.planning.packing import describe as describe_packing
@@ -80,12 +79,13 @@ def describe(
 ) -> list[str]:
     """Describe the plan for a terminal: facts, flags with their origin, and the command, ready to paste."""
     description = redactor.redact_text(plan.config.stage.description)
+    forecast = describe_forecast(memory) if memory else []
     facts = [
         ("stage", f"{plan.stage}: {description}" if description else plan.stage),
         ("trainer", f"{plan.trainer}, {plan.upstream.description}"),
         ("ranks", f"{_describe_ranks(plan)}, parallel={plan.parallel.mode}, {plan.parallel.precision}"),
         ("batch", f"global {plan.batch}"),
-        *(("data" if number == 0 else "", text) for number, text in enumerate(plan.data_facts)),
+        *(("" if number else "data", text) for number, text in enumerate(plan.data_facts)),
         ("validation", describe_schedule(plan.config) or ""),
         ("schedule", _schedule(plan)),
         ("adapter", _adapter(plan)),
@@ -95,7 +95,7 @@ def describe(
         ("patches", ", ".join(_format_patch(patch) for patch in plan.patches) or "none"),
         ("run folder", _relative(plan.folder)),
         ("afterwards", _evaluation(plan)),
-        *_memory_facts(memory),
+        *(("" if number else "memory", text) for number, text in enumerate(forecast)),
         *(describe_tokens(tokens, plan.batch, plan.config.trainer.family) if plan.lengths_file else ()),
         ("packing", _describe_packing(plan)),
     ]
@@ -103,7 +103,10 @@ def describe(
     lines += ["", "environment"]
     lines += [f"  {name}={redactor.redact_value(name, value)}" for name, value in plan.env.items()]
     lines += ["", "flags"]
-    rows = (_flag_row(name, flag, redactor) for name, flag in plan.flags.items())
+    rows = []
+    for name, flag in plan.flags.items():
+        value = _format_value(redactor.redact_object(flag.value, name))
+        rows.append((name, value, flag.provenance.origin.value, flag.provenance.where or ""))
     lines += [f"  {line}" for line in align_columns(rows, widest=48)]
     unset = [name for name in plan.unset if name in environ]
     return [*lines, "", "command", *paste_lines(plan, redactor, unset)]
@@ -122,11 +125,6 @@ def paste_lines(plan: Plan, redactor: Redactor, unset: Sequence[str]) -> list[st
         else:
             lines[-1] += f" {text}"
     return ["  " + " \\\n    ".join(lines)]
-
-
-def _memory_facts(memory: MemoryForecast | None) -> list[tuple[str, str]]:
-    lines = describe_forecast(memory) if memory else []
-    return [("memory" if position == 0 else "", text) for position, text in enumerate(lines)]
 
 
 def _schedule(plan: Plan) -> str:
@@ -184,8 +182,3 @@ def _format_patch(patch: str) -> str:
     """Return a patch with its value, a path relative to the current folder."""
     name, equals, value = patch.partition("=")
     return f"{name}={_relative(Path(value))}" if equals else name
-
-
-def _flag_row(name: str, flag: Flag, redactor: Redactor) -> tuple[str, ...]:
-    value = _format_value(redactor.redact_object(flag.value, name))
-    return name, value, flag.provenance.origin.value, flag.provenance.where or ""

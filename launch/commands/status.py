@@ -93,6 +93,7 @@ def status_table(statuses: Sequence[JobStatus], now: float) -> list[str]:
 
 def _run_cells(status: JobStatus, now: float) -> tuple[str, ...]:
     run = status.run
+    since = time.strftime("%m-%d %H:%M", time.localtime(status.since))
     step = "" if run.step is None else f"{run.step}" + (f"/{run.total_steps}" if run.total_steps else "")
     return (
         run.name,
@@ -101,7 +102,7 @@ def _run_cells(status: JobStatus, now: float) -> tuple[str, ...]:
         "" if run.loss is None else f"{run.loss:.4f}",
         "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}",
         "" if run.seconds_left is None else format_duration(run.seconds_left),
-        format_duration(now - status.since) if run.holder else _format_time(status.since),
+        format_duration(now - status.since) if run.holder else since,
     )
 
 
@@ -138,7 +139,3 @@ def _job_cells(status: JobStatus) -> tuple[str, str, str]:
     if job is None or not job.is_live:
         return status.job_id or "", "", ""
     return job.job_id, job.hosts or str(job.nodes), "" if job.left is None else format_duration(job.left)
-
-
-def _format_time(time_: float) -> str:
-    return time.strftime("%m-%d %H:%M", time.localtime(time_))

@@ -93,7 +93,7 @@ def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:
 
     Returns the first exit code that is not 0. Raises UserError for whatever Hydra or OmegaConf rejects.
     """
-    if _is_plain(line):
+    if not any(argument.startswith("-") for argument in line.argv):  # it uses nothing else of Hydra
         return task(compose_once(line))
     check_overrides(line)
     folder = user_folder(os.environ)
@@ -145,11 +145,6 @@ def compose_once(line: CommandLine) -> Composed:
             raise explain(error, line, folder) from error
         finally:
             HydraConfig.instance().cfg = surrounding
-
-
-def _is_plain(line: CommandLine) -> bool:
-    """Whether the line composes one configuration and uses nothing else of Hydra."""
-    return not any(argument.startswith("-") for argument in line.argv)
 
 
 def _refuse_hydra_node(line: CommandLine, folder: Path | None) -> None:

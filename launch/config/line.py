@@ -159,7 +159,10 @@ def check_overrides(line: CommandLine) -> None:
         if key in keys:
             both = keys[key].partition("=")[2] + override.partition("=")[2]
             in_braces = both.count("[") == both.count("]") == 2 and ":" in both
-            problems.append(_expanded_braces(key) if in_braces else _set_twice(key))
+            message = f"'{key}' is set twice: the shell expands braces outside quotes"
+            cure = f"quote the whole argument: '{key}=[{{name: X}}]'"
+            expanded = Problem("shell_split", message, f"override {key}", cure)
+            problems.append(expanded if in_braces else _set_twice(key))
         keys[key] = override
         match = _OVERRIDE.fullmatch(override)
         value = (match["value"] or "")[1:] if match else ""
@@ -244,11 +247,6 @@ def _count_open(text: str) -> int:
     """Count the brackets that are open at the end of a text; those in quotes do not count."""
     bare = re.sub(r"""'[^']*'|"[^"]*\"""", "", text)
     return sum(bare.count(bracket) for bracket in "[{") - sum(bare.count(bracket) for bracket in "]}")
-
-
-def _expanded_braces(key: str) -> Problem:
-    message = f"'{key}' is set twice: the shell expands braces outside quotes"
-    return Problem("shell_split", message, f"override {key}", f"quote the whole argument: '{key}=[{{name: X}}]'")
 
 
 def _set_twice(key: str) -> Problem:

@@ -76,16 +76,18 @@ def _parse(path: Path, text: str) -> object:
         if not positions.repeated:
             return document
         key = positions.repeated[0]
-        problem = f"the key '{'.'.join(key)}' is set twice", f"{path}:{positions.of(key)}", "remove one"
+        message, where = f"the key '{'.'.join(key)}' is set twice", f"{path}:{positions.of(key)}"
+        problem = Problem("bad_yaml", message, where, "remove one")
     except yaml.reader.ReaderError as error:
+        message = f"character {error.character:#x} cannot be in a YAML file"
         line = text.count("\n", 0, error.position) + 1
-        problem = f"character {error.character:#x} cannot be in a YAML file", f"{path}:{line}", "remove it"
+        problem = Problem("bad_yaml", message, f"{path}:{line}", "remove it")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        problem = _explain_syntax(str(error.problem), text, (mark.line if mark else 0) + 1, path)
+        problem = Problem("bad_yaml", *_explain_syntax(str(error.problem), text, (mark.line if mark else 0) + 1, path))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(Problem("bad_yaml", f"not YAML: {str(error).splitlines()[0]}", str(path))) from None
-    raise UserError(Problem("bad_yaml", *problem))
+        problem = Problem("bad_yaml", f"not YAML: {str(error).splitlines()[0]}", str(path))
+    raise UserError(problem)
 
 
 def _explain_syntax(problem: str, text: str, line: int, path: Path) -> tuple[str, str, str]:

@@ -117,7 +117,10 @@ def read_yaml(text: str) -> list[Node]:
     loader: Any = None
     try:
         loader = loader_class(text)
-        return _build_documents(loader, text)
+        builder = _NodeBuilder(loader, text.split("\n"))
+        while loader.check_event():
+            builder.add_event(loader.get_event())
+        return builder.documents
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         reason = str(getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be parsed")
@@ -126,13 +129,6 @@ def read_yaml(text: str) -> list[Node]:
     finally:
         if loader is not None:
             loader.dispose()
-
-
-def _build_documents(loader: Any, text: str) -> list[Node]:
-    builder = _NodeBuilder(loader, text.split("\n"))
-    while loader.check_event():
-        builder.add_event(loader.get_event())
-    return builder.documents
 
 
 class _NodeBuilder:

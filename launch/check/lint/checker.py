@@ -156,7 +156,7 @@ class CommandChecker:
             if flag in advice.refused:
                 warnings.append(Diagnostic("does_not_work", advice.refused[flag], lines.at(index), flag))
             elif flag in advice.unread:
-                message = f"{_file_name(schema)} accepts {flag} and never reads it"
+                message = f"{schema.entry.rpartition('/')[2]} accepts {flag} and never reads it"
                 warnings.append(Diagnostic("never_read", message, lines.at(index), flag))
         return warnings
 
@@ -203,10 +203,6 @@ def _argv_token(argument: Argument) -> ArgvToken:
 
 def _append_cure(cure: str | None) -> str:
     return f"; {cure}" if cure else ""
-
-
-def _file_name(schema: Schema) -> str:
-    return schema.entry.rpartition("/")[2]
 
 
 def _is_list_as_string(schema: Schema, entry: FlagEntry) -> bool:

@@ -77,7 +77,7 @@ def find_flag_maps(
         scripted = _flags_beside_script(node, flags_of)
         if scripted is not None:
             flag_maps.append(scripted)
-        elif any(_has_enough_flags(node, flags) for flags in candidate_flags):
+        elif any(count >= max(3, size / 2) for count, size in (_count_flags(node, flags) for flags in candidate_flags)):
             flag_maps.append(_flag_map(node, None))
         else:
             stack.extend(value for _, value in reversed(node.pairs))
@@ -174,11 +174,6 @@ def _count_flags(node: Mapping, flags: frozenset[str]) -> tuple[int, int]:
     """Return how many of the map's keys are flags, and how many keys it has."""
     keys = [key.text.replace("-", "_") for key, _ in node.entries()]
     return sum(key in flags for key in keys), len(keys)
-
-
-def _has_enough_flags(node: Mapping, flags: frozenset[str]) -> bool:
-    count, size = _count_flags(node, flags)
-    return count >= 3 and count * 2 >= size
 
 
 def _best_map(nodes: list[Mapping], flags: frozenset[str]) -> Mapping | None:

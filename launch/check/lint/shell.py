@@ -190,7 +190,8 @@ def _shell_text(argument: Argument) -> str:
 
 def _find_in_mason_group(arguments: Sequence[Argument], reparses: int) -> list[TrainerCommand]:
     """Find the commands in arguments that mason joins with blanks for another shell (mason.py:389-392, 529-532)."""
-    texts = [_quote_as_mason(argument.text) for argument in arguments]
+    texts = [argument.text for argument in arguments]
+    texts = [f"'{text}'" if "{" in text.replace("${", "") or "</" in text else text for text in texts]
     offsets = list(accumulate((len(text) + 1 for text in texts), initial=0))[:-1]
     joined = " ".join(texts)
 
@@ -203,7 +204,3 @@ def _find_in_mason_group(arguments: Sequence[Argument], reparses: int) -> list[T
     return [
         started for command in document.commands for started in find_in_arguments(_expand(command, variables), reparses)
     ]
-
-
-def _quote_as_mason(text: str) -> str:
-    return f"'{text}'" if "{" in text.replace("${", "") or "</" in text else text
