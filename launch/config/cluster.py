@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from launch.config.numbers import COUNT, COUNT_OR_ZERO, HEARTBEAT, POSITIVE, SIGNAL_TIME
+from launch.config.ranges import COUNT, COUNT_OR_ZERO, HEARTBEAT, POSITIVE, SIGNAL_TIME
 
 
 class GpuSpelling(StrEnum):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from launch.config.numbers import BELOW_ONE, COUNT, COUNT_OR_ZERO, FRACTION_OR_ZERO, NOT_NEGATIVE, POSITIVE
+from launch.config.ranges import BELOW_ONE, COUNT, COUNT_OR_ZERO, FRACTION_OR_ZERO, NOT_NEGATIVE, POSITIVE
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from launch.config.numbers import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE
+from launch.config.ranges import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE
 
 
 @dataclass

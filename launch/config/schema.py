@@ -15,7 +15,7 @@ from omegaconf import MISSING
 from launch.config.cluster import ClusterConfig
 from launch.config.gates import GatesConfig
 from launch.config.guards import GuardsConfig
-from launch.config.numbers import BELOW_ONE, COUNT, LENGTH, NOT_NEGATIVE, POSITIVE, RANKS, RANKS_OR_ZERO, SEED
+from launch.config.ranges import BELOW_ONE, COUNT, LENGTH, NOT_NEGATIVE, POSITIVE, RANKS, RANKS_OR_ZERO, SEED
 from launch.config.trials import BenchConfig, RolloutConfig, TuneConfig, TunedConfig
 
 

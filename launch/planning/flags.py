@@ -215,7 +215,7 @@ def _out_of_range(composed: Composed, refused: Collection[str | None]) -> list[P
     keys = {name: key for key, mapping in trainer.recipe.items() for name in _flags_with_value(mapping)}
     for name, value in composed.config.flags.items():
         where = composed.origins.of(f"flags.{name}").where or f"flags.{name}"
-        problem = flag_problem(name, keys.get(name), value, where)
+        problem = flag_problem(name, composed.config.recipe, keys.get(name), value, where)
         is_allowed = "refused_value" in allow and name in trainer.refused_values
         if problem and where not in refused and not is_allowed:
             problems.append(problem)

@@ -18,7 +18,7 @@ from random import Random
 import pytest
 
 from launch.__main__ import main
-from launch.config.ranges import RANGES
+from tests.config.test_ranges import RANGES
 
 EXAMPLES = 100  # of a block
 BLOCKS = [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, 10))]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.config.ranges import RANGES, Range, range_problems
+from launch.config.ranges import Range, find_numbers, range_problems
 from launch.config.schema import MixConfig, RootConfig
 from launch.errors import UserError
 from tests.conftest import composed
@@ -39,6 +39,7 @@ def numeric_keys(cls: Any, above: str = "") -> Iterator[tuple[str, type]]:
 
 
 KEYS = dict(numeric_keys(RootConfig))
+RANGES = {key: allowed for key, _, allowed in (*find_numbers(RootConfig()), *find_numbers(MixConfig(), "data.mix."))}
 
 
 def test_every_number_has_a_range() -> None:

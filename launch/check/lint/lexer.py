@@ -113,7 +113,7 @@ class _Lexer:
                 operator = match.group()
                 commands.end(operator)
                 if operator == "(":
-                    commands.open("(")
+                    commands.stack.append("(")
                     if text.startswith("(", pos):
                         pos = self._skip_arithmetic(start, start)
                         commands.close("(")
@@ -340,9 +340,6 @@ class _CommandBuilder:
                 break
             count += 1
         return count
-
-    def open(self, kind: str) -> None:
-        self.stack.append(kind)
 
     def close(self, kind: str) -> bool:
         """Leave the innermost compound command if it is of this kind; return whether it was."""
