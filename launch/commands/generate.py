@@ -7,7 +7,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from launch.commands.run_parsers import build_generate_parser
@@ -91,14 +91,10 @@ def _chat(models: Sequence[ModelSource], sampling: Sampling, system: str | None)
 
 def _read_turns() -> Iterator[str]:
     """Yield the lines of stdin that are not empty, with a prompt at a terminal."""
-    while True:
-        if sys.stdin.isatty():
-            print("> ", end="", flush=True)
-        line = sys.stdin.readline()
-        if not line:
-            return
-        if line.strip():
-            yield line.strip()
+    with suppress(EOFError):
+        while True:
+            if turn := input("> " if sys.stdin.isatty() else "").strip():
+                yield turn
 
 
 def _describe(

@@ -14,7 +14,7 @@ from launch.errors import EXIT_DONE
 from launch.execution.display.samples import describe_samples, legend, render_page
 from launch.execution.machine import this_machine
 from launch.execution.preview import tokenize_samples
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import build_plan
 from launch.redact import process_redactor
 from launch.terminal import notify, print_json, printable
 
@@ -31,7 +31,10 @@ def preview(line: CommandLine) -> int:
         notify(f"starting {plan.trainer} to tokenize the samples")
         data = tokenize_samples(plan, rows=options.n, detail=options.n)
         problems = find_sample_problems(data)
-        notes = _notes(plan)
+        recipe = plan.config.recipe
+        template = recipe.chat_template or "the tokenizer's own"
+        limit = f"at most {recipe.max_seq_length} tokens"
+        notes = [f"{plan.trainer}, chat template {template}, {limit}, packing {recipe.packing}"]
         if data.batch is not None:
             notes.append(f"a micro batch of these samples: {data.batch.describe()}")
         redactor = process_redactor()
@@ -57,11 +60,3 @@ def preview(line: CommandLine) -> int:
         return EXIT_DONE
 
     return compose(rest, show)
-
-
-def _notes(plan: Plan) -> list[str]:
-    recipe = plan.config.recipe
-    template = recipe.chat_template or "the tokenizer's own"
-    return [
-        f"{plan.trainer}, chat template {template}, at most {recipe.max_seq_length} tokens, packing {recipe.packing}"
-    ]

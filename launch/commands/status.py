@@ -67,15 +67,14 @@ def status_table(statuses: Sequence[JobStatus], now: float) -> list[str]:
     rows: list[tuple[str, ...]] = [("run", "state", "step", "loss", "tokens/s", "left", "since")]
     rows += [_run_cells(status, now) for status in statuses]
     summaries = [read_summary(status.run.path) for status in statuses]
-    if any(status.run.validation for status in statuses):
-        losses = ["eval_loss", *(_describe_validation(status.run.validation) for status in statuses)]
-        rows = [(*row, loss) for row, loss in zip(rows, losses, strict=True)]
-    if any(summaries):
-        verdicts = ["evaluation", *(describe_summary(summary) if summary else "" for summary in summaries)]
-        rows = [(*row, verdict) for row, verdict in zip(rows, verdicts, strict=True)]
-    if any(status.job_id for status in statuses):
-        job_rows = [("job", "nodes", "job left"), *(_job_cells(status) for status in statuses)]
-        rows = [row + job_row for row, job_row in zip(rows, job_rows, strict=True)]
+    more: list[list[tuple[str, ...]]] = [
+        [("eval_loss",), *((_describe_validation(status.run.validation),) for status in statuses)],
+        [("evaluation",), *((describe_summary(summary) if summary else "",) for summary in summaries)],
+        [("job", "nodes", "job left"), *map(_job_cells, statuses)],
+    ]
+    for columns in more:  # where a run has one
+        if any(map(any, columns[1:])):
+            rows = [row + cells for row, cells in zip(rows, columns, strict=True)]
     header, *lines = align_columns(rows)
     table = [header]
     for status, line in zip(statuses, lines, strict=True):

@@ -34,9 +34,13 @@ def upstream(args: list[str]) -> int:
         raise UserError(missing_checkout_problem())
     packages = [*options.packages, *package_folders(sys.executable)]
     impact = assess_impact(checkout.root, options.commit, PackageTree(packages))
-    if options.action == "diff":
-        return _diff(impact, options.json)
-    return _bump(checkout, impact, packages, options.force)
+    if options.action == "bump":
+        return _bump(checkout, impact, packages, options.force)
+    if options.json:
+        print(json.dumps(impact_json(impact), indent=1, ensure_ascii=False))
+    else:
+        print("\n".join(describe(impact)))
+    return EXIT_DONE
 
 
 def _parse(args: Sequence[str]) -> argparse.Namespace:
@@ -77,14 +81,6 @@ def _status(checkout: Checkout | None, as_json: bool) -> int:
     print(f"checkout  {checkout.describe() if checkout else missing_checkout_problem().message}")
     if checkout is None:
         print(f"          {missing_checkout_problem().cure}")
-    return EXIT_DONE
-
-
-def _diff(impact: Impact, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps(impact_json(impact), indent=1, ensure_ascii=False))
-    else:
-        print("\n".join(describe(impact)))
     return EXIT_DONE
 
 

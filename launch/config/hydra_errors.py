@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -51,16 +50,9 @@ def explain(error: Exception, line: CommandLine, folder: Path | None) -> UserErr
 def line_origins(line: CommandLine, folder: Path | None) -> Origins:
     """Return the origins of a line that is not composed: the groups that it chooses itself."""
     roots = ((folder,) if folder else ()) + (resources.CONFIGS,)
-    return Origins(line.overrides, dict(_choices(line.overrides)), roots)
-
-
-def _choices(overrides: Sequence[str]) -> Mapping[str, str]:
-    choices = {}
-    for override in overrides:
-        group, value = override_key(override), override.partition("=")[2].strip("'\"")
-        if group in GROUPS and value and not value.startswith("{"):
-            choices[group] = value
-    return choices
+    values = ((override_key(override), override.partition("=")[2].strip("'\"")) for override in line.overrides)
+    choices = {key: value for key, value in values if key in GROUPS and value and not value.startswith("{")}
+    return Origins(line.overrides, choices, roots)
 
 
 def _explain(error: Exception, line: CommandLine, origins: Origins, folder: Path | None) -> Problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from launch.upstream.rules.argv import ArgvProblem, ArgvReport, check_argv
 from launch.upstream.rules.tokens import ArgvToken
 from launch.upstream.schema import Schema
 
+LineAt = Callable[[int | None], int]  # from an argument's index to its line; None: the command's own
+
 MAX_CONFIG = 1_000_000  # bytes of a `--config` file
 
 
@@ -39,17 +41,6 @@ class LintVerdict:
 
     def as_json(self) -> dict[str, Any]:
         return {"schema_version": 1, **asdict(self)}
-
-
-@dataclass(frozen=True)
-class _ArgumentLines:
-    """The lines of a command's arguments."""
-
-    first: int  # the command's own line, which also stands for what the command does not mention
-    arguments: tuple[Argument, ...]
-
-    def at(self, index: int | None) -> int:
-        return self.arguments[index].line if index is not None and index < len(self.arguments) else self.first
 
 
 @dataclass(frozen=True)
@@ -110,13 +101,20 @@ class CommandChecker:
         report = check_argv(
             schema, [_argv_token(argument) for argument in arguments], self._load_config(schema, file, arguments)
         )
-        lines = _ArgumentLines(line, arguments)
-        problems = tuple(self._explain_problem(trainer, schema, problem, lines) for problem in report.problems)
-        warnings = tuple(self._find_warnings(trainer, schema, report, lines))
+
+        def line_at(index: int | None) -> int:
+            return arguments[index].line if index is not None and index < len(arguments) else line
+
+        # An unknown flag may be the misspelt one that a rule would miss.
+        is_complete = all(problem.kind != "unknown_flag" for problem in report.problems) and all(
+            argument.is_resolved or argument.is_single for argument in arguments
+        )
+        problems = tuple(self._explain_problem(trainer, schema, problem, line_at) for problem in report.problems)
+        warnings = tuple(self._find_warnings(trainer, schema, report, is_complete, line_at))
         return LintVerdict(file, line, trainer.script, report.ok, problems, warnings)
 
     def _explain_problem(
-        self, trainer: TrainerScript, schema: Schema, problem: ArgvProblem, lines: _ArgumentLines
+        self, trainer: TrainerScript, schema: Schema, problem: ArgvProblem, line_at: LineAt
     ) -> Diagnostic:
         message, cure = problem.message, problem.cure
         if problem.kind in ("unknown_flag", "abbreviated") and problem.flag is not None:
@@ -126,53 +124,36 @@ class CommandChecker:
                 cure = f"write --{explanation.use}" if explanation.use else "leave it out"
         if problem.where is not None:
             message = f"{message} ({problem.where})"
-        return Diagnostic(problem.kind, message + _append_cure(cure), lines.at(problem.index), problem.flag)
+        return Diagnostic(problem.kind, message + _append_cure(cure), line_at(problem.index), problem.flag)
 
     def _find_warnings(
-        self, trainer: TrainerScript, schema: Schema, report: ArgvReport, lines: _ArgumentLines
-    ) -> list[Diagnostic]:
-        warnings = self._flag_warnings(trainer, schema, report, lines)
-        warnings += self._caution_warnings(trainer, report, lines)
-        args_file = schema.entry.removesuffix(".py") + ".args"
-        if schema.entry.endswith(".py") and self.schemas.read_source(args_file) is not None:
-            message = f"{args_file} exists beside the script: its arguments are silently put before these"
-            warnings.append(Diagnostic("arguments_file", message, lines.first))
-        if not trainer.is_trl:  # every TRL command depends on the machine, which has bf16 or not
-            warnings += [Diagnostic("depends_on_machine", reason, lines.first) for reason in report.assumed]
-        if report.ok is None:
-            warnings += [Diagnostic("undecided", f"not decided: {reason}", lines.first) for reason in report.undecided]
-        return warnings
-
-    def _flag_warnings(
-        self, trainer: TrainerScript, schema: Schema, report: ArgvReport, lines: _ArgumentLines
-    ) -> list[Diagnostic]:
-        """Warn about given flags that do nothing or do not work."""
+        self, trainer: TrainerScript, schema: Schema, report: ArgvReport, is_complete: bool, line_at: LineAt
+    ) -> Iterator[Diagnostic]:
+        """Warn about given flags that do nothing or do not work, and combinations that the trainer does not honour."""
         advice = self.advice.get(trainer.name, Advice())
         wrong_flags = {problem.flag for problem in report.problems}
-        warnings: list[Diagnostic] = []
+        kinds = {problem.kind for problem in report.problems}
         for flag, index in report.given.items():
             if flag in wrong_flags:
                 continue
             if flag in advice.refused:
-                warnings.append(Diagnostic("does_not_work", advice.refused[flag], lines.at(index), flag))
+                yield Diagnostic("does_not_work", advice.refused[flag], line_at(index), flag)
             elif flag in advice.unread:
                 message = f"{schema.entry.rpartition('/')[2]} accepts {flag} and never reads it"
-                warnings.append(Diagnostic("never_read", message, lines.at(index), flag))
-        return warnings
-
-    def _caution_warnings(self, trainer: TrainerScript, report: ArgvReport, lines: _ArgumentLines) -> list[Diagnostic]:
-        """Warn about combinations that the trainer does not honour."""
-        wrong_flags = {problem.flag for problem in report.problems}
-        kinds = {problem.kind for problem in report.problems}
-        # An unknown flag may be the misspelt one that a rule would miss.
-        is_complete = "unknown_flag" not in kinds and all(
-            argument.is_resolved or argument.is_single for argument in lines.arguments
-        )
-        return [
-            Diagnostic(caution.kind, caution.message, lines.at(report.given.get(caution.flag)), caution.flag or None)
-            for caution in find_cautions(GivenFlags(trainer, report.values, is_complete, self.schemas.read_source))
-            if caution.flag not in wrong_flags and not ("positional" in kinds and caution.kind == "mixer_pairs")
-        ]
+                yield Diagnostic("never_read", message, line_at(index), flag)
+        for caution in find_cautions(GivenFlags(trainer, report.values, is_complete, self.schemas.read_source)):
+            if caution.flag not in wrong_flags and not ("positional" in kinds and caution.kind == "mixer_pairs"):
+                line = line_at(report.given.get(caution.flag))
+                yield Diagnostic(caution.kind, caution.message, line, caution.flag or None)
+        args_file = schema.entry.removesuffix(".py") + ".args"
+        if schema.entry.endswith(".py") and self.schemas.read_source(args_file) is not None:
+            message = f"{args_file} exists beside the script: its arguments are silently put before these"
+            yield Diagnostic("arguments_file", message, line_at(None))
+        if not trainer.is_trl:  # every TRL command depends on the machine, which has bf16 or not
+            yield from (Diagnostic("depends_on_machine", reason, line_at(None)) for reason in report.assumed)
+        if report.ok is None:
+            for reason in report.undecided:
+                yield Diagnostic("undecided", f"not decided: {reason}", line_at(None))
 
     def _load_config(self, schema: Schema, file: str, arguments: tuple[Argument, ...]) -> dict[str, Any] | None:
         """Load the file that TRL's `--config` names, if it exists in the working folder or beside `file`."""

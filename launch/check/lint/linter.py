@@ -13,11 +13,8 @@ from launch.check.lint.scan_result import Diagnostic
 from launch.check.lint.trainers import TrainerScript, open_instruct_trainer, trl_trainer
 
 # In the order of preference when a file of flags suits several.
-OPEN_INSTRUCT = tuple(
-    open_instruct_trainer(name)
-    for name in ("finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling")
-)
-TRL = (trl_trainer("sft"), trl_trainer("dpo"))
+_OWN = ("finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling")
+TRAINERS = (*map(open_instruct_trainer, _OWN), trl_trainer("sft"), trl_trainer("dpo"))
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ def _check_flag_maps(
     file: str, content: FileContent, checker: CommandChecker, trainer: TrainerScript | None
 ) -> Iterator[LintVerdict]:
     for documents in content.documents:
-        for flags in find_flag_maps(documents, trainer, (*OPEN_INSTRUCT, *TRL), checker.schemas.flag_names):
+        for flags in find_flag_maps(documents, trainer, TRAINERS, checker.schemas.flag_names):
             if flags.trainer is not None:
                 yield checker.check_flag_map(file, flags.trainer, flags)
             else:
@@ -71,7 +68,7 @@ def _check_flag_maps(
 def _check_with_best_trainer(file: str, flags: FlagMap, checker: CommandChecker) -> LintVerdict:
     """Check a map whose file names no trainer: against the first that accepts it, else the closest one."""
     verdicts: list[LintVerdict] = []
-    for trainer in sorted((*OPEN_INSTRUCT, *TRL), key=lambda trainer: _count_unknown(flags, trainer, checker)):
+    for trainer in sorted(TRAINERS, key=lambda trainer: _count_unknown(flags, trainer, checker)):
         if verdicts and _count_unknown(flags, trainer, checker):
             break  # it has unknown flags, and a trainer that is at least as close has been tried
         verdicts.append(checker.check_flag_map(file, trainer, flags))

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped
-from launch.check.machine.packages import run_environment, script_path
+from launch.check.machine.packages import run_environment
 from launch.config.schema import Device
 from launch.files import load_json
 from launch.host.nvidia import Gpus
@@ -32,8 +32,9 @@ def ranks_can_communicate(plan: Plan, host: Host) -> PreflightFinding:
     backend = "nccl" if cuda else "gloo"
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         file = Path(folder) / "all_reduce.json"
+        script = Path(__file__).with_name("all_reduce.py")
         argv = [plan.command[0], "-m", "torch.distributed.run", "--standalone"]
-        argv += ["--nproc_per_node", str(width.local), str(script_path("all_reduce.py")), backend, str(file)]
+        argv += ["--nproc_per_node", str(width.local), str(script), backend, str(file)]
         status, output = _run(argv, run_environment(plan, host))
         if status == 0 and file.is_file():
             return passed(_describe(load_json(file)))

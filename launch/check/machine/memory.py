@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import psutil
 
 from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped, warned
@@ -21,16 +19,10 @@ _GIB = 1 << 30
 _ADAPTERS = ("use_lora", "use_qlora", "use_peft")
 
 
-@dataclass(frozen=True)
-class StateBytes:
-    """Bytes of a training state."""
-
-    rank: float  # on each rank's device
-    host: float = 0.0  # in the memory of the whole machine
-
-
-def state_bytes(plan: Plan, parameters: float) -> StateBytes:
+def state_bytes(plan: Plan, parameters: float) -> tuple[float, float]:
     """Return the bytes that `parameters` take in training, at least: without activations, buckets and fragmentation.
+
+    They are those on each rank's device, and those in the memory of the whole machine.
 
     TRL's scripts load fp32 weights by default (trl/trainer/model_config.py:89), which DeepSpeed turns into bf16; and
     TRL loads the reference model besides, where open-instruct's log-probs come from the same one.
@@ -42,7 +34,7 @@ def state_bytes(plan: Plan, parameters: float) -> StateBytes:
     reference = 0.0
     if plan.config.trainer.live_reference:
         reference = (2 if precision == Precision.bf16 else 4) / (ranks if plan.parallel.zero_stage == 3 else 1)
-    return StateBytes((state.rank + reference) * parameters, state.host * parameters)
+    return (state.rank + reference) * parameters, state.host * parameters
 
 
 @rule("model_too_big")
@@ -60,19 +52,17 @@ def _full_model_fits(plan: Plan, host: Host) -> PreflightFinding:
     model = find_model_size(plan, host.environ)
     if model is None:
         return skipped(f"the size of {plan.inputs.model.reference} is unknown")
-    state = state_bytes(plan, model.parameters)
-    width = plan.parallel.width
-    gpus = (host.gpus or Gpus()).seen[: width.local]
+    of_rank, of_host = state_bytes(plan, model.parameters)
+    width, card = plan.parallel.width, _smallest_card(plan, host)
     host_memory = float(psutil.virtual_memory().total)
     size = f"{format_count(model.parameters)} parameters, from {model.source}"
     if width.device == Device.cpu:
-        needed, place, available = state.rank * width.local + state.host, "of memory for all ranks", host_memory
+        needed, place, available = of_rank * width.local + of_host, "of memory for all ranks", host_memory
     else:
-        needed, place = state.rank, "on each GPU"
-        available = min((gpu.total or 0.0 for gpu in gpus), default=0.0) * (1 << 20)
-        if available and state.host > host_memory:
+        needed, place, available = of_rank, "on each GPU", card.gib * _GIB if card else 0.0
+        if available and of_host > host_memory:
             return failed(
-                f"the offloaded state takes {format_bytes(state.host)} of the host's memory ({size}), which has "
+                f"the offloaded state takes {format_bytes(of_host)} of the host's memory ({size}), which has "
                 f"{format_bytes(host_memory)}",
                 "use more GPUs with parallel=zero3, or a smaller model",
             )
@@ -81,7 +71,7 @@ def _full_model_fits(plan: Plan, host: Host) -> PreflightFinding:
         return failed(f"{facts}, which has {format_bytes(available)}", _cure(plan))
     if width.device == Device.cpu:
         return passed(f"{facts} of {format_bytes(available)}")
-    return _predict_peak(plan, host, facts, CardMemory(available / _GIB, gpus[0].name) if available else None)
+    return _predict_peak(plan, host, facts, card)
 
 
 def _smallest_card(plan: Plan, host: Host) -> CardMemory | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from pathlib import Path
 
 from launch import resources
 from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped
@@ -86,8 +85,3 @@ def run_environment(plan: Plan, host: Host) -> dict[str, str]:
     """Return the environment that the run itself will have."""
     kept = {name: value for name, value in host.environ.items() if name not in plan.unset}
     return {**kept, **plan.env}
-
-
-def script_path(name: str) -> Path:
-    """Return the path of a script of this package, which the trainer's interpreter runs."""
-    return Path(__file__).with_name(name)
