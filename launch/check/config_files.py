@@ -15,9 +15,19 @@ _MAX_BYTES = 1_000_000  # larger than any configuration: a data file given by mi
 _TYPE_NAMES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a string", "map": "a map"}
 
 
-def check_config(config: Mapping[str, Any], keys: LibraryKeys, where: str | None = None) -> list[Problem]:
+def check_config(
+    config: Mapping[str, Any], keys: LibraryKeys, where: str | None = None, positions: Positions | None = None
+) -> list[Problem]:
     """Return the problems of a DeepSpeed config or accelerate map; `where` names it in the problems."""
-    return _find_problems(config, keys, where, None)
+    problems = []
+    for mismatch in find_mismatches(config, keys.spec):
+        line = positions.of(mismatch.path) if positions else None
+        message, cure = _explain(mismatch, keys)
+        kind = "unknown" if mismatch.kind in ("unknown", "removed") else "bad"
+        noun = "key" if kind == "unknown" else "value"
+        place = f"{where}:{line}" if where and line else where
+        problems.append(Problem(f"{kind}_{keys.library}_{noun}", message, place, cure))
+    return problems
 
 
 def check_deepspeed_file(path: Path, keys: LibraryKeys) -> list[Problem]:
@@ -64,21 +74,7 @@ def _check_loaded(path: Path, config: Any, keys: LibraryKeys, positions: Positio
         )
         for key in positions.repeated
     ]
-    return repeated + _find_problems(config, keys, str(path), positions)
-
-
-def _find_problems(
-    config: Mapping[str, Any], keys: LibraryKeys, where: str | None, positions: Positions | None
-) -> list[Problem]:
-    problems = []
-    for mismatch in find_mismatches(config, keys.spec):
-        line = positions.of(mismatch.path) if positions else None
-        message, cure = _explain(mismatch, keys)
-        kind = "unknown" if mismatch.kind in ("unknown", "removed") else "bad"
-        noun = "key" if kind == "unknown" else "value"
-        place = f"{where}:{line}" if where and line else where
-        problems.append(Problem(f"{kind}_{keys.library}_{noun}", message, place, cure))
-    return problems
+    return repeated + check_config(config, keys, str(path), positions)
 
 
 def _explain(mismatch: KeyMismatch, keys: LibraryKeys) -> tuple[str, str | None]:

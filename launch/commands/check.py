@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 
@@ -55,7 +54,7 @@ def check(line: CommandLine) -> int:
             for row in [*format_table(findings), "", _summary(findings)]:
                 print(redactor.redact_text(row))
             for warning in plan.warnings:
-                print(f"launch: warning: {redactor.redact_text(str(warning))}", file=sys.stderr)
+                notify(f"warning: {redactor.redact_text(str(warning))}")
         return EXIT_REFUSED if stopping else EXIT_DONE
 
     return compose(line, check_stage)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from launch.commands.run_parsers import build_eval_parser
 from launch.errors import EXIT_DONE, EXIT_STOPPED
 from launch.evaluation.evaluate import describe_scores, evaluate_model
@@ -11,7 +9,7 @@ from launch.evaluation.models import find_model
 from launch.evaluation.suites import default_tasks, find_specs
 from launch.execution.record.events import to_strict_json
 from launch.execution.report.write import write_run_report
-from launch.terminal import print_json, printable
+from launch.terminal import notify, print_json, printable
 
 
 def eval(argv: list[str]) -> int:
@@ -22,15 +20,11 @@ def eval(argv: list[str]) -> int:
     options = build_eval_parser().parse(argv)
     model = find_model(options.name, options.runs)
     specs = find_specs(options.tasks or default_tasks(model.run), options.runs.absolute() / ".cache")
-    evaluation = evaluate_model(model, specs, limit=options.limit, batch_size=options.batch_size, notify=_notify)
+    evaluation = evaluate_model(model, specs, limit=options.limit, batch_size=options.batch_size, notify=notify)
     if options.report and model.run is not None:
-        write_run_report(model.run, _notify)
+        write_run_report(model.run, notify)
     if options.json:
         print_json(to_strict_json(evaluation.as_json()))
     else:
         print("\n".join(map(printable, describe_scores(evaluation))))
     return EXIT_STOPPED if evaluation.is_broken else EXIT_DONE
-
-
-def _notify(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from launch.planning.token_forecast import TokenForecast
 from launch.planning.token_forecast import describe as describe_tokens
 from launch.planning.validation import describe_schedule
 from launch.redact import Redactor, process_redactor
-from launch.terminal import align_columns, print_json, printable
+from launch.terminal import align_columns, notify, print_json, printable
 
 HELP = """usage: launch plan stage=NAME [key=value ...] [--json]
 
@@ -55,7 +54,7 @@ def plan(line: CommandLine) -> int:
             lines = describe(planned.plan, redactor, os.environ, planned.memory, planned.tokens)
             print(printable("\n".join(lines)))
             for warning in planned.warnings:
-                print(f"launch: warning: {printable(redactor.redact_text(str(warning)))}", file=sys.stderr)
+                notify(f"warning: {redactor.redact_text(str(warning))}")
         return EXIT_DONE
 
     return compose(line, show)

@@ -16,7 +16,7 @@ from launch.execution.machine import this_machine
 from launch.execution.preview import tokenize_samples
 from launch.planning.plan import build_plan
 from launch.redact import process_redactor
-from launch.terminal import notify, print_json, printable
+from launch.terminal import notify, print_json
 
 SCHEMA_VERSION = 1
 
@@ -56,7 +56,7 @@ def preview(line: CommandLine) -> int:
         for text in (*describe_samples(data, colour=colour), *notes, legend(data, colour=colour)):
             print(redactor.redact_text(text))
         for problem in problems:
-            print(f"launch: warning: {redactor.redact_text(printable(str(problem)))}", file=sys.stderr)
+            notify(f"warning: {redactor.redact_text(str(problem))}")
         return EXIT_DONE
 
     return compose(rest, show)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from launch.execution.record.runs import resolve_run
 from launch.execution.record.validation import ValidationRecord
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import JobStatus, find_job_folders, list_job_statuses, read_job_status
-from launch.terminal import align_columns, print_json, printable
+from launch.terminal import align_columns, notify, print_json, printable
 
 OVERDUE_HEARTBEAT = 3 * INTERVAL  # seconds without a heartbeat after which the table shows its age
 
@@ -58,7 +57,7 @@ def query_queue(runs: Path) -> list[QueuedJob] | None:
     try:
         return list_user_jobs()
     except UserError as error:
-        print(f"launch: {error.problems[0]}; continuing without job states", file=sys.stderr)
+        notify(f"{error.problems[0]}; continuing without job states")
         return None
 
 

@@ -12,7 +12,7 @@ from launch.commands.run_parsers import build_stop_parser
 from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
 from launch.execution.record.lock import Holder, find_holder, lock_path, this_process
 from launch.execution.record.runs import resolve_run, run_name
-from launch.slurm.jobs import find_job_ids, find_jobs
+from launch.slurm.jobs import JobFolder, find_job_ids, find_jobs
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import find_job_folder, find_job_folders
 from launch.slurm.slurm_cli import query_slurm
@@ -30,40 +30,35 @@ def stop(argv: list[str]) -> int:
     folder = resolve_run(options.name, runs, list(find_job_folders(runs)))
     found = find_holder(lock_path(folder))
     holder = found[0] if found else None
+    job_folder = find_job_folder(folder, runs)
     try:
-        jobs = _find_live_jobs(folder, runs)
+        jobs = _find_live_jobs(job_folder)
     except UserError:  # Slurm does not answer; it is not needed for a launcher on this machine or without any job
         is_local = holder is not None and holder.machine == this_process().machine
-        if not is_local and _was_submitted(folder, runs):
+        if not is_local and job_folder is not None and find_job_ids(job_folder):
             raise
         jobs = []
     if jobs:
-        return _cancel(folder, runs, jobs)
+        return _cancel(folder, job_folder, jobs)
     if holder is None:
         raise UserError(Problem("not_running", f"{run_name(folder)} is not running"))
     return _terminate(folder, holder)
 
 
-def _find_live_jobs(folder: Path, runs: Path) -> list[QueuedJob]:
-    job_folder = find_job_folder(folder, runs)
+def _find_live_jobs(job_folder: JobFolder | None) -> list[QueuedJob]:
     if job_folder is None or shutil.which("squeue") is None:
         return []
     return [job for job in find_jobs(job_folder, list_user_jobs(patient=True)) if job.is_live]
 
 
-def _was_submitted(folder: Path, runs: Path) -> bool:
-    job_folder = find_job_folder(folder, runs)
-    return job_folder is not None and bool(find_job_ids(job_folder))
-
-
-def _cancel(folder: Path, runs: Path, jobs: list[QueuedJob]) -> int:
+def _cancel(folder: Path, job_folder: JobFolder | None, jobs: list[QueuedJob]) -> int:
     ids = [job.job_id for job in jobs]
     result = query_slurm(["scancel", *ids])
     if result.status:
         raise UserError(Problem("scancel_refused", f"scancel {' '.join(ids)} failed: {result.message}"))
     for job in jobs:
         print(f"cancelled {job}", flush=True)
-    if _wait_until(lambda: not _find_live_jobs(folder, runs), _SLURM_PATIENCE, interval=1.0):
+    if _wait_until(lambda: not _find_live_jobs(job_folder), _SLURM_PATIENCE, interval=1.0):
         print(f"{run_name(folder)} is stopped")
         return EXIT_DONE
     print(f"{', '.join(ids)} still in the queue after {_SLURM_PATIENCE:.0f} s; see squeue --me")

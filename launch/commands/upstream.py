@@ -14,6 +14,7 @@ from launch.commands.tool_parsers import build_upstream_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
 from launch.host.interpreter import package_folders
 from launch.resources import ROOT
+from launch.terminal import notify
 from launch.upstream.pin.bump import apply_move, plan_move, read_gitlink
 from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout, missing_checkout_problem
 from launch.upstream.pin.compare import FlagChange
@@ -150,8 +151,8 @@ def _bump(checkout: Checkout, impact: Impact, packages: Sequence[Path], force: b
     move = plan_move(checkout.root, impact.commit, packages, LEDGER_FILE)
     if (impact.breaks or move.losses) and not force:
         for loss in move.losses:
-            print(f"launch: {loss}", file=sys.stderr)
-        print("launch: nothing was changed; fix what would break, or pass --force", file=sys.stderr)
+            notify(str(loss))
+        notify("nothing was changed; fix what would break, or pass --force")
         return EXIT_REFUSED
     for step in apply_move(move, ROOT, checkout.root):
         print(step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -59,22 +59,21 @@ class Origins:
         overridden = self.overridden(key)
         if overridden:
             return Provenance(Origin.override, f"override {overridden}")
-        overlay = self._file("tuned", self.choices["tuned"]) if "tuned" in self.choices else None
-        if overlay and (line := _find_line(overlay, tuple(key.split(".")))):
-            return Provenance(Origin.tuned, f"{self._short_name(overlay)}:{line}")
-        for stage_file in self._stage_files():
-            line = _find_line(stage_file, tuple(key.split(".")))
-            if line:
-                origin = Origin.recipe if key.startswith("recipe.") else Origin.stage
-                return Provenance(origin, f"{self._short_name(stage_file)}:{line}")
+        for path, part, origin in self._places(key):
+            if path and (line := _find_line(path, part.split("."))):
+                return Provenance(origin, f"{self._short_name(path)}:{line}")
+        return Provenance(Origin.recipe if key.partition(".")[0] == "recipe" else Origin.launcher, None)
+
+    def _places(self, key: str) -> Iterator[tuple[Path | None, str, Origin]]:
+        """Yield the files that may set a key, what it is called there, and their origin; the first one counts."""
         group, _, rest = key.partition(".")
-        group_file = self._file(group, self.choices[group]) if group in self.choices and rest else None
-        if group_file:
-            line = _find_line(group_file, tuple(rest.split(".")))
-            if line:
-                origin = Origin(group) if group in Origin.__members__ else Origin.launcher
-                return Provenance(origin, f"{self._short_name(group_file)}:{line}")
-        return Provenance(Origin.recipe if group == "recipe" else Origin.launcher, None)
+        if "tuned" in self.choices:
+            yield self._file("tuned", self.choices["tuned"]), key, Origin.tuned
+        for path in self._stage_files():
+            yield path, key, Origin.recipe if group == "recipe" and rest else Origin.stage
+        if group in self.choices and rest:
+            origin = Origin(group) if group in Origin.__members__ else Origin.launcher
+            yield self._file(group, self.choices[group]), rest, origin
 
     def choice_file(self, group: str) -> str | None:
         """Return the short name of the file that a group's choice is read from."""

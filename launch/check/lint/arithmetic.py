@@ -19,20 +19,17 @@ def evaluate(source: str, lookup: Callable[[str], str | None]) -> int | None:
     """Return the value of `$((...))`; None if an operand is unknown or an operator is not one of + - * / %."""
     if not (source.startswith("$((") and source.endswith("))")) or len(source) > MAX_LENGTH:
         return None
-    has_unknown = False
 
     def substitute(match: re.Match[str]) -> str:
-        nonlocal has_unknown
-        value = lookup(match.group(1) or match.group(2))
-        if value is None or not value.strip().isdecimal():
-            has_unknown = True
-            return "0"
-        return value.strip()
+        value = (lookup(match.group(1) or match.group(2)) or "").strip()
+        if not value.isdecimal():
+            raise ValueError(f"unknown: {match.group()}")
+        return value
 
-    expression = _NAME.sub(substitute, source[3:-2]).strip()
-    if has_unknown or not _ARITHMETIC.fullmatch(expression) or _OCTAL.search(expression) or "**" in expression:
-        return None
     try:
+        expression = _NAME.sub(substitute, source[3:-2]).strip()
+        if not _ARITHMETIC.fullmatch(expression) or _OCTAL.search(expression) or "**" in expression:
+            return None
         return _compute(ast.parse(expression, mode="eval").body)
     except (SyntaxError, KeyError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None

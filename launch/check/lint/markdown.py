@@ -10,7 +10,7 @@ from launch.check.lint.trainers import MARKER
 
 _QUOTE = re.compile(r"(?: {0,3}> ?)+")
 _FENCE = re.compile(r"(?P<indent>\s*(?:[-*+]\s+|\d+[.)]\s+)?)(?P<fence>`{3,}|~{3,})\s*(?P<info>[^`]*)$")
-_PROMPT = re.compile(r"\s*(?:\([\w.-]+\)\s*)?(?:\[[^\]]*\]\s*)?[$%]\s+")
+_PROMPT = re.compile(r"^[^\S\n]*(?:\([\w.-]+\)[^\S\n]*)?(?:\[[^\]\n]*\][^\S\n]*)?[$%][^\S\n]+", re.MULTILINE)
 _INDENTED = re.compile(r"(?: {4}|\t)")
 
 SHELL_LANGUAGES = frozenset(
@@ -42,7 +42,7 @@ def find_code_blocks(text: str) -> Iterator[CodeBlock]:
             language = re.split(r"[\s,{:]", fence.group("info").strip().lower() + " ")[0]
             indent = len(fence.group("indent").expandtabs(4))
             body = [_dedent(_strip_quote_marks(inner), indent) for inner in lines[index + 1 : end]]
-            yield CodeBlock(language, _strip_prompts("\n".join(body)), index + 2, True)
+            yield CodeBlock(language, _PROMPT.sub("", "\n".join(body)), index + 2, True)
             index = end + 1
             blank_before = True
         elif blank_before and _INDENTED.match(line) and line.strip():
@@ -50,7 +50,7 @@ def find_code_blocks(text: str) -> Iterator[CodeBlock]:
             while end < len(lines) and (not lines[end].strip() or _INDENTED.match(_strip_quote_marks(lines[end]))):
                 end += 1
             body = [_strip_quote_marks(inner).strip() for inner in lines[index:end]]
-            code = _strip_prompts("\n".join(body))
+            code = _PROMPT.sub("", "\n".join(body))
             if MARKER.search(code) is not None:
                 yield CodeBlock("", code, index + 1, False)
             index = end
@@ -76,10 +76,3 @@ def _fence_end(lines: list[str], start: int, fence: str) -> int:
         if len(stripped) >= len(fence) and stripped[:3] == fence[:3] and not stripped.strip(fence[0]):
             return index
     return len(lines)
-
-
-def _strip_prompts(text: str) -> str:
-    """Remove the `$ ` prompts of a transcript; line numbers stay the same."""
-    if not any(_PROMPT.match(line) for line in text.split("\n")):
-        return text
-    return "\n".join(_PROMPT.sub("", line, count=1) for line in text.split("\n"))
