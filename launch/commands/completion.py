@@ -84,7 +84,6 @@ def _choices(key: str) -> list[str]:
 
 
 def _roots() -> list[Path]:
-    """Return the folders of configurations: the user's and the shipped one."""
     configs = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return [Path(os.environ.get("LAUNCH_CONFIG_DIR") or configs / "launch").expanduser(), CONFIGS]
 

@@ -63,7 +63,6 @@ def _read_conversations(options: argparse.Namespace, usage: str | None) -> tuple
 def _answer_all(
     models: Sequence[ModelSource], conversations: Sequence[Messages], sampling: Sampling
 ) -> list[list[Answer]]:
-    """Return the answers of each model, one model after the other."""
     answers: list[list[Answer]] = []
     for model in models:
         notify(f"loading {model.label}")

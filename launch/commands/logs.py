@@ -135,7 +135,6 @@ def _find_rank_log(folder: Path, rank: int) -> Path:
 
 
 def _describe_end(folder: Path, jobs: _RunJobs) -> str:
-    """Return how the run ended, in one or more lines."""
     if is_running(folder):
         return f"running; to follow it: {command_for('logs', folder, '--follow')}"
     job = jobs.status().job

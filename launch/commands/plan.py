@@ -152,7 +152,6 @@ def _adapter(plan: Plan) -> str:
 
 
 def _evaluation(plan: Plan) -> str:
-    """Describe what evaluate=true does once the run is done."""
     if not plan.config.evaluate:
         return ""
     return f"eval on {', '.join(plan.config.stage.tasks) or 'tulu3'}, against the model that it starts from"
@@ -173,7 +172,6 @@ def _format_value(value: object) -> str:
 
 
 def _relative(path: Path) -> str:
-    """Return the path relative to the current folder if it is below it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 

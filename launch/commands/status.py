@@ -105,7 +105,6 @@ def _run_cells(status: JobStatus, now: float) -> tuple[str, ...]:
 
 
 def _describe_validation(validation: ValidationRecord | None) -> str:
-    """Return the last loss on the validation data, and where the best one was."""
     if validation is None:
         return ""
     best = validation.best

@@ -50,8 +50,6 @@ exit codes: 0 submitted; 2 one of the jobs cannot work or Slurm refuses it, and 
 
 @dataclass(frozen=True)
 class _Options:
-    """The overrides that only `submit` has."""
-
     pipeline: tuple[str, ...]  # stages
     dry_run: bool
     tokenize_first: TokenizeFirst
@@ -118,7 +116,6 @@ def _parse_options(line: CommandLine) -> tuple[_Options, CommandLine]:
 
 
 def _conflicts(line: CommandLine, stages: tuple[str, ...]) -> list[Problem]:
-    """Find overrides that contradict `submit` or the stages of its pipeline."""
     problems = []
     keys = [override_key(override) for override in line.overrides]
     for key in ("stage", "model.path", "model.trained_by", "detach"):

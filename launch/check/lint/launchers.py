@@ -58,7 +58,6 @@ def only_reads_arguments(arguments: Sequence[Argument]) -> bool:
 
 
 def _split_at_commands(arguments: Sequence[Argument]) -> list[Sequence[Argument]]:
-    """Split the arguments before each command that follows a `--`."""
     starts = [0]
     for index, argument in enumerate(arguments[:-1]):
         if argument.text == "--" and argument.is_resolved and _is_launcher(arguments, index + 1):

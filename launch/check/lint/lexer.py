@@ -223,7 +223,6 @@ class _Lexer:
         return end
 
     def _read_backticks(self, source: str, offset: int) -> None:
-        """Read the commands inside backticks."""
         for command in lex(source, tolerant=True, nesting=self.nesting + 1).commands:
             words = tuple(word._replace(start=word.start + offset) for word in command.words)
             inner = replace(command, words=words, start=command.start + offset, after=command.after or ")")
