@@ -30,41 +30,30 @@ def check_config(
     return problems
 
 
-def check_deepspeed_file(path: Path, keys: LibraryKeys) -> list[Problem]:
-    """Return the problems of a DeepSpeed config file, which must be plain JSON for accelerate and transformers."""
-    text, problem = _read_text(path, "deepspeed")
-    if text is None:
-        return [problem] if problem else []
-    try:
-        config = parse_json(text)
-    except ValueError as error:
-        return [_unreadable(path, "deepspeed", f"is not JSON: {error}", getattr(error, "lineno", None))]
-    return _check_loaded(path, config, keys, json_positions(text))
+def check_config_file(path: Path, keys: LibraryKeys) -> list[Problem]:
+    """Return the problems of a configuration file.
 
-
-def check_accelerate_file(path: Path, keys: LibraryKeys) -> list[Problem]:
-    """Return the problems of an accelerate configuration file (YAML, or JSON by its suffix)."""
+    DeepSpeed's must be plain JSON for accelerate and transformers; accelerate's is YAML, or JSON by its suffix.
+    """
     import yaml  # slow to import, and needed only here
 
-    text, problem = _read_text(path, "accelerate")
-    if text is None:
-        return [problem] if problem else []
     try:
-        config = parse_json(text) if path.suffix == ".json" else yaml.safe_load(text)
-        positions = json_positions(text) if path.suffix == ".json" else yaml_positions(text)
+        text = _read_text(path)
+        is_json = keys.library == "deepspeed" or path.suffix == ".json"
+        config = parse_json(text) if is_json else yaml.safe_load(text)
+        positions = json_positions(text) if is_json else yaml_positions(text)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else getattr(error, "lineno", None)
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
-        return [_unreadable(path, "accelerate", f"cannot be parsed: {reason}", line)]
-    if isinstance(config, Mapping) and config.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
-        return [_unreadable(path, "accelerate", "is for SageMaker, which launch does not support", None)]
-    return _check_loaded(path, config, keys, positions)
-
-
-def _check_loaded(path: Path, config: Any, keys: LibraryKeys, positions: Positions) -> list[Problem]:
+        verb = "is not JSON" if keys.library == "deepspeed" else "cannot be parsed"
+        return [_unreadable(path, keys.library, f"{verb}: {reason}", line)]
+    except _UnreadableError as error:
+        return [_unreadable(path, keys.library, str(error), None)]
     if not isinstance(config, Mapping):
         return [_unreadable(path, keys.library, "is not a map of settings", None)]
+    if keys.library == "accelerate" and config.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
+        return [_unreadable(path, keys.library, "is for SageMaker, which launch does not support", None)]
     repeated = [
         Problem(
             f"duplicate_{keys.library}_key",
@@ -108,17 +97,21 @@ def _suggest_key(mismatch: KeyMismatch, root: KeySpec) -> str | None:
     return "delete it: it has no effect"
 
 
-def _read_text(path: Path, library: str) -> tuple[str | None, Problem | None]:
+class _UnreadableError(Exception):
+    """The file cannot be read; why, as the end of a sentence."""
+
+
+def _read_text(path: Path) -> str:
     try:
         if path.stat().st_size > _MAX_BYTES:
-            return None, _unreadable(path, library, f"is larger than {_MAX_BYTES // 1000} kB", None)
-        return read_file(path).decode("utf-8"), None
+            raise _UnreadableError(f"is larger than {_MAX_BYTES // 1000} kB")
+        return read_file(path).decode("utf-8")
     except FileNotFoundError:
-        return None, _unreadable(path, library, "does not exist", None)
+        raise _UnreadableError("does not exist") from None
     except UnicodeDecodeError:
-        return None, _unreadable(path, library, "is not UTF-8 text", None)
+        raise _UnreadableError("is not UTF-8 text") from None
     except OSError as error:
-        return None, _unreadable(path, library, f"cannot be read: {error.strerror}", None)
+        raise _UnreadableError(f"cannot be read: {error.strerror}") from None
 
 
 def _unreadable(path: Path, library: str, reason: str, line: int | None) -> Problem:

@@ -6,6 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
+import psutil
+
 from launch.commands.tool_parsers import build_cluster_parser
 from launch.commands.user_files import locate_option, write_option
 from launch.errors import EXIT_DONE, Problem, UserError
@@ -59,18 +61,11 @@ def _collect_facts() -> ClusterFacts:
             settings[name.strip()] = value.strip()
     containers = ["pyxis"] if "--container-image" in (try_command(["srun", "--help"]) or "") else []
     containers += ["apptainer"] if shutil.which("apptainer") else []
+    mounts = psutil.disk_partitions(all=True)
     return ClusterFacts(
         settings=settings,
         accounts=list(dict.fromkeys(account for account, _ in list_accounts())),
-        shared=_network_mounts(),
+        shared=sorted({mount.mountpoint for mount in mounts if _NETWORK_FILE_SYSTEM.fullmatch(mount.fstype)}),
         containers=containers,
         interfaces=sorted(filter(_FAST_INTERFACE.match, (path.name for path in Path("/sys/class/net").glob("*")))),
     )
-
-
-def _network_mounts() -> list[str]:
-    try:
-        mounts = [line.split() for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return []
-    return sorted({mount[1] for mount in mounts if len(mount) > 2 and _NETWORK_FILE_SYSTEM.fullmatch(mount[2])})

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from launch import resources
-from launch.check.config_files import check_accelerate_file, check_deepspeed_file
+from launch.check.config_files import check_config_file
 from launch.config.cluster import Container
 from launch.config.compose import Composed
 from launch.config.schema import Family
@@ -106,14 +106,10 @@ def _read_machine_info(folders: Sequence[Path]) -> MachineInfo:
 def _check_files(folders: Sequence[Path], parallel: Parallel) -> tuple[str, ...]:
     """Check the keys of the files that a run names and return what they were checked against. Raises UserError."""
     problems, against = [], []
-    files = (
-        ("accelerate", parallel.accelerate_file, check_accelerate_file),
-        ("deepspeed", parallel.deepspeed_file, check_deepspeed_file),
-    )
-    for library, file, check in files:
+    for library, file in (("accelerate", parallel.accelerate_file), ("deepspeed", parallel.deepspeed_file)):
         if file:
             keys = library_keys(library, folders)
-            problems += check(file, keys)
+            problems += check_config_file(file, keys)
             against.append(keys.describe())
     if problems:
         raise UserError(problems)

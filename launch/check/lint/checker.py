@@ -82,7 +82,7 @@ class CommandChecker:
             schema = self.schemas.load(trainer)
         except UserError:
             return verdict
-        strings = tuple(_list_as_string(entry) for entry in flags.entries if _is_list_as_string(schema, entry))
+        strings = [problem for entry in flags.entries if (problem := _list_as_string(schema, entry))]
         if not strings:
             return verdict
         problems = sorted((*strings, *verdict.problems), key=lambda problem: problem.line)
@@ -186,17 +186,14 @@ def _append_cure(cure: str | None) -> str:
     return f"; {cure}" if cure else ""
 
 
-def _is_list_as_string(schema: Schema, entry: FlagEntry) -> bool:
+def _list_as_string(schema: Schema, entry: FlagEntry) -> Diagnostic | None:
+    """Return the problem of an entry that gives a flag with a list a single string."""
     flag = schema.fields.get(entry.key.replace("-", "_"))
     value = resolve_alias(entry.value)
     if flag is None or flag.nargs != "+" or not isinstance(value, Scalar) or value.type != "str":
-        return False
-    return "str" not in [part.strip() for part in flag.type.split("|")]  # `str | list[str]` takes both
-
-
-def _list_as_string(entry: FlagEntry) -> Diagnostic:
-    value = resolve_alias(entry.value)
-    text = value.text if isinstance(value, Scalar) else ""
-    items = ", ".join(text.replace(",", " ").split()[:6])
-    message = f"{entry.key} takes a list, but '{text[:80]}' is a single string; write {entry.key}: [{items}]"
+        return None
+    if "str" in [part.strip() for part in flag.type.split("|")]:  # `str | list[str]` takes both
+        return None
+    items = ", ".join(value.text.replace(",", " ").split()[:6])
+    message = f"{entry.key} takes a list, but '{value.text[:80]}' is a single string; write {entry.key}: [{items}]"
     return Diagnostic("bad_type", message, entry.line, entry.key)

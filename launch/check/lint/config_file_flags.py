@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from launch.check.config_files import check_accelerate_file, check_deepspeed_file
+from launch.check.config_files import check_config_file
 from launch.check.lint.scan_result import Diagnostic
 from launch.check.lint.shell_syntax import Argument
 from launch.upstream.libraries.library_keys import LibraryKeys
 
-_FLAGS = {
-    "--config_file": ("accelerate", check_accelerate_file),
-    "--deepspeed_config_file": ("deepspeed", check_deepspeed_file),
-}
+_FLAGS = {"--config_file": "accelerate", "--deepspeed_config_file": "deepspeed"}
 
 
 def check_named_files(
@@ -34,8 +31,7 @@ def check_named_files(
         candidates = (folder / text for folder in (Path(), *Path(script).absolute().parents))
         path = next((path for path in candidates if path.is_file()), None)
         if path is not None:
-            library, check = _FLAGS[flag]
-            for problem in check(path, keys_of(library)):
+            for problem in check_config_file(path, keys_of(_FLAGS[flag])):
                 cure = f"; {problem.cure}" if problem.cure else ""
                 message = f"{problem.where}: {problem.message}{cure}"
                 yield Diagnostic(problem.id, message, argument.line, flag.removeprefix("--"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.config_files import check_accelerate_file
+from launch.check.config_files import check_config_file
 from launch.errors import Problem
 from launch.upstream.libraries.library_keys import library_keys, library_keys_file
 from launch.upstream.libraries.renewal import renew_library_keys
@@ -22,7 +22,7 @@ LOCKED = library_keys("accelerate", [])
 
 def check(folder: Path, text: str, name: str = "a.yaml") -> list[Problem]:
     (folder / name).write_text(text)
-    return check_accelerate_file(folder / name, LOCKED)
+    return check_config_file(folder / name, LOCKED)
 
 
 GOOD = """
@@ -127,4 +127,4 @@ def test_the_projects_own_files_are_accepted() -> None:
     files = sorted((PROJECT / "accelerate_configs").glob("*.yaml"))
     if not files:
         pytest.skip("accelerate_configs/ holds no file yet")
-    assert [check_accelerate_file(file, LOCKED) for file in files] == [[]] * len(files)
+    assert [check_config_file(file, LOCKED) for file in files] == [[]] * len(files)

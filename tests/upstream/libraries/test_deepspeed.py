@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launch.check.config_files import check_config, check_deepspeed_file
+from launch.check.config_files import check_config, check_config_file
 from launch.upstream.libraries.library_keys import installed_version, library_keys, library_keys_file
 from launch.upstream.libraries.renewal import renew_library_keys
 from launch.upstream.pin.checkout import SUBMODULE, is_checkout
@@ -322,7 +322,7 @@ def test_upstreams_own_files_are_accepted() -> None:
         pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR or fetch the submodule")
     files = sorted((root / "configs/ds_configs").glob("*.conf"))
     assert len(files) >= 5
-    assert [check_deepspeed_file(file, LOCKED) for file in files] == [[]] * len(files)
+    assert [check_config_file(file, LOCKED) for file in files] == [[]] * len(files)
 
 
 def test_files_with_line_numbers_and_repeated_keys(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_files_with_line_numbers_and_repeated_keys(tmp_path: Path) -> None:
         '  "offload_optimizer": {\n   "devise": "a \\"quoted\\" {"}},\n "dump_state": [{"x": 1}, {"y": 2}],\n'
         ' "dump_state": false,\n "dump_stat": 1}\n'
     )
-    problems = check_deepspeed_file(file, LOCKED)
+    problems = check_config_file(file, LOCKED)
     assert [(problem.id, problem.where) for problem in problems] == [
         ("duplicate_deepspeed_key", f"{file}:7"),
         ("unknown_deepspeed_key", f"{file}:5"),
@@ -346,7 +346,7 @@ def test_files_with_line_numbers_and_repeated_keys(tmp_path: Path) -> None:
 def test_bad_files_are_one_clear_problem(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "ds.json"
     file.write_bytes(content)
-    (problem,) = check_deepspeed_file(file, LOCKED)
+    (problem,) = check_config_file(file, LOCKED)
     assert problem.id == "bad_deepspeed_file"
     assert (problem.where or "").startswith(str(file))
 
@@ -354,5 +354,5 @@ def test_bad_files_are_one_clear_problem(tmp_path: Path, content: bytes) -> None
 def test_missing_and_huge_files(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(b" " * 2_000_000)
     for name in ("none", "big", "."):
-        (problem,) = check_deepspeed_file(tmp_path / name, LOCKED)
+        (problem,) = check_config_file(tmp_path / name, LOCKED)
         assert problem.id == "bad_deepspeed_file"
