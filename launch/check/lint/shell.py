@@ -50,7 +50,7 @@ def find_commands(text: str, line_of: LineLookup, reparses: int = 0) -> ScanResu
         document = lex(text)
     except UnbalancedError as error:
         return _find_line_by_line(text, line_of, error, reparses)
-    return _find_in_document(text, document, collect_variables(document, line_of), line_of, reparses)
+    return _find_in_document(document, collect_variables(document, line_of), line_of, reparses)
 
 
 def find_in_arguments(arguments: Sequence[Argument], reparses: int = 0) -> list[TrainerCommand]:
@@ -73,19 +73,13 @@ def find_in_arguments(arguments: Sequence[Argument], reparses: int = 0) -> list[
     return [command for scan in scans for command in scan.commands]
 
 
-def _find_in_document(
-    text: str, document: ShellDocument, variables: Variables, line_of: LineLookup, reparses: int
-) -> ScanResult:
-    marks = [match.start() for match in MARKER.finditer(text)]
+def _find_in_document(document: ShellDocument, variables: Variables, line_of: LineLookup, reparses: int) -> ScanResult:
     commands: list[TrainerCommand] = []
-    trainer_variables = variables.naming_trainers()
     for index, command in enumerate(document.commands):
-        if not _may_start_trainer(command, marks, trainer_variables):
-            continue
-        lost = _note_lost_arguments(document.commands, index, line_of)
         for started in find_in_arguments(_expand(command, variables), reparses):
+            notes = started.notes + _note_lost_arguments(document.commands, index, line_of)
             is_truncated = started.is_truncated or command.is_truncated
-            commands.append(replace(started, is_truncated=is_truncated, notes=started.notes + lost))
+            commands.append(replace(started, is_truncated=is_truncated, notes=notes))
     bodies = [_find_in_heredoc(heredoc, line_of, reparses) for heredoc in document.heredocs]
     return merge([ScanResult(tuple(commands)), *bodies])
 
@@ -96,17 +90,6 @@ def _expand(command: SimpleCommand, variables: Variables) -> list[Argument]:
     if arguments:
         arguments[0] = arguments[0]._replace(line=variables.line_of(command.start))
     return arguments
-
-
-def _may_start_trainer(command: SimpleCommand, marks: list[int], trainer_variables: frozenset[str]) -> bool:
-    """Return True if the command's text contains a trainer's name, or a variable whose value does."""
-    last = command.words[-1]
-    end = last.start + len(last.text)
-    if bisect_right(marks, end) > bisect_left(marks, command.start):
-        return True
-    return bool(trainer_variables) and any(
-        piece.text in trainer_variables for word in command.words for piece in word.pieces
-    )
 
 
 def _find_in_heredoc(heredoc: Heredoc, line_of: LineLookup, reparses: int) -> ScanResult:
@@ -120,7 +103,7 @@ def _find_in_heredoc(heredoc: Heredoc, line_of: LineLookup, reparses: int) -> Sc
     except UnbalancedError:
         return NO_COMMANDS
     line = line_lookup(body, first)
-    return _find_in_document(body, document, Variables(line), line, reparses + 1)
+    return _find_in_document(document, Variables(line), line, reparses + 1)
 
 
 def _note_lost_arguments(commands: list[SimpleCommand], index: int, line_of: LineLookup) -> tuple[Diagnostic, ...]:
@@ -156,7 +139,7 @@ def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, r
             def at(inner: int, start: int = start) -> int:
                 return line_of(start + inner)
 
-            inner = _find_in_document(logical, document, Variables(at), at, reparses)
+            inner = _find_in_document(document, Variables(at), at, reparses)
             notes: tuple[Diagnostic, ...] = ()
             if opened := document.unbalanced:
                 cut = f"{opened.opener} is opened here and never closed, so the rest is not checked"

@@ -23,7 +23,6 @@ from launch.check.lint.shell_syntax import (
     SimpleCommand,
     literal_argument,
 )
-from launch.check.lint.trainers import MARKER
 
 MAX_DEPTH = 20  # levels of variables whose values contain variables
 MAX_EXPANDED = 200_000  # characters of one expansion, or words of one command
@@ -59,30 +58,6 @@ class Variables:
             return None
         barriers_between = bisect_right(self.barriers, offset) - bisect_right(self.barriers, assignments[0].offset)
         return None if barriers_between else assignments[0]
-
-    def naming_trainers(self) -> frozenset[str]:
-        """Return the variables whose value contains a trainer's name, or another such variable."""
-        values = {
-            name: assignments[0].value
-            for name, assignments in self.assignments.items()
-            if len(assignments) == 1 and assignments[0].is_reliable
-        }
-        naming: set[str] = set()
-        for _ in range(MAX_DEPTH):
-            more = {name for name, value in values.items() if _names_trainer(value, naming)}
-            if more <= naming:
-                break
-            naming |= more
-        return frozenset(naming)
-
-
-def _names_trainer(value: ShellWord, naming: set[str]) -> bool:
-    words = (value, *(value.elements or ()))
-    return any(
-        MARKER.search(piece.text) is not None if piece.kind is PieceKind.TEXT else piece.text in naming
-        for word in words
-        for piece in word.pieces
-    )
 
 
 def collect_variables(document: ShellDocument, line_of: Callable[[int], int]) -> Variables:
