@@ -79,6 +79,8 @@ def describe(
     """Describe the plan for a terminal: facts, flags with their origin, and the command, ready to paste."""
     description = redactor.redact_text(plan.config.stage.description)
     forecast = describe_forecast(memory) if memory else []
+    tasks = ", ".join(plan.config.stage.tasks) or "tulu3"
+    evaluation = f"eval on {tasks}, against the model that it starts from"
     facts = [
         ("stage", f"{plan.stage}: {description}" if description else plan.stage),
         ("trainer", f"{plan.trainer}, {plan.upstream.description}"),
@@ -93,7 +95,7 @@ def describe(
         ("", f"keys checked against {', '.join(plan.files_checked)}" if plan.files_checked else ""),
         ("patches", ", ".join(_format_patch(patch) for patch in plan.patches) or "none"),
         ("run folder", _relative(plan.folder)),
-        ("afterwards", _evaluation(plan)),
+        ("afterwards", evaluation if plan.config.evaluate else ""),
         *(("" if number else "memory", text) for number, text in enumerate(forecast)),
         *(describe_tokens(tokens, plan.batch, plan.config.trainer.family) if plan.lengths_file else ()),
         ("packing", _describe_packing(plan)),
@@ -149,12 +151,6 @@ def _adapter(plan: Plan) -> str:
     adapter = plan.inputs.model.adapter
     start = f"; goes on with {adapter.folder}" if adapter is not None and plan.inputs.model.build is None else ""
     return f"LoRA of rank {plan.lora.rank}, alpha {plan.lora.alpha}, on {targets}; frozen weights in {base}{start}"
-
-
-def _evaluation(plan: Plan) -> str:
-    if not plan.config.evaluate:
-        return ""
-    return f"eval on {', '.join(plan.config.stage.tasks) or 'tulu3'}, against the model that it starts from"
 
 
 def _describe_ranks(plan: Plan) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from launch.config.line import CommandLine, override_key
 from launch.errors import EXIT_DONE, Problem, UserError
@@ -48,23 +48,16 @@ exit codes: 0 submitted; 2 one of the jobs cannot work or Slurm refuses it, and 
 """
 
 
-@dataclass(frozen=True)
-class _Options:
-    pipeline: tuple[str, ...]  # stages
-    dry_run: bool
-    tokenize_first: TokenizeFirst
-
-
 def submit(line: CommandLine) -> int:
     """Write the job folders and submit them. Raises UserError if one cannot be submitted; then none is."""
-    options, line = _parse_options(line)
-    planned = plan_pipeline(line, options.pipeline) if options.pipeline else plan_jobs(line)
-    jobs, finished = _split_finished(drop_duplicates(planned, notify), dry_run=options.dry_run)
-    steps = (as_chain if options.pipeline else as_arrays)(jobs, options.tokenize_first)
-    if not options.pipeline:
+    stages, dry_run, tokenize_first, line = _parse_options(line)
+    planned = plan_pipeline(line, stages) if stages else plan_jobs(line)
+    jobs, finished = _split_finished(drop_duplicates(planned, notify), dry_run=dry_run)
+    steps = (as_chain if stages else as_arrays)(jobs, tokenize_first)
+    if not stages:
         report_shapes(steps, notify)
     steps = add_evaluations(steps, finished)
-    ids = submit_steps(steps, dry_run=options.dry_run)
+    ids = submit_steps(steps, dry_run=dry_run)
     records = _look_at_steps(steps, ids)
     if line.json:
         print_json(report_json(steps, ids, records))
@@ -98,8 +91,11 @@ def _split_finished(jobs: list[PlannedJob], *, dry_run: bool) -> tuple[list[Plan
     return remaining, finished
 
 
-def _parse_options(line: CommandLine) -> tuple[_Options, CommandLine]:
-    """Split off the options of `submit`. Raises UserError: bad_value, submit_conflict, not_in_pipeline, said_twice."""
+def _parse_options(line: CommandLine) -> tuple[tuple[str, ...], bool, TokenizeFirst, CommandLine]:
+    """Split off what only `submit` has: the pipeline's stages, dry_run and tokenize_first; the line without them.
+
+    Raises UserError: bad_value, submit_conflict, not_in_pipeline, said_twice.
+    """
     values, kept = line.pop_overrides(("pipeline", "dry_run", "tokenize_first"))
     dry_run = values.get("dry_run", "false").lower()
     if dry_run not in ("true", "false"):
@@ -112,7 +108,7 @@ def _parse_options(line: CommandLine) -> tuple[_Options, CommandLine]:
     problems = _conflicts(kept, stages)
     if problems:
         raise UserError(problems)
-    return _Options(stages, dry_run == "true", TokenizeFirst(tokenize_first)), kept
+    return stages, dry_run == "true", TokenizeFirst(tokenize_first), kept
 
 
 def _conflicts(line: CommandLine, stages: tuple[str, ...]) -> list[Problem]:

@@ -41,13 +41,10 @@ def allowable_ids() -> frozenset[str]:
 
 def unknown_ids(allow: list[str], origins: Origins) -> list[Problem]:
     """Find the ids in `allow` that turn nothing into a warning."""
-    where = origins.of("allow").where
-    return [
-        Problem("unknown_id", f"allow=[{id}] turns nothing into a warning", where, _suggest(id))
-        for id in allow
-        if id not in allowable_ids()
-    ]
-
-
-def _suggest(id: str) -> str:
-    return did_you_mean(id, sorted(allowable_ids())) or "docs/reference/rules.md lists the rules, guards and gates"
+    where, problems = origins.of("allow").where, []
+    for id in allow:
+        if id in allowable_ids():
+            continue
+        cure = did_you_mean(id, sorted(allowable_ids())) or "docs/reference/rules.md lists the rules, guards and gates"
+        problems.append(Problem("unknown_id", f"allow=[{id}] turns nothing into a warning", where, cure))
+    return problems

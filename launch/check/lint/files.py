@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launch.check.lint.job_yaml import find_commands_in_yaml
 from launch.check.lint.makefile import makefile_as_shell, template_as_shell
-from launch.check.lint.markdown import SHELL_LANGUAGES, YAML_LANGUAGES, find_code_blocks
+from launch.check.lint.markdown import find_code_blocks
 from launch.check.lint.scan_result import NO_COMMANDS, Diagnostic, ScanResult, merge
 from launch.check.lint.shell import find_commands, line_lookup
 from launch.config.yaml_nodes import Node, NotYamlError, read_yaml
@@ -42,6 +42,12 @@ _NAMES = {
     **dict.fromkeys(("makefile", "gnumakefile"), FileKind.MAKEFILE),
     **dict.fromkeys(("justfile", ".justfile"), FileKind.TEMPLATE),
     "dockerfile": FileKind.SHELL,
+}
+_SHELL_LANGUAGES = ("", "bash", "sh", "shell", "zsh", "console", "shell-session", "shellsession", "text", "txt")
+_LANGUAGES = {  # of the blocks in Markdown
+    **dict.fromkeys(_SHELL_LANGUAGES, FileKind.SHELL),
+    **dict.fromkeys(("yaml", "yml"), FileKind.YAML),
+    **dict.fromkeys(("make", "makefile"), FileKind.MAKEFILE),
 }
 # Usually data: skipped when a folder is searched, read when the user names the file.
 _SKIPPED_IN_FOLDERS = frozenset({".json"})
@@ -139,31 +145,26 @@ def _decode(raw: bytes) -> tuple[str | None, list[Diagnostic]]:
     return text.replace("\r\n", "\n"), notes
 
 
-def _parse(text: str, kind: FileKind) -> FileContent:
+def _parse(text: str, kind: FileKind, first: int = 1) -> FileContent:
+    """Parse a text that starts on line `first` of the file."""
     if kind is FileKind.MARKDOWN:
         return _parse_markdown(text)
     if kind is FileKind.YAML:
-        return _parse_yaml(text, 1)
+        return _parse_yaml(text, first)
     if kind is FileKind.MAKEFILE:
         text = makefile_as_shell(text)
     elif kind is FileKind.TEMPLATE:
         text = template_as_shell(text)
-    return FileContent(find_commands(text, line_lookup(text)))
+    return FileContent(find_commands(text, line_lookup(text, first)))
 
 
 def _parse_markdown(text: str) -> FileContent:
     scans: list[ScanResult] = []
     documents: list[tuple[Node, ...]] = []
     for block in find_code_blocks(text):
-        if block.language in SHELL_LANGUAGES:
-            inner = FileContent(find_commands(block.text, line_lookup(block.text, block.line)))
-        elif block.language in YAML_LANGUAGES:
-            inner = _parse_yaml(block.text, block.line)
-        elif block.language in ("make", "makefile"):
-            shell = makefile_as_shell(block.text)
-            inner = FileContent(find_commands(shell, line_lookup(shell, block.line)))
-        else:
+        if block.language not in _LANGUAGES:
             continue
+        inner = _parse(block.text, _LANGUAGES[block.language], block.line)
         documents.extend(inner.documents)
         if block.fenced or inner.scan.commands:  # an indented block may be prose
             scans.append(inner.scan)
@@ -171,8 +172,7 @@ def _parse_markdown(text: str) -> FileContent:
 
 
 def _parse_yaml(text: str, first: int) -> FileContent:
-    """Parse a text that starts on line `first` of the file; blank lines replace what is before it."""
-    try:
+    try:  # blank lines replace what is before it
         documents = tuple(read_yaml("\n" * (first - 1) + text))
     except NotYamlError as error:
         return FileContent(ScanResult((), (Diagnostic("not_yaml", f"not valid YAML: {error.reason}", error.line),)))

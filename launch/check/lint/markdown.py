@@ -13,11 +13,6 @@ _FENCE = re.compile(r"(?P<indent>\s*(?:[-*+]\s+|\d+[.)]\s+)?)(?P<fence>`{3,}|~{3
 _PROMPT = re.compile(r"^[^\S\n]*(?:\([\w.-]+\)[^\S\n]*)?(?:\[[^\]\n]*\][^\S\n]*)?[$%][^\S\n]+", re.MULTILINE)
 _INDENTED = re.compile(r"(?: {4}|\t)")
 
-SHELL_LANGUAGES = frozenset(
-    {"", "bash", "sh", "shell", "zsh", "console", "shell-session", "shellsession", "text", "txt"}
-)
-YAML_LANGUAGES = frozenset({"yaml", "yml"})
-
 
 @dataclass(frozen=True)
 class CodeBlock:
