@@ -86,7 +86,10 @@ def render_table(fields: Sequence[Field], former: Sequence[LedgerEntry], width: 
             lines.append("      " + textwrap.shorten(help_text, max(40, width - 6), placeholder=" ..."))
     if former:
         lines += [*([""] if lines else []), "renamed or removed:"]
-        lines += [f"  {entry.flag:<{name_width}}{_describe_change(entry)}" for entry in former]
+    for entry in former:
+        change = f"now {entry.renamed_to}" if entry.renamed_to else "removed"
+        note = f": {entry.note}" if entry.note else ""
+        lines.append(f"  {entry.flag:<{name_width}}{change}, {entry.change}{note}")
     return lines
 
 
@@ -108,11 +111,6 @@ def _format_value(value: Any) -> str:
     if isinstance(value, str):
         return value if value and not set(value) & set(" \t\n'\"") else repr(value)
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict | bool) else str(value)
-
-
-def _describe_change(entry: LedgerEntry) -> str:
-    change = f"now {entry.renamed_to}" if entry.renamed_to else "removed"
-    return f"{change}, {entry.change}" + (f": {entry.note}" if entry.note else "")
 
 
 def _former_flags(trainer: str, schema: Schema) -> dict[str, LedgerEntry]:

@@ -25,7 +25,9 @@ def lint(argv: list[str]) -> int:
     """
     options = build_lint_parser().parse(argv)
     trainer = None if options.trainer is None else _parse_trainer_option(options.trainer)
-    schemas = _load_schemas(options.upstream)
+    packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
+    root = None if options.upstream is None else str(locate_checkout(Path(options.upstream)))
+    schemas = TrainerSchemas(find_checkout(root, os.environ, ROOT), packages)
     checker = CommandChecker(schemas)
     reports = list(check_files(options.files, checker, trainer))
     verdicts = [verdict for report in reports for verdict in report.verdicts]
@@ -60,12 +62,6 @@ def _parse_trainer_option(name: str) -> TrainerScript:
         names = "finetune, dpo_tune_cache, dpo, olmo_core_finetune, reward_modeling, grpo_fast, grpo, trl_sft, trl_dpo"
         raise UserError(Problem("unknown_trainer", f"--trainer {name} is not a trainer", cure=f"use one of {names}"))
     return trainer
-
-
-def _load_schemas(upstream: str | None) -> TrainerSchemas:
-    packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
-    root = None if upstream is None else str(locate_checkout(Path(upstream)))
-    return TrainerSchemas(find_checkout(root, os.environ, ROOT), packages)
 
 
 def _summary(verdicts: list[LintVerdict], checkout: Checkout | None) -> str:

@@ -98,9 +98,11 @@ class CommandChecker:
                 Diagnostic(problem.id, problem.message + _append_cure(problem.cure), line) for problem in error.problems
             )
             return LintVerdict(file, line, trainer.script, None, (), warnings)
-        report = check_argv(
-            schema, [_argv_token(argument) for argument in arguments], self._load_config(schema, file, arguments)
-        )
+        tokens = [
+            ArgvToken(arg.text, not arg.is_resolved, "" if arg.is_resolved else arg.prefix, not arg.is_single)
+            for arg in arguments
+        ]
+        report = check_argv(schema, tokens, self._load_config(schema, file, arguments))
 
         def line_at(index: int | None) -> int:
             return arguments[index].line if index is not None and index < len(arguments) else line
@@ -175,11 +177,6 @@ class CommandChecker:
                 content = to_python(documents[0])
                 return content if isinstance(content, dict) else None
         return None
-
-
-def _argv_token(argument: Argument) -> ArgvToken:
-    prefix = "" if argument.is_resolved else argument.prefix
-    return ArgvToken(argument.text, not argument.is_resolved, prefix, not argument.is_single)
 
 
 def _append_cure(cure: str | None) -> str:
