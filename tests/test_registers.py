@@ -31,7 +31,7 @@ from launch.worker.patches import PATCHES
 from launch.worker.patches.patch import PatchInfo
 from tests.paths import ROOT
 
-_RENEW = "pytest tests/docs tests/config/test_keys.py --update-golden writes it"
+RENEW = "pytest tests/docs/test_reference.py tests/config/test_keys.py --update-golden writes it"
 _GOLDEN = ROOT / "tests" / "golden" / "lint_mistakes.txt"
 
 
@@ -68,9 +68,9 @@ def lacking_guard(guard: type[Guard]) -> Iterator[str]:
     if id not in {field.name for field in dataclasses.fields(GuardsConfig)}:
         yield f"GuardsConfig in launch/config/guards.py has no field {id} with its limits"
     elif lacks(id, page("keys.md"), r"`guards\.{}\b"):
-        yield f"docs/reference/keys.md lacks guards.{id}: {_RENEW}"
+        yield f"docs/reference/keys.md lacks guards.{id}: {RENEW}"
     if lacks(id, page("rules.md")):
-        yield f"docs/reference/rules.md lacks {id}: {_RENEW}"
+        yield f"docs/reference/rules.md lacks {id}: {RENEW}"
     yield from untested((id, guard.__name__), "execution/guards")
 
 
@@ -85,7 +85,7 @@ def lacking_gate(gate: Gate) -> Iterator[str]:
     if gate.id in {field.name for field in dataclasses.fields(GuardsConfig)}:
         yield f"allow=[{gate.id}] would switch off the guard {gate.id} too"
     if lacks(gate.id, page("rules.md")):
-        yield f"docs/reference/rules.md lacks {gate.id}: {_RENEW}"
+        yield f"docs/reference/rules.md lacks {gate.id}: {RENEW}"
     yield from untested((gate.id,), "trials/rollout")
 
 
@@ -96,7 +96,7 @@ def lacking_rule(rule: PreflightRule) -> Iterator[str]:
     if not rule.reason.endswith(".") or len(rule.reason) < 40:
         yield "its docstring is its reason, a sentence"
     if lacks(rule.id, page("rules.md")):
-        yield f"docs/reference/rules.md lacks {rule.id}: {_RENEW}"
+        yield f"docs/reference/rules.md lacks {rule.id}: {RENEW}"
     yield from untested((rule.id, getattr(rule.inspect, "__name__", rule.id)), "")
 
 
@@ -123,7 +123,7 @@ def lacking_patch(patch: PatchInfo) -> Iterator[str]:
     if patch.id not in patches_of_trainers():
         yield "no file in configs/tulu/trainer lists it under patches"
     if lacks(patch.id, page("rules.md")):
-        yield f"docs/reference/rules.md lacks {patch.id}: {_RENEW}"
+        yield f"docs/reference/rules.md lacks {patch.id}: {RENEW}"
     module = inspect.getmodule(patch.apply)
     yield from untested((patch.id, module.__name__.rpartition(".")[2] if module else patch.id), "")
 
@@ -167,7 +167,9 @@ def test_what_is_defined_lacks_nothing(
     defined = {id(value): (name, value) for module in modules(package) for name, value in vars(module).items()}
     checked = [(name, value) for name, value in defined.values() if matches(value)]
     assert len(checked) >= 8
-    assert [f"{name}: {lack}" for name, value in checked for lack in lacking(value)] == []
+    found = [f"{name}: {lack}" for name, value in checked for lack in lacking(value)]
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
 
 
 @pytest.mark.parametrize("register", [GUARDS, GATES, RULES])
@@ -186,7 +188,7 @@ def test_a_half_added_guard_is_told_everything() -> None:
         "GUARDS in launch/execution/guards/panel.py does not have it",
         "the docstring of its file begins with what it detects: the page of rules has that sentence",
         "GuardsConfig in launch/config/guards.py has no field cold with its limits",
-        f"docs/reference/rules.md lacks cold: {_RENEW}",
+        f"docs/reference/rules.md lacks cold: {RENEW}",
         "no test below tests/execution/guards names cold or Cold",
     ]
 
@@ -216,7 +218,7 @@ def test_half_added_rules_are_told_everything() -> None:
     assert list(lacking_rule(rule(name)(inspect_room))) == [
         "RULES in launch/check/machine/rules.py does not have it",
         "its docstring is its reason, a sentence",
-        f"docs/reference/rules.md lacks {name}: {_RENEW}",
+        f"docs/reference/rules.md lacks {name}: {RENEW}",
         f"no test below tests/ names {name} or {name}",
     ]
 

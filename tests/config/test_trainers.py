@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from launch import resources
 from launch.config.schema import Family, Kind, Launcher, LoraConfig, RecipeConfig, TrainerConfig
 from launch.execution.supervise.readers import READERS
 from launch.planning.recipe import flags_of_key
-from launch.upstream.pin.lock import locked_schema
+from launch.upstream.pin.lock import SCHEMAS, locked_schema
 from launch.upstream.trainers import ENTRIES
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
+from tests.test_registers import RENEW, lacks, page
 
 FOLDER = resources.CONFIGS / "trainer"
 SHIPPED = sorted(path.stem for path in FOLDER.glob("*.yaml"))
@@ -36,8 +38,13 @@ def lacking(name: str, content: Mapping[str, Any]) -> Iterator[str]:
         if content.get(key) not in [value.value for value in values]:
             yield f"{key} is one of {', '.join(value.value for value in values)}"
     if ENTRIES.get(name) != content.get("entry"):
-        yield f"launch/upstream/trainers.py maps {name} to its entry, and `relock` reads its flags into the lock"
+        yield f"launch/upstream/trainers.py does not map {name} to its entry {content.get('entry')}"
         return
+    if not (SCHEMAS / f"{name}.json").is_file():
+        yield f"launch/upstream/data/schemas/{name}.json is missing: `relock --only {name}` reads its flags"
+        return
+    if lacks(name, page("verbs.md"), r"\b{}\b"):
+        yield f"docs/reference/verbs.md lacks {name}: {RENEW}"
     if content.get("reader") not in READERS:
         yield f"reader is one of {', '.join(READERS)}"
     yield from _lacking_patches(content)
@@ -65,17 +72,17 @@ def _lacking_patches(content: Mapping[str, Any]) -> Iterator[str]:
 def _lacking_flags(content: Mapping[str, Any], flags: set[str]) -> Iterator[str]:
     launch, recipe = content.get("launch", {}), content.get("recipe", {})
     needed = REQUIRED | DATA[Family(content["family"])]
-    yield from (f"launch.{key} names its flag" for key in sorted(needed - launch.keys()))
+    yield from (f"launch.{key} is missing: name its flag" for key in sorted(needed - launch.keys()))
     yield from (f"launch.{key}: it has no flag {flag}" for key, flag in launch.items() if flag not in flags)
-    yield from (f"recipe.{key} maps to its flag, or lists no value" for key in sorted(RECIPE - recipe.keys()))
+    yield from (f"recipe.{key} is missing: map it to its flag, or list the values that it may have" for key in sorted(RECIPE - recipe.keys()))
     if "lora.rank" not in recipe:
-        yield "recipe.lora.rank maps to its flags, or is {} with the reason under why"
+        yield "recipe.lora.rank is missing: map it to its flags, or to {} with the reason in why.lora.rank"
     known = {*RECIPE, *(f"lora.{field.name}" for field in dataclasses.fields(LoraConfig))}
     yield from (f"there is no key recipe.{key}" for key in sorted(recipe.keys() - known))
     for key, mapping in recipe.items():
         yield from (f"recipe.{key}: it has no flag {flag}" for flag in flags_of_key(mapping) if flag not in flags)
         if mapping == {} and key not in content.get("why", {}):
-            yield f"why.{key} gives the reason why it has no such value"
+            yield f"why.{key} is missing: the reason why recipe.{key} has no value"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -85,13 +92,15 @@ def read(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_trainer_lacks_nothing(name: str) -> None:
-    assert list(lacking(name, read(FOLDER / f"{name}.yaml"))) == []
+    found = [f"{name}: {lack}" for lack in lacking(name, read(FOLDER / f"{name}.yaml"))]
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
 
 
 def test_a_half_added_trainer_is_told_everything() -> None:
     whole = read(FOLDER / "finetune.yaml")
     assert list(lacking("kto", {**whole, "name": "kto"})) == [
-        "launch/upstream/trainers.py maps kto to its entry, and `relock` reads its flags into the lock"
+        "launch/upstream/trainers.py does not map kto to its entry open_instruct/finetune.py"
     ]
     recipe = {**whole["recipe"], "seed": "sed", "beeta": "b", "balanced": {"true": {}}, "liger": {}}
     del recipe["epochs"], recipe["lora.rank"]
@@ -106,17 +115,29 @@ def test_a_half_added_trainer_is_told_everything() -> None:
         "resumable needs exact_resume or trl_exact_resume",
         "recipe.balanced=true needs the patch balanced_batches",
         "recipe.loss_averaging=tokens needs the patch token_weighting",
-        "launch.accumulation names its flag",
-        "launch.output names its flag",
-        "launch.per_device names its flag",
+        "launch.accumulation is missing: name its flag",
+        "launch.output is missing: name its flag",
+        "launch.per_device is missing: name its flag",
         "launch.model: it has no flag model_name",
-        "recipe.epochs maps to its flag, or lists no value",
-        "recipe.lora.rank maps to its flags, or is {} with the reason under why",
+        "recipe.epochs is missing: map it to its flag, or list the values that it may have",
+        "recipe.lora.rank is missing: map it to its flags, or to {} with the reason in why.lora.rank",
         "there is no key recipe.beeta",
         "recipe.seed: it has no flag sed",
-        "why.liger gives the reason why it has no such value",
+        "why.liger is missing: the reason why recipe.liger has no value",
         "recipe.beeta: it has no flag b",
     ]
+
+
+def test_a_trainer_without_a_schema_or_in_no_page_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    whole = {**read(FOLDER / "trl_sft.yaml"), "name": "trl_own"}
+    monkeypatch.setitem(ENTRIES, "trl_own", whole["entry"])
+    assert list(lacking("trl_own", whole)) == [
+        "launch/upstream/data/schemas/trl_own.json is missing: `relock --only trl_own` reads its flags"
+    ]
+    shutil.copy(SCHEMAS / "trl_sft.json", tmp_path / "trl_own.json")
+    monkeypatch.setattr("tests.config.test_trainers.SCHEMAS", tmp_path)
+    monkeypatch.setattr("launch.upstream.pin.lock.SCHEMAS", tmp_path)
+    assert list(lacking("trl_own", whole)) == [f"docs/reference/verbs.md lacks trl_own: {RENEW}"]
 
 
 def test_every_patch_is_of_a_trainer() -> None:

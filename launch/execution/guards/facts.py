@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from launch.execution.record.metrics import MetricName
+
 
 @dataclass(frozen=True)
 class Fact:
@@ -22,10 +24,9 @@ class LoggedStep(Fact):
     """A logged step of the trainer."""
 
     number: int
-    # as in metrics.jsonl: `loss`, `grad_norm`, `memory_gib`, `tokens_per_second`, ...
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)  # as in metrics.jsonl
 
-    def value(self, name: str) -> float | None:
+    def value(self, name: MetricName) -> float | None:
         """Return the number under `name`, which may be NaN or infinite; None if the trainer did not log one."""
         value = self.values.get(name)
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -7,8 +7,9 @@ import math
 from launch.config.guards import NonFiniteGuard
 from launch.execution.guards.facts import Fact, LoggedStep
 from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
+from launch.execution.record.metrics import MetricName
 
-_METRICS = {"loss": "loss", "grad_norm": "gradient norm"}
+_METRICS: dict[MetricName, str] = {"loss": "loss", "grad_norm": "gradient norm"}
 
 
 class NonFinite(Guard):

@@ -11,9 +11,24 @@ The file is strict JSON: a loss that is NaN is written as `"loss": null` and `"l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from launch.execution.record.events import SCHEMA_VERSION, Event, to_strict_json
+
+# the keys above, whichever the trainer's own names are
+MetricName = Literal[
+    "loss",
+    "lr",
+    "tokens",
+    "tokens_padded",
+    "padding_share",
+    "seconds",
+    "tokens_per_second",
+    "tokens_per_second_total",
+    "memory_gib",
+    "memory_reserved_gib",
+    "grad_norm",
+]
 
 # the trainers' names for each key; the first one present is used
 _ALIASES: Mapping[str, tuple[str, ...]] = {
