@@ -11,7 +11,7 @@ from launch.errors import UserError
 from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import differing_files
 from launch.upstream.pin.lock import SCHEMAS, load_lock, locked_schema
-from launch.upstream.pin.relock import build_lock
+from launch.upstream.pin.relock import add_trainer, build_lock
 from launch.upstream.reader.schema_reader import SchemaReader
 from launch.upstream.reader.tree import GitTree, PackageTree
 from launch.upstream.schema import Field, schema_from_json, schema_to_json
@@ -120,6 +120,24 @@ def test_relocking_the_pin_changes_nothing_of_upstreams_files() -> None:
     assert texts[SCHEMAS.parent / "lock.json"] == (SCHEMAS.parent / "lock.json").read_text(encoding="utf-8")
     if not differing_files(root, lock.files):
         assert texts[SCHEMAS / "finetune.json"].splitlines()[1:8] == _head("finetune", 8)
+
+
+def test_one_more_trainer_leaves_the_rest_of_the_lock_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variant of finetune.py at the pin, and one of TRL's scripts; another version of its package is refused."""
+    root = checkout()
+    if root is None or not has_commit(root, load_lock().pin):
+        pytest.skip("no open-instruct checkout with the pin: set OPEN_INSTRUCT_DIR or fetch the submodule")
+    monkeypatch.setitem(OPEN_INSTRUCT, "finetune_own", OPEN_INSTRUCT["finetune"])
+    monkeypatch.setitem(TRL, "trl_reward", "trl.scripts.reward")
+    for name, names in (("finetune_own", "finetune"), ("trl_reward", None)):
+        texts = add_trainer(root, name, SITE_PACKAGES)
+        assert set(texts) == {SCHEMAS.parent / "lock.json", SCHEMAS / f"{name}.json"}
+        assert texts[SCHEMAS.parent / "lock.json"] == (SCHEMAS.parent / "lock.json").read_text(encoding="utf-8")
+        if names:
+            assert texts[SCHEMAS / f"{name}.json"] == (SCHEMAS / f"{names}.json").read_text(encoding="utf-8")
+    monkeypatch.setattr("launch.upstream.pin.relock.installed_version", lambda *_: "1.15.0")
+    with pytest.raises(UserError, match=r"trl 1\.15\.0, but the lock is of trl 1\.16\.0|transformers 1\.15\.0"):
+        add_trainer(root, "trl_reward", SITE_PACKAGES)
 
 
 def _head(name: str, lines: int) -> list[str]:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from launch.errors import Problem, UserError
 from launch.files import load_json
 from launch.upstream.libraries.library_keys import LIBRARIES, installed_version, library_keys_file
 from launch.upstream.libraries.renewal import renew_library_keys
@@ -25,7 +26,7 @@ from launch.upstream.reader.registries import REGISTRIES_FILE, read_registries
 from launch.upstream.reader.schema_reader import SchemaReader
 from launch.upstream.reader.tree import GitTree, PackageTree, Tree
 from launch.upstream.schema import Schema, schema_to_json
-from launch.upstream.trainers import OPEN_INSTRUCT, TRL
+from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL
 
 BASE = "6b3964bc"  # the oldest commit whose scripts are the ancestors of today's
 _DISTRIBUTIONS = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai2_olmo_core"}
@@ -39,13 +40,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--packages", type=Path, nargs="+", default=[], metavar="DIR")
     parser.add_argument("--pin", help="the commit to lock (default: the current pin)")
     parser.add_argument("--without-ledger", action="store_true", help="do not rewrite the ledger")
+    parser.add_argument("--only", choices=ENTRIES, metavar="TRAINER", help="add a trainer, leave the rest as it is")
     options = parser.parse_args(arguments)
-    files = build_lock(options.checkout, options.pin or load_lock().pin, options.packages)
-    for name in LIBRARIES:
-        files[library_keys_file(name)] = json_text(renew_library_keys(name, options.packages))
-    if not options.without_ledger:
+    if options.only:
+        files = add_trainer(options.checkout, options.only, options.packages)
+    else:
         tip = options.pin or load_lock().pin
-        files[LEDGER_FILE] = ledger_text(options.checkout, tip, PackageTree(options.packages))
+        files = build_lock(options.checkout, tip, options.packages)
+        for name in LIBRARIES:
+            files[library_keys_file(name)] = json_text(renew_library_keys(name, options.packages))
+        if not options.without_ledger:
+            files[LEDGER_FILE] = ledger_text(options.checkout, tip, PackageTree(options.packages))
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="\n")
@@ -79,6 +84,29 @@ def build_lock(checkout: Path, pin: str, packages: Sequence[Path]) -> dict[Path,
     }
     texts = {SCHEMAS / f"{name}.json": schema_text(schema) for name, schema in schemas.items()}
     return {LOCK_FILE: json_text(lock), **texts}
+
+
+def add_trainer(checkout: Path, name: str, packages: Sequence[Path]) -> dict[Path, str]:
+    """Build the lock's files that one more trainer changes: its schema, and the blobs of its files of open-instruct.
+
+    Raises UserError: unlocked_package, if its source is in a package of another version than the lock has; and as
+    `build_lock` does.
+    """
+    lock, package_tree = load_json(LOCK_FILE), PackageTree(packages)
+    if name in TRL:
+        schema = SchemaReader(package_tree).read(TRL[name])
+    else:
+        with GitTree(checkout, lock["pin"]) as tree:
+            schema = SchemaReader(tree, package_tree).read(OPEN_INSTRUCT[name])
+        lock["files"] = dict(sorted({**lock["files"], **schema.files}.items()))
+    folders = {path.partition("/")[0] for path in (*schema.files, *schema.package_files)}
+    for package in sorted(folders & _DISTRIBUTIONS.keys()):
+        version, locked = installed_version(_DISTRIBUTIONS[package], packages), lock["packages"][package]
+        if version != locked:
+            message = f"{name} was read from {package} {version}, but the lock is of {package} {locked}"
+            cure = f"--packages FOLDER, into which pip install --target FOLDER {_DISTRIBUTIONS[package]}=={locked} put it"
+            raise UserError(Problem("unlocked_package", message, cure=cure))
+    return {LOCK_FILE: json_text(lock), SCHEMAS / f"{name}.json": schema_text(schema)}
 
 
 def ledger_text(checkout: Path, tip: str, packages: Tree | None) -> str:
