@@ -74,9 +74,10 @@ def _lacking_flags(content: Mapping[str, Any], flags: set[str]) -> Iterator[str]
     needed = REQUIRED | DATA[Family(content["family"])]
     yield from (f"launch.{key} is missing: name its flag" for key in sorted(needed - launch.keys()))
     yield from (f"launch.{key}: it has no flag {flag}" for key, flag in launch.items() if flag not in flags)
-    yield from (f"recipe.{key} is missing: map it to its flag, or list the values that it may have" for key in sorted(RECIPE - recipe.keys()))
+    for key in sorted(RECIPE - recipe.keys()):
+        yield f"recipe.{key} is missing: map it to its flag, or list the values that it may have"
     if "lora.rank" not in recipe:
-        yield "recipe.lora.rank is missing: map it to its flags, or to {} with the reason in why.lora.rank"
+        yield "recipe.lora.rank is missing: map it to its flags, or to {} with the reason under why"
     known = {*RECIPE, *(f"lora.{field.name}" for field in dataclasses.fields(LoraConfig))}
     yield from (f"there is no key recipe.{key}" for key in sorted(recipe.keys() - known))
     for key, mapping in recipe.items():
@@ -120,7 +121,7 @@ def test_a_half_added_trainer_is_told_everything() -> None:
         "launch.per_device is missing: name its flag",
         "launch.model: it has no flag model_name",
         "recipe.epochs is missing: map it to its flag, or list the values that it may have",
-        "recipe.lora.rank is missing: map it to its flags, or to {} with the reason in why.lora.rank",
+        "recipe.lora.rank is missing: map it to its flags, or to {} with the reason under why",
         "there is no key recipe.beeta",
         "recipe.seed: it has no flag sed",
         "why.liger is missing: the reason why recipe.liger has no value",

@@ -104,7 +104,7 @@ def add_trainer(checkout: Path, name: str, packages: Sequence[Path]) -> dict[Pat
         version, locked = installed_version(_DISTRIBUTIONS[package], packages), lock["packages"][package]
         if version != locked:
             message = f"{name} was read from {package} {version}, but the lock is of {package} {locked}"
-            cure = f"--packages FOLDER, into which pip install --target FOLDER {_DISTRIBUTIONS[package]}=={locked} put it"
+            cure = f"pip install --target FOLDER {_DISTRIBUTIONS[package]}=={locked}, and --packages FOLDER"
             raise UserError(Problem("unlocked_package", message, cure=cure))
     return {LOCK_FILE: json_text(lock), SCHEMAS / f"{name}.json": schema_text(schema)}
 
