@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.integration import tiny_stage
+from tests.integration import tiny_stage, warm
 from tests.integration.demo_kit import give_demo, make_once
 from tests.paths import ROOT
 
 
 def launch_in(home: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    """Run a command line of `launch` in a folder."""
-    command = [sys.executable, "-m", "launch", *argv]
+    """Run a command line of `launch` in a folder, with warm ranks."""
+    command = [warm.python(), "-m", "launch", *argv]
     return subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=300, check=False)
 
 

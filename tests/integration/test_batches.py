@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration import warm
 from tests.integration.test_worker_training import LAUNCH
 from tests.integration.tiny_stage import TinyStage
 from tests.worker import ranks
@@ -131,6 +132,7 @@ def train(folder: Path, programs: tuple[Path, Path], tiny: TinyStage, chats: Pat
             str(this.world),
         ),
         ranks=this.world,
+        python=warm.python(),
         environment={
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration import warm
 from tests.integration.demo_kit import give_demo
 from tests.integration.reports import read_report
 from tests.trials.bench.test_record import check
@@ -23,7 +24,7 @@ SETTINGS = ("--", "recipe.per_device_batch_size=4", "--", "recipe.per_device_bat
 
 def bench(*words: str, cwd: Path, code: int) -> tuple[dict[str, Any], str]:
     """Run it to its end: the JSON that it printed, and its stderr."""
-    command = [sys.executable, "-m", "launch", "bench", "--json", *words]
+    command = [warm.python(), "-m", "launch", "bench", "--json", *words]
     ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=400, check=False)
     assert ran.returncode == code, ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr

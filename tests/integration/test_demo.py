@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration import warm
 from tests.integration.reports import read_report
 
 STEPS = 3
@@ -41,9 +42,10 @@ pytestmark = pytest.mark.slow
 FIRST_LOSS: dict[str, dict[str, float]] = {}
 
 
-def launch(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+def launch(*words: str, cwd: Path, python: str | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line of `launch`; `python`: the interpreter, that with warm ranks for None."""
     return subprocess.run(
-        [sys.executable, "-m", "launch", *words],
+        [python or warm.python(), "-m", "launch", *words],
         cwd=cwd,
         env={**os.environ, **environ},
         capture_output=True,
@@ -77,6 +79,7 @@ def test_demo(trainer: str, width: str, home: Path, request: pytest.FixtureReque
         "run",
         *(f"stage={stage}", f"trainer={trainer}", f"name={name}", f"recipe.max_steps={STEPS}", *words),
         cwd=home,
+        python=sys.executable if width == "one" else None,  # a rank that imports everything, and of several the rest
         HF_TOKEN=TOKEN,
         WANDB_MODE="disabled",  # the key wins
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration import warm
 from tests.integration.demo_kit import give_demo
 from tests.integration.test_demo import launch, records
 from tests.integration.test_worker_training import HOLDS, LAUNCH, PATCHES, TRL_HOLDS, train, trainer_arguments
@@ -29,6 +30,7 @@ def run_alone(
         folder,
         before_entry=(*LAUNCH, "--cpu", "--num_processes", "1"),
         environment={"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **(environment or {})},
+        python=warm.python(),
     )
 
 

@@ -43,16 +43,20 @@ def test_the_adapter_trains_and_the_base_does_not(trained_adapter: Path) -> None
     assert not (run / "model" / "model.safetensors").exists()
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the runs below are started in: the demo's data are tokenised once for each trainer."""
+    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("lora"))
+
+
 @pytest.mark.parametrize(("trainer", "mode"), CASES)
-def test_every_trainer_counts_what_it_trains_and_moves_nothing_else(
-    trainer: str, mode: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_every_trainer_counts_what_it_trains_and_moves_nothing_else(trainer: str, mode: str, home: Path) -> None:
     pytest.importorskip("trl" if trainer.startswith("trl") else "ray", reason="the trainer is not installed")
-    home = give_demo(tmp_path_factory, tmp_path)
-    words = (*STAGES[trainer], f"processes={1 if mode == 'single' else 2}", f"parallel={mode}", "name=one")
+    name = f"{trainer}-{mode}"
+    words = (*STAGES[trainer], f"processes={1 if mode == 'single' else 2}", f"parallel={mode}", f"name={name}")
     done = launch_in(home, *words)
     assert done.returncode == 0, done.stdout + done.stderr
-    [run] = (home / "runs").glob("*/one")
+    [run] = (home / "runs").glob(f"*/{name}")
     evidence = json.loads((run / "evidence.json").read_text(encoding="utf-8"))["items"]
     found = {item["what"]: item for item in evidence}
     assert {found[name]["verdict"] for name in ("lora", "base_dtype", "first_update", "world_size")} == {"proven"}
@@ -85,8 +89,7 @@ def test_from_sft_to_dpo_to_its_merge_and_on(trained_adapter: Path) -> None:
         assert step["step"] == 1 and step["loss"] == pytest.approx(math.log(2), abs=2e-3)
 
 
-def test_trl_dpo_has_the_recipes_chat_template(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    home = give_demo(tmp_path_factory, tmp_path)
+def test_trl_dpo_has_the_recipes_chat_template(home: Path) -> None:
     [model] = (home / "runs" / ".cache" / "demo").glob("model-*")
     shutil.copytree(model, home / "mine")
     (home / "mine" / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
@@ -134,11 +137,8 @@ def test_the_merged_model_is_the_base_with_the_adapter(trained_adapter: Path) ->
     assert effect > 0.01 and error < 0.1 * effect
 
 
-def test_an_adapter_on_4_bit_weights_is_trained_and_merged_into_whole_ones(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_an_adapter_on_4_bit_weights_is_trained_and_merged_into_whole_ones(home: Path) -> None:
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
-    home = give_demo(tmp_path_factory, tmp_path)
     done = launch_in(home, *STAGES["trl_sft"], "recipe.lora.quantize=nf4", "name=nf4")
     assert done.returncode == 0, done.stdout + done.stderr
     run = home / "runs" / "demo_lora" / "nf4"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def test_packed_dpo_on_two_processes(olmo_stage: tiny_stage.TinyStage, tmp_path:
         *RECIPE,
         *batch,
     )
-    ran = launch("run", "stage=dpo", "trainer=dpo", *words, cwd=tmp_path)
+    ran = launch("run", "stage=dpo", "trainer=dpo", *words, cwd=tmp_path, python=sys.executable)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     folder = tmp_path / "runs" / "dpo" / "packed"
     steps = records(folder / "metrics.jsonl")
@@ -50,14 +51,16 @@ def test_packed_dpo_on_two_processes(olmo_stage: tiny_stage.TinyStage, tmp_path:
     assert found["sharding"]["found"].startswith("fsdp")
     assert found["reference_logprobs"]["found"].startswith("64 pairs in ")
     assert list(folder.glob("model/*/hf_model/model.safetensors")) and (folder / "DONE").is_file()
-    told = launch("plan", "stage=dpo", "trainer=dpo", *words, cwd=tmp_path).stdout
+    told = launch("plan", "stage=dpo", "trainer=dpo", *words, cwd=tmp_path, python=sys.executable).stdout
     assert "packing     rows of 128 tokens hold" in told  # by the lengths that the run's tokenising wrote
 
 
 def test_sft_tokenises_first_and_not_twice(olmo_stage: tiny_stage.TinyStage, tmp_path: Path) -> None:
     batch = ("recipe.global_batch_size=2", "recipe.per_device_batch_size=1", "processes=1")
     words = (f"model.path={olmo_stage.model}", f"data.mix=[{{name: {olmo_stage.chats}}}]", *RECIPE, *batch)
-    ran = launch("run", "stage=sft", "trainer=olmo_core_finetune", "name=packed", *words, cwd=tmp_path)
+    ran = launch(
+        "run", "stage=sft", "trainer=olmo_core_finetune", "name=packed", *words, cwd=tmp_path, python=sys.executable
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "olmo_core_finetune needs its data tokenised first" in ran.stdout
     folder = tmp_path / "runs" / "sft" / "packed"
@@ -68,5 +71,7 @@ def test_sft_tokenises_first_and_not_twice(olmo_stage: tiny_stage.TinyStage, tmp
     assert {item["verdict"] for item in found.values() if item["verdict"] is not None} == {"proven"}
     assert (found["packing"]["found"], found["isolation"]["found"]) == ("bins", "documents are apart")
     [statistics] = tmp_path.glob("runs/.cache/tokenized/*/numpy_sft/*/dataset_statistics.json")
-    again = launch("run", "stage=sft", "trainer=olmo_core_finetune", "cache_only=true", *words, cwd=tmp_path)
+    again = launch(
+        "run", "stage=sft", "trainer=olmo_core_finetune", "cache_only=true", *words, cwd=tmp_path, python=sys.executable
+    )
     assert again.returncode == 0 and f"tokenised data: {statistics.parent} (already there" in again.stdout

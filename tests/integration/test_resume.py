@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration import warm
 from tests.integration.demo_kit import give_demo
 from tests.integration.reports import read_report
 
@@ -40,7 +41,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def start(home: Path, *words: str) -> subprocess.Popen[str]:
     log = (home / "launch.log").open("w")
-    command = [sys.executable, "-m", "launch", "run", *words]
+    command = [warm.python(), "-m", "launch", "run", *words]
     return subprocess.Popen(command, cwd=home, stdout=log, stderr=subprocess.STDOUT, text=True)
 
 

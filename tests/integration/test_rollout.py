@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration import warm
 from tests.integration.demo_kit import give_demo
 from tests.integration.reports import read_report
 from tests.trials.rollout.test_record import check
@@ -27,7 +27,7 @@ FINETUNE = ("stage=demo", "trainer=finetune", "device=cpu", "recipe.per_device_b
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "launch", "rollout", *words]
+    return [warm.python(), "-m", "launch", "rollout", *words]
 
 
 def rollout(*words: str, cwd: Path, code: int) -> tuple[str, dict[str, Any]]:

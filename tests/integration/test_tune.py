@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration import warm
 from tests.integration.demo_kit import give_demo
 from tests.integration.reports import read_report
 from tests.trials.tune.test_record import check
@@ -31,7 +31,7 @@ LIMITS = ("probes=2", "steps=3", "minutes=5", "name=small")
 def launch(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if name != "LAUNCH_CONFIG_DIR"}
     environ["XDG_CONFIG_HOME"] = str(home / "config")
-    command = [sys.executable, "-m", "launch", *words]
+    command = [warm.python(), "-m", "launch", *words]
     return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=600, check=False)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration import warm
 from tests.integration.tiny_stage import TinyStage
 from tests.worker import ranks
 
@@ -130,6 +131,7 @@ def train(
         before_entry=(*LAUNCH, *launch, "--num_processes", str(world)),
         ranks=world,
         environment=environment,
+        python=warm.python(),
     )
     if patch_zero:
         assert finished.code == 0, finished.describe()

@@ -45,8 +45,9 @@ def run(
     ranks: int = 1,
     environment: Mapping[str, str] | None = None,
     timeout: float = 300,
+    python: str = sys.executable,
 ) -> Finished:
-    """Runs `python BEFORE_ENTRY entry.py ARGUMENTS` with a channel of `ranks` ranks below `folder`.
+    """Runs `PYTHON BEFORE_ENTRY entry.py ARGUMENTS` with a channel of `ranks` ranks below `folder`.
 
     Everything it started is killed when it takes longer than `timeout` seconds (subprocess.TimeoutExpired).
     """
@@ -59,7 +60,7 @@ def run(
             os.mkfifo(fifo)
             pipes[os.open(fifo, os.O_RDWR | os.O_NONBLOCK)] = bytearray()
     inherited = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
-    command = [sys.executable, *before_entry, str(ENTRY), *map(str, arguments)]
+    command = [python, *before_entry, str(ENTRY), *map(str, arguments)]
     with (folder / "launcher.log").open("w+b") as log:
         process = subprocess.Popen(
             command,
