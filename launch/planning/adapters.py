@@ -75,11 +75,10 @@ def check_adapter(adapter: Adapter, shape: ModelShape | None) -> None:
         cure = f"put the model there, or correct base_model_name_or_path in its {ADAPTER_CONFIG}"
         raise UserError(Problem("adapter_base", message, "model.path", cure))
     try:
-        tensors = read_safetensors_header(adapter.folder / WEIGHTS)
+        shapes = read_safetensors_header(adapter.folder / WEIGHTS)
     except BrokenFileError as error:
         message = f"{adapter.folder / WEIGHTS} is missing or not readable: {error}"
         raise UserError(Problem("bad_adapter", message, "model.path", "was the run that wrote it finished?")) from error
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
     wrong = _find_misfit(shapes, shape) if shape is not None else None
     if wrong:
         message = f"the adapter in {adapter.folder} does not fit {adapter.base}: {wrong}"

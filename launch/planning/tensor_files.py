@@ -6,8 +6,6 @@ Truncated files are found; bytes that changed in the middle of the data are not.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from launch.files import open_file, parse_json
@@ -21,20 +19,8 @@ class BrokenFileError(Exception):
     """A file is not what its name promises; the message is a sentence about it."""
 
 
-@dataclass(frozen=True)
-class TensorHeader:
-    """One tensor in the header of a safetensors file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def is_empty(self) -> bool:
-        return 0 in self.shape
-
-
-def read_safetensors_header(path: Path) -> Mapping[str, TensorHeader]:
-    """Return the tensors of a safetensors file, by name. Raises BrokenFileError, also for a wrong file size.
+def read_safetensors_header(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a safetensors file's tensors, by name. Raises BrokenFileError, also for a wrong file size.
 
     The format: 8 bytes of little-endian length, a JSON header of that length, and the data, to which the header's
     `data_offsets` refer.
@@ -48,14 +34,14 @@ def read_safetensors_header(path: Path) -> Mapping[str, TensorHeader]:
             if size < 8 or length > min(size - 8, _HEADER_LIMIT):
                 raise BrokenFileError(f"{path.name} has a truncated header ({size} bytes)")
             header = parse_json(stream.read(length))
-        tensors, end = _parse_header(header)
+        shapes, end = _parse_header(header)
     except OSError as error:
         raise BrokenFileError(f"{path.name} can't be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BrokenFileError(f"{path.name} has no readable header") from error
     if size != 8 + length + end:
         raise BrokenFileError(f"{path.name} has {size} bytes, but its header requires {8 + length + end}")
-    return tensors
+    return shapes
 
 
 def _refuse_pointer(path: Path, start: bytes) -> None:
@@ -64,17 +50,17 @@ def _refuse_pointer(path: Path, start: bytes) -> None:
         raise BrokenFileError(f"{path.name} is a Git LFS pointer, not the weights: run `git lfs pull`")
 
 
-def _parse_header(header: dict[str, dict[str, list[int]]]) -> tuple[dict[str, TensorHeader], int]:
-    tensors: dict[str, TensorHeader] = {}
+def _parse_header(header: dict[str, dict[str, list[int]]]) -> tuple[dict[str, tuple[int, ...]], int]:
+    shapes: dict[str, tuple[int, ...]] = {}
     end = 0
     for name, entry in header.items():
         if name != "__metadata__":
             begin, stop = entry["data_offsets"]
             if not 0 <= begin <= stop:
                 raise ValueError(name)
-            tensors[name] = TensorHeader(str(entry["dtype"]), tuple(int(size) for size in entry["shape"]))
+            shapes[name] = tuple(int(size) for size in entry["shape"])
             end = max(end, stop)
-    return tensors, end
+    return shapes, end
 
 
 def check_torch_file(path: Path) -> None:

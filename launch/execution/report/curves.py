@@ -69,8 +69,7 @@ class _Bucket:
 class Curve:
     """One metric over the steps."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self._width = 1  # steps of a bucket
         self._closed: dict[int, _Bucket] = {}  # by step // width, increasing
         self._steps: list[int] = []  # of the last bucket, which is still open
@@ -123,11 +122,6 @@ class Curve:
     def total(self) -> float:
         """The sum of the finite values."""
         return sum(bucket.total for bucket in self._buckets.values())
-
-    @property
-    def mean(self) -> float | None:
-        count = self.count - self.bad_count
-        return self.total / count if count else None
 
     @property
     def last(self) -> Point | None:
@@ -215,7 +209,7 @@ def read_metrics(path: Path) -> Metrics:
             if curve is None:
                 if len(curves) >= _MAX_CURVES:
                     continue
-                curve = curves[name] = Curve(name)
+                curve = curves[name] = Curve()
             curve.add(step, value)
     metrics.steps = max((curve.count for curve in metrics.curves.values()), default=0)
     return metrics

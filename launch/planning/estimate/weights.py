@@ -40,8 +40,8 @@ def count_parameters(folder: Path) -> int | None:
     (`consolidated*`) is not counted.
     """
     try:
-        tensors = [tensor for file in _weight_files(folder) for tensor in read_safetensors_header(file).values()]
-        return sum(math.prod(tensor.shape) for tensor in tensors) or None
+        shapes = [shape for file in _weight_files(folder) for shape in read_safetensors_header(file).values()]
+        return sum(map(math.prod, shapes)) or None
     except (BrokenFileError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

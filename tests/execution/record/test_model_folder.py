@@ -86,9 +86,7 @@ def test_what_torch_and_safetensors_write_is_complete(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({"a": torch.zeros(3, 5), "b": torch.ones(2, dtype=torch.bfloat16)}, tmp_path / "m.safetensors")
-    header = read_safetensors_header(tmp_path / "m.safetensors")
-    assert {name: tensor.shape for name, tensor in header.items()} == {"a": (3, 5), "b": (2,)}
-    assert header["b"].dtype == "BF16"
+    assert read_safetensors_header(tmp_path / "m.safetensors") == {"a": (3, 5), "b": (2,)}
     path = tmp_path / "state.pt"
     torch.save({"x": torch.arange(5000)}, path)
     check_torch_file(path)

@@ -30,7 +30,7 @@ def test_a_long_curve_keeps_every_spike_and_its_step() -> None:
     source = random.Random(0)
     values = [source.gauss(5, 0.1) for _ in range(100_000)]
     spikes = {777: 40.0, 50_000: -3.0, 50_001: 41.0, 99_998: 39.0}
-    curve = Curve("loss")
+    curve = Curve()
     for step, value in enumerate(values):
         curve.add(step, spikes.get(step, value))
     points = curve.points()
@@ -50,7 +50,7 @@ def test_a_long_curve_keeps_every_spike_and_its_step() -> None:
 def test_every_bucket_keeps_its_extremes() -> None:
     source = random.Random(1)
     values = [source.random() for _ in range(5000)]
-    curve = Curve("loss")
+    curve = Curve()
     for step, value in enumerate(values):
         curve.add(step, value)
     width = 8  # 5000 steps in at most 1024 buckets
@@ -67,14 +67,14 @@ def test_values_that_are_not_finite_are_kept_as_gaps(tmp_path: Path) -> None:
     curve = read_metrics(write(tmp_path / "m", lines)).curves["loss"]
     assert [step for step, _ in curve.points()] == [1, 2, 3, 4]
     assert math.isnan(curve.points()[1][1])
-    assert (curve.bad_count, curve.mean) == (2, 1.5)
+    assert (curve.bad_count, curve.total, curve.count) == (2, 3.0, 4)
     assert curve.first_bad is not None
     assert curve.first_bad[0] == 2
     assert (curve.low, curve.high) == ((4, 1.0), (1, 2.0))
 
 
 def test_a_curve_that_begins_with_nan_has_its_extremes() -> None:
-    curve = Curve("loss")
+    curve = Curve()
     for step, value in enumerate([math.nan, 3.0, 1.0, 2.0] * 2000):
         curve.add(step, value)
     assert curve.low is not None
