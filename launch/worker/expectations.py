@@ -149,14 +149,14 @@ def check_when_built(requested: ExpectedState, events: EventWriter) -> None:
             if value is not None:
                 finding = EvidenceFinding(what, getattr(actual, what), "accelerate's state").judge(str(value), True)
                 events.emit("evidence", **finding.fields())
-        backend = _process_group_backend()
+        backend = process_group_backend()
         if backend is not None:
             events.emit("evidence", what="backend", value=backend, how="torch's process group")
 
     accelerator.when_built(compare)
 
 
-def _process_group_backend() -> str | None:
+def process_group_backend() -> str | None:
     """Return the backend of the process group, `cuda:nccl` or `cpu:gloo,...`; None for a single process."""
     import torch
 

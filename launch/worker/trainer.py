@@ -6,6 +6,7 @@ import json
 import os
 import runpy
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,13 +63,8 @@ def run(trainer: TrainerProgram) -> None:
 
 def error_location(error: BaseException) -> Sequence[str]:
     """Return up to three innermost frames of `error` as "file:line in function", innermost first."""
-    places: list[str] = []
-    frame = error.__traceback__
-    while frame is not None:
-        code = frame.tb_frame.f_code
-        places.append(f"{code.co_filename}:{frame.tb_lineno} in {code.co_name}")
-        frame = frame.tb_next
-    return places[:-4:-1]
+    innermost = list(traceback.walk_tb(error.__traceback__))[:-4:-1]
+    return [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}" for frame, line in innermost]
 
 
 def error_chain(error: BaseException) -> list[dict[str, str | bool]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..expectations import Expectations
+from ..expectations import Expectations, process_group_backend
 from ..trainer import TrainerProgram
 from . import template
 from .batches import BINS, NONE, judge_samples
@@ -71,24 +71,24 @@ def collect(
 
 def count_samples(passes: Sequence[DocumentInputs], requested: str | None) -> list[EvidenceFinding]:
     """Return the finding "global_batch", if requested: the rows of an optimizer step's forward passes, of all ranks."""
-    import torch.distributed as dist
-
     if requested is None:
         return []
-    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-    return [judge_samples(sum(inputs.shape[0] for inputs in passes), len(passes), ranks, requested)]
+    return [judge_samples(sum(inputs.shape[0] for inputs in passes), len(passes), _count_ranks(), requested)]
+
+
+def _count_ranks() -> int:
+    import torch.distributed as dist
+
+    return int(dist.get_world_size()) if process_group_backend() else 1
 
 
 def _check_ranks(module: Any, expectations: Expectations) -> list[EvidenceFinding]:
-    import torch.distributed as dist
-
-    has_group = dist.is_available() and dist.is_initialized()
-    size = dist.get_world_size() if has_group else 1
+    group, size = process_group_backend(), _count_ranks()
     state, how = expectations.state, "torch's process group"
     wanted = None if state.world_size is None else str(state.world_size)
     ranks = EvidenceFinding("world_size", size, how).judge(wanted, size == state.world_size)
     device = EvidenceFinding("device", module.device.type, "the train module")
-    backend = [EvidenceFinding("backend", str(dist.get_backend_config()), how)] if has_group else []
+    backend = [EvidenceFinding("backend", group, how)] if group else []
     return [ranks, device.judge(state.device, module.device.type == state.device), *backend]
 
 

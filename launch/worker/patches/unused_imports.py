@@ -7,9 +7,10 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Sequence
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
+from ..evidence.trainer_objects import frames
 from .patch import PatchContext, PatchInfo
 
 PACKAGES = ("vllm", "docker", "openenv", "backoff", "aiohttp")
@@ -70,13 +71,9 @@ class PlaceholderFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _importing_package() -> str:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        if name != __name__ and not name.startswith("importlib"):
-            return name.partition(".")[0]
-        frame = frame.f_back
-    return ""
+    names = (str(frame.f_globals.get("__name__", "")) for frame in frames())
+    importer = next((name for name in names if name != __name__ and not name.startswith("importlib")), "")
+    return importer.partition(".")[0]
 
 
 def find_missing() -> list[str]:
