@@ -15,6 +15,7 @@ from launch.config.compose import Composed
 from launch.config.schema import Family
 from launch.data.structure import read_structure
 from launch.errors import UserError
+from launch.execution.record.model_folder import find_model_faults
 from launch.host.interpreter import check_interpreter, installed_versions, package_folders, trainer_python
 from launch.host.nvidia import find_gpus
 from launch.planning.check import checked_argv
@@ -66,15 +67,9 @@ def this_machine(composed: Composed, await_digests: Callable[[], None] | None = 
         machine_info=machine_info,
         read_structure=read_structure,
         registries=partial(_read_registries, checkout),
-        model_faults=_find_model_faults,
+        model_faults=find_model_faults,
         save_digests=lambda is_planned: digests.save(create_folder=is_planned),
     )
-
-
-def _find_model_faults(folder: Path) -> list[str]:
-    from launch.execution.record.model_folder import find_model_faults  # slow to import; only local models need it
-
-    return find_model_faults(folder)
 
 
 def _read_registries(checkout: Checkout | None) -> Mapping[str, Sequence[str]]:
