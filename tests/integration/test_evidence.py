@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,8 @@ def test_a_run_that_is_not_what_was_asked_exits_3(tmp_path: Path, tmp_path_facto
     (folder / "trl_dpo.yaml").write_text(own, encoding="utf-8")
     give_demo(tmp_path_factory, tmp_path)
     words = ["stage=demo_dpo", "trainer=trl_dpo", "recipe.packing=flatten", "recipe.max_steps=2", "name=unmet"]
-    ran = launch("run", *words, cwd=tmp_path, LAUNCH_CONFIG_DIR=str(tmp_path / "own"))
+    own_files = str(tmp_path / "own")
+    ran = launch("run", *words, cwd=tmp_path, python=sys.executable, LAUNCH_CONFIG_DIR=own_files)  # it ends in time
     assert ran.returncode == 3, ran.stdout + ran.stderr
     run = tmp_path / "runs" / "demo_dpo" / "unmet"
     failed = json.loads((run / "FAILED").read_text(encoding="utf-8"))
