@@ -31,6 +31,7 @@ time.sleep(600)
 """
 ENDINGS = {
     "import sys; sys.exit(3)": 3,
+    "import sys; sys.exit('why')": 1,
     "raise ValueError": 1,
     "import os; os._exit(7)": 7,
     "import os; os.kill(os.getpid(), 9)": -9,

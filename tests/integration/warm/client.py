@@ -29,7 +29,8 @@ def main() -> None:
         sys.exit("the server of warm interpreters has ended")
     code = int(answer)
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        if -code in _PASSED_ON:
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 

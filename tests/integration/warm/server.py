@@ -21,6 +21,8 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +113,6 @@ def become(request: dict[str, Any], path: list[str]) -> tuple[str, str]:
     first = {"-m": str(Path.cwd()), "-c": ""}.get(option, str(Path(main).parent))
     sys.path[:] = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *path]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    atexit.register(gc.unfreeze)  # or the libraries report leaks
     return option, main
 
 
@@ -136,6 +137,37 @@ def serve(listener: socket.socket, path: list[str]) -> tuple[str, str]:
         return become(request, path)
 
 
+def run(option: str, main: str) -> None:
+    if option == "-m":
+        runpy.run_module(main, run_name="__main__", alter_sys=True)
+    elif option == "-c":
+        exec(main, {"__name__": "__main__"})
+    else:
+        runpy.run_path(main, run_name="__main__")
+
+
+def end(option: str, main: str) -> None:
+    """Run it and end as Python does, but for the memory of the libraries, which takes seconds to free."""
+    code = 0
+    try:
+        run(option, main)
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def listen(folder: str, path: list[str]) -> tuple[str, str]:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(folder + ".new")
@@ -150,10 +182,4 @@ if __name__ == "__main__":
     import_libraries(sys.argv[2])
     gc.collect()
     gc.freeze()
-    option, main = listen(sys.argv[1], own_path)
-    if option == "-m":
-        runpy.run_module(main, run_name="__main__", alter_sys=True)
-    elif option == "-c":
-        exec(main, {"__name__": "__main__"})
-    else:
-        runpy.run_path(main, run_name="__main__")
+    end(*listen(sys.argv[1], own_path))
