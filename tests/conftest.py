@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
+import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +29,14 @@ PIN = "e6c3044aa6201c8bfa4573c1b03142af599e730d"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the tests a configuration folder of their own: the user's may hold stages and settings that change them."""
+    folder = tempfile.mkdtemp(prefix="config-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["XDG_CONFIG_HOME"] = folder
+    os.environ.pop("LAUNCH_CONFIG_DIR", None)
 
 
 def pytest_sessionstart() -> None:
