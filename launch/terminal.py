@@ -81,6 +81,11 @@ def _wrap_last(row: Sequence[str], room: int) -> Iterator[Sequence[str]]:
         before = [""] * len(before)
 
 
+def format_ranks(ranks: Sequence[int]) -> str:
+    """Return `rank 3` or `ranks 0, 1`."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(str(rank) for rank in ranks)
+
+
 def shorten(text: str) -> str:
     """Cut out the middle of every run of more than 320 characters without a space: a value, not a path or a key."""
     return re.sub(r"(\S{200})\S{80,}(\S{40})", r"\1...\2", text)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -61,7 +63,9 @@ def _collect_facts() -> ClusterFacts:
             settings[name.strip()] = value.strip()
     containers = ["pyxis"] if "--container-image" in (try_command(["srun", "--help"]) or "") else []
     containers += ["apptainer"] if shutil.which("apptainer") else []
-    mounts = psutil.disk_partitions(all=True)
+    mounts: list[Any] = []
+    with contextlib.suppress(OSError):
+        mounts = psutil.disk_partitions(all=True)
     return ClusterFacts(
         settings=settings,
         accounts=list(dict.fromkeys(account for account, _ in list_accounts())),

@@ -30,7 +30,7 @@ def flags(args: list[str]) -> int:
     """Run `launch flags` and return its exit code. Raises UserError: unknown_trainer, unknown_flag, ..."""
     options = build_flags_parser().parse(args)
     trainer = _parse_trainer(options.trainer)
-    checkout = None if trainer in TRL else find_checkout(options.upstream, os.environ, ROOT)
+    checkout = None if trainer in TRL else find_checkout(options.upstream, os.environ, ROOT, "--upstream")
     resolved = resolve_schema(trainer, checkout, package_folders(sys.executable))
     schema = resolved.schema
     former_flags = _former_flags(trainer, schema)

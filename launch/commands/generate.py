@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -129,7 +129,9 @@ def _write(path: Path, text: str) -> None:
         if text:
             write_file(path, text)
         else:
-            tempfile.TemporaryFile(dir=path.parent).close()
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")  # as long as the name that is written first
+            temporary.touch()
+            temporary.unlink()
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror}"
         raise UserError(Problem("out_not_writable", message, "override out", "set another file")) from error

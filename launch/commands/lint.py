@@ -16,6 +16,7 @@ from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
 from launch.resources import ROOT
 from launch.terminal import print_json
 from launch.upstream.pin.checkout import Checkout, find_checkout
+from launch.upstream.trainers import ENTRIES
 
 
 def lint(argv: list[str]) -> int:
@@ -27,7 +28,7 @@ def lint(argv: list[str]) -> int:
     trainer = None if options.trainer is None else _parse_trainer_option(options.trainer)
     packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
     root = None if options.upstream is None else str(locate_checkout(Path(options.upstream)))
-    schemas = TrainerSchemas(find_checkout(root, os.environ, ROOT), packages)
+    schemas = TrainerSchemas(find_checkout(root, os.environ, ROOT, "--upstream"), packages)
     checker = CommandChecker(schemas)
     reports = list(check_files(options.files, checker, trainer))
     verdicts = [verdict for report in reports for verdict in report.verdicts]
@@ -59,7 +60,7 @@ def format_verdicts(verdicts: Iterable[LintVerdict]) -> list[str]:
 def _parse_trainer_option(name: str) -> TrainerScript:
     trainer = parse_trainer(name)
     if trainer is None:
-        names = "finetune, dpo_tune_cache, dpo, olmo_core_finetune, reward_modeling, grpo_fast, grpo, trl_sft, trl_dpo"
+        names = ", ".join(ENTRIES)
         raise UserError(Problem("unknown_trainer", f"--trainer {name} is not a trainer", cure=f"use one of {names}"))
     return trainer
 

@@ -13,13 +13,13 @@ from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.config.schema import Packing, Quantization
 from launch.errors import EXIT_DONE
-from launch.planning.command import quote_argument
 from launch.planning.estimate.forecast import MemoryForecast
 from launch.planning.estimate.forecast import describe as describe_forecast
 from launch.planning.lengths import load_lengths
 from launch.planning.packing import TRAINER, forecast_packing
 from launch.planning.packing import describe as describe_packing
 from launch.planning.plan import Plan
+from launch.planning.rendezvous import quote_argument
 from launch.planning.token_forecast import TokenForecast
 from launch.planning.token_forecast import describe as describe_tokens
 from launch.planning.validation import describe_schedule

@@ -28,7 +28,7 @@ from launch.upstream.trainers import OPEN_INSTRUCT
 def upstream(args: list[str]) -> int:
     """Run `launch upstream` and return its exit code. Raises UserError."""
     options = _parse(args)
-    checkout = find_checkout(options.upstream, os.environ, ROOT)
+    checkout = find_checkout(options.upstream, os.environ, ROOT, "--upstream")
     if options.action == "status":
         return _status(checkout, options.json)
     if checkout is None:

@@ -13,7 +13,7 @@ from launch.errors import Problem, UserError
 def locate_option(group: str, name: str, usage: str | None) -> Path:
     """Return where the file of a group's option is written. Raises UserError: usage."""
     if not re.fullmatch(r"\w[\w.-]*", name):
-        message = f"the name may have letters, digits and . _ -, got '{name}'"
+        message = f"a name begins with a letter, a digit or _ and may go on with . and - too, got '{name}'"
         raise UserError(Problem("usage", message, "command line", usage))
     return default_user_folder(os.environ) / group / f"{name}.yaml"
 

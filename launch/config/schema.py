@@ -134,7 +134,7 @@ class RecipeConfig:
     per_device_batch_size: int = COUNT.of(1)  # samples in one forward pass of one rank
     learning_rate: float = POSITIVE.of(MISSING)  # the highest of the schedule
     lr_scheduler: str = "linear"  # linear, cosine, constant, ...: any that the trainer supports
-    # below 1, which TRL takes for one step (transformers training_args.py, warmup_steps)
+    # must be below 1: TRL takes 1 for one step (transformers training_args.py, warmup_steps)
     warmup_ratio: float | None = BELOW_ONE.of(None)  # fraction of all steps; null: the trainer's default
     weight_decay: float | None = NOT_NEGATIVE.of(None)  # null: the trainer's default
     epochs: int = COUNT.of(1)  # number of passes over the data

@@ -1,20 +1,15 @@
-"""The exact command: launcher, worker, trainer and its flags; and what each node of several fills into it."""
+"""The exact command: launcher, worker, trainer and its flags."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from launch import resources
 from launch.config.schema import Device, Family, Launcher, TrainerConfig
 from launch.planning.batch import Batch
 from launch.planning.parallel import Parallel
+from launch.planning.rendezvous import MAIN_HOST, MAIN_PORT, NODE_RANK
 
-# what each node fills in
-NODE_RANK = "$LAUNCH_NODE_RANK"
-MAIN_HOST = "$LAUNCH_MAIN_HOST"
-MAIN_PORT = "$LAUNCH_MAIN_PORT"
 # seconds that a node waits for the others to start; torch gives up after 600 (static_tcp_rendezvous.py:28), too early
 # where hundreds of nodes read Python from one file system
 _RENDEZVOUS = ("--rdzv_conf", "timeout=1800")
@@ -88,28 +83,3 @@ def with_flag_values(command: Sequence[str], values: Mapping[str, str]) -> tuple
     for name, value in values.items():
         argv[argv.index(f"--{name}", argv.index("--")) + 1] = value
     return tuple(argv)
-
-
-@dataclass(frozen=True)
-class NodeRendezvous:
-    """How one node joins a run."""
-
-    node_rank: int
-    main_host: str  # where rank 0 listens
-    main_port: int
-
-    def variables(self) -> dict[str, str]:
-        """Return the placeholders as shell variables, by name without the dollar."""
-        values = {NODE_RANK: str(self.node_rank), MAIN_HOST: self.main_host, MAIN_PORT: str(self.main_port)}
-        return {placeholder[1:]: value for placeholder, value in values.items()}
-
-
-def fill_placeholders(command: Sequence[str], rendezvous: NodeRendezvous) -> tuple[str, ...]:
-    """Return the command of one node."""
-    values = {f"${name}": value for name, value in rendezvous.variables().items()}
-    return tuple(values.get(argument, argument) for argument in command)
-
-
-def quote_argument(argument: str) -> str:
-    """Quote an argument for a shell, which fills in the placeholders."""
-    return f'"{argument}"' if argument in (NODE_RANK, MAIN_HOST, MAIN_PORT) else shlex.quote(argument)

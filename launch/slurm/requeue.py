@@ -68,6 +68,8 @@ def instruct_batch_script(
 
     If no other node fits, `requeue` waits for that host to come back, and `retry` lets the job end.
     """
+    if not mailbox.parent.is_dir():  # writing would make it, on a disk that the batch script does not see
+        raise FileNotFoundError(mailbox.parent)
     write_file(mailbox, f"{action} {lost_host or ''}\n")
 
 

@@ -45,7 +45,7 @@ def flags_named_in(trainer: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str,
                     yield from ((flag, (section, key, case, flag), value) for flag, value in (flags or {}).items())
     for section in ("tracking", "lora_flags"):
         for case, flags in (trainer.get(section) or {}).items():
-            yield from ((flag, (section, case, flag), value) for flag, value in flags.items())
+            yield from ((flag, (section, case, flag), value) for flag, value in (flags or {}).items())
     for section in ("push", "flags", "cpu_flags", "validation_flags"):
         yield from ((flag, (section, flag), value) for flag, value in (trainer.get(section) or {}).items())
     yield from ((flag, ("refused", flag), None) for flag in trainer.get("refused") or {})

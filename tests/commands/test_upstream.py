@@ -137,7 +137,9 @@ def test_a_newly_required_flag_that_nothing_gives(
 
     monkeypatch.setattr(module, "locked_schema", before)
     assert not [p for p in impact(history, load_lock().pin, configs).breaks if p.id == "missing_required"]
+    # a run that pushes sets it, and no other
     edit(configs / "trainer" / "dpo.yaml", "model: model_name_or_path", "model: config_name")
+    edit(configs / "trainer" / "dpo.yaml", "push: {", "push: { model_name_or_path: own,")
     (problem,) = impact(history, load_lock().pin, configs).breaks
     assert problem.id == "missing_required"
     assert "requires 'model_name_or_path'" in problem.message

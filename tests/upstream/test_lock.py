@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import differing_files
 from launch.upstream.pin.lock import SCHEMAS, load_lock, locked_schema
 from launch.upstream.pin.relock import add_trainer, build_lock
+from launch.upstream.pin.relock import main as relock
 from launch.upstream.reader.schema_reader import SchemaReader
 from launch.upstream.reader.tree import GitTree, PackageTree
 from launch.upstream.schema import Field, schema_from_json, schema_to_json
@@ -138,6 +140,14 @@ def test_one_more_trainer_leaves_the_rest_of_the_lock_as_it_is(monkeypatch: pyte
     monkeypatch.setattr("launch.upstream.pin.relock.installed_version", lambda *_: "1.15.0")
     with pytest.raises(UserError, match=r"trl 1\.15\.0, but the lock is of trl 1\.16\.0|transformers 1\.15\.0"):
         add_trainer(root, "trl_reward", SITE_PACKAGES)
+
+
+def test_relock_refuses_in_a_sentence_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert relock(["--only", "trl_sft", str(tmp_path), "--packages", str(tmp_path)]) == 2
+    assert "[trainer_script_missing]" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        relock(["--only", "trl_sft", "--pin", "HEAD", str(tmp_path)])
+    assert "leave --pin out" in capsys.readouterr().err
 
 
 def _head(name: str, lines: int) -> list[str]:

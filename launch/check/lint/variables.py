@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from launch.check.lint.arithmetic import evaluate
@@ -26,6 +26,7 @@ from launch.check.lint.shell_syntax import (
 
 MAX_DEPTH = 20  # levels of variables whose values contain variables
 MAX_EXPANDED = 200_000  # characters of one expansion, or words of one command
+MAX_TOTAL = 1_000_000  # characters of all expansions of a text; later variables are unknown
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+)?=")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -50,6 +51,7 @@ class Variables:
     assignments: dict[str, list[_Assignment]] = field(default_factory=dict)
     barriers: list[int] = field(default_factory=list)  # offsets where any variable may be assigned invisibly
     expanded: dict[tuple[str, PieceKind, bool], list[Argument | None] | None] = field(default_factory=dict)
+    characters: int = 0  # of all expansions so far, a repeated one each time
 
     def find_assignment(self, name: str, offset: int) -> _Assignment | None:
         """Return the assignment that determines `name` where it is used at `offset`."""
@@ -172,7 +174,7 @@ def _expand_word(word: ShellWord, variables: Variables, depth: int) -> list[Argu
 
 def _expand_piece(piece: Piece, offset: int, variables: Variables, depth: int) -> list[Argument | None] | None:
     """Expand a piece to words; None in the list is an empty end (`X=" a"`). Returns None if it is unknown."""
-    if not piece.text or depth >= MAX_DEPTH:
+    if not piece.text or depth >= MAX_DEPTH or variables.characters > MAX_TOTAL:
         return None
     if piece.kind is PieceKind.UNKNOWN:
         return _expand_arithmetic(piece, offset, variables, depth)
@@ -187,10 +189,14 @@ def _expand_piece(piece: Piece, offset: int, variables: Variables, depth: int) -
             parts = _expand_elements(assignment.value, piece.quoted, variables, depth)
         elif piece.kind is PieceKind.VARIABLE and not is_array:
             parts = _expand_value(assignment.value, piece.quoted, variables, depth)
-        if parts is not None and sum(len(part.text) + 1 for part in parts if part is not None) > MAX_EXPANDED:
-            parts = None
-        variables.expanded[key] = parts
-    return variables.expanded[key]
+        variables.expanded[key] = None if parts is None or _count_characters(parts) > MAX_EXPANDED else parts
+    expanded = variables.expanded[key]
+    variables.characters += _count_characters(expanded or ())
+    return expanded if variables.characters <= MAX_TOTAL else None
+
+
+def _count_characters(parts: Iterable[Argument | None]) -> int:
+    return sum(len(part.text) + 1 for part in parts if part is not None)
 
 
 def _expand_arithmetic(piece: Piece, offset: int, variables: Variables, depth: int) -> list[Argument | None] | None:

@@ -24,7 +24,7 @@ from launch.execution.diagnosis.tracebacks import (
     printed_chain,
 )
 from launch.execution.record.events import Event
-from launch.terminal import printable
+from launch.terminal import format_ranks, printable
 
 DETAIL_LINES = 15
 _MAX_LINE = 400  # characters of a cause
@@ -273,10 +273,6 @@ def _describe_waiting(places: Mapping[int, str]) -> str:
     for rank, place in sorted(places.items()):
         groups.setdefault(place, []).append(rank)
     return ", ".join(f"{format_ranks(ranks)} waited in {place}" for place, ranks in groups.items())
-
-
-def format_ranks(ranks: Sequence[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(str(rank) for rank in ranks)
 
 
 def _describe_code(code: int) -> str:

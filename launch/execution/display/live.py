@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -55,7 +54,7 @@ class Sparkline:
         means = [total / count for total, count in self._means]
         parts = min(width, len(means))
         ends = [len(means) * part // parts for part in range(parts + 1)]
-        values = [statistics.fmean(means[start:end]) for start, end in pairwise(ends)]
+        values = [sum(means[start:end]) / (end - start) for start, end in pairwise(ends)]  # fmean refuses infinities
         finite = [value for value in values if math.isfinite(value)]
         low, high = min(finite, default=0.0), max(finite, default=0.0)
         return "".join(_block(value, low, high) for value in values)

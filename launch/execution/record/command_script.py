@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launch.planning.command import quote_argument
+from launch.planning.rendezvous import quote_argument
 from launch.redact import Redactor
 
 

@@ -128,8 +128,7 @@ class RunFolder:
         self.write_json(name, content, reserved=self.path / _RESERVED)
 
     def write_json(self, name: str, value: Any, reserved: Path | None = None) -> None:
-        """Write a JSON file: plan, patches (that the worker applies), evidence (what was requested, what was found, and
-        whether that proves it), versions, git, or the outcome."""
+        """Write a file of the run durably, as strict JSON without secrets; `reserved` is a file that frees its room."""
         clean = self.redactor.redact_object(value)
         clean = to_strict_json(clean) if isinstance(clean, dict) else [to_strict_json(item) for item in clean]
         text = json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

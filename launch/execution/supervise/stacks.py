@@ -13,8 +13,8 @@ from typing import Protocol
 
 import psutil
 
-from launch.execution.diagnosis.causes import format_ranks
 from launch.execution.supervise.processes import is_stopped
+from launch.terminal import format_ranks
 
 _TIMEOUT = 20.0  # seconds, for all ranks together
 _THREAD = re.compile(r"^Thread .*\((?P<state>[^)]*)\)(?:: \"(?P<name>.*)\")?")
@@ -72,9 +72,8 @@ def find_py_spy() -> str | None:
 
 
 def _start_dump(spy: str, process: psutil.Process, path: Path) -> subprocess.Popen[bytes]:
-    pausing = (
-        ["--nonblocking"] if is_stopped(process.pid) else []
-    )  # py-spy can't pause a process that is stopped already
+    # py-spy can't pause a process that is stopped already
+    pausing = ["--nonblocking"] if is_stopped(process.pid) else []
     with path.open("wb") as file:
         command = [spy, "dump", "--subprocesses", *pausing, "--pid", str(process.pid)]
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)

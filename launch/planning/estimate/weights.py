@@ -1,4 +1,4 @@
-"""The number of parameters of a plan's model: from local safetensors files, or from the shape in its YAML."""
+"""The number of parameters of a plan's model: from local weight files, or from the shape in its YAML."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ def find_model_size(plan: Plan, environ: Mapping[str, str]) -> ModelSize | None:
     counted = count_parameters(folder) if folder else None
     if counted:
         return ModelSize(counted, "its safetensors files")
+    packed = sum(path.stat().st_size for path in folder.glob("pytorch_model*.bin")) if folder else 0
+    if packed:
+        return ModelSize(packed / 2, "the size of its pytorch_model files, at 2 bytes a parameter")
     configured = plan.config.model
     if configured.shape.parameters and not configured.path:  # model.path is another model than the YAML's shape
         return ModelSize(configured.shape.parameters, "its shape")

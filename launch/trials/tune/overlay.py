@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+import yaml
 
 from launch.config.compose import default_user_folder, user_folder
 from launch.config.schema import Buckets, Mode
@@ -63,10 +63,10 @@ def overlay_text(record: TuneRecord) -> str:
     setting = _setting_keys(best.prediction.candidate, record.plan)
     setting[GROUP] = facts
     head = "".join(f"# {line}\n" for line in ("@package _global_", *comments) if line)
-    return head + OmegaConf.to_yaml(setting)
+    return head + yaml.safe_dump(setting, sort_keys=False, allow_unicode=True)
 
 
-def _setting_keys(best: Candidate, plan: Plan) -> DictConfig:
+def _setting_keys(best: Candidate, plan: Plan) -> dict[str, Any]:
     """All keys of the measured setting, including those that the command line set, which are not repeated when the
     overlay is used. The mode is a choice that a command line can change; `auto` where it is the usual one, so that it
     also works at other widths."""
@@ -77,7 +77,11 @@ def _setting_keys(best: Candidate, plan: Plan) -> DictConfig:
     held = {f"flags.{name}": value for name, value in held_flags(plan).items()}
     if plan.config.parallel.buckets != Buckets.usual:
         held["parallel.buckets"] = plan.config.parallel.buckets.value
-    setting = OmegaConf.create({"defaults": [{"override /parallel": mode}]})
+    setting: dict[str, Any] = {"defaults": [{"override /parallel": mode}]}
     for key, value in (held | chosen).items():
-        OmegaConf.update(setting, key, value)
+        *groups, name = key.split(".")
+        group = setting
+        for each in groups:
+            group = group.setdefault(each, {})
+        group[name] = value
     return setting

@@ -56,13 +56,16 @@ class Checkout:
         return f"{place} is {state} {_count_differing(self.differing)} from the lock: {named}"
 
 
-def find_checkout(explicit: str | None, environ: Mapping[str, str], project: Path) -> Checkout | None:
+def find_checkout(
+    explicit: str | None, environ: Mapping[str, str], project: Path, named: str = DIR_KEY
+) -> Checkout | None:
     """Find the open-instruct checkout: `explicit`, else $OPEN_INSTRUCT_DIR, else the project's submodule.
 
+    `named`: what the user typed to set `explicit`, for messages.
     Returns None if neither is set and the submodule is absent or empty.
     Raises UserError: not_open_instruct (a folder that is set is not a checkout).
     """
-    for folder, found_by in ((explicit, DIR_KEY), (environ.get(DIR_VARIABLE), DIR_VARIABLE)):
+    for folder, found_by in ((explicit, named), (environ.get(DIR_VARIABLE), DIR_VARIABLE)):
         if folder:
             root = Path(folder).expanduser().absolute()
             _require_checkout(root, found_by)
@@ -124,7 +127,7 @@ def _require_checkout(root: Path, found_by: str) -> None:
         message = f"{root} is not a folder"
     else:
         message = f"{root} is not an open-instruct checkout: it needs {_SHARED_MODULE} and an entry script"
-    where = f"{found_by}={root}" if found_by == DIR_KEY else f"${found_by}"
+    where = f"${found_by}" if found_by == DIR_VARIABLE else f"{found_by}={root}"
     cure = f"set it to the folder that contains open_instruct/, or fetch the pin: {FETCH_SUBMODULE_COMMAND}"
     raise UserError(Problem("not_open_instruct", message, where, cure))
 

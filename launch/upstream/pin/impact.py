@@ -53,8 +53,8 @@ class FlagReference:
 
     @property
     def can_set_flag(self) -> bool:
-        """Whether a run may set the flag because of this line; the lists of refused and unread flags never do."""
-        return self.path[0] not in ("refused", "unread")
+        """Whether every run may set the flag because of this line, and not only one with an adapter or a push, say."""
+        return self.path[0] in ("recipe", "launch", "flags", "cpu_flags")
 
 
 def assess_impact(repo: Path, commit: str, packages: Tree | None, configs: Path = CONFIGS) -> Impact:

@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launch.errors import Problem, UserError
+from launch.errors import EXIT_REFUSED, Problem, UserError
 from launch.files import load_json
+from launch.terminal import notify
 from launch.upstream.libraries.library_keys import LIBRARIES, installed_version, library_keys_file
 from launch.upstream.libraries.renewal import renew_library_keys
 from launch.upstream.pin.ledger import HINTS_FILE, LEDGER_FILE
@@ -42,20 +43,31 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--without-ledger", action="store_true", help="do not rewrite the ledger")
     parser.add_argument("--only", choices=ENTRIES, metavar="TRAINER", help="add a trainer, leave the rest as it is")
     options = parser.parse_args(arguments)
-    if options.only:
-        files = add_trainer(options.checkout, options.only, options.packages)
-    else:
-        tip = options.pin or load_lock().pin
-        files = build_lock(options.checkout, tip, options.packages)
-        for name in LIBRARIES:
-            files[library_keys_file(name)] = json_text(renew_library_keys(name, options.packages))
-        if not options.without_ledger:
-            files[LEDGER_FILE] = ledger_text(options.checkout, tip, PackageTree(options.packages))
+    if options.only and options.pin:
+        parser.error("--only reads at the pin of the lock; leave --pin out")
+    try:
+        files = _build_files(options)
+    except UserError as error:
+        for problem in error.problems:
+            notify(str(problem))
+        return EXIT_REFUSED
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="\n")
         print(path.relative_to(DATA), len(text), file=sys.stderr)
     return 0
+
+
+def _build_files(options: argparse.Namespace) -> dict[Path, str]:
+    if options.only:
+        return add_trainer(options.checkout, options.only, options.packages)
+    tip = options.pin or load_lock().pin
+    files = build_lock(options.checkout, tip, options.packages)
+    for name in LIBRARIES:
+        files[library_keys_file(name)] = json_text(renew_library_keys(name, options.packages))
+    if not options.without_ledger:
+        files[LEDGER_FILE] = ledger_text(options.checkout, tip, PackageTree(options.packages))
+    return files
 
 
 def build_lock(checkout: Path, pin: str, packages: Sequence[Path]) -> dict[Path, str]:

@@ -2,7 +2,7 @@
 
 Names are resolved here: constants become their values, enum classes their members' values, and calls of methods of the
 class and its bases are inline. What can't be followed becomes `["machine", why]`: it depends on more than the fields.
-`contradictions.py` executes the statements; `evaluation.py` has one method per form of expression.
+`contradictions.py` executes the statements; `evaluation.py` has one case per form of expression.
 
 Statements: ["set", line, field, expr] ["let", line, name, expr] ["setattr", line, expr, expr] ["do", line, expr]
 ["if", line, test, body, orelse] ["raise", line, type, message | null] ["for", line, names, iterable, body]

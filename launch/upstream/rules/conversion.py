@@ -21,6 +21,9 @@ class UnknownValue(Enum):
     MAYBE_NONE = "maybe None"  # depends on such a value, or on a file that has not been read; it may be None
     MACHINE = "machine"  # depends on something else (the GPU, the environment, a function that is not followed)
 
+    def __repr__(self) -> str:  # in messages about lists
+        return self.name
+
 
 UNKNOWN = UnknownValue.UNKNOWN
 

@@ -22,7 +22,8 @@ def dtypes(objects: TrainerObjects, requested: str | None) -> list[EvidenceFindi
     if objects.model is None:
         return unproven("dtype", requested, "no model was prepared")
     # the storage dtype of quantised weights says nothing about the computation, and an adapter has its own dtype
-    parameters = [p for p in objects.model.parameters() if p.is_floating_point()]
+    weights = (p for p in objects.model.parameters() if getattr(p, "quant_state", None) is None)
+    parameters = [p for p in weights if p.is_floating_point()]
     types = dtypes_by_size(parameters)
     if not types:
         return unproven("dtype", requested, "no parameters")

@@ -131,6 +131,10 @@ class PatchInfo:
     takes_value: bool = False
     wanted: Callable[[PlanFacts], bool | str | None] = always_wanted  # True, or the VALUE of a patch that takes one
 
+    def __post_init__(self) -> None:
+        if self.takes_value and self.wanted is always_wanted:
+            raise ValueError(f"patch {self.id} takes a value: `wanted` returns it")
+
     @property
     def sources(self) -> tuple[UpstreamSource, ...]:
         """The upstream places that it relies on."""

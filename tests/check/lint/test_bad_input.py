@@ -112,6 +112,22 @@ def test_large_files(tmp_path: Path, checker: CommandChecker, line: str, megabyt
     assert checked.verdicts[0].ok is False
 
 
+WORDS = "x " * 4000
+CHAIN = "".join(f'A{level + 1}="$A{level} $A{level}"\n' for level in range(13))
+
+
+@pytest.mark.parametrize(
+    "text", [f'A="{WORDS}"\n' + "srun $A\n" * 2000, 'A0="x x"\n' + CHAIN + "echo $A13\n" * 2000], ids=["words", "chain"]
+)
+def test_variables_of_many_words_used_often(tmp_path: Path, checker: CommandChecker, text: str) -> None:
+    path = tmp_path / "a.sh"
+    path.write_text(text + GOOD)
+    start = time.process_time()
+    checked = check_file(path, checker)
+    assert time.process_time() - start < 15
+    assert checked.verdicts[0].line == text.count("\n") + 1
+
+
 checkers: list[CommandChecker] = []
 
 

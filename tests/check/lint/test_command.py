@@ -13,6 +13,7 @@ import pytest
 
 from launch.commands.lint import lint
 from launch.errors import UserError
+from tests.check.lint.helpers import check_text
 from tests.check.lint.mistakes import DPO, FINETUNE
 from tests.upstream.checkouts import PROJECT, checkout
 
@@ -162,3 +163,14 @@ def test_nothing_heavy_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_an_unknown_value_of_a_list_has_a_name_in_the_message(tmp_path: Path) -> None:
+    line = "python open_instruct/finetune.py --model_name_or_path m --dataset_name x --dataset_mixer_list $DATA 1.0\n"
+    [verdict] = check_text(tmp_path, line)
+    assert "[UNKNOWN, '1.0']" in " ".join(diagnostic.message for diagnostic in verdict.problems)
+
+
+def test_a_folder_that_is_no_checkout_is_named_as_it_was_given(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--upstream=\S+/nowhere: \S+/nowhere does not exist"):
+        lint(["--upstream", str(tmp_path / "nowhere"), str(tmp_path)])

@@ -52,6 +52,13 @@ def test_what_is_no_safetensors_file_counts_nothing(tmp_path: Path, content: byt
     assert count_parameters(tmp_path) is None
 
 
+def test_weights_of_torch_alone_have_two_bytes_a_parameter(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model-00001-of-00001.bin").write_bytes(b"\0" * 2000)
+    plan = planned(tmp_path, "stage=sft", f"model.path={tmp_path}")
+    weights = find_model_size(plan, {})
+    assert weights is not None and weights.parameters == 1000 and "pytorch_model" in weights.source
+
+
 def test_a_cached_hub_model_is_counted_too(tmp_path: Path) -> None:
     environ = {"HF_HOME": str(tmp_path)}
     snapshot = tmp_path / "hub" / "models--me--mine" / "snapshots" / "abc"

@@ -180,6 +180,8 @@ def test_a_sparkline_shows_what_is_not_finite() -> None:
     for value in (1.0, 2.0, math.nan, math.inf):
         line.add(value)
     assert line.render(4) == "▁█!!"
+    line.add(-math.inf)
+    assert line.render(1) == "!", "both infinities in one part"
     constant = Sparkline()
     constant.add(3.0)
     constant.add(3.0)

@@ -99,6 +99,16 @@ def test_an_adapter_in_another_type_does_not_count_as_the_models() -> None:
     assert findings["master_dtype"].value == "fp32"
 
 
+def test_packed_weights_say_nothing_about_the_products_whatever_they_are_stored_in() -> None:
+    """Bitsandbytes keeps them in uint8, or with `bnb_4bit_quant_storage=bfloat16` in a floating-point dtype."""
+    model = models.model().to(torch.bfloat16)
+    weight = next(parameter for parameter in model.parameters() if parameter.dim() == 2)
+    weight.quant_state = SimpleNamespace(quant_type="nf4", shape=torch.Size((10**6, 10**3)))
+    findings = {finding.what: finding for finding in precision.dtypes(models.objects(model), "bf16")}
+    assert (findings["dtype"].value, findings["dtype"].verdict) == ("bf16", "proven")
+    assert findings["parameter_dtype"].value == "bf16"
+
+
 @pytest.mark.parametrize("requested", ["true", "false"])
 @pytest.mark.parametrize("on", [True, False])
 def test_checkpointing_is_what_the_layers_do(on: bool, requested: str) -> None:
