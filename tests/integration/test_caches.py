@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from launch.planning.lengths import load_lengths
+from tests.integration import warm
 from tests.integration.tiny_stage import TinyStage
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def launch(home: Path, tiny: TinyStage, data: Path, *words: str) -> subprocess.CompletedProcess[str]:
     said = ("run", "stage=demo", "processes=1", f"model.path={tiny.model}", f"data.mix=[{{name: {data}}}]", *words)
     return subprocess.run(
-        [sys.executable, "-m", "launch", *said],
+        [warm.python(), "-m", "launch", *said],
         cwd=home,
         env={**os.environ, **BEAKER},
         capture_output=True,
