@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from launch.errors import Problem
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from launch.config.origins import Origins
     from launch.config.schema import RecipeConfig, RootConfig
 
+_Default = TypeVar("_Default")  # so that a default is checked against its key's type
 _MOST = 2**31 - 1  # the largest 32-bit integer: no trainer counts steps, samples or tokens beyond it
 _MOST_RANKS = 65_536  # of nodes, and of ranks in one: Slurm's own maximum of nodes, slurm.h MAX_SLURM_NODES
 HIGH_LEARNING_RATE = 0.01  # above it nearly every model diverges
@@ -48,7 +49,7 @@ class Range:
         special = "".join(f"{single:g}, or " for single in self.also)
         return f"{special}{low}{high}"
 
-    def of(self, default: Any) -> Any:
+    def of(self, default: _Default) -> _Default:
         """Return the field of a dataclass whose numbers are in this range, with its default."""
         return field(default=default, metadata={"range": self})
 
