@@ -57,7 +57,7 @@ def steps(folder: Path) -> list[dict[str, Any]]:
 
 
 def kill_after(home: Path, folder: Path, checkpoint: str, *words: str) -> None:
-    """AttemptStart a run and kill its launcher once a step after `checkpoint` was logged."""
+    """Start a run and kill its launcher once a step after `checkpoint` was logged."""
     running = start(home, *words)
     deadline = time.monotonic() + 240
     wanted = int("".join(filter(str.isdigit, checkpoint)))

@@ -80,9 +80,27 @@ class Cluster:
 
         return [run["job_id"] for run in json.loads(done.stdout)]
 
+    def fields(self, job_id: str) -> dict[str, str]:
+        """What `scontrol show job` says."""
+        values: dict[str, str] = {}
+        for word in self.run("scontrol", "show", "job", job_id).split():
+            name, _, value = word.partition("=")
+            values.setdefault(name, value)
+        return values
+
     def state(self, job_id: str) -> str:
-        fields = dict(word.partition("=")[::2] for word in self.run("scontrol", "show", "job", job_id).split())
-        return fields["JobState"]
+        return self.fields(job_id)["JobState"]
+
+    def hosts(self, job_id: str) -> list[str]:
+        return self.run("scontrol", "show", "hostnames", self.fields(job_id)["NodeList"]).split()
+
+    def free(self, *names: str) -> bool:
+        """Whether nodes hold no job, and none that is completing."""
+        states = self.run("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
+        return all(f"{name} idle" in states for name in names)
+
+    def set_down(self, name: str) -> None:
+        self.run("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=test")
 
     def wait(self, job_id: str, seconds: float) -> str:
         """The job's last state, once it has one and has let its nodes go."""

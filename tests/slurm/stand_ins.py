@@ -8,6 +8,11 @@ import psutil
 
 from tests.slurm.cluster import Cluster, stand_in
 
+# what torch prints when a GPU fails
+ECC = """Traceback (most recent call last):
+  File "trainer.py", line 80, in <module>
+torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered
+"""
 SLEEPS = "(setsid sleep 600 &)\nsleep 600"
 ON_TWO = ("nodes=2", "cluster.options=['--nodelist=n1,n2']")
 STAGE = ("stage=demo", "trainer=trl_sft", "recipe.max_steps=3")
@@ -29,7 +34,3 @@ def sleepers(slurm: Cluster) -> list[int]:
         except (psutil.Error, KeyError):
             continue
     return pids
-
-
-def log(home: Path, name: str) -> str:
-    return "\n".join(path.read_text() for path in (home / "runs" / ".jobs" / "demo" / name).glob("job-*.log"))

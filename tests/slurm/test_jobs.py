@@ -19,7 +19,8 @@ from launch.slurm.slurm_cli import query_slurm
 from launch.slurm.submission import submit_all
 from tests.execution.supervise.fake import script
 from tests.slurm.cluster import Cluster, environment, launch, until
-from tests.slurm.stand_ins import ON_TWO, SLEEPS, STAGE, log, sleepers, stand_in_overrides
+from tests.slurm.runs import log
+from tests.slurm.stand_ins import ON_TWO, SLEEPS, STAGE, sleepers, stand_in_overrides
 from tests.slurm.test_schedule import SFT, planned_job
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster, until
-from tests.slurm.stand_ins import log, sleepers, stand_in_overrides
+from tests.slurm.runs import log
+from tests.slurm.stand_ins import sleepers, stand_in_overrides
 
 pytestmark = pytest.mark.slow
 

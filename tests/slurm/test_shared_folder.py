@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster
-from tests.slurm.stand_ins import ON_TWO, log, stand_in_overrides
+from tests.slurm.runs import log
+from tests.slurm.stand_ins import ON_TWO, stand_in_overrides
 
 pytestmark = pytest.mark.slow
 
