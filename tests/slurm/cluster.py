@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -109,15 +110,20 @@ class Cluster:
         return self.state(job_id)
 
     def kill_node(self, name: str) -> None:
-        """What a machine that loses power looks like: its slurmd and every process of it, at once."""
+        """What a machine that loses power looks like: its slurmd and every process of it, at once.
+
+        All are stopped before the first is killed: of two processes of srun, one kills the whole step when the other
+        ends, on every node.
+        """
         slurmd = psutil.Process(int((self.folder / "spool" / name / "slurmd.pid").read_text()))
         namespace = Path(f"/proc/{slurmd.pid}/ns/uts").readlink()
-        for process in psutil.process_iter():
-            try:
-                if Path(f"/proc/{process.pid}/ns/uts").readlink() == namespace:
-                    process.send_signal(signal.SIGKILL)
-            except (OSError, psutil.Error):
-                continue
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in psutil.process_iter():
+                try:
+                    if Path(f"/proc/{process.pid}/ns/uts").readlink() == namespace:
+                        process.send_signal(number)
+                except (OSError, psutil.Error):
+                    continue
 
     def clear(self) -> None:
         """Bring back dead nodes and cancel every job: what a failed test leaves must not fail the next one."""
@@ -156,7 +162,8 @@ def until(holds: Callable[[], bool], seconds: float) -> None:
 
 def _free_ports() -> int:
     """A port whose 400 neighbours above are probably free: those that the daemons listen on are."""
-    for first in range(26_800, 32_000, 400):
+    ports = range(26_800, 32_000, 400)
+    for first in random.sample(ports, len(ports)):  # two that start at once must not take the same
         sockets = []
         try:
             for port in range(first, first + 10):
