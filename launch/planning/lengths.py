@@ -70,10 +70,6 @@ class Histogram:
     def longest(self) -> int:
         return self.counts[-1][0]
 
-    def quantile(self, share: float) -> int:
-        """Return the smallest length that at least `share` of the samples (0 to 1) do not exceed."""
-        return self.longest_of_quantile(1, share)
-
     def longest_of(self, samples: int) -> float:
         """Return the expected length of the longest of `samples` drawn without replacement."""
         samples = min(samples, self.samples)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launch.upstream.pin import ledger_builder as builder
-from launch.upstream.pin.ledger import LedgerEntry, explain_unknown_flag, flag_history, load_ledger
+from launch.upstream.pin.ledger import LedgerEntry, explain_unknown_flag, load_ledger
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.reader.schema_reader import read_schema
 from launch.upstream.reader.tree import GitTree
@@ -76,9 +76,9 @@ KNOWN_VALUES = [
 
 
 def entry(trainer: str, kind: str, flag: str, pull_request: int) -> LedgerEntry:
-    (change,) = (
-        e for e in flag_history(trainer, flag) if (e.kind, e.flag, e.pull_request) == (kind, flag, pull_request)
-    )
+    sought = (kind, flag, pull_request)
+    entries = (entry for entry in load_ledger().entries if trainer in entry.trainers)
+    (change,) = (entry for entry in entries if (entry.kind, entry.flag, entry.pull_request) == sought)
     return change
 
 

@@ -85,12 +85,6 @@ def load_ledger() -> Ledger:
     return Ledger(content["base"], content["tip"], tuple(entries), tuple(tuple(group) for group in hints["same"]))
 
 
-def flag_history(trainer: str, flag: str) -> tuple[LedgerEntry, ...]:
-    """Return every entry of the trainer (by name or script) that concerns the flag, oldest first."""
-    name = trainer_name(trainer)
-    return tuple(e for e in load_ledger().entries if name in e.trainers and flag in (e.flag, e.renamed_to))
-
-
 def explain_unknown_flag(trainer: str, flag: str, known_flags: Collection[str]) -> Explanation | None:
     """Explain why a trainer whose schema has only `known_flags` lacks `flag`; None without an explanation.
 
