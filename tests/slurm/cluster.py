@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,18 +112,17 @@ class Cluster:
     def kill_node(self, name: str) -> None:
         """What a machine that loses power looks like: its slurmd and every process of it, at once.
 
-        All are stopped before the first is killed: of two processes of srun, one kills the whole step when the other
-        ends, on every node.
+        srun has a second process, which kills the step on every node as soon as the first one is gone: so all are
+        stopped before any is killed, and then the youngest first, because the kernel continues a stopped process group
+        that loses its parent.
         """
         slurmd = psutil.Process(int((self.folder / "spool" / name / "slurmd.pid").read_text()))
         namespace = Path(f"/proc/{slurmd.pid}/ns/uts").readlink()
         for number in (signal.SIGSTOP, signal.SIGKILL):
-            for process in psutil.process_iter():
-                try:
+            for process in sorted(psutil.process_iter(), key=psutil.Process.create_time, reverse=True):
+                with suppress(OSError, psutil.Error):
                     if Path(f"/proc/{process.pid}/ns/uts").readlink() == namespace:
                         process.send_signal(number)
-                except (OSError, psutil.Error):
-                    continue
 
     def clear(self) -> None:
         """Bring back dead nodes and cancel every job: what a failed test leaves must not fail the next one."""
