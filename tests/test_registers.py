@@ -29,6 +29,7 @@ from launch.trials.rollout.gates import GATES
 from launch.trials.rollout.gates.gate import Gate, GateResult, gate
 from launch.worker.patches import PATCHES
 from launch.worker.patches.patch import PatchInfo
+from tests.config.test_ranges import KEYS, WITHOUT_RANGE, keys_without_range
 from tests.paths import ROOT
 
 RENEW = "pytest tests/docs/test_reference.py tests/config/test_keys.py --update-golden writes it"
@@ -69,6 +70,7 @@ def lacking_guard(guard: type[Guard]) -> Iterator[str]:
         yield f"GuardsConfig in launch/config/guards.py has no field {id} with its limits"
     elif lacks(id, page("keys.md"), r"`guards\.{}\b"):
         yield f"docs/reference/keys.md lacks guards.{id}: {RENEW}"
+    yield from (f"{key} {WITHOUT_RANGE}" for key in keys_without_range() if key.startswith(f"guards.{id}."))
     if lacks(id, page("rules.md")):
         yield f"docs/reference/rules.md lacks {id}: {RENEW}"
     yield from untested((id, guard.__name__), "execution/guards")
@@ -183,11 +185,13 @@ class Cold(Guard):
     def __init__(self, config: GradNormGuard, _: object = None) -> None: ...
 
 
-def test_a_half_added_guard_is_told_everything() -> None:
+def test_a_half_added_guard_is_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KEYS, "guards.cold.steps", int)
     assert list(lacking_guard(Cold)) == [
         "GUARDS in launch/execution/guards/panel.py does not have it",
         "the docstring of its file begins with what it detects: the page of rules has that sentence",
         "GuardsConfig in launch/config/guards.py has no field cold with its limits",
+        f"guards.cold.steps {WITHOUT_RANGE}",
         f"docs/reference/rules.md lacks cold: {RENEW}",
         "no test below tests/execution/guards names cold or Cold",
     ]

@@ -225,15 +225,15 @@ class RefusedValue:
 
 @dataclass
 class TrainerConfig:
-    """How `launch` drives one upstream script; the fields are explained in configs/tulu/trainer/finetune.yaml."""
+    """How `launch` drives one upstream script. configs/tulu/trainer/finetune.yaml and trl_sft.yaml show the fields."""
 
     name: str = MISSING
     kind: Kind = MISSING
-    family: Family = MISSING
-    entry: str = MISSING
+    family: Family = MISSING  # where the script is: the open-instruct checkout, or the installed TRL package
+    entry: str = MISSING  # the script in the checkout, or the module of the package
     launcher: Launcher = Launcher.accelerate
     precisions: list[Precision] = field(default_factory=list)
-    devices: list[Device] = field(default_factory=lambda: [Device.cuda, Device.cpu])
+    devices: list[Device] = field(default_factory=lambda: [Device.cuda, Device.cpu])  # that it can train on
     leaves: str = "config.json"  # glob of a file in the model folder after a successful run
     tokenized_first: bool = False  # it trains only on data that a separate pass has tokenised
     always_packs: bool = False  # several samples share a sequence, whatever its flags
@@ -247,18 +247,18 @@ class TrainerConfig:
     push_takes_checkpoints: bool = False  # hub.push uploads them too
     writes_to_cwd: bool = False  # it makes folders in the current folder
     patches: list[str] = field(default_factory=list)  # launch/worker/patches: those that fit it, as they are applied
-    recipe: dict[str, Any] = field(default_factory=dict)
-    why: dict[str, str] = field(default_factory=dict)
-    launch: dict[str, str] = field(default_factory=dict)
-    flags: dict[str, Any] = field(default_factory=dict)
-    cpu_flags: dict[str, Any] = field(default_factory=dict)
-    lora_flags: dict[str, dict[str, Any]] = field(default_factory=dict)
-    validation_flags: dict[str, Any] = field(default_factory=dict)
-    tracking: dict[str, dict[str, Any]] = field(default_factory=dict)
-    push: dict[str, Any] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)  # recipe key: its flag, or {value: flags}
+    why: dict[str, str] = field(default_factory=dict)  # recipe key: the reason why a value is not in its map
+    launch: dict[str, str] = field(default_factory=dict)  # what `launch` computes: its flag
+    flags: dict[str, Any] = field(default_factory=dict)  # of every run
+    cpu_flags: dict[str, Any] = field(default_factory=dict)  # the same on CPUs
+    lora_flags: dict[str, dict[str, Any]] = field(default_factory=dict)  # the same for adapters, by precision
+    validation_flags: dict[str, Any] = field(default_factory=dict)  # the same with data.validation
+    tracking: dict[str, dict[str, Any]] = field(default_factory=dict)  # value of `tracking`: flags
+    push: dict[str, Any] = field(default_factory=dict)  # flags of hub.push
+    refused: dict[str, str] = field(default_factory=dict)  # flag that cannot work: why
     refused_values: dict[str, RefusedValue] = field(default_factory=dict)
-    unread: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)  # flags that the script accepts and never reads
 
 
 class Buckets(StrEnum):

@@ -174,7 +174,7 @@ def _recipe_map_problems(recipe: Mapping[str, Any], origins: Origins) -> Iterato
             isinstance(mapping, Mapping) and all(isinstance(flags, Mapping) for flags in mapping.values())
         ):
             message = f"trainer.recipe.{key} must be a flag, or a map from values to flags, got {mapping!r}"
-            yield Problem("bad_value", message, where, "configs/tulu/trainer/finetune.yaml explains it")
+            yield Problem("bad_value", message, where, "configs/tulu/trainer/finetune.yaml shows both")
 
 
 @cache

@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import yaml
+
+from launch import resources
 from launch.config.line import override_key
 from launch.config.origins import Origins, Provenance
 from launch.config.schema import AdapterStart, Family, Kind, Launcher, RootConfig, TrainerConfig
@@ -121,13 +124,18 @@ def _kind_mismatches(config: RootConfig, origins: Origins) -> list[Problem]:
     kind = config.stage.kind
     problems = []
     if config.trainer.kind != kind:
-        trainers = {Kind.sft: "finetune or trl_sft", Kind.dpo: "dpo_tune_cache or trl_dpo", Kind.rm: "reward_modeling"}
         message = f"{config.trainer.name} trains {config.trainer.kind} stages, but this stage is {kind}"
-        problems.append(Problem("kind_mismatch", message, "trainer", f"set trainer={trainers[kind]}"))
+        problems.append(Problem("kind_mismatch", message, "trainer", f"set trainer= to {_trainers_of(kind)}"))
     if config.data.kind != kind and not (kind == Kind.rm and config.data.kind == Kind.dpo):
         message = f"data={origins.choices.get('data')} is {config.data.kind} data, but this stage is {kind}"
         problems.append(Problem("kind_mismatch", message, "data"))
     return problems
+
+
+def _trainers_of(kind: Kind) -> str:
+    """Return the names of the shipped trainers of a kind of stage."""
+    files = sorted((resources.CONFIGS / "trainer").glob("*.yaml"))
+    return " or ".join(path.stem for path in files if yaml.safe_load(path.read_text(encoding="utf-8"))["kind"] == kind)
 
 
 def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> InputSource:

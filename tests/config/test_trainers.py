@@ -48,7 +48,9 @@ def lacking(name: str, content: Mapping[str, Any]) -> Iterator[str]:
     if content.get("reader") not in READERS:
         yield f"reader is one of {', '.join(READERS)}"
     yield from _lacking_patches(content)
-    yield from _lacking_flags(content, set(locked_schema(name).fields))
+    flags = set(locked_schema(name).fields)
+    yield from _lacking_flags(content, flags)
+    yield from _lacking_of_family(name, content, flags)
 
 
 def _lacking_patches(content: Mapping[str, Any]) -> Iterator[str]:
@@ -84,6 +86,17 @@ def _lacking_flags(content: Mapping[str, Any], flags: set[str]) -> Iterator[str]
         yield from (f"recipe.{key}: it has no flag {flag}" for flag in flags_of_key(mapping) if flag not in flags)
         if mapping == {} and key not in content.get("why", {}):
             yield f"why.{key} is missing: the reason why recipe.{key} has no value"
+
+
+def _lacking_of_family(name: str, content: Mapping[str, Any], flags: set[str]) -> Iterator[str]:
+    """What every other shipped trainer of its family says of a flag, and why they do, is there to read."""
+    files = {path.stem: read(path) for path in FOLDER.glob("*.yaml")}
+    others = [file for other, file in files.items() if other != name and file["family"] == content["family"]]
+    for section in ("flags", "cpu_flags", "refused"):
+        for flag, value in others[0].get(section, {}).items():
+            everywhere = all(flag in other.get(section, {}) for other in others)
+            if everywhere and flag in flags and flag not in content.get(section, {}):
+                yield f"{section}.{flag} is missing: the other trainers of {content['family']} have it, as {value!r}"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -127,6 +140,14 @@ def test_a_half_added_trainer_is_told_everything() -> None:
         "why.liger is missing: the reason why recipe.liger has no value",
         "recipe.beeta: it has no flag b",
     ]
+
+
+def test_what_every_other_trainer_of_its_family_sets_is_missed() -> None:
+    half = read(FOLDER / "trl_dpo.yaml")
+    del half["flags"]["logging_nan_inf_filter"], half["cpu_flags"], half["refused"]["fsdp"]
+    flags, cpu, refused = lacking("trl_dpo", half)
+    assert flags == "flags.logging_nan_inf_filter is missing: the other trainers of trl have it, as False"
+    assert cpu.startswith("cpu_flags.use_cpu is missing") and refused.startswith("refused.fsdp is missing")
 
 
 def test_a_trainer_without_a_schema_or_in_no_page_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

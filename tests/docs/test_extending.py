@@ -30,7 +30,8 @@ def apply_diff(path: Path, diff: str) -> None:
     before = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "+")
     after = "".join(f"{line[1:]}\n" for line in lines if line[:1] != "-")
     text = path.read_text(encoding="utf-8")
-    assert text.count(before) == 1, f"{path}: these lines are there {text.count(before)} times:\n{before}"
+    found = f"docs/how-to/extending.md shows these lines of {path.name}, which has them {text.count(before)} times"
+    assert text.count(before) == 1, f"{found}; show the lines of today:\n{before}"
     path.write_text(text.replace(before, after), encoding="utf-8")
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 from launch.errors import EXIT_DONE, EXIT_REFUSED
 from tests.docs.test_tables import unexplained
 from tests.docs.test_tutorial import MISTAKE, commands
+from tests.integration import warm
 from tests.paths import ROOT
 
 TUTORIAL = ROOT / "docs" / "tutorial"
@@ -44,7 +44,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def carry_out(argv: list[str], home: Path) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "XDG_CONFIG_HOME": str(home / "config"), "OPEN_INSTRUCT_DIR": "", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "launch", *argv]
+    command = [warm.python(), "-m", "launch", *argv]
     environ |= {"PYTHONPATH": str(ROOT), "LAUNCH_CONFIG_DIR": ""}
     return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=300, check=False)
 
