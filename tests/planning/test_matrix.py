@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
+from launch.config.schema import Device
 from launch.errors import UserError
 from launch.planning.plan import build_plan
 from tests.conftest import composed, fixed_machine
@@ -19,15 +23,18 @@ TRAINERS = {
     "trl_sft": ("stage=sft", "trainer=trl_sft"),
     "trl_dpo": ("stage=dpo", "trainer=trl_dpo"),
 }
-GPUS = {"1": ("gpus=1",), "2": ("gpus=2",), "2x8": ("nodes=2", "gpus=8")}
-CPUS = {"cpu1": ("device=cpu",), "cpu2": ("device=cpu", "processes=2")}
+GPUS: dict[str, dict[str, Any]] = {"1": {"gpus": 1}, "2": {"gpus": 2}, "2x8": {"nodes": 2, "gpus": 8}}
+CPUS: dict[str, dict[str, Any]] = {"cpu1": {"device": Device.cpu}, "cpu2": {"device": Device.cpu, "processes": 2}}
+
+compose_once = cache(composed)
 
 
-@cache
-def verdict(*overrides: str) -> str | None:
-    """The id of the first problem of a plan; None if it is planned."""
+def verdict(width: dict[str, Any], *overrides: str) -> str | None:
+    """The id of the first problem of a plan at a width, whose keys are set after composing; None if it is planned."""
+    composition = compose_once(*overrides)
+    config = replace(copy.deepcopy(composition.config), **width)
     try:
-        build_plan(composed(*overrides), fixed_machine())
+        build_plan(replace(composition, config=config), fixed_machine())
     except UserError as error:
         return error.problems[0].id
     return None
@@ -90,7 +97,7 @@ CASES: dict[tuple[str, ...], dict[tuple[str, str], str]] = {
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_what_a_trainer_would_die_of_is_refused_and_the_rest_is_planned(trainer: str, width: str) -> None:
-    verdicts = {case: verdict(*TRAINERS[trainer], *WIDTHS[width], *case) for case in CASES}
+    verdicts = {case: verdict(WIDTHS[width], *TRAINERS[trainer], *case) for case in CASES}
     assert verdicts == {case: refused.get((trainer, width)) for case, refused in CASES.items()}
 
 
@@ -116,7 +123,7 @@ def test_what_a_trainer_would_die_of_is_refused_and_the_rest_is_planned(trainer:
     ],
 )
 def test_flags_that_a_trainer_dies_of(trainer: str, override: str, problem: str | None, width: str) -> None:
-    assert verdict(*TRAINERS[trainer], *GPUS[width], override) == problem
+    assert verdict(GPUS[width], *TRAINERS[trainer], override) == problem
 
 
 @pytest.mark.parametrize("model", ["olmo2_1b", "llama3_1_8b"])
