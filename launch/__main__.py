@@ -93,9 +93,14 @@ def open_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  open until the end
 
 
+class _Interrupt(KeyboardInterrupt):
+    """A class of its own: where KeyboardInterrupt itself leaves an `exec` of text, as in making a dataclass, Python
+    kills its process with SIGINT in the end, whatever exit code was asked for (pythonrun.c, run_eval_code_obj)."""
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Unwind as Ctrl-C does, so that locks are released; a run replaces this once it has processes to end."""
-    raise KeyboardInterrupt(signal.Signals(number).name)
+    raise _Interrupt(signal.Signals(number).name)
 
 
 if __name__ == "__main__":

@@ -154,6 +154,26 @@ def test_sigterm_in_the_first_second(start: Start, tmp_path: Path, when: str) ->
     assert not (tmp_path / "runs").exists() or outcome(tmp_path)["exit_code"] == 130
 
 
+IN_EXEC = """
+from launch import __main__ as command
+
+def run_verb(arguments):
+    exec("import os, signal, time; os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)")
+
+command._run_verb = run_verb
+command.console()
+"""
+
+
+def test_sigterm_while_a_dataclass_is_made(tmp_path: Path) -> None:
+    """By `exec`, after which `python -m` would end by SIGINT for a KeyboardInterrupt."""
+    (tmp_path / "in_exec.py").write_text(IN_EXEC)
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    command = [sys.executable, "-m", "in_exec"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "launch: interrupted by SIGTERM\n")
+
+
 def test_a_stopped_reaper_does_not_keep_ctrl_c_from_ending_the_run(start: Start, tmp_path: Path) -> None:
     (tmp_path / "wait").touch()
     process = start(TRAIN)
