@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parent
 ROOT = _PACKAGE.parent  # the folder that holds the package: the root of a checkout, or site-packages
@@ -22,6 +23,16 @@ def locate(path: str) -> Path:
 CONFIGS = locate("configs/tulu")
 ACCELERATE_CONFIGS = locate("accelerate_configs")
 WORKER = locate("launch/worker/entry.py")
+
+
+def trainer_files() -> dict[str, dict[str, Any]]:
+    """Return the content of each shipped trainer's file, by the trainer's name; one that is not a map is skipped."""
+    import yaml  # only lint and a refusal need it
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    files = sorted((CONFIGS / "trainer").glob("*.yaml"))
+    contents = {path.stem: yaml.load(path.read_text(encoding="utf-8"), Loader=loader) for path in files}
+    return {name: content for name, content in contents.items() if isinstance(content, dict)}
 
 
 def worker_command(python: str, module: str, request: Mapping[str, object]) -> list[str]:

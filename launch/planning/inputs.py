@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
 from launch import resources
 from launch.config.line import override_key
 from launch.config.origins import Origins, Provenance
@@ -134,8 +132,7 @@ def _kind_mismatches(config: RootConfig, origins: Origins) -> list[Problem]:
 
 def _trainers_of(kind: Kind) -> str:
     """Return the names of the shipped trainers of a kind of stage."""
-    files = sorted((resources.CONFIGS / "trainer").glob("*.yaml"))
-    return " or ".join(path.stem for path in files if yaml.safe_load(path.read_text(encoding="utf-8"))["kind"] == kind)
+    return " or ".join(name for name, content in resources.trainer_files().items() if content.get("kind") == kind)
 
 
 def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> InputSource:

@@ -93,7 +93,7 @@ def _lacking_of_family(name: str, content: Mapping[str, Any], flags: set[str]) -
     files = {path.stem: read(path) for path in FOLDER.glob("*.yaml")}
     others = [file for other, file in files.items() if other != name and file["family"] == content["family"]]
     for section in ("flags", "cpu_flags", "refused"):
-        for flag, value in others[0].get(section, {}).items():
+        for flag, value in (others[0].get(section, {}) if others else {}).items():
             everywhere = all(flag in other.get(section, {}) for other in others)
             if everywhere and flag in flags and flag not in content.get(section, {}):
                 yield f"{section}.{flag} is missing: the other trainers of {content['family']} have it, as {value!r}"

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from launch.check.lint.trainers import TrainerScript
-from launch.resources import CONFIGS
+from launch.resources import trainer_files
 from launch.upstream.reader.registries import REGISTRIES_FILE, read_registries
 from launch.upstream.rules.conversion import UNKNOWN
 
@@ -61,14 +59,12 @@ class Advice:
 
 
 def load_advice() -> dict[str, Advice]:
-    """Load the advice by trainer name from the trainers' YAML files; a file that is not a map is skipped."""
+    """Load the advice by trainer name from the trainers' YAML files."""
     advice: dict[str, Advice] = {}
-    for path in sorted((CONFIGS / "trainer").glob("*.yaml")):
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        if isinstance(content, dict):
-            unread = frozenset(map(str, content.get("unread") or ()))
-            refused = (content.get("refused") or {}).items()
-            advice[path.stem] = Advice(unread, {str(flag): _CURE.split(str(reason))[0] for flag, reason in refused})
+    for name, content in trainer_files().items():
+        unread = frozenset(map(str, content.get("unread") or ()))
+        refused = (content.get("refused") or {}).items()
+        advice[name] = Advice(unread, {str(flag): _CURE.split(str(reason))[0] for flag, reason in refused})
     return advice
 
 
