@@ -124,7 +124,7 @@ def test_page_of_a_recorded_trial(kind: str, terminal: Terminal, golden: Golden)
     printed = terminal.run("report", f"runs/sft/{kind}")
     assert printed.code == 0, printed.err
     page = (folder / "report.html").read_text(encoding="utf-8")
-    golden(f"trials/{kind}", [*printed.lines(), *_visible_text(terminal.mask(page))])
+    golden(f"trials/{kind}", [*printed.lines(), *map(terminal.mask, _visible_text(page))])
 
 
 @without_submodule
