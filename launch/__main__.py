@@ -61,7 +61,8 @@ def _mistaken_path(error: OSError | RuntimeError) -> Problem | None:
 def _run_verb(arguments: list[str]) -> int:
     first = arguments[0] if arguments else "help"
     verb = VERBS.get(_OPTIONS.get(first, first))
-    if verb is not None and not verb.composes and _HELP.isdisjoint(arguments[1:]):
+    own = arguments[1 : arguments.index("--")] if "--" in arguments else arguments[1:]
+    if verb is not None and not verb.composes and _HELP.isdisjoint(own):
         return verb.function()(arguments[1:])
     line = parse_line(arguments, list(VERBS), VISIBLE)
     if not _HELP.isdisjoint(line.argv):

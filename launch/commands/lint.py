@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from launch.check.lint.checker import CommandChecker, LintVerdict
-from launch.check.lint.linter import check_files
+from launch.check.lint.linter import FileReport, check_argv, check_files
 from launch.check.lint.schemas import TrainerSchemas, locate_checkout
 from launch.check.lint.trainers import TrainerScript, parse_trainer
 from launch.commands.tool_parsers import build_lint_parser
@@ -20,17 +20,24 @@ from launch.upstream.trainers import ENTRIES
 
 
 def lint(argv: list[str]) -> int:
-    """Check the files and print the result; return the exit code.
+    """Check the files, or the command behind `--`, and print the result; return the exit code.
 
-    Raises UserError: those of VerbParser.parse; unknown_trainer, not_open_instruct.
+    Raises UserError: those of VerbParser.parse; usage, unknown_trainer, not_open_instruct.
     """
-    options = build_lint_parser().parse(argv)
+    command: list[str] | None = None
+    if "--" in argv:
+        split = argv.index("--")
+        argv, command = argv[:split], argv[split + 1 :]
+    parser = build_lint_parser()
+    options = parser.parse(argv)
+    if bool(options.files) == bool(command):
+        raise UserError(Problem("usage", "'lint' needs either files or -- COMMAND", "command line", parser.usage))
     trainer = None if options.trainer is None else _parse_trainer_option(options.trainer)
     packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
     root = None if options.upstream is None else str(locate_checkout(Path(options.upstream)))
     schemas = TrainerSchemas(find_checkout(root, os.environ, ROOT, "--upstream"), packages)
     checker = CommandChecker(schemas)
-    reports = list(check_files(options.files, checker, trainer))
+    reports = [check_argv(command, checker)] if command else list(check_files(options.files, checker, trainer))
     verdicts = [verdict for report in reports for verdict in report.verdicts]
     for report in reports:
         for note in report.notes:
@@ -43,7 +50,16 @@ def lint(argv: list[str]) -> int:
             print(line)
         print(_summary(verdicts, schemas.checkout), file=sys.stderr)
     refused = any(verdict.ok is False for verdict in verdicts) or any(report.missing for report in reports)
-    return EXIT_REFUSED if refused else EXIT_DONE
+    return EXIT_REFUSED if refused or (options.strict and _is_undecided(reports)) else EXIT_DONE
+
+
+def _is_undecided(reports: Iterable[FileReport]) -> bool:
+    """Return True if a command is undecided, or part of a file was not read."""
+    return any(
+        any(verdict.ok is None for verdict in report.verdicts)
+        or any(note.kind != "empty_file" for note in report.notes)
+        for report in reports
+    )
 
 
 def format_verdicts(verdicts: Iterable[LintVerdict]) -> list[str]:

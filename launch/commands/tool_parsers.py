@@ -100,30 +100,36 @@ cluster/NAME.yaml in LAUNCH_CONFIG_DIR, or else in ~/.config/launch; review it b
 
 
 def build_lint_parser() -> VerbParser:
-    parser = VerbParser("""launch lint FILE [FILE ...] [--trainer NAME] [--upstream DIR] [--json]
+    parser = VerbParser("""launch lint [FILE ...] [--trainer NAME] [--upstream DIR] [--strict] [--json] [-- COMMAND ...]
 
 examples:
   launch lint scripts/train/*.sh docs/
   launch lint --json job.sbatch | jq '.[] | select(.ok == false)'
   launch lint --trainer finetune configs/sft.yaml
   launch lint --upstream ~/src/open-instruct train.sh
+  launch lint -- accelerate launch open_instruct/finetune.py "${ARGS[@]}"
 
 Finds the commands that start an open-instruct or TRL trainer in shell scripts, sbatch files, Makefiles, Markdown,
 job YAML and lists of commands, and the YAML files of flags, and checks each flag against the trainer's own source.
-Nothing is imported or started. Folders are searched for such files.
+Nothing is imported or started. Folders are searched for such files. Behind `--` stands one command, which the shell has
+expanded: it is checked and not run.
 
 arguments:
 output, one line per problem:
   train.sh:12: dataset_mixer: finetune.py has no flag ... [unknown_flag]
   train.sh:20: warning: use_slow_tokenizer: finetune.py accepts use_slow_tokenizer and never reads it [never_read]
 A problem means that the trainer refuses the command, or that a flag is abbreviated or given twice. A warning does
-not refuse a command. A shell variable is known if the file assigns it once, at the top level, before its use.
+not refuse a command. A shell variable is known if the file assigns it once, at the top level, before its use. What may
+start a trainer and can't be followed (eval of a variable, a stream into a shell, a nameref, a script whose name is a
+variable) is undecided, and listed by its line [not_followed].
 
-exit code: 2 if a command is refused or a file cannot be opened, otherwise 0""")
-    parser.add("files", nargs="+", metavar="FILE", help="file, or folder to search")
+exit code: 2 if a command is refused or a file cannot be opened, with --strict also if anything is undecided or was not
+read; otherwise 0""")
+    parser.add("files", nargs="*", metavar="FILE", help="file, or folder to search")
     trainer = "trainer that YAML files of flags are for: finetune, dpo_tune_cache, dpo, trl_sft, ..."
     parser.add("--trainer", metavar="NAME", help=trainer)
     parser.add("--upstream", metavar="DIR", help="open-instruct checkout to check against (.git is not needed)")
+    parser.add("--strict", action="store_true", help="exit with 2 if anything is undecided")
     parser.add("--json", action="store_true", help="print a list with one object per command, in file order")
     return parser
 

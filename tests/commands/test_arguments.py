@@ -73,7 +73,7 @@ def test_what_is_left_of_a_line_goes_to_hydra_in_order() -> None:
         ("upstream stauts", "unknown action 'stauts'; did you mean 'status'?"),
         ("upstream diff", "'upstream diff' needs a COMMIT; launch upstream status"),
         ("upstream status --force", "'upstream status' has no option --force"),
-        ("lint", "'lint' needs FILE; launch lint FILE"),
+        ("lint", "'lint' needs either files or -- COMMAND; launch lint [FILE ...]"),
         ("flags finetune a b", "'flags' does not take 'b'"),
         ("version --jsno", "'version' has no option --jsno; did you mean '--json'?"),
         ("help plan run", "'help' does not take 'run'"),

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -107,7 +107,7 @@ def read_content(path: Path, explicit: bool) -> FileContent:
             return FileContent(ScanResult((), (*notes, Diagnostic("not_read", message, 1))))
         kind = FileKind.SHELL
     content = _parse(text, kind)
-    return FileContent(ScanResult(content.scan.commands, (*notes, *content.scan.notes)), content.documents)
+    return replace(content, scan=replace(content.scan, notes=(*notes, *content.scan.notes)))
 
 
 def _read_text(path: Path) -> tuple[str | None, list[Diagnostic], bool]:

@@ -71,7 +71,7 @@ def _find_in_words(words: list[Scalar]) -> ScanResult:
     if not texts:
         if len(words) < 2:
             return ScanResult()
-        return ScanResult(tuple(find_in_arguments([_argument(word) for word in words])))
+        return find_in_arguments([_argument(word) for word in words])
     scans = []
     for position, index in enumerate(texts):
         word = words[index]
@@ -82,7 +82,7 @@ def _find_in_words(words: list[Scalar]) -> ScanResult:
         extra = tuple(_argument(extra_word) for extra_word in more)
         if inner.commands and extra:
             last = replace(inner.commands[-1], arguments=inner.commands[-1].arguments + extra)
-            inner = ScanResult((*inner.commands[:-1], last), inner.notes)
+            inner = replace(inner, commands=(*inner.commands[:-1], last))
         scans.append(inner)
     return merge(scans)
 

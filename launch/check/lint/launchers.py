@@ -21,16 +21,80 @@ _UV_VALUES = re.compile(
 _PYTHON_VALUES = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 # Commands that show, search or edit their arguments instead of running them.
 _NON_RUNNERS = re.compile(
-    r"echo|printf|cat|e?grep|rg|git|sed|awk|ls|vim?|nano|less|more|head|tail|cp|mv|rm|diff|test|\[\[?|:|case|for|which|file"
-    r"|wc|touch|mkdir|ln|chmod|find|alias|export|declare|ruff|black|mypy|flake8|isort"
+    r"echo|printf|cat|e?grep|rg|git|sed|ls|vim?|nano|less|more|head|tail|cp|mv|rm|diff|test|\[\[?|:|case|for|which|file"
+    r"|wc|touch|mkdir|ln|chmod|find|export|declare|ruff|black|mypy|flake8|isort"
 )
-_ENV_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_RUNNING = ("-exec", "-ok")  # actions of find
+_ENV_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^]]*\])?\+?=.*", re.DOTALL)
 
 
 def find_trainer_starts(arguments: Sequence[Argument]) -> list[TrainerCommand]:
     """Return every trainer that one simple command starts (several `--` may each start one)."""
     starts = (_find_start(segment) for segment in _split_at_commands(arguments))
     return [start for start in starts if start is not None]
+
+
+def command_name(arguments: Sequence[Argument]) -> Argument | None:
+    """Return the argument that names the command, behind the assignments before it."""
+    return next((argument for argument in arguments if not _ENV_ASSIGNMENT.fullmatch(argument.text)), None)
+
+
+def is_python_name(base: str) -> bool:
+    """Return True for `python3.12` and the like."""
+    return _PYTHON.fullmatch(base) is not None
+
+
+def is_launcher_name(base: str) -> bool:
+    """Return True for the name of a program that starts a trainer's script."""
+    return base in _LAUNCHERS or base in ("accelerate", "uv", "trl", "env") or is_python_name(base)
+
+
+def script_is_unknown(arguments: Sequence[Argument]) -> bool:
+    """Return True if a launcher's script depends on a value that the text does not determine."""
+    for index, argument in enumerate(arguments):
+        base = argument.text.rsplit("/", 1)[-1]
+        if not argument.is_resolved or not is_launcher_name(base) or base == "env":
+            continue
+        rest = list(arguments[index + 1 :])
+        if is_python_name(base):
+            while rest and rest[0].is_resolved and rest[0].text.startswith("-") and rest[0].text not in ("-c", "-m"):
+                rest = rest[2 if rest[0].text in _PYTHON_VALUES else 1 :]
+            if not rest or rest[0].text != "-m" or len(rest) < 2:
+                return bool(rest) and not rest[0].is_resolved
+            if rest[1].text not in _LAUNCHER_MODULES:
+                return not rest[1].is_resolved
+        elif base in ("trl", "uv"):
+            return bool(rest) and not rest[0].is_resolved
+        scripts = [word for word in rest if word.is_resolved and word.text.endswith(".py")]
+        return not scripts and any(not word.is_resolved for word in rest)
+    return False
+
+
+def with_supplied(arguments: Sequence[Argument]) -> Sequence[Argument]:
+    """Return the arguments with those that xargs, parallel or find puts in, which the text does not determine."""
+    name = command_name(arguments)
+    base = "" if name is None else name.text.rsplit("/", 1)[-1]
+    if base not in ("xargs", "parallel", "find"):
+        return arguments
+    texts = [argument.text for argument in arguments]
+    end = next((index for index, text in enumerate(texts) if text in (";", "+", ":::", "::::")), len(texts))
+    option = next((index for index, text in enumerate(texts) if text.startswith(("-I", "-i", "--replace"))), None)
+    mark = "{}" if option is None else re.sub(r"-[Ii]|--replace=?", "", texts[option]) or texts[option + 1]
+    mark = mark if base == "xargs" else "{}"
+    supplied = [
+        argument._replace(
+            text=argument.text.replace(mark, "$_"),
+            raw=argument.raw.replace(mark, "$_"),
+            is_resolved=False,
+            prefix=argument.text[: argument.text.index(mark)],
+        )
+        if mark in argument.text
+        else argument
+        for argument in arguments[:end]
+    ]
+    if base == "find" or option is not None or any(mark in text for text in texts):
+        return supplied
+    return [*supplied, Argument("...", arguments[-1].line, is_resolved=False, is_single=False)]
 
 
 def is_mason(arguments: Sequence[Argument]) -> bool:
@@ -53,7 +117,9 @@ def only_reads_arguments(arguments: Sequence[Argument]) -> bool:
     """Return True if the command only shows, searches or edits its arguments."""
     for argument in arguments:
         if not _ENV_ASSIGNMENT.fullmatch(argument.text):
-            return argument.is_resolved and _NON_RUNNERS.fullmatch(argument.text.rsplit("/", 1)[-1]) is not None
+            base = argument.text.rsplit("/", 1)[-1]
+            runs = base == "find" and any(other.text.startswith(_RUNNING) for other in arguments)
+            return argument.is_resolved and not runs and _NON_RUNNERS.fullmatch(base) is not None
     return True
 
 
@@ -71,8 +137,7 @@ def _is_launcher(arguments: Sequence[Argument], index: int) -> bool:
         index += 1
     if index == len(arguments):
         return False
-    base = arguments[index].text.rsplit("/", 1)[-1]
-    return base in _LAUNCHERS or base in ("accelerate", "uv", "trl", "env") or _PYTHON.fullmatch(base) is not None
+    return is_launcher_name(arguments[index].text.rsplit("/", 1)[-1])
 
 
 def _find_start(arguments: Sequence[Argument]) -> TrainerCommand | None:

@@ -1,5 +1,8 @@
 """A small lexer for the POSIX shell language and bash's extensions: from text to simple commands.
 
+tree-sitter-bash 0.25.1 was compared and does not replace it: without an error in its tree it reads `$D/$N.py` as two
+words, the first with a plain `$`, and loses the word of a backslash before a blank at the end of a line.
+
 It follows bash where that determines which words a program gets (quotes, continuations, comments, expansions,
 here-documents, substitutions, arrays) and skims the rest (tests, arithmetic, case patterns). It reads each character
 once, so it takes linear time.
@@ -17,6 +20,7 @@ from launch.check.lint.shell_syntax import (
     ShellDocument,
     ShellWord,
     SimpleCommand,
+    TooDeepError,
     UnbalancedError,
     literal_word,
     parse_parameter,
@@ -35,14 +39,16 @@ _TOKEN = re.compile(
       | (?P<heredoc><<-?(?!<))
       | (?P<redirect>&>>?|<<<|>>|>&|>\||<&|<>|>(?!\()|<(?!\())
       | (?P<operator>&&|\|\||;;&|;;|;&|\|&|[;&|()])
-      | (?P<plain>[^\s'"\\$`;&|<>(){}]++(?=[\s;&|)]|$))""",
+      | (?P<plain>[^ \t\n'"\\$`;&|<>(){}*?[~]++(?=[ \t\n;&|)]|\Z))""",
     re.VERBOSE,
 )
-_BARE = re.compile(r"[^\s'\"\\$`;&|<>()]++|[^\S \t\n]")
+_BARE = re.compile(r"[^ \t\n'\"\\$`;&|<>()]++")
 _IN_DOUBLE = re.compile(r"[^\"\\$`]++")
 _BACKTICKS = re.compile(r"`((?:[^`\\]++|\\.)*+)`", re.DOTALL)
-_BRACES = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}")
+# What may become any number of words: brace expansion, and patterns of file names.
+_MANY_WORDS = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}|[*?]|[+@!]\(|\[[^]]+\]")
 _ARRAY_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+_INDEX = re.compile(r"[A-Za-z_]\w*\[[^]]*\]\+?=|")  # of `A[0]=1`, which is no pattern
 _PARENTHESIS = re.compile(r"[()]")
 _INDENT = re.compile(r"[ \t]*+")
 _ANSI_QUOTE = re.compile(r"\$'((?:[^'\\]++|\\.)*+)'", re.DOTALL)
@@ -73,14 +79,15 @@ class _Lexer:
         self.text = text
         self.tolerant = tolerant
         self.nesting = nesting
+        self.has_extglob = "extglob" in text
         self.document = ShellDocument()
-        self.pending: list[tuple[str, bool, bool]] = []  # here-documents opened on this line
+        self.pending: list[tuple[str, bool, bool, str]] = []  # here-documents opened on this line
         self.unended: set[str] = set()  # delimiters that do not occur any more
 
     def read_list(self, pos: int, stop: bool) -> int:
         """Read commands to the end, or to the `)` that closes this list (`stop`); return the offset behind it."""
         if self.nesting > MAX_NESTING:
-            raise UnbalancedError(pos, "a substitution inside too many others")
+            raise TooDeepError(pos, f"a substitution inside more than {MAX_NESTING} others")
         commands = _CommandBuilder(self)
         try:
             return self._read_list(pos, stop, commands)
@@ -106,9 +113,9 @@ class _Lexer:
                 commands.end("\n")
                 pos = self._read_heredoc_bodies(pos)
             elif kind == "heredoc":
-                pos = self._open_heredoc(pos, match.group())
+                pos = self._open_heredoc(pos, match.group(), commands.words[0].text if commands.words else "")
             elif kind == "redirect":
-                commands.redirect(start)
+                commands.redirect(start, match.group())
             elif kind == "operator":
                 operator = match.group()
                 commands.end(operator)
@@ -116,6 +123,7 @@ class _Lexer:
                     commands.stack.append("(")
                     if text.startswith("(", pos):
                         pos = self._skip_arithmetic(start, start)
+                        self.document.arithmetic.append((start, text[start:pos]))
                         commands.close("(")
                 elif operator == ")" and not commands.close("(") and not commands.inside("case") and stop:
                     return pos
@@ -135,10 +143,12 @@ class _Lexer:
             bare = _BARE.match(text, pos)
             if bare is not None:
                 pos = bare.end()
-                pieces.append(_unquoted_piece(bare.group()))
-                if text.startswith("(", pos) and len(pieces) == 1 and _ARRAY_ASSIGNMENT.fullmatch(pieces[0].text):
+                if text.startswith("(", pos) and not pieces and _ARRAY_ASSIGNMENT.fullmatch(bare.group()):
                     elements, pos = self._read_array(pos + 1)
-                    return ShellWord(start, tuple(pieces), elements), pos
+                    return literal_word(start, bare.group())._replace(elements=elements), pos
+                if self.has_extglob and text.startswith("(", pos) and bare.group()[-1] in "?*+@!":
+                    pos = self._skip_arithmetic(pos, pos)
+                pieces.extend(_unquoted_pieces(text[bare.start() : pos], is_start=not pieces))
             elif char == "'":
                 end = text.find("'", pos + 1)
                 if end < 0:
@@ -197,6 +207,7 @@ class _Lexer:
             end = match.end()
         elif text.startswith("((", pos + 1):
             end = self._skip_arithmetic(pos + 1, pos)
+            self.document.arithmetic.append((pos, text[pos:end]))
         elif text.startswith("(", pos + 1):
             end = self._read_substitution(pos + 2)
         elif not quoted and text.startswith("'", pos + 1):
@@ -254,7 +265,7 @@ class _Lexer:
             pos = match.end()
         raise UnbalancedError(opened, "(")
 
-    def _open_heredoc(self, pos: int, operator: str) -> int:
+    def _open_heredoc(self, pos: int, operator: str, command: str) -> int:
         """Record the delimiter of a here-document, whose body starts on the next line."""
         indent = _INDENT.match(self.text, pos)
         pos = indent.end() if indent else pos
@@ -262,12 +273,12 @@ class _Lexer:
         if end == pos:
             return pos
         expands = all(not piece.quoted for piece in word.pieces)
-        self.pending.append((word.text, expands, operator == "<<-"))
+        self.pending.append((word.text, expands, operator == "<<-", command))
         return end
 
     def _read_heredoc_bodies(self, pos: int) -> int:
         """Read the bodies of the here-documents that were opened on the line before `pos`."""
-        for delimiter, expands, strips_tabs in self.pending:
+        for delimiter, expands, strips_tabs, command in self.pending:
             tabs = r"\t*" if strips_tabs else ""
             if delimiter in self.unended or len(self.unended) > MAX_UNENDED:
                 continue
@@ -277,7 +288,7 @@ class _Lexer:
                 if self.tolerant:
                     continue
                 raise UnbalancedError(max(0, pos - 1), f"<<{delimiter}")
-            self.document.heredocs.append(Heredoc(pos, self.text[pos : end.start()], expands))
+            self.document.heredocs.append(Heredoc(pos, self.text[pos : end.start()], expands, command))
             pos = end.end()
         self.pending = []
         return pos
@@ -291,6 +302,7 @@ class _CommandBuilder:
         self.words: list[ShellWord] = []
         self.stack: list[str] = []
         self.before = ""
+        self.input = ""
         self.skip_next = False
 
     def add(self, word: ShellWord) -> None:
@@ -299,12 +311,14 @@ class _CommandBuilder:
         elif len(self.words) < MAX_WORDS:
             self.words.append(word)
 
-    def redirect(self, start: int) -> None:
+    def redirect(self, start: int, operator: str) -> None:
         """Skip the next word, which is a file; drop a number right before the operator, a file descriptor."""
         last = self.words[-1] if self.words else None
         if last is not None and last.text.isdigit() and last.start + len(last.text) == start:
             self.words.pop()
         self.skip_next = True
+        if operator in ("<", "<<<", "<>"):
+            self.input = operator
 
     def end(self, operator: str, is_truncated: bool = False) -> None:
         if self.words:
@@ -314,13 +328,14 @@ class _CommandBuilder:
             if words:
                 is_cut = is_truncated or len(self.words) >= MAX_WORDS
                 self.lexer.document.commands.append(
-                    SimpleCommand(words, words[0].start, before, operator, depth, is_cut)
+                    SimpleCommand(words, words[0].start, before, operator, depth, is_cut, self.input)
                 )
             self.words = []
             self.before = operator
         elif operator != "\n" or self.before not in _JOINING:  # a newline may follow `&&`
             self.before = operator
         self.skip_next = False
+        self.input = ""
 
     def _track_reserved_words(self) -> int:
         """Process the reserved words at the start of the command; return how many there are to drop."""
@@ -351,8 +366,14 @@ class _CommandBuilder:
         return bool(self.stack) and self.stack[-1] == kind
 
 
-def _unquoted_piece(text: str) -> Piece:
-    """Return unquoted text as a piece; brace expansion may turn it into any number of words."""
-    if "{" in text and _BRACES.search(text):
-        return Piece(PieceKind.ARRAY, "", False, text)
-    return Piece(PieceKind.TEXT, text, False, text)
+def _unquoted_pieces(text: str, is_start: bool) -> list[Piece]:
+    """Return unquoted text as pieces: a home folder and what braces or file names replace are unknown."""
+    if is_start and text.startswith("~"):
+        return [Piece(PieceKind.UNKNOWN, "", True, text)]
+    index = _INDEX.match(text) if is_start else None
+    match = _MANY_WORDS.search(text, index.end() if index else 0)
+    if match is None:
+        return [Piece(PieceKind.TEXT, text, False, text)]
+    before, rest = text[: match.start()], text[match.start() :]
+    pieces = [Piece(PieceKind.TEXT, before, False, before)] if before else []
+    return [*pieces, Piece(PieceKind.ARRAY, "", False, rest)]

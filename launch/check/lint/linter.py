@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +10,10 @@ from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.files import FileContent, list_files, read_content
 from launch.check.lint.flag_files import FlagMap, find_flag_maps
 from launch.check.lint.scan_result import Diagnostic
+from launch.check.lint.shell import find_in_arguments
+from launch.check.lint.shell_syntax import literal_argument
 from launch.check.lint.trainers import TrainerScript, open_instruct_trainer, trl_trainer
+from launch.check.lint.unfollowed import not_followed
 
 # In the order of preference when a file of flags suits several.
 _OWN = ("finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling")
@@ -48,10 +51,27 @@ def check_file(
     content = read_content(path, explicit)
     file = str(path)
     verdicts = [checker.check_command(file, command) for command in content.scan.commands]
+    verdicts += [_undecided(file, entry) for entry in content.scan.unfollowed]
     if content.documents:
         verdicts.extend(_check_flag_maps(file, content, checker, trainer if not verdicts else None))
     verdicts.sort(key=lambda verdict: verdict.line)
     return FileReport(file, tuple(verdicts), content.scan.notes, content.missing)
+
+
+def check_argv(argv: Sequence[str], checker: CommandChecker) -> FileReport:
+    """Check one command as the shell has expanded it; one that starts no trainer that lint knows is undecided."""
+    arguments = [literal_argument(text, 1) for text in argv]
+    scan = find_in_arguments(arguments)
+    verdicts = [checker.check_command("command line", command) for command in scan.commands]
+    unfollowed = scan.unfollowed
+    if not verdicts and not unfollowed:
+        unfollowed = (not_followed(f"{argv[0]} starts no trainer that lint knows", 1),)
+    verdicts += [_undecided("command line", entry) for entry in unfollowed]
+    return FileReport("command line", tuple(verdicts), scan.notes)
+
+
+def _undecided(file: str, entry: Diagnostic) -> LintVerdict:
+    return LintVerdict(file, entry.line, "", None, (), (entry,))
 
 
 def _check_flag_maps(

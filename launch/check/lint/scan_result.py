@@ -34,17 +34,19 @@ class TrainerCommand:
 
 @dataclass(frozen=True)
 class ScanResult:
-    """The trainer commands of a text, in order, and notes on what could not be read."""
+    """The trainer commands of a text, in order, notes on what could not be read, and what is not followed."""
 
     commands: tuple[TrainerCommand, ...] = ()
     notes: tuple[Diagnostic, ...] = ()
+    unfollowed: tuple[Diagnostic, ...] = ()  # what may start a trainer and is not followed
 
 
 NO_COMMANDS = ScanResult()
 
 
 def merge(scans: Iterable[ScanResult]) -> ScanResult:
-    """Return the commands of all, in the order of their lines, and all notes."""
+    """Return the commands of all, in the order of their lines, and all notes and entries."""
     scans = list(scans)
     commands = sorted((command for scan in scans for command in scan.commands), key=lambda command: command.line)
-    return ScanResult(tuple(commands), tuple(note for scan in scans for note in scan.notes))
+    notes = tuple(note for scan in scans for note in scan.notes)
+    return ScanResult(tuple(commands), notes, tuple(entry for scan in scans for entry in scan.unfollowed))

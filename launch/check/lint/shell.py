@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from itertools import accumulate
 
-from launch.check.lint.launchers import find_trainer_starts, is_mason, only_reads_arguments, split_at_separators
+from launch.check.lint.launchers import (
+    command_name,
+    find_trainer_starts,
+    is_mason,
+    is_python_name,
+    only_reads_arguments,
+    split_at_separators,
+    with_supplied,
+)
 from launch.check.lint.lexer import lex
 from launch.check.lint.scan_result import NO_COMMANDS, Diagnostic, ScanResult, TrainerCommand, merge
 from launch.check.lint.shell_syntax import (
@@ -16,10 +24,12 @@ from launch.check.lint.shell_syntax import (
     Heredoc,
     ShellDocument,
     SimpleCommand,
+    TooDeepError,
     UnbalancedError,
     logical_lines,
 )
-from launch.check.lint.trainers import MARKER
+from launch.check.lint.trainers import HINT, MARKER
+from launch.check.lint.unfollowed import explain_unfollowed, find_unfollowed_declarations, is_python, not_followed
 from launch.check.lint.variables import Variables, collect_variables, expand_words
 
 MAX_REPARSES = 5  # levels of shell text inside shell words: `bash -c "ssh host '...'"`
@@ -44,8 +54,10 @@ def find_commands(text: str, line_of: LineLookup, reparses: int = 0) -> ScanResu
 
     A text with a quote that is never closed is parsed line by line instead, with every variable unknown.
     """
-    if reparses > MAX_REPARSES or MARKER.search(text) is None:
+    if (MARKER if reparses else HINT).search(text) is None:
         return NO_COMMANDS
+    if reparses > MAX_REPARSES:
+        return ScanResult((), (), (not_followed(f"shell text inside {MAX_REPARSES} others", line_of(0)),))
     try:
         document = lex(text)
     except UnbalancedError as error:
@@ -53,35 +65,67 @@ def find_commands(text: str, line_of: LineLookup, reparses: int = 0) -> ScanResu
     return _find_in_document(document, collect_variables(document, line_of), line_of, reparses)
 
 
-def find_in_arguments(arguments: Sequence[Argument], reparses: int = 0) -> list[TrainerCommand]:
-    """Find the trainer commands that one simple command starts."""
-    if reparses > MAX_REPARSES or only_reads_arguments(arguments):
-        return []
+def find_in_arguments(
+    arguments: Sequence[Argument],
+    reparses: int = 0,
+    command: SimpleCommand | None = None,
+    trainer_commands: Set[str] = frozenset(),
+) -> ScanResult:
+    """Find the trainer commands that one simple command starts, and whether it may start one that is not followed.
+
+    `trainer_commands` are the variables whose value mentions a trainer.
+    """
+    if only_reads_arguments(arguments):
+        return NO_COMMANDS
     if is_mason(arguments):
-        return [
-            command for group in split_at_separators(arguments) for command in _find_in_mason_group(group, reparses + 1)
-        ]
-    commands = find_trainer_starts(arguments)
+        return merge(_find_in_mason_group(group, reparses + 1) for group in split_at_separators(arguments))
+    arguments = with_supplied(arguments)
+    name = command_name(arguments)
+    commands = [] if name is not None and name.text == "eval" else find_trainer_starts(arguments)
     if commands:
-        return commands
-    texts = [
-        (_shell_text(argument), argument.line)
-        for index, argument in enumerate(arguments)
-        if _is_shell_text(arguments, index)
-    ]
-    scans = [find_commands(text, line_lookup(text, line), reparses + 1) for text, line in texts]
-    return [command for scan in scans for command in scan.commands]
+        return ScanResult(tuple(commands))
+    scan = merge(_find_in_text(argument, reparses) for argument in _shell_texts(arguments))
+    if scan != NO_COMMANDS:
+        return scan
+    reason = explain_unfollowed(arguments, command, trainer_commands)
+    return NO_COMMANDS if reason is None else ScanResult((), (), (not_followed(reason, arguments[0].line),))
+
+
+def _find_in_text(argument: Argument, reparses: int) -> ScanResult:
+    """Find the commands in an argument that is shell text, where the outer shell's unknown values are unknown too."""
+    text = _shell_text(argument)
+    scan = find_commands(text, line_lookup(text, argument.line), reparses + 1)
+    if argument.is_resolved:
+        return scan
+    return replace(
+        scan, commands=tuple(replace(found, arguments=_unresolve(found.arguments)) for found in scan.commands)
+    )
+
+
+def _unresolve(arguments: Sequence[Argument]) -> tuple[Argument, ...]:
+    """Mark what quotes of the inner shell make literal and the outer shell has replaced: `bash -c "... '$X'"`."""
+    return tuple(
+        argument._replace(is_resolved=False, prefix=argument.text.partition("$")[0])
+        if argument.is_resolved and "$" in argument.text
+        else argument
+        for argument in arguments
+    )
 
 
 def _find_in_document(document: ShellDocument, variables: Variables, line_of: LineLookup, reparses: int) -> ScanResult:
-    commands: list[TrainerCommand] = []
+    scans: list[ScanResult] = []
     for index, command in enumerate(document.commands):
-        for started in find_in_arguments(_expand(command, variables), reparses):
-            notes = started.notes + _note_lost_arguments(document.commands, index, line_of)
-            is_truncated = started.is_truncated or command.is_truncated
-            commands.append(replace(started, is_truncated=is_truncated, notes=notes))
+        scan = find_in_arguments(_expand(command, variables), reparses, command, variables.trainer_commands)
+        lost = _note_lost_arguments(document.commands, index, line_of) if scan.commands else ()
+        commands = [
+            replace(started, is_truncated=started.is_truncated or command.is_truncated, notes=started.notes + lost)
+            for started in scan.commands
+        ]
+        scans.append(replace(scan, commands=tuple(commands)))
     bodies = [_find_in_heredoc(heredoc, line_of, reparses) for heredoc in document.heredocs]
-    return merge([ScanResult(tuple(commands)), *bodies])
+    scan = merge([*scans, ScanResult((), (), tuple(find_unfollowed_declarations(document, line_of))), *bodies])
+    by_line = {entry.line: entry for entry in reversed(scan.unfollowed)}
+    return replace(scan, unfollowed=tuple(by_line[line] for line in sorted(by_line)))
 
 
 def _expand(command: SimpleCommand, variables: Variables) -> list[Argument]:
@@ -95,8 +139,12 @@ def _expand(command: SimpleCommand, variables: Variables) -> list[Argument]:
 def _find_in_heredoc(heredoc: Heredoc, line_of: LineLookup, reparses: int) -> ScanResult:
     body = _HEREDOC_ESCAPE.sub(r"\1", heredoc.body) if heredoc.expands else heredoc.body
     first = line_of(heredoc.start)
-    if not heredoc.expands:
+    if not heredoc.expands and not is_python_name(heredoc.command):
         return find_commands(body, line_lookup(body, first), reparses + 1)
+    if is_python_name(heredoc.command) and MARKER.search(body) is not None:
+        return ScanResult((), (), (not_followed("a Python text mentions a trainer", first),))
+    if heredoc.command in ("cat", "tee") and MARKER.search(body) is None:
+        return NO_COMMANDS  # a file's text
     # The outer shell substitutes its own variables before the inner shell assigns any.
     try:
         document = lex(body, tolerant=True)
@@ -127,7 +175,13 @@ def _note_lost_arguments(commands: list[SimpleCommand], index: int, line_of: Lin
 
 def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, reparses: int) -> ScanResult:
     line = line_of(error.offset)
-    message = f"{error.opener} is opened here and never closed: bash stops here, so each line is checked separately"
+    file_notes: tuple[Diagnostic, ...] = ()
+    unfollowed: list[Diagnostic] = []
+    if isinstance(error, TooDeepError):
+        unfollowed.append(not_followed(f"{error}; each other line is checked separately", line))
+    else:
+        message = f"{error}: bash stops here, so each line is checked separately"
+        file_notes = (Diagnostic("unbalanced_quote", message, line),)
     commands: list[TrainerCommand] = []
     offset = 0
     for parts in logical_lines(text):
@@ -142,14 +196,15 @@ def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, r
             inner = _find_in_document(document, Variables(at), at, reparses)
             notes: tuple[Diagnostic, ...] = ()
             if opened := document.unbalanced:
-                cut = f"{opened.opener} is opened here and never closed, so the rest is not checked"
+                cut = f"{opened}, so the rest is not checked"
                 notes = (Diagnostic("unbalanced_quote", cut, at(opened.offset)),)
+            unfollowed += inner.unfollowed
             commands += [
                 replace(command, notes=command.notes + notes) if command.is_truncated else command
                 for command in inner.commands
             ]
         offset += len(logical) + 1
-    return ScanResult(tuple(commands), (Diagnostic("unbalanced_quote", message, line),))
+    return ScanResult(tuple(commands), file_notes, tuple(unfollowed))
 
 
 def _is_shell_text(arguments: Sequence[Argument], index: int) -> bool:
@@ -159,6 +214,8 @@ def _is_shell_text(arguments: Sequence[Argument], index: int) -> bool:
     if _BLANK.search(text) is None or MARKER.search(text) is None:
         return False
     before = arguments[index - 1].text if index else ""
+    if before == "-c" and any(map(is_python, arguments[max(0, index - 4) : index])):
+        return False  # Python's text
     return (
         _WRAP.match(argument.text) is not None
         or not before.startswith("-")
@@ -166,12 +223,24 @@ def _is_shell_text(arguments: Sequence[Argument], index: int) -> bool:
     )
 
 
+def _shell_texts(arguments: Sequence[Argument]) -> list[Argument]:
+    """Return the arguments that are shell text; eval joins its own."""
+    name = command_name(arguments)
+    if name is not None and name.text == "alias":
+        return []
+    if name is None or name.text != "eval":
+        return [argument for index, argument in enumerate(arguments) if _is_shell_text(arguments, index)]
+    rest = arguments[arguments.index(name) + 1 :]
+    text, raw = " ".join(argument.text for argument in rest), " ".join(argument.raw for argument in rest)
+    return [Argument(text, name.line, all(argument.is_resolved for argument in rest), raw=raw)]
+
+
 def _shell_text(argument: Argument) -> str:
     wrap = _WRAP.match(argument.raw)
     return argument.raw if wrap is None else argument.raw[wrap.end() :]
 
 
-def _find_in_mason_group(arguments: Sequence[Argument], reparses: int) -> list[TrainerCommand]:
+def _find_in_mason_group(arguments: Sequence[Argument], reparses: int) -> ScanResult:
     """Find the commands in arguments that mason joins with blanks for another shell (mason.py:389-392, 529-532)."""
     texts = [argument.text for argument in arguments]
     texts = [f"'{text}'" if "{" in text.replace("${", "") or "</" in text else text for text in texts]
@@ -184,6 +253,4 @@ def _find_in_mason_group(arguments: Sequence[Argument], reparses: int) -> list[T
 
     document = lex(joined, tolerant=True)
     variables = Variables(line)
-    return [
-        started for command in document.commands for started in find_in_arguments(_expand(command, variables), reparses)
-    ]
+    return merge(find_in_arguments(_expand(command, variables), reparses, command) for command in document.commands)

@@ -68,6 +68,7 @@ class SimpleCommand:
     after: str  # the operator behind it, "" at the end
     depth: int  # number of enclosing loops, branches, functions, groups and substitutions: 0 is the top level
     is_truncated: bool = False  # a quote or substitution in it is never closed, so its tail cannot be read
+    input: str = ""  # `<` or `<<<` if its standard input is redirected from a file or a string
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Heredoc:
     start: int  # character offset of the body
     body: str
     expands: bool  # the shell substitutes variables in it
+    command: str = ""  # the first word of the command that reads it
 
 
 @dataclass
@@ -85,6 +87,7 @@ class ShellDocument:
 
     commands: list[SimpleCommand] = field(default_factory=list)  # in source order
     heredocs: list[Heredoc] = field(default_factory=list)
+    arithmetic: list[tuple[int, str]] = field(default_factory=list)  # offset and source of `((...))` and `$((...))`
     unbalanced: UnbalancedError | None = None
 
 
@@ -94,7 +97,14 @@ class UnbalancedError(Exception):
     def __init__(self, offset: int, opener: str) -> None:
         self.offset = offset
         self.opener = opener
-        super().__init__(f"{opener} is never closed")
+        super().__init__(f"{opener} is opened here and never closed")
+
+
+class TooDeepError(UnbalancedError):
+    """A substitution at `offset` is nested too deep to be read."""
+
+    def __str__(self) -> str:
+        return self.opener
 
 
 class Argument(NamedTuple):

@@ -12,6 +12,8 @@ TRL = "trl"
 MARKER = re.compile(
     r"(?:finetune|dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*|sft)\.py\b|\bopen_instruct\.\w|\btrl\.|\btrl\s+\w|trl['\"]"
 )
+# A whole text is parsed with less: it may put the name of a trainer together.
+HINT = re.compile(rf"{MARKER.pattern}|open_instruct\b")
 
 _NAME = r"(?:\w+_)?finetune|dpo(?:_tune\w*)?|(?:online_)?dpo_vllm\w*|online_dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*"
 _NOT_TRAINERS = re.compile(r"\w*(?:_utils|_callbacks|_test)")

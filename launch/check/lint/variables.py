@@ -2,7 +2,8 @@
 
 A variable is known at a use if the text assigns it exactly once, at the top level (no loop, branch, function,
 substitution, pipeline), before the use, and nothing in between could assign it invisibly (`source`, `eval`). Any other
-variable is unknown, which is always safe.
+variable is unknown, which is always safe. So are all of a text with a nameref, or with a function that assigns a name
+which it computes, and words that IFS splits where the text assigns it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from launch.check.lint.arithmetic import evaluate
 from launch.check.lint.shell_syntax import (
@@ -23,6 +25,7 @@ from launch.check.lint.shell_syntax import (
     SimpleCommand,
     literal_argument,
 )
+from launch.check.lint.trainers import MARKER
 
 MAX_DEPTH = 20  # levels of variables whose values contain variables
 MAX_EXPANDED = 200_000  # characters of one expansion, or words of one command
@@ -30,8 +33,21 @@ MAX_TOTAL = 1_000_000  # characters of all expansions of a text; later variables
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+)?=")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
-_READING = frozenset({"read", "mapfile", "readarray", "unset", "getopts", "printf", "let", "for", "select"})
+_ASSIGNED_NAME = re.compile(r"[A-Za-z_]\w*(?=\[|\+?=|$)")
+DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
+_READING = frozenset({"read", "mapfile", "readarray", "unset", "getopts", "printf", "for", "select"})
+# Options whose value is no variable's name.
+_TAKES_VALUE = {
+    "read": re.compile(r"-[a-z]*[pdntuNi]"),
+    **dict.fromkeys(("mapfile", "readarray"), re.compile(r"-[a-z]*[dnOsuCc]")),
+}
+_SETS_IN_ARITHMETIC = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|(?:<<|>>)=")
+# Variables that bash assigns.
+_SPECIAL = re.compile(r"S?RANDOM|SECONDS|LINENO|EPOCH\w+|(?:OLD)?PWD|REPLY|OPTARG|OPTIND")
+VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
+TRAPS = frozenset({"DEBUG", "ERR", "RETURN"})  # they run between the commands of the text
+_PATTERN = re.compile(r"[*?]|\[[^]]+\]")
+_SPLIT_OR_REPLACED = re.compile(r"[ \t\n*?]|\[[^]]+\]")
 _FIELD = re.compile(r"[ \t\n]+")
 _WORD = re.compile(r"[^ \t\n]+")
 
@@ -50,13 +66,18 @@ class Variables:
     line_of: Callable[[int], int]  # from a character offset of the text to its 1-based line
     assignments: dict[str, list[_Assignment]] = field(default_factory=dict)
     barriers: list[int] = field(default_factory=list)  # offsets where any variable may be assigned invisibly
-    expanded: dict[tuple[str, PieceKind, bool], list[Argument | None] | None] = field(default_factory=dict)
+    expanded: dict[tuple[str, PieceKind, bool, bool], list[Argument | None] | None] = field(default_factory=dict)
     characters: int = 0  # of all expansions so far, a repeated one each time
+    is_opaque: bool = False  # any variable may be assigned anywhere
+    trainer_commands: set[str] = field(default_factory=set)  # the names of those whose value mentions a trainer
+    has_own_ifs: bool = False  # words may be split elsewhere than at blanks
 
     def find_assignment(self, name: str, offset: int) -> _Assignment | None:
         """Return the assignment that determines `name` where it is used at `offset`."""
         assignments = self.assignments.get(name, [])
-        if len(assignments) != 1 or not assignments[0].is_reliable or assignments[0].offset >= offset:
+        if self.is_opaque or _SPECIAL.fullmatch(name) or len(assignments) != 1:
+            return None
+        if not assignments[0].is_reliable or assignments[0].offset >= offset:
             return None
         barriers_between = bisect_right(self.barriers, offset) - bisect_right(self.barriers, assignments[0].offset)
         return None if barriers_between else assignments[0]
@@ -65,15 +86,29 @@ class Variables:
 def collect_variables(document: ShellDocument, line_of: Callable[[int], int]) -> Variables:
     """Collect every assignment of the text, and every place where an invisible one may happen."""
     variables = Variables(line_of)
+    has_functions = any(command.after == "(" or command.words[0].text == "function" for command in document.commands)
     for command in document.commands:
+        barriers = len(variables.barriers)
         _record_assignments(command, variables)
+        if len(variables.barriers) > barriers and command.depth and has_functions:
+            variables.is_opaque = True  # a function is called later than it is written
+    for offset, source in document.arithmetic:
+        _mark_arithmetic(variables, source, offset)
     variables.barriers.sort()
+    variables.has_own_ifs = "IFS" in variables.assignments
     return variables
 
 
 def is_assignment(word: ShellWord) -> bool:
     """Return True for `X=1`, `X+=1`, `X=(a b)` and `X[0]=1`."""
     return bool(word.pieces) and not word.pieces[0].quoted and _ASSIGNMENT.match(word.pieces[0].text) is not None
+
+
+def without_prefix(words: tuple[ShellWord, ...]) -> tuple[ShellWord, ...]:
+    """Return the words behind `builtin` and `command`, which run the builtin that they are given."""
+    while len(words) > 1 and words[0].text in ("builtin", "command"):
+        words = words[1:]
+    return words
 
 
 def expand_words(words: tuple[ShellWord, ...], variables: Variables) -> list[Argument]:
@@ -87,7 +122,7 @@ def expand_words(words: tuple[ShellWord, ...], variables: Variables) -> list[Arg
 
 
 def _record_assignments(command: SimpleCommand, variables: Variables) -> None:
-    words = command.words
+    words = without_prefix(command.words)
     for word in words:
         for piece in word.pieces:
             match = ASSIGNS.match(piece.source) if piece.kind is PieceKind.UNKNOWN else None
@@ -97,16 +132,57 @@ def _record_assignments(command: SimpleCommand, variables: Variables) -> None:
     is_top_level = command.depth == 0 and command.before in ("", "\n", ";") and command.after in ("", "\n", ";", "&&")
     if first in ("source", ".", "eval"):
         if not (len(words) > 1 and words[1].text.endswith("/activate")):
-            variables.barriers.append(command.start)
-    elif first in _READING:
+            variables.barriers.append(words[-1].start + 1)  # it expands its own words before
+    elif first == "trap":
+        variables.is_opaque |= any(word.text in TRAPS for word in words)
+    elif first == "let":
         for word in words[1:]:
-            name = _NAME.match(word.text)
-            if name is not None:
-                _mark_unknown(variables, name.group(), word.start)
-    elif first in _DECLARING:
-        _assign(tuple(word for word in words[1:] if is_assignment(word)), variables, is_top_level and first != "local")
+            _mark_arithmetic(variables, word.text, word.start)
+    elif first in _READING:
+        _mark_names(_names_read(first, words), variables)
+    elif first in DECLARING:
+        _declare(words, variables, is_top_level and first != "local")
     elif all(is_assignment(word) for word in words):
         _assign(words, variables, is_top_level)
+
+
+def _declare(words: tuple[ShellWord, ...], variables: Variables, is_reliable: bool) -> None:
+    flags = {flag for word in words[1:] if word.text[:1] in ("-", "+") for flag in word.text[1:]}
+    names = tuple(word for word in words[1:] if word.text[:1] not in ("-", "+"))
+    variables.is_opaque |= "n" in flags and words[0].text != "export"
+    is_changed = not flags.isdisjoint("iulcA")  # the shell computes what is assigned
+    _mark_names([word for word in names if is_changed or _ASSIGNED_NAME.match(word.text) is None], variables)
+    _assign(tuple(filter(is_assignment, names)), variables, is_reliable)
+
+
+def _names_read(first: str, words: tuple[ShellWord, ...]) -> list[ShellWord]:
+    """Return the words that name the variables which a command like `read` assigns."""
+    if first in ("for", "select"):
+        return list(words[1:2])
+    if first == "printf":
+        return [word for option, word in pairwise(words) if option.text == "-v"]
+    takes_value = _TAKES_VALUE.get(first)
+    return [
+        word
+        for option, word in pairwise(words)
+        if not word.text.startswith("-") and (takes_value is None or takes_value.fullmatch(option.text) is None)
+    ]
+
+
+def _mark_names(words: Iterable[ShellWord], variables: Variables) -> None:
+    """Mark the variables that the words name as unknown; a name that is not written may be that of any variable."""
+    for word in words:
+        name = _ASSIGNED_NAME.match(word.text)
+        if name is not None:
+            _mark_unknown(variables, name.group(), word.start)
+        elif any(piece.kind is not PieceKind.TEXT for piece in word.pieces):
+            variables.barriers.append(word.start)
+
+
+def _mark_arithmetic(variables: Variables, source: str, offset: int) -> None:
+    if _SETS_IN_ARITHMETIC.search(source):
+        for name in _NAME.finditer(source):
+            _mark_unknown(variables, name.group(), offset)
 
 
 def _assign(words: tuple[ShellWord, ...], variables: Variables, is_reliable: bool) -> None:
@@ -117,10 +193,20 @@ def _assign(words: tuple[ShellWord, ...], variables: Variables, is_reliable: boo
             continue
         is_plain = match.group(2) is None and match.group(3) is None and head.kind is PieceKind.TEXT
         rest = head._replace(text=head.text[match.end() :], source=head.text[match.end() :])
+        if rest.text.startswith("~"):
+            rest = Piece(PieceKind.UNKNOWN, "", True, rest.text)
         value = ShellWord(word.start + match.end(), (rest, *word.pieces[1:]), word.elements)
+        source = " ".join(map(_own_text, (value, *(value.elements or ()))))
+        if MARKER.search(source) or not variables.trainer_commands.isdisjoint(VARIABLE.findall(source)):
+            variables.trainer_commands.add(match.group(1))
         variables.assignments.setdefault(match.group(1), []).append(
             _Assignment(word.start, value, is_reliable and is_plain)
         )
+
+
+def _own_text(word: ShellWord) -> str:
+    """Return the word without its substitutions, whose commands run where they stand."""
+    return "".join(piece.source for piece in word.pieces if not piece.source.startswith(("$(", "`")))
 
 
 def _mark_unknown(variables: Variables, name: str, offset: int) -> None:
@@ -181,12 +267,17 @@ def _expand_piece(piece: Piece, offset: int, variables: Variables, depth: int) -
     assignment = variables.find_assignment(piece.text, offset)
     if assignment is None:
         return None
-    key = (piece.text, piece.kind, piece.quoted)
+    is_joined = piece.quoted and "[*]" in piece.source
+    if variables.has_own_ifs and (is_joined or not piece.quoted):
+        return None
+    key = (piece.text, piece.kind, piece.quoted, is_joined)
     if key not in variables.expanded:
         is_array = assignment.value.elements is not None
         parts: list[Argument | None] | None = None
         if piece.kind is PieceKind.ARRAY and is_array:
             parts = _expand_elements(assignment.value, piece.quoted, variables, depth)
+            if is_joined and parts is not None:
+                parts = _join_elements(parts, variables.line_of(offset))
         elif piece.kind is PieceKind.VARIABLE and not is_array:
             parts = _expand_value(assignment.value, piece.quoted, variables, depth)
         variables.expanded[key] = None if parts is None or _count_characters(parts) > MAX_EXPANDED else parts
@@ -213,11 +304,20 @@ def _expand_elements(value: ShellWord, quoted: bool, variables: Variables, depth
     """Expand an array. Unquoted elements would be split again, so they must be known and contain no blank."""
     arguments: list[Argument | None] = []
     for element in value.elements or ():
+        if element.text.startswith("["):
+            return None  # `[key]=value`
         for argument in _expand_word(element, variables, depth + 1):
-            if not quoted and (not argument.is_resolved or _FIELD.search(argument.text)):
+            if not quoted and not (argument.is_resolved and _SPLIT_OR_REPLACED.search(argument.text) is None):
                 return None
             arguments.append(argument)
     return arguments or [None]
+
+
+def _join_elements(elements: list[Argument | None], line: int) -> list[Argument | None]:
+    """Return the one word of `"${A[*]}"`."""
+    blank = literal_argument(" ", line)
+    parts = [part for element in elements if element is not None for part in (blank, element)]
+    return [_join(parts[1:], line)]
 
 
 def _expand_value(value: ShellWord, quoted: bool, variables: Variables, depth: int) -> list[Argument | None] | None:
@@ -249,6 +349,11 @@ def _split(argument: Argument) -> Iterator[Argument | None]:
     lines_match = len(lines) == sum(map(bool, fields))  # else a line continuation is inside a word
     field_lines = iter(lines if lines_match else ())
     for text in fields:
-        yield (
-            argument._replace(text=text, line=next(field_lines, argument.line), prefix=text, raw=text) if text else None
-        )
+        if not text:
+            yield None
+            continue
+        word = argument._replace(text=text, line=next(field_lines, argument.line), prefix=text, raw=text)
+        pattern = _PATTERN.search(text)
+        if pattern is not None:  # the names of files replace it
+            word = word._replace(is_resolved=False, is_single=False, prefix=text[: pattern.start()])
+        yield word

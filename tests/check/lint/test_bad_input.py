@@ -16,6 +16,7 @@ from tests.check.lint.helpers import locked_checker
 from tests.check.lint.mistakes import MISTAKES
 
 GOOD = "python open_instruct/finetune.py --model_name_or_path m --sed 1\n"
+FINE = "python open_instruct/finetune.py --model_name_or_path m --dataset_mixer_list d 1.0"
 NAMES = ["a.sh", "a.md", "a.yaml", "Makefile", "a.j2", "a.json", "job"]
 
 
@@ -110,6 +111,25 @@ def test_large_files(tmp_path: Path, checker: CommandChecker, line: str, megabyt
     checked = check_file(path, checker)
     assert time.process_time() - start < 15  # quadratic would be hours
     assert checked.verdicts[0].ok is False
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$(" * 10_000 + "true" + ")" * 10_000,
+        'echo "' + "$(" * 31 + GOOD.strip() + ")" * 31 + '"',
+        "bash -c '" + "bash -c " * 8 + GOOD.strip() + "'",
+        'eval "$X"',
+    ],
+    ids=["nested", "a command in it", "quotes", "eval"],
+)
+def test_what_is_nested_too_deep_or_not_followed_is_never_accepted(
+    tmp_path: Path, checker: CommandChecker, text: str
+) -> None:
+    path = tmp_path / "a.sh"
+    path.write_text(f"{FINE}\n{text}\n")
+    verdicts = check_file(path, checker).verdicts
+    assert any(verdict.ok is not True and verdict.line == 2 for verdict in verdicts)
 
 
 WORDS = "x " * 4000

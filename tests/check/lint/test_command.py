@@ -90,6 +90,48 @@ def test_exit_code(text: str, code: int, capsys: pytest.CaptureFixture[str]) -> 
     assert "none.sh:1: cannot be opened: No such file or directory [cannot_open]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [(GOOD, 0), (f"{DPO} --beta $X\n", 2), (f'{GOOD}eval "$X"\n', 2), (f"{GOOD}echo 'x\n", 2), ("", 0)],
+)
+def test_strict_refuses_what_is_undecided_or_not_read(text: str, code: int) -> None:
+    Path("a.sh").write_text(text)
+    assert (lint(["a.sh"]), lint(["--strict", "a.sh"])) == (0, code)
+
+
+def test_what_is_not_followed_counts_and_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.sh").write_text(f'{GOOD}eval "$X"\n')
+    assert lint(["a.sh"]) == 0
+    output = capsys.readouterr()
+    assert "a.sh:2: warning: not followed: eval runs a text that is not known here [not_followed]" in output.out
+    assert output.err.startswith("2 commands: 1 accepted, 1 undecided; ")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "ok"),
+    [
+        ((*FINETUNE.split(), "--learning_rate", "1e-5"), 0, True),
+        (("accelerate", "launch", "open_instruct/finetune.py", "--lerning_rate", "$X"), 2, False),
+        (("bash", "-c", f"{FINETUNE} --lerning_rate 1"), 2, False),
+        ((*FINETUNE.split(), "--help"), 0, True),
+        (("touch", "made"), 0, None),
+    ],
+)
+def test_a_command_that_the_shell_has_expanded(
+    command: tuple[str, ...], code: int, ok: bool | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (lint(["--json", "--", *command]), list(Path().iterdir())) == (code, [])
+    (verdict,) = json.loads(capsys.readouterr().out)
+    assert (verdict["file"], verdict["line"], verdict["ok"]) == ("command line", 1, ok)
+    assert lint(["--strict", "--", *command]) == (0 if ok else 2)
+
+
+@pytest.mark.parametrize("argv", [[], ["--"], ["a.sh", "--", "python", "x.py"], ["--json"]])
+def test_files_and_a_command_exclude_each_other(argv: list[str]) -> None:
+    with pytest.raises(UserError, match="'lint' needs either files or -- COMMAND"):
+        lint(argv)
+
+
 def test_folders_are_searched(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("x/1.sh", "x/y/2.md", "x/y/3.py", "x/z/4.yaml"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -147,6 +189,8 @@ def test_the_command_in_its_own_process(tmp_path: Path) -> None:
     done = call("--json", str(path))
     assert done.returncode == 2
     assert [verdict["ok"] for verdict in json.loads(done.stdout)] == [False]
+    given = call("--", *FINETUNE.split(), "--lerning_rate", "1", "--help")  # not this command's own --help
+    assert (given.returncode, given.stdout.count("[unknown_flag]")) == (2, 1)
     shown = call("--help")
     assert shown.returncode == 0
     assert "examples:" in shown.stdout
