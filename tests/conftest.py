@@ -10,17 +10,23 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from launch import resources
 from launch.config.compose import Composed, compose
 from launch.config.line import parse_line
-from launch.planning.flags import Flag
-from launch.planning.plan import Machine
+from launch.data.local import Digest
+from launch.planning.digests import DigestCache
+from launch.planning.machine import Machine
+from launch.planning.names import locked_registries
 from launch.planning.upstream import SourceKind, UpstreamState
+from launch.upstream.pin.lock import locked_schema
+from launch.upstream.schema import Schema
+from launch.upstream.trainers import ENTRIES
 
 _BUILD_SECONDS = 600.0  # longer than any build of an extension
 GOLDEN = Path(__file__).parent / "golden"
@@ -70,30 +76,44 @@ def composed(*overrides: str) -> Composed:
     return configurations[0]
 
 
-def render_flags(flags: Mapping[str, Flag]) -> list[str]:
-    """Flags as arguments, without a trainer's schema: booleans as true and false, lists as several arguments."""
+class FixedDigests(DigestCache):
+    """Digests that a test sets; by default local paths have no content."""
 
-    def text(value: Any) -> str:
-        return str(value).lower() if isinstance(value, bool) else str(value)
+    def __init__(self, digest: Digest = lambda path: None) -> None:
+        super().__init__(Path("/nowhere/digests.json"))
+        self._digest = digest
 
-    argv: list[str] = []
-    for name, flag in flags.items():
-        values = [text(item) for item in (flag.value if isinstance(flag.value, (list, tuple)) else [flag.value])]
-        argv += [f"--{name}={values[0]}"] if len(values) == 1 and values[0].startswith("-") else [f"--{name}", *values]
-    return argv
+    def of(self, path: Path) -> str | None:
+        return self._digest(path)
 
 
-def fixed_machine(cwd: Path = Path("/cwd"), checkout: Path | None = Path("/upstream")) -> Machine:
-    """A machine that is the same wherever the tests run; local paths have no content here."""
+@dataclass(frozen=True)
+class FixedMachine(Machine):
+    """A machine whose GPU and packages a test sets."""
+
+    card: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@cache
+def _locked_schemas() -> Mapping[str, Schema]:
+    return {name: locked_schema(name) for name in ENTRIES}
+
+
+def fixed_machine(
+    cwd: Path = Path("/cwd"), checkout: Path | None = Path("/upstream"), digest: Digest = lambda path: None
+) -> FixedMachine:
+    """A machine that is the same wherever the tests run."""
     source = SourceKind.live if checkout else SourceKind.none
-    return Machine(
+    return FixedMachine(
         cwd=cwd,
         environ={},
         python="/python",
+        packages=(),
         upstream=UpstreamState(PIN, source, checkout, "the tests' own", matches_pin=True),
-        digest=lambda path: None,
-        render=render_flags,
-        check_files=lambda parallel: (),
+        schemas=_locked_schemas(),
+        registries=locked_registries(),
+        digests=FixedDigests(digest),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +66,7 @@ class PlannedRun:
     @cached_property
     def memory(self) -> MemoryForecast | None:
         """The predicted peak memory of a GPU; None for a run on a CPU."""
-        return forecast_on_machine(self.plan, os.environ)
+        return forecast_on_machine(self.plan)
 
     @cached_property
     def tokens(self) -> TokenForecast | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from launch.commands.tool_parsers import build_preview_parser
 from launch.config.compose import Composed, compose
@@ -27,7 +27,7 @@ def preview(line: CommandLine) -> int:
 
     def show(composed: Composed) -> int:
         # an epoch that is too small to train on can be looked at
-        plan = build_plan(composed, replace(this_machine(composed), read_structure=None))
+        plan = build_plan(composed, this_machine(composed), reads_rows=False)
         notify(f"starting {plan.trainer} to tokenize the samples")
         data = tokenize_samples(plan, rows=options.n, detail=options.n)
         problems = find_sample_problems(data)

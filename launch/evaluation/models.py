@@ -10,11 +10,11 @@ from typing import Any
 from launch.errors import Problem, UserError
 from launch.execution import merge
 from launch.execution.record.folder import folder_status
-from launch.execution.record.model_folder import find_model_faults
 from launch.execution.record.runs import resolve_run, run_name
 from launch.files import read_json_object
 from launch.planning.adapters import Adapter, check_adapter, read_adapter
 from launch.planning.estimate.shape import read_shape
+from launch.planning.model_folder import find_model_faults
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
 _STATE_FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model")  # of accelerate's save_state

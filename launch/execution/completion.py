@@ -11,9 +11,9 @@ from launch.execution.display.progress import describe_early_stop
 from launch.execution.record.events import Event
 from launch.execution.record.evidence import EvidenceItem, unmet_items
 from launch.execution.record.folder import Outcome, RunFolder
-from launch.execution.record.model_folder import find_output_faults
 from launch.execution.record.validation import read_validation
 from launch.files import read_json_lines
+from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 
 _MOST_FAULTS = 5  # in an outcome

@@ -26,7 +26,6 @@ from launch.execution.record.events import SCHEMA_VERSION
 from launch.execution.record.evidence import EvidenceItem, evidence_as_json, evidence_table, read_evidence
 from launch.execution.record.folder import Outcome, RunFolder, describe_cure, read_outcome
 from launch.execution.record.lock import run_lock
-from launch.execution.record.model_folder import find_output_faults
 from launch.execution.record.runs import command_for
 from launch.execution.report.write import write_run_report
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
@@ -36,6 +35,7 @@ from launch.execution.supervise.watch_config import build_watch_config
 from launch.execution.tracking.tensorboard import tensorboard_writer
 from launch.planning.adapters import ADAPTER_CONFIG
 from launch.planning.expectations import requested_settings
+from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 from launch.redact import Redactor, process_redactor
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES

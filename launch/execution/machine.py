@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from launch import resources
-from launch.check.config_files import check_config_file
 from launch.config.cluster import Container
 from launch.config.compose import Composed
 from launch.config.schema import Family
-from launch.data.structure import read_structure
 from launch.errors import UserError
-from launch.execution.record.model_folder import find_model_faults
-from launch.host.interpreter import check_interpreter, installed_versions, package_folders, trainer_python
-from launch.host.nvidia import find_gpus
-from launch.planning.check import checked_argv
+from launch.host.interpreter import check_interpreter, package_folders, trainer_python
 from launch.planning.digests import DigestCache
-from launch.planning.flags import Flag
-from launch.planning.names import locked_registries
-from launch.planning.parallel import Parallel
-from launch.planning.plan import Machine
-from launch.planning.tuned import PACKAGES, MachineInfo
+from launch.planning.machine import Machine
+from launch.planning.names import Registries, locked_registries
 from launch.planning.upstream import SourceKind, UpstreamState
-from launch.upstream.libraries.library_keys import library_keys
 from launch.upstream.pin.checkout import Checkout, find_checkout
 from launch.upstream.pin.lock import load_lock
 from launch.upstream.reader.registries import REGISTRIES_FILE, read_registries
@@ -42,37 +32,26 @@ def this_machine(composed: Composed, await_digests: Callable[[], None] | None = 
     config = composed.config
     cwd = Path.cwd()
     cache = cwd / Path(config.cache or Path(config.runs) / ".cache").expanduser()
-    digests = DigestCache(cache / "digests.json", await_digests)
     python = trainer_python(config.python)
     _require_interpreter(composed, python)
     checkout = None
     if config.trainer.family == Family.open_instruct:
         checkout = find_checkout(config.upstream.dir, os.environ, resources.ROOT)
-    folders = package_folders(python)
-    resolved = resolve_schema(config.trainer.name, checkout, folders)
-
-    def render(flags: Mapping[str, Flag]) -> list[str]:
-        return checked_argv(resolved.schema, config.trainer, composed.origins, flags)
-
-    upstream = _describe_upstream(config.trainer.family, checkout, resolved.live)
-    check_files, machine_info = partial(_check_files, folders), partial(_read_machine_info, folders)
+    packages = package_folders(python)
+    resolved = resolve_schema(config.trainer.name, checkout, packages)
     return Machine(
         cwd=cwd,
         environ=os.environ,
         python=python,
-        upstream=upstream,
-        digest=digests.of,
-        render=render,
-        check_files=check_files,
-        machine_info=machine_info,
-        read_structure=read_structure,
-        registries=partial(_read_registries, checkout),
-        model_faults=find_model_faults,
-        save_digests=lambda is_planned: digests.save(create_folder=is_planned),
+        packages=packages,
+        upstream=_describe_upstream(config.trainer.family, checkout, resolved.live),
+        schemas={config.trainer.name: resolved.schema},
+        registries=_read_registries(checkout),
+        digests=DigestCache(cache / "digests.json", await_digests),
     )
 
 
-def _read_registries(checkout: Checkout | None) -> Mapping[str, Sequence[str]]:
+def _read_registries(checkout: Checkout | None) -> Registries:
     """Return the names that the trainer's own source has; those of the lock where it is the pin's or not here."""
     if checkout is None or checkout.matches_pin:
         return locked_registries()
@@ -91,24 +70,6 @@ def _require_interpreter(composed: Composed, python: str) -> None:
     problem = check_interpreter(config.python, python)
     if problem is not None:
         raise UserError(replace(problem, where=composed.origins.of("python").where))
-
-
-def _read_machine_info(folders: Sequence[Path]) -> MachineInfo:
-    gpus = find_gpus(os.environ)
-    return MachineInfo(gpus.seen[0].name if gpus.seen else None, installed_versions(folders, PACKAGES))
-
-
-def _check_files(folders: Sequence[Path], parallel: Parallel) -> tuple[str, ...]:
-    """Check the keys of the files that a run names and return what they were checked against. Raises UserError."""
-    problems, against = [], []
-    for library, file in (("accelerate", parallel.accelerate_file), ("deepspeed", parallel.deepspeed_file)):
-        if file:
-            keys = library_keys(library, folders)
-            problems += check_config_file(file, keys)
-            against.append(keys.describe())
-    if problems:
-        raise UserError(problems)
-    return tuple(against)
 
 
 def _describe_upstream(family: Family, checkout: Checkout | None, live: bool) -> UpstreamState:

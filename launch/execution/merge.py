@@ -15,7 +15,6 @@ from typing import Any
 from launch import resources
 from launch.errors import Problem, UserError
 from launch.execution.record.folder import folder_status
-from launch.execution.record.model_folder import find_model_faults
 from launch.external import run_command
 from launch.files import load_json, read_json_lines, read_json_object
 from launch.host.interpreter import InterpreterError, missing_modules
@@ -23,6 +22,7 @@ from launch.planning.adapters import Adapter, check_adapter
 from launch.planning.digests import DigestCache
 from launch.planning.estimate.shape import read_shape
 from launch.planning.identity import TOKENIZER_FILES
+from launch.planning.model_folder import find_model_faults
 
 RECORD = "merge.json"  # in the folder of the merged model
 SCHEMA_VERSION = 1

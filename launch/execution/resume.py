@@ -13,8 +13,8 @@ from launch.config.schema import Family
 from launch.errors import Problem, UserError
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
 from launch.execution.record.folder import folder_status, read_outcome
-from launch.execution.record.model_folder import find_output_faults
 from launch.files import read_json_lines, read_json_object
+from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 
 _RESTART = "restart=true archives this run and starts over"

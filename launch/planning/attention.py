@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launch.config.origins import Origin, Provenance
@@ -12,8 +12,8 @@ from launch.errors import Problem
 from launch.planning.batch import Batch
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import Flag, sequence_limit
+from launch.planning.machine import Machine
 from launch.planning.parallel import Parallel
-from launch.planning.tuned import MachineInfo
 
 FLAG = "attn_implementation"
 FLASH, SDPA = "flash_attention_2", "sdpa"
@@ -36,7 +36,7 @@ class AttentionChoice:
 
 
 def choose_attention(
-    config: RootConfig, parallel: Parallel, flags: Mapping[str, Flag], machine_info: Callable[[], MachineInfo]
+    config: RootConfig, parallel: Parallel, flags: Mapping[str, Flag], machine: Machine
 ) -> AttentionChoice | None:
     """Choose flash attention for a TRL run in bf16 where flash-attn is installed and the card is Ampere or newer.
 
@@ -46,23 +46,22 @@ def choose_attention(
         return None
     if FLAG in flags:
         return AttentionChoice(str(flags[FLAG].value), "as set")
-    info = machine_info()
-    obstacle = _find_obstacle(parallel, info)
+    obstacle = _find_obstacle(parallel, machine)
     if obstacle:
         return AttentionChoice(SDPA, f"auto: {obstacle}", is_automatic=True)
-    return AttentionChoice(FLASH, f"auto: flash-attn {info.versions['flash-attn']} is installed", is_automatic=True)
+    return AttentionChoice(FLASH, f"auto: flash-attn {machine.versions['flash-attn']} is installed", is_automatic=True)
 
 
-def _find_obstacle(parallel: Parallel, info: MachineInfo) -> str | None:
+def _find_obstacle(parallel: Parallel, machine: Machine) -> str | None:
     """Return why flash attention can't be used; None where it can."""
-    if "torch" not in info.versions:
+    if "torch" not in machine.versions:
         return UNKNOWN
-    if "flash-attn" not in info.versions:
+    if "flash-attn" not in machine.versions:
         return "flash-attn is not installed"
     if parallel.precision != Precision.bf16:
         return f"flash-attn does not compute in {parallel.precision}"
-    if info.card and _TOO_OLD.search(info.card):
-        return f"flash-attn has no kernels for {info.card}"
+    if machine.card and _TOO_OLD.search(machine.card):
+        return f"flash-attn has no kernels for {machine.card}"
     return None
 
 
@@ -79,7 +78,7 @@ def packing_warnings(
     batch: Batch,
     flags: Mapping[str, Flag],
     *,
-    machine_info: Callable[[], MachineInfo],
+    machine: Machine,
     shape: ModelShape | None,
 ) -> tuple[Problem, ...]:
     """Return packing_without_flash: without flash attention a packed row of T tokens is computed as T x T.
@@ -90,7 +89,7 @@ def packing_warnings(
         return ()
     if config.trainer.launcher != Launcher.accelerate:  # OLMo-core has attention of its own
         return ()
-    choice = choose_attention(config, parallel, flags, machine_info) or _upstream_choice(parallel, flags, machine_info)
+    choice = choose_attention(config, parallel, flags, machine) or _upstream_choice(parallel, flags, machine)
     if "flash" in choice.implementation or UNKNOWN in choice.why:
         return ()
     limit, is_dpo = sequence_limit(config, flags), config.stage.kind == Kind.dpo
@@ -104,14 +103,12 @@ def packing_warnings(
     return (Problem("packing_without_flash", message, "recipe.packing", cure),)
 
 
-def _upstream_choice(
-    parallel: Parallel, flags: Mapping[str, Flag], machine_info: Callable[[], MachineInfo]
-) -> AttentionChoice:
+def _upstream_choice(parallel: Parallel, flags: Mapping[str, Flag], machine: Machine) -> AttentionChoice:
     """Return what open-instruct's scripts take: flash attention where it is installed (model_utils.py:77-89)."""
     if FLAG in flags:
         name = str(flags[FLAG].value)
         return AttentionChoice(SDPA if name == "torch" else name, "as set")
-    obstacle = _find_obstacle(parallel, machine_info())
+    obstacle = _find_obstacle(parallel, machine)
     return AttentionChoice(SDPA if obstacle else FLASH, f"auto: {obstacle}" if obstacle else "auto")
 
 

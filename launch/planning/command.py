@@ -75,11 +75,3 @@ def _torchrun(parallel: Parallel) -> list[str]:
     argv += ["--master_addr", MAIN_HOST, "--master_port", MAIN_PORT]  # static: the first node has rank 0
     argv += _RENDEZVOUS
     return [*argv, "--nproc_per_node", str(width.local)]
-
-
-def with_flag_values(command: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a command of `build_command` with other values for trainer flags that it has, each a single argument."""
-    argv = list(command)
-    for name, value in values.items():
-        argv[argv.index(f"--{name}", argv.index("--")) + 1] = value
-    return tuple(argv)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from launch.config.compose import Composed
 from launch.config.line import format_value
 from launch.config.origins import Origin, Provenance
 from launch.config.ranges import HIGH_LEARNING_RATE, flag_problem
-from launch.config.schema import Device, Family, Precision, RootConfig, TrainerConfig
+from launch.config.schema import Device, Family, Precision, RootConfig
 from launch.errors import Problem, UserError
 from launch.planning.batch import Batch
 from launch.planning.inputs import Inputs, build_data_flags
@@ -85,12 +84,6 @@ def build_flags(
         raise UserError(problems)
     warnings += _high_learning_rate(flags.get("learning_rate"))
     return Flags(flags, tuple(warnings), subset, composed.config.recipe.chat_template)
-
-
-def with_output(flags: Mapping[str, Flag], trainer: TrainerConfig, folder: Path) -> dict[str, Flag]:
-    """Return `flags` with `folder` as the folder that the model is written to."""
-    name = trainer.launch.get("output")
-    return {flag: replace(old, value=str(folder)) if flag == name else old for flag, old in flags.items()}
 
 
 def sequence_limit(config: RootConfig, flags: Mapping[str, Flag]) -> int:

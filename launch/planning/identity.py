@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launch.config.schema import RootConfig
 from launch.data.local import Digest
 from launch.planning.inputs import Inputs, InputSource
+from launch.planning.parallel import Parallel
 
 DIGITS = 8
 # the files that transformers reads a tokenizer and its chat template from
@@ -65,6 +67,25 @@ class InputContent:
     reference: str  # log-probs of the reference model
 
 
+def read_content(config: RootConfig, inputs: Inputs, parallel: Parallel, cwd: Path, digest: Digest) -> InputContent:
+    """Digest the local inputs, and name the folders of what is cached of them."""
+    content = _digest_inputs(inputs, digest)
+    tokenizer = config.flags.get("tokenizer_name_or_path")
+    tokenized = content_key(_digest_tokenized_inputs(inputs, tokenizer, content, digest, cwd))
+    reference = _reference_key(content, config.trainer.name, parallel)
+    return InputContent(content, f"tokenized/{tokenized}", f"reference_logprobs/{reference}")
+
+
+def _reference_key(content: Mapping[Path, str], trainer: str, parallel: Parallel) -> str:
+    """Return a folder name for reference log-probs, which upstream keys by names alone (dpo_utils.py:369-383).
+
+    dpo.py's model is OLMo-core's and dpo_tune_cache.py's is transformers', and each reads the other's file. DeepSpeed's
+    numerics differ, too: on two H200s the policy's first log-probs under ZeRO-3 were 0.4% off a reference that one GPU
+    had computed without it, so that the first loss was not ln 2.
+    """
+    return f"{content_key(content)}-{trainer}-{'deepspeed' if parallel.zero_stage else 'plain'}"
+
+
 def identify_by_run(model: InputSource, run: str, digest: Digest) -> Digest:
     """Return `digest` with the model identified by the plan whose run makes it, so that it is the same before and after
     that run."""
@@ -77,7 +98,7 @@ def identify_by_run(model: InputSource, run: str, digest: Digest) -> Digest:
     return digest_or_run
 
 
-def digest_inputs(inputs: Inputs, digest: Digest) -> dict[Path, str]:
+def _digest_inputs(inputs: Inputs, digest: Digest) -> dict[Path, str]:
     """Digest the local inputs that exist; what this machine builds is identified by its builder's key instead."""
     sources = [inputs.model, *(entry.source for entry in inputs.mixture if not entry.data)]
     digests = {entry.data.folder: entry.data.key for entry in inputs.mixture if entry.data}
@@ -118,7 +139,7 @@ def _named_path(text: object, cwd: Path) -> Path | None:
     return path if is_input else None
 
 
-def digest_tokenized_inputs(
+def _digest_tokenized_inputs(
     inputs: Inputs, tokenizer: object, content: Mapping[Path, str], digest: Digest, cwd: Path
 ) -> dict[Path, str]:
     """Digest what tokenised data depends on: the data and the tokenizer's files, but not the model's weights.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from launch.demo import demo_key
 from launch.errors import Problem, UserError, path_problem
 from launch.planning.adapters import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
+from launch.planning.model_folder import NO_TOKENIZER, find_model_faults
 
-NO_TOKENIZER = "the tokenizer is missing"
 MERGE = "merge"  # what builds the merged model of an adapter
 BUILDS = {"demo": None, "demo_chats": Kind.sft, "demo_preferences": Kind.dpo}
 
@@ -83,7 +82,7 @@ def model_shape(config: RootConfig, inputs: Inputs) -> ModelShape | None:
     return shape_from_yaml(config.model.shape)
 
 
-def check_model_folder(config: RootConfig, model: InputSource, find_faults: Callable[[Path], list[str]]) -> None:
+def check_model_folder(config: RootConfig, model: InputSource) -> None:
     """Check that a local model is complete: the trainer would find out after it has tokenised the data.
 
     A model that another run is still to make (model.trained_by) is checked when that run ends.
@@ -99,7 +98,7 @@ def check_model_folder(config: RootConfig, model: InputSource, find_faults: Call
     for folder in dict.fromkeys(folders):
         if folder is None or not folder.is_dir():
             continue
-        faults = find_faults(folder)
+        faults = find_model_faults(folder)
         if folder != model.local or "tokenizer_name_or_path" in config.flags:
             faults = [fault for fault in faults if fault != NO_TOKENIZER]
         if faults:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from launch.config.schema import Packing, RootConfig
-from launch.data.local import LocalData
-from launch.data.structure import FIRST_ROWS, DataStructure
+from launch.data.structure import FIRST_ROWS, DataStructure, read_structure
 from launch.errors import Problem, UserError
 from launch.planning.batch import Batch
 from launch.planning.inputs import Inputs, MixtureEntry
 from launch.planning.packing import REFERENCE_ROWS
 from launch.planning.packing import TRAINER as DPO
 
-ReadStructure = Callable[[LocalData, int], DataStructure]
 
-
-def read_local_data(
-    config: RootConfig, inputs: Inputs, batch: Batch, read: ReadStructure | None
-) -> tuple[DataStructure | None, ...]:
+def read_local_data(config: RootConfig, inputs: Inputs, batch: Batch) -> tuple[DataStructure | None, ...]:
     """Return what the first rows of each entry of the mixture are; None for one that is not local.
 
     Reads FIRST_ROWS rows, and as many more as it takes to know that an epoch fills a global batch.
@@ -26,11 +19,11 @@ def read_local_data(
     Raises UserError: data_split, data_small_epoch, data_small_reference, and those of
     `launch.data.local.Conversion.rows`.
     """
-    if read is None:
-        return tuple(None for _ in inputs.mixture)
     smallest = min(entry.share for entry in inputs.mixture)
     rows = max(FIRST_ROWS, int(2 * batch.global_ / smallest) + 2)
-    found = tuple(read(entry.data, rows) if entry.data and not entry.source.build else None for entry in inputs.mixture)
+    found = tuple(
+        read_structure(entry.data, rows) if entry.data and not entry.source.build else None for entry in inputs.mixture
+    )
     _check_split(inputs, found)
     _check_epoch(config, inputs, batch, found)
     return found

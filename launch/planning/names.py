@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from launch.config.schema import TrainerConfig
@@ -14,13 +14,13 @@ from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.reader.tree import UnreadableSourceError, parse_source
 from launch.upstream.trainers import TRL
 
-Registries = Callable[[], Mapping[str, Sequence[str]]]
+Registries = Mapping[str, Sequence[str]]
 _SCHEDULER = "lr_scheduler_type"
 _PRESETS_FILE = "open_instruct/olmo_core_utils.py"
 _PRESETS = "OLMO_MODEL_CONFIG_MAP"  # hub id -> preset of OLMo-core's trainers (olmo_core_utils.py:367-385)
 
 
-def locked_registries() -> Mapping[str, Sequence[str]]:
+def locked_registries() -> Registries:
     """Return the names that each flag may have at the pin."""
     return load_lock().names
 
@@ -37,7 +37,7 @@ def check_names(trainer: TrainerConfig, flags: Mapping[str, Flag], registries: R
 
 
 def _unknown_names(trainer: TrainerConfig, flags: Mapping[str, Flag], registries: Registries) -> Iterator[Problem]:
-    names = {**registries(), _SCHEDULER: _schedulers(trainer)}
+    names = {**registries, _SCHEDULER: _schedulers(trainer)}
     for flag_name, known in names.items():
         flag = flags.get(flag_name)
         values = [] if flag is None else flag.value if isinstance(flag.value, list) else [flag.value]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,36 +11,37 @@ from launch import resources
 from launch.config.compose import Composed
 from launch.config.origins import Origins
 from launch.config.schema import RootConfig
-from launch.data.local import Digest
 from launch.data.structure import DataStructure
 from launch.errors import Problem, UserError
 from launch.planning.attention import AttentionChoice, attention_flags, choose_attention, packing_warnings
 from launch.planning.batch import Batch, split_batch
 from launch.planning.chat_template import check_template
-from launch.planning.command import build_command, with_flag_values
+from launch.planning.check import checked_argv
+from launch.planning.command import build_command
+from launch.planning.config_files import check_library_files
 from launch.planning.contradictions import check_contradictions, contradiction_warnings
 from launch.planning.environment import ALLOCATOR_VARIABLES, build_environment, variables_to_unset
+from launch.planning.estimate.shape import ModelShape
 from launch.planning.expectations import allowed_expectations, build_expectations
-from launch.planning.flags import Flag, build_flags, sequence_limit, with_output
-from launch.planning.identity import (
-    InputContent,
-    compute_identity,
-    content_key,
-    digest_flag_files,
-    digest_inputs,
-    digest_tokenized_inputs,
-    identify_by_run,
-)
+from launch.planning.flags import Flag, Flags, build_flags, sequence_limit
+from launch.planning.identity import InputContent, compute_identity, digest_flag_files, identify_by_run, read_content
 from launch.planning.inputs import Inputs, check_model_folder, continues_adapter, model_shape, resolve_inputs
 from launch.planning.lengths import lengths_file, lengths_patch
-from launch.planning.local_data import ReadStructure, describe_data, read_local_data
+from launch.planning.local_data import describe_data, read_local_data
 from launch.planning.lora import Lora, resolve_lora
-from launch.planning.names import Registries, check_model_preset, check_names, locked_registries
+from launch.planning.machine import Machine
+from launch.planning.names import check_model_preset, check_names
 from launch.planning.packing import check_packing
 from launch.planning.parallel import Parallel, resolve_parallel
 from launch.planning.patches import choose_patches
-from launch.planning.tracking import add_tracking_flags, tracking_environment, tracking_warnings, with_run_name
-from launch.planning.tuned import MachineInfo, locate_in_overlay, tuned_warnings
+from launch.planning.tracking import (
+    TRACKING_VARIABLES,
+    add_tracking_flags,
+    run_name,
+    tracking_environment,
+    tracking_warnings,
+)
+from launch.planning.tuned import locate_in_overlay, tuned_warnings
 from launch.planning.upstream import UpstreamState, trainer_entry
 from launch.planning.validation import check_evaluation, check_validation, validation_warnings
 from launch.planning.width import resolve_width
@@ -48,57 +49,69 @@ from launch.planning.width import resolve_width
 SCHEMA_VERSION = 1
 # finetune.py:298, dpo_tune_cache.py:268, dpo.py:166, olmo_core_utils.py:202
 TOKENIZE_ONLY_FLAG = "cache_dataset_only"
+NAME = "{name}"  # stands for the run's name, which may hold the identity, which is a digest of what was rendered
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What a plan takes from the machine."""
-
-    cwd: Path
-    environ: Mapping[str, str]
-    python: str  # the trainer's interpreter
-    upstream: UpstreamState
-    digest: Digest
-    render: Callable[[Mapping[str, Flag]], list[str]]  # flags as arguments, checked against the trainer's schema
-    check_files: Callable[[Parallel], tuple[str, ...]]  # checks accelerate's and DeepSpeed's file; returns against what
-    machine_info: Callable[[], MachineInfo] = MachineInfo  # called only where an overlay of `tune` is used
-    read_structure: ReadStructure | None = None  # of local data; None: it is not read
-    registries: Registries = locked_registries  # names that the trainer looks up while it runs
-    model_faults: Callable[[Path], list[str]] = lambda folder: []  # what a model's folder lacks
-    save_digests: Callable[[bool], None] = lambda is_planned: None  # a refused plan creates no folder for them
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One training job, ready to run."""
+class _Resolved:
+    """What a stage's settings come to on a machine."""
 
     stage: str
-    name: str  # of the run's folder
-    identity: str
     config: RootConfig
     resolved: Mapping[str, Any]  # the configuration as plain data, which the run folder records as config.yaml
     origins: Origins  # where each value of the configuration is set
+    machine: Machine = field(repr=False, compare=False)
+    runs: Path
+    cache: Path
+    inputs: Inputs
+    content: InputContent  # of the inputs that are local
+    data: tuple[DataStructure | None, ...]  # of each entry of the mixture; None for one that is not local
     parallel: Parallel
     batch: Batch
+    shape: ModelShape | None  # of the model; None where it is unknown
+    lora: Lora | None  # the adapter that is trained; None: all weights are
+
+    @property
+    def upstream(self) -> UpstreamState:
+        return self.machine.upstream
+
+    @property
+    def places(self) -> dict[Path, str]:
+        """The folders that differ between machines, each with what stands for it in a digest."""
+        return {self.runs: "{runs}", self.cache: "{cache}", resources.ROOT: "{project}"}
+
+
+@dataclass(frozen=True)
+class _Rendered(_Resolved):
+    """How the run is started, its name still open: NAME stands for it."""
+
+    built: Flags  # without those of tracking and of an automatic choice
     flags: Mapping[str, Flag]
     command: tuple[str, ...]  # the whole argument list
     env: Mapping[str, str]
-    unset: tuple[str, ...]  # environment variables to remove
     patches: tuple[str, ...]
-    upstream: UpstreamState
-    inputs: Inputs
-    runs: Path
-    cache: Path
+    attention: AttentionChoice | None  # of a TRL run on GPUs
+    lengths_file: Path | None  # exists once the data is tokenised; see launch.planning.lengths
     files_checked: tuple[str, ...]
-    data: tuple[DataStructure | None, ...] = ()  # of each entry of the mixture; None for one that is not local
-    lora: Lora | None = None  # the adapter that is trained; None: all weights are
-    attention: AttentionChoice | None = None  # of a TRL run on GPUs
-    lengths_file: Path | None = None  # exists once the data is tokenised; see launch.planning.lengths
-    warnings: tuple[Problem, ...] = field(default=())
+    warnings: tuple[Problem, ...]
+
+
+@dataclass(frozen=True)
+class Plan(_Rendered):
+    """One training job, ready to run."""
+
+    identity: str
+    name: str  # of the run's folder
+    named_flags: frozenset[str]  # those that carry the name
 
     @property
     def trainer(self) -> str:
         return self.config.trainer.name
+
+    @property
+    def unset(self) -> tuple[str, ...]:
+        """Environment variables to remove."""
+        return variables_to_unset(self.env)
 
     @property
     def folder(self) -> Path:
@@ -130,18 +143,23 @@ class Plan:
         The folder and whatever carries its name change: the output flag, the tracker's run name and folder, the
         command and the recorded configuration. The identity stays, and nothing is planned or checked again.
         """
-        folder = self.runs / self.stage / name
-        flags = with_output(self.flags, self.config.trainer, folder / "model")
-        flags = with_run_name(flags, self.config, run_name(self.stage, name))
-        changed = {flag: str(new.value) for flag, new in flags.items() if new.value != self.flags[flag].value}
+        return replace(
+            self._placed(name), config=replace(self.config, name=name), resolved={**self.resolved, "name": name}
+        )
+
+    def _placed(self, name: str) -> Plan:
+        """Return the plan with the folder of `name` in its flags, command and environment, in place of its own."""
+        texts = dict(zip(*(_texts_of_name(self.runs, self.stage, each) for each in (self.name, name)), strict=True))
+        values = {flag: texts[self.flags[flag].value] for flag in self.named_flags}
+        command = list(self.command)
+        for flag, value in values.items():
+            command[command.index(f"--{flag}", command.index("--")) + 1] = value
         return replace(
             self,
             name=name,
-            config=replace(self.config, name=name),
-            resolved={**self.resolved, "name": name},
-            flags=flags,
-            command=with_flag_values(self.command, changed),
-            env={**self.env, **tracking_environment(self.config, folder)},
+            flags={**self.flags, **{flag: replace(self.flags[flag], value=value) for flag, value in values.items()}},
+            command=tuple(command),
+            env={variable: texts.get(value, value) for variable, value in self.env.items()},
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -173,121 +191,100 @@ class Plan:
         }
 
 
-def build_plan(composed: Composed, machine: Machine) -> Plan:
-    """Plan a composed stage.
+def build_plan(composed: Composed, machine: Machine, *, reads_rows: bool = True) -> Plan:
+    """Plan a composed stage: resolve its settings, render the command, identify the run by what was rendered.
 
-    Pure: the same configuration, source and inputs give the same plan, byte for byte. Raises UserError for settings
-    that cannot work.
+    Pure: the same configuration, source and inputs give the same plan, byte for byte. Local data is not read without
+    `reads_rows`. Raises UserError for settings that cannot work.
     """
     try:
-        plan = _build_plan(composed, machine)
+        rendered = _render(composed, _resolve(composed, machine, reads_rows=reads_rows))
+        identity = _identify(rendered)
     except UserError as error:
-        machine.save_digests(False)
+        machine.digests.save(create_folder=False)  # a refused plan creates none
         raise UserError([locate_in_overlay(problem, composed.origins) for problem in error.problems]) from error
-    machine.save_digests(True)
-    return plan
+    machine.digests.save()
+    texts = _texts_of_name(rendered.runs, composed.stage, NAME)
+    named = frozenset(name for name, flag in rendered.flags.items() if flag.value in texts)
+    plan = Plan(**vars(rendered), identity=identity, name=NAME, named_flags=named)
+    return plan._placed(composed.config.name or f"{rendered.parallel.width}-{identity}")
 
 
-def run_name(stage: str, name: str) -> str:
-    """Return the name of a run in an experiment tracker."""
-    return f"{stage}-{name}"
+def _texts_of_name(runs: Path, stage: str, name: str) -> tuple[str, ...]:
+    """Return the texts that carry a run's name: its folder, its model's and its name in a tracker."""
+    folder = runs / stage / name
+    return str(folder), str(folder / "model"), run_name(stage, name)
 
 
-def _build_plan(composed: Composed, machine: Machine) -> Plan:
+def _resolve(composed: Composed, machine: Machine, *, reads_rows: bool) -> _Resolved:
+    """Resolve the inputs, and how the ranks share the model and the global batch. Raises UserError."""
     config, origins = composed.config, composed.origins
-    trainer, checkout = config.trainer, machine.upstream.checkout
     runs = machine.cwd / Path(config.runs).expanduser()
     cache = machine.cwd / Path(config.cache).expanduser() if config.cache else runs / ".cache"
     check_validation(config, origins)
-    inputs = _complete_inputs(composed, cache, machine)
+    inputs = resolve_inputs(config, origins, cache, machine.cwd, machine.digests.of)
+    check_model_folder(config, inputs.model)
     width = resolve_width(config, origins)
-    parallel = resolve_parallel(config, trainer, width)
+    parallel = resolve_parallel(config, config.trainer, width)
     check_contradictions(config, parallel)
     shape = model_shape(config, inputs)
     lora = resolve_lora(config, origins, parallel, shape, inputs.model.adapter if continues_adapter(config) else None)
     batch = split_batch(config.recipe.global_batch_size, config.recipe.per_device_batch_size, width.world_size)
-    data = read_local_data(config, inputs, batch, machine.read_structure)
+    data = read_local_data(config, inputs, batch) if reads_rows else (None,) * len(inputs.mixture)
+    content = read_content(config, inputs, parallel, machine.cwd, machine.digests.of)
+    return _Resolved(
+        stage=composed.stage,
+        config=config,
+        resolved=composed.plain,
+        origins=origins,
+        machine=machine,
+        runs=runs,
+        cache=cache,
+        inputs=inputs,
+        content=content,
+        data=data,
+        parallel=parallel,
+        batch=batch,
+        shape=shape,
+        lora=lora,
+    )
 
-    def read_content(digest: Digest) -> InputContent:
-        content = digest_inputs(inputs, digest)
-        tokenizer = config.flags.get("tokenizer_name_or_path")
-        tokenized = content_key(digest_tokenized_inputs(inputs, tokenizer, content, digest, machine.cwd))
-        reference = _reference_key(content, trainer.name, parallel)
-        return InputContent(content, f"tokenized/{tokenized}", f"reference_logprobs/{reference}")
 
-    content = read_content(machine.digest)
+def _render(composed: Composed, stage: _Resolved) -> _Rendered:
+    """Render flags, command and environment, and check them. Raises UserError."""
+    config, origins, machine, checkout = stage.config, stage.origins, stage.machine, stage.upstream.checkout
+    trainer, parallel, batch, inputs = config.trainer, stage.parallel, stage.batch, stage.inputs
+    folder, name = stage.runs / stage.stage / NAME, run_name(stage.stage, NAME)
+    paths = {"output": str(folder / "model"), "tokenized_cache": str(stage.cache / stage.content.tokenized)}
+    built = build_flags(composed, batch, parallel, inputs, paths, lora=stage.lora)
+    attention = choose_attention(config, parallel, built.flags, machine)
+    check_packing(trainer.name, built.flags)
+    check_model_preset(trainer.name, built.flags, checkout)
+    check_evaluation(config, built.flags, inputs.mixture)
+    patches = choose_patches(config, parallel, inputs, built)
+    check_template(config, origins, inputs.model, built.flags, patches)
+    lengths = lengths_file(
+        trainer,
+        built.flags,
+        subset=built.subset,
+        commit=stage.upstream.commit,
+        cache=stage.cache,
+        places=stage.places,
+        content=stage.content.digests,
+    )
+    if lengths is not None:
+        patches = (*patches, f"{lengths_patch(trainer)}={lengths}")
+    flags = {**built.flags, **attention_flags(attention)}
+    flags = add_tracking_flags(flags, config, origins, machine.environ, name)
     env = build_environment(
         trainer,
         parallel,
         checkout,
-        cache / content.reference,
+        stage.cache / stage.content.reference,
         machine.environ,
         expandable_segments=config.expandable_segments,
     )
-    # the default name holds the identity, which is a digest of the flags: the name is put into them afterwards
-    output = runs / composed.stage / "{name}" / "model"
-    paths = {"output": str(output), "tokenized_cache": str(cache / content.tokenized)}
-    unnamed = build_flags(composed, batch, parallel, inputs, paths, lora=lora)
-    attention = choose_attention(config, parallel, unnamed.flags, machine.machine_info)
-    _check_flags(config, unnamed.flags, inputs, machine)
-    patches = choose_patches(config, parallel, inputs, unnamed)
-    check_template(config, origins, inputs.model, unnamed.flags, patches)
-    own_files = digest_flag_files(
-        config.flags, machine.digest, machine.cwd, inputs.model.content if config.model.trained_by else None
-    )
-    parts = {  # everything that decides what the run trains
-        "trainer": [trainer.name, trainer.entry],
-        "upstream": machine.upstream.commit,
-        "flags": {name: flag.value for name, flag in unnamed.flags.items()},
-        "batch": batch.as_json(),
-        "parallel": [parallel.mode.value, parallel.precision.value, str(width)],
-        "clip": config.recipe.max_grad_norm,
-        "env": {name: value for name, value in env.items() if name not in ("PYTHONPATH", *ALLOCATOR_VARIABLES)},
-        "patches": patches,
-        "files": [machine.digest(path) for path in (parallel.accelerate_file, parallel.deepspeed_file) if path],
-        **({"flag_files": own_files} if own_files else {}),
-    }
-    placeholders = {runs: "{runs}", cache: "{cache}", resources.ROOT: "{project}"}
-    lengths = lengths_file(
-        trainer,
-        unnamed.flags,
-        subset=unnamed.subset,
-        commit=machine.upstream.commit,
-        cache=cache,
-        places=placeholders,
-        content=content.digests,
-    )
-    if lengths is not None:  # not part of the identity, as it changes nothing in the training
-        patches = (*patches, f"{lengths_patch(trainer)}={lengths}")
-    if config.model.trained_by:  # the caches depend on the model itself, the identity on the run that makes it
-        own, content = content, read_content(identify_by_run(inputs.model, config.model.trained_by, machine.digest))
-        placeholders[cache / own.tokenized] = f"{{cache}}/{content.tokenized}"
-        placeholders[cache / own.reference] = f"{{cache}}/{content.reference}"
-    identity = compute_identity(parts, placeholders, content.digests)
-    name = config.name or f"{width}-{identity}"
-    folder = runs / composed.stage / name
-    # an automatic choice is not part of the identity: the same plan may be made where the packages are not
-    flags = with_output({**unnamed.flags, **attention_flags(attention)}, trainer, folder / "model")
-    flags = add_tracking_flags(flags, config, origins, machine.environ, run_name(composed.stage, name))
-    env |= tracking_environment(config, folder)
-    warnings = (
-        unnamed.warnings
-        + contradiction_warnings(config)
-        + tracking_warnings(config)
-        + validation_warnings(config)
-        + packing_warnings(config, parallel, batch, flags, machine_info=machine.machine_info, shape=shape)
-    )
-    if config.tuned:
-        conditions = {
-            "stage": composed.stage,
-            "width": str(width),
-            "trainer": trainer.name,
-            "model": inputs.model.reference,
-            "global batch": batch.global_,
-            "max_seq_length": sequence_limit(config, flags),
-        }
-        warnings += tuned_warnings(config.tuned, conditions, machine.machine_info())
-    trainer_argv = machine.render(flags)
+    trainer_argv = checked_argv(machine.schemas[trainer.name], trainer, origins, flags)
     check_names(trainer, flags, machine.registries)
     command = build_command(
         python=machine.python,
@@ -301,52 +298,75 @@ def _build_plan(composed: Composed, machine: Machine) -> Plan:
         allowed=allowed_expectations(config),
         trainer_argv=trainer_argv,
     )
-    return Plan(
-        stage=composed.stage,
-        name=name,
-        identity=identity,
-        config=config,
-        resolved=composed.plain,
-        origins=origins,
-        parallel=parallel,
-        batch=batch,
+    return _Rendered(
+        **vars(stage),
+        built=built,
         flags=flags,
         command=command,
-        env=env,
-        unset=variables_to_unset(env),
+        env=env | tracking_environment(config, folder),
         patches=patches,
-        upstream=machine.upstream,
-        inputs=inputs,
-        runs=runs,
-        cache=cache,
-        files_checked=machine.check_files(parallel),
-        data=data,
-        lora=lora,
         attention=attention,
         lengths_file=lengths,
-        warnings=warnings,
+        files_checked=check_library_files(parallel, machine.packages),
+        warnings=built.warnings + _find_warnings(stage, flags),
     )
 
 
-def _complete_inputs(composed: Composed, cache: Path, machine: Machine) -> Inputs:
-    """Resolve the inputs; those that are here are complete. Raises UserError."""
-    inputs = resolve_inputs(composed.config, composed.origins, cache, machine.cwd, machine.digest)
-    check_model_folder(composed.config, inputs.model, machine.model_faults)
-    return inputs
+def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag]) -> tuple[Problem, ...]:
+    config, machine, parallel, batch = stage.config, stage.machine, stage.parallel, stage.batch
+    warnings = contradiction_warnings(config) + tracking_warnings(config) + validation_warnings(config)
+    warnings += packing_warnings(config, parallel, batch, flags, machine=machine, shape=stage.shape)
+    if not config.tuned:
+        return warnings
+    here = {
+        "stage": stage.stage,
+        "width": str(parallel.width),
+        "trainer": config.trainer.name,
+        "model": stage.inputs.model.reference,
+        "global batch": batch.global_,
+        "max_seq_length": sequence_limit(config, flags),
+        "card": machine.card,
+        **machine.versions,
+    }
+    return warnings + tuned_warnings(config.tuned, here)
 
 
-def _check_flags(config: RootConfig, flags: Mapping[str, Flag], inputs: Inputs, machine: Machine) -> None:
-    """Check what upstream would find out while it runs. Raises UserError."""
-    check_packing(config.trainer.name, flags)
-    check_model_preset(config.trainer.name, flags, machine.upstream.checkout)
-    check_evaluation(config, flags, inputs.mixture)
+def _identify(stage: _Rendered) -> str:
+    """Return the identity: a digest of what was rendered, without the machine's paths and with its inputs by content.
 
-
-def _reference_key(content: Mapping[Path, str], trainer: str, parallel: Parallel) -> str:
-    """Return a folder name for reference log-probs, which upstream keys by names alone (dpo_utils.py:369-383).
-
-    dpo.py's model is OLMo-core's and dpo_tune_cache.py's is transformers', and each reads the other's file. DeepSpeed's
-    numerics differ, too: on two H200s the policy's first log-probs under ZeRO-3 were 0.4% off a reference that one GPU
-    had computed without it, so that the first loss was not ln 2.
+    The identity of a stage on a model that another run makes (model.trained_by) depends on that run; the caches, whose
+    paths were rendered, depend on the model itself.
     """
-    return f"{content_key(content)}-{trainer}-{'deepspeed' if parallel.zero_stage else 'plain'}"
+    config, machine, own = stage.config, stage.machine, stage.content
+    content, places = own, stage.places
+    if config.model.trained_by:
+        digest = identify_by_run(stage.inputs.model, config.model.trained_by, machine.digests.of)
+        content = read_content(config, stage.inputs, stage.parallel, machine.cwd, digest)
+        places[stage.cache / own.tokenized] = f"{{cache}}/{content.tokenized}"
+        places[stage.cache / own.reference] = f"{{cache}}/{content.reference}"
+    return compute_identity(_decisive_parts(stage), places, content.digests)
+
+
+def _decisive_parts(stage: _Rendered) -> dict[str, Any]:
+    """Return everything that decides what a run trains; whatever else was rendered is not part of its identity.
+
+    Left out: an automatic choice of attention, as the same plan may be made where the packages are not; tracking and
+    the measuring of lengths, which change nothing in the training; what a machine sets of paths and of the allocator.
+    """
+    config, machine, parallel = stage.config, stage.machine, stage.parallel
+    trainer, made_later = config.trainer, stage.inputs.model.content if config.model.trained_by else None
+    not_decisive = ("PYTHONPATH", *ALLOCATOR_VARIABLES, *TRACKING_VARIABLES)
+    files = [path for path in (parallel.accelerate_file, parallel.deepspeed_file) if path]
+    flag_files = digest_flag_files(config.flags, machine.digests.of, machine.cwd, made_later)
+    return {
+        "trainer": [trainer.name, trainer.entry],
+        "upstream": stage.upstream.commit,
+        "flags": {name: flag.value for name, flag in stage.built.flags.items()},
+        "batch": stage.batch.as_json(),
+        "parallel": [parallel.mode.value, parallel.precision.value, str(parallel.width)],
+        "clip": config.recipe.max_grad_norm,
+        "env": {name: value for name, value in stage.env.items() if name not in not_decisive},
+        "patches": [patch for patch in stage.patches if patch.partition("=")[0] != lengths_patch(trainer)],
+        "files": [machine.digests.of(path) for path in files],
+        **({"flag_files": flag_files} if flag_files else {}),
+    }

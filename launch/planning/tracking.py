@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,22 @@ from launch.config.schema import Family, Launcher, RootConfig, Tracking, Trainer
 from launch.errors import Problem, UserError
 from launch.planning.flags import Flag
 
-_TAG = 64  # wandb refuses longer tags, and open-instruct makes the run's name one (finetune.py:465)
+_TAG = 64  # characters; wandb refuses longer tags, and open-instruct makes the run's name one (finetune.py:465)
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _RUN = "{run}"  # stands for the run's name in a trainer's YAML
 _WANDB = (Tracking.wandb, Tracking.wandb_offline)
+TRACKING_VARIABLES = ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT", "WANDB_ENTITY")  # that `tracking_environment` sets
+
+
+def run_name(stage: str, name: str) -> str:
+    """Return the name of a run in an experiment tracker."""
+    return f"{stage}-{name}"[:_TAG]
 
 
 def add_tracking_flags(
     flags: Mapping[str, Flag], config: RootConfig, origins: Origins, environ: Mapping[str, str], run: str
 ) -> dict[str, Flag]:
-    """Return `flags` with those of `tracking` and `hub.push`; `run` is the run's name in the tracker.
+    """Return `flags` with those of `tracking` and `hub.push`; `run`: as by `run_name`.
 
     Raises UserError: tracking_unsupported, no_tracking_entity, push_unsupported, bad_hub_name, owned_flag.
     """
@@ -48,17 +53,6 @@ def add_tracking_flags(
     launcher = Provenance(Origin.launcher, None)
     own = {name: Flag(value, launcher) for name, value in added.items() if origins.overridden(f"flags.{name}") is None}
     return {**flags, **own}
-
-
-def with_run_name(flags: Mapping[str, Flag], config: RootConfig, run: str) -> dict[str, Flag]:
-    """Return the flags of `add_tracking_flags` under another run name; a name that the user has set stays."""
-    mapped = config.trainer.tracking.get(_tracker(config), {})
-    named = {name for name, value in mapped.items() if str(value) == _RUN and not config.cache_only}
-
-    def is_run_name(name: str) -> bool:
-        return name in named and flags[name].provenance.origin == Origin.launcher
-
-    return {name: replace(flag, value=run[:_TAG]) if is_run_name(name) else flag for name, flag in flags.items()}
 
 
 def tracking_environment(config: RootConfig, folder: Path) -> dict[str, str]:
@@ -124,7 +118,7 @@ def _tracking_flags(config: RootConfig, environ: Mapping[str, str], run: str) ->
         "{wandb_project}": config.tracking_project,
         # an empty one means the account's own, and open-instruct does not query the network for it
         "{wandb_entity}": _entity(config, environ),
-        _RUN: run[:_TAG],
+        _RUN: run,
     }
     mapped = config.trainer.tracking.get(_tracker(config), {})
     return {name: values.get(str(value), value) for name, value in mapped.items()}

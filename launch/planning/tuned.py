@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from launch.config.line import override_key
 from launch.config.origins import Origin, Origins
@@ -13,19 +13,11 @@ from launch.errors import Problem
 PACKAGES = ("torch", "transformers", "accelerate", "deepspeed", "liger-kernel", "flash-attn", "trl")
 
 
-@dataclass(frozen=True)
-class MachineInfo:
-    """The facts of this machine that an overlay is compared with."""
-
-    card: str | None = None  # None without a GPU, as on a machine that only plans
-    versions: Mapping[str, str] = field(default_factory=dict)  # of those PACKAGES that the trainer's interpreter has
-
-
-def tuned_warnings(tuned: TunedConfig, plan: Mapping[str, object], machine: MachineInfo) -> tuple[Problem, ...]:
+def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Problem, ...]:
     """Return one warning (tuned_elsewhere) that names every difference; none without a difference.
 
-    `plan`: its stage, width (`gpu8`), trainer, model, global batch and max_seq_length. A card or a package that this
-    machine lacks is not compared: a plan may be made anywhere.
+    `here`: the plan's stage, width (`gpu8`), trainer, model, global batch and max_seq_length, this machine's card and
+    versions of packages. What this machine lacks is not compared: a plan may be made anywhere.
     """
     measured = {
         "stage": tuned.stage,
@@ -37,7 +29,6 @@ def tuned_warnings(tuned: TunedConfig, plan: Mapping[str, object], machine: Mach
         "card": tuned.card,
         **tuned.versions,
     }
-    here = {**plan, "card": machine.card, **machine.versions}
     compared = [name for name, value in measured.items() if value is not None and here.get(name) is not None]
     differences = [f"{name} {measured[name]}, here {here[name]}" for name in compared if measured[name] != here[name]]
     if not differences:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from launch.execution.data_findings import inspect_data
@@ -14,8 +13,8 @@ from tests.data.files import CHAT, write_lines
 def local_plan(folder: Path, *overrides: str) -> Plan:
     """Plan open-instruct's SFT on a local file, without a checkout of it."""
     path = write_lines(folder / "a.jsonl", [CHAT])
-    machine = replace(fixed_machine(folder, checkout=None), digest=lambda path: "digest")
-    return build_plan(composed("stage=sft", f"data.mix=[{{name: {path}}}]", *overrides), machine)
+    machine = fixed_machine(folder, checkout=None, digest=lambda path: "digest")
+    return build_plan(composed("stage=sft", f"data.mix=[{{name: {path}}}]", *overrides), machine, reads_rows=False)
 
 
 def test_hub_data_is_not_read() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,8 +50,8 @@ def test_trl_reads_the_folder_and_keeps_the_patches_that_decide_how_it_tokenises
 @pytest.mark.parametrize(("rows", "written"), [(2, 2), (99, 4), (None, 4)])
 def test_rows_bound_what_is_tokenised(tmp_path: Path, rows: int | None, written: int) -> None:
     path = write_lines(tmp_path / "a.jsonl", [CHAT, CHAT, chat("Who?", "Me."), CHAT])
-    machine = replace(fixed_machine(tmp_path), digest=lambda path: "digest")
-    plan = build_plan(composed("stage=sft", f"data.mix=[{{name: {path}}}]"), machine)
+    machine = fixed_machine(tmp_path, digest=lambda path: "digest")
+    plan = build_plan(composed("stage=sft", f"data.mix=[{{name: {path}}}]"), machine, reads_rows=False)
     data = write_samples(plan.inputs.mixture[0], tmp_path / "0", rows)
     assert data.places == tuple(f"{path}:{line}" for line in range(1, written + 1))
     assert len(Path(data.name).read_text(encoding="utf-8").splitlines()) == written

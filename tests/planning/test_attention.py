@@ -10,7 +10,6 @@ import pytest
 from launch.planning.attention import packed_cost
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.plan import Plan, build_plan
-from launch.planning.tuned import MachineInfo
 from tests.conftest import composed, fixed_machine
 
 INSTALLED = {"torch": "2.11.0", "flash-attn": "2.8.3"}
@@ -18,8 +17,8 @@ LLAMA = ModelShape(8.03e9, 32, 4096, 14336, 32, 8, 128256)
 
 
 def planned(*overrides: str, card: str | None = "NVIDIA H200", versions: dict[str, str] | None = None) -> Plan:
-    info = MachineInfo(card, INSTALLED if versions is None else versions)
-    return build_plan(composed(*overrides), replace(fixed_machine(), machine_info=lambda: info))
+    machine = replace(fixed_machine(), card=card, versions=INSTALLED if versions is None else versions)
+    return build_plan(composed(*overrides), machine)
 
 
 def implementation(plan: Plan) -> Any:

@@ -25,8 +25,8 @@ def make_run(folder: Path, *, flags: dict[str, str], patches: tuple[str, ...] = 
     return folder
 
 
-def planned(run: Path, *words: str) -> Plan:
-    return build_plan(composed("stage=demo_dpo", f"model.path={run}", *words), fixed_machine())
+def planned(run: Path, *words: str, allow: str = "incomplete_model") -> Plan:
+    return build_plan(composed("stage=demo_dpo", f"model.path={run}", f"allow=[{allow}]", *words), fixed_machine())
 
 
 @pytest.mark.parametrize("trainer", ["dpo_tune_cache", "trl_dpo"])
@@ -37,7 +37,7 @@ def test_another_template_than_the_runs_is_refused(tmp_path: Path, trainer: str)
     [problem] = error.value.problems
     assert problem.id == "other_chat_template"
     assert "recipe.chat_template=tulu" in problem.message and "trained the model with zephyr" in problem.message
-    planned(run, f"trainer={trainer}", "recipe.chat_template=tulu", "allow=[other_chat_template]")
+    planned(run, f"trainer={trainer}", "recipe.chat_template=tulu", allow="incomplete_model,other_chat_template")
     planned(run, f"trainer={trainer}")  # takes the model's own
 
 

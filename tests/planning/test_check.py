@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from launch.config.compose import Composed
 from launch.errors import UserError
-from launch.planning.check import checked_argv, named_flags
-from launch.planning.flags import Flag
+from launch.planning.check import named_flags
 from launch.planning.plan import Plan, build_plan
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.schema import Schema
@@ -30,12 +28,8 @@ STAGES = {
 def argv_of(config: Composed, schema: Schema | None = None) -> list[str]:
     """The checked words of a composed stage, by the lock's schema unless another one is given."""
     used = schema or locked_schema(config.config.trainer.name)
-
-    def render(flags: Mapping[str, Flag]) -> list[str]:
-        return checked_argv(used, config.config.trainer, config.origins, flags)
-
-    plan: Plan = build_plan(config, replace(fixed_machine(), render=render))
-    return render(plan.flags)
+    plan: Plan = build_plan(config, replace(fixed_machine(), schemas={config.config.trainer.name: used}))
+    return list(plan.command[plan.command.index("--") + 1 :])
 
 
 def refusal(*overrides: str) -> list[tuple[str, str]]:

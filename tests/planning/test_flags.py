@@ -107,7 +107,7 @@ def test_an_owned_flag_names_its_key() -> None:
 
 
 def test_a_refused_flag_passes_when_allowed() -> None:
-    assert planned("stage=sft", "flags.dataset_name=x", "allow=[refused_flag]").flags["dataset_name"].value == "x"
+    assert planned("stage=sft", "flags.tokenizer_name=x", "allow=[refused_flag]").flags["tokenizer_name"].value == "x"
 
 
 def test_warnings_name_what_is_odd() -> None:
@@ -156,7 +156,7 @@ def test_the_identity_follows_the_content_of_local_inputs(tmp_path: Path) -> Non
     config = composed("stage=sft", "model.path=./model", "data.mix=[{name: ./chats.jsonl}]")
     names = []
     for folder, content in (("a", "one"), ("b", "one"), ("c", "two")):
-        machine = replace(fixed_machine(cwd=tmp_path / folder), digest=lambda path, content=content: content)
+        machine = fixed_machine(cwd=tmp_path / folder, digest=lambda path, content=content: content)
         names.append(build_plan(config, machine).name)
     assert names[0] == names[1] != names[2]
 

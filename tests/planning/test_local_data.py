@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launch.data.structure import read_structure
 from launch.errors import UserError
 from launch.planning.digests import DigestCache
 from launch.planning.plan import Plan, build_plan
@@ -16,10 +14,7 @@ from tests.data.files import CHAT, PAIR, chat, write_lines
 
 
 def plan_of(folder: Path, *words: str) -> Plan:
-    machine = replace(
-        fixed_machine(folder), digest=DigestCache(folder / "digests.json").of, read_structure=read_structure
-    )
-    return build_plan(composed(*words), machine)
+    return build_plan(composed(*words), fixed_machine(folder, digest=DigestCache(folder / "digests.json").of))
 
 
 def refusal(folder: Path, *words: str) -> list[str]:

@@ -43,7 +43,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(overrides: tuple[str, ...],
 
 def test_the_names_are_those_of_the_source_here() -> None:
     names = {"chat_template_name": ("mine",)}
-    machine = replace(fixed_machine(), registries=lambda: names)
+    machine = replace(fixed_machine(), registries=names)
     assert build_plan(composed("stage=sft", "recipe.chat_template=mine"), machine).flags
     with pytest.raises(UserError, match="choose from mine"):
         build_plan(composed("stage=sft", "recipe.chat_template=tulu"), machine)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from launch.planning.flags import Flag
-from launch.planning.plan import Machine, Plan, build_plan
+from launch.planning.plan import Plan, build_plan
+from launch.upstream.schema import Schema
 from tests.conftest import composed, fixed_machine
 
 NAME = "rollout-a/gpu8-b"
@@ -41,11 +41,13 @@ def test_a_renamed_plan_is_the_plan_of_that_name(overrides: tuple[str, ...]) -> 
 def test_renaming_neither_reads_nor_checks_again() -> None:
     reads: list[str] = []
 
-    def render(flags: dict[str, Flag]) -> list[str]:
-        reads.append("schema")
-        return fixed_machine().render(flags)
+    class Schemas(dict[str, Schema]):
+        def __getitem__(self, name: str) -> Schema:
+            reads.append("schema")
+            return super().__getitem__(name)
 
-    machine: Machine = replace(fixed_machine(), render=render, digest=lambda path: reads.append(path.name))
+    machine = fixed_machine(digest=lambda path: reads.append(path.name))
+    machine = replace(machine, schemas=Schemas(machine.schemas))
     plan: Plan = build_plan(composed("stage=sft", "gpus=8", "data.mix=[{name: ./chats.jsonl}]"), machine)
     before = list(reads)
     assert plan.renamed("other").identity == plan.identity

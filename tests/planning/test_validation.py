@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launch.data.structure import read_structure
 from launch.errors import Problem, UserError
 from launch.planning.digests import DigestCache
 from launch.planning.plan import Plan, build_plan
@@ -18,10 +16,7 @@ DEMO = ("stage=demo", "trainer=trl_sft", "gpus=1")
 
 
 def plan_of(folder: Path, *words: str) -> Plan:
-    machine = replace(
-        fixed_machine(folder), digest=DigestCache(folder / "digests.json").of, read_structure=read_structure
-    )
-    return build_plan(composed(*words), machine)
+    return build_plan(composed(*words), fixed_machine(folder, digest=DigestCache(folder / "digests.json").of))
 
 
 def refusal(folder: Path, *words: str) -> Problem:

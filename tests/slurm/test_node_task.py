@@ -17,7 +17,8 @@ from launch.execution.machine import this_machine
 from launch.execution.record.events import Event
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.lock import find_holder, lock_path, run_lock
-from launch.planning.plan import Machine, Plan
+from launch.planning.machine import Machine
+from launch.planning.plan import Plan
 from launch.redact import Redactor
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from launch.check.config_files import check_config_file
 from launch.check.lint.scan_result import Diagnostic
 from launch.check.lint.shell_syntax import Argument
+from launch.planning.config_files import check_config_file
 from launch.upstream.libraries.library_keys import LibraryKeys
 
 _FLAGS = {"--config_file": "accelerate", "--deepspeed_config_file": "deepspeed"}

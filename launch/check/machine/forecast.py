@@ -1,11 +1,10 @@
-"""The memory forecast of a plan with the facts of this machine: its cards, and whether flash-attn is installed."""
+"""The memory forecast of a plan on the machine that it was made on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from launch.config.schema import Device
-from launch.host.interpreter import package_folders, trainer_python
 from launch.host.nvidia import find_gpus
 from launch.planning.estimate.cards import card_named
 from launch.planning.estimate.forecast import CardMemory, MemoryForecast, forecast_memory
@@ -16,17 +15,12 @@ _MIB = 1 << 20
 _GIB = 1 << 30
 
 
-def forecast_on_machine(plan: Plan, environ: Mapping[str, str]) -> MemoryForecast | None:
+def forecast_on_machine(plan: Plan) -> MemoryForecast | None:
     """Return the forecast of a plan for GPUs; None for one on a CPU."""
     if plan.parallel.width.device != Device.cuda:
         return None
-    lengths, card = load_lengths(plan.lengths_file), card_memory(plan, environ)
-    return forecast_memory(plan, environ, card=card, lengths=lengths, flash=has_flash_attention(plan))
-
-
-def has_flash_attention(plan: Plan) -> bool:
-    """Return whether flash-attn is installed for the plan's trainer."""
-    return any((folder / "flash_attn").is_dir() for folder in package_folders(trainer_python(plan.config.python)))
+    lengths, environ, flash = load_lengths(plan.lengths_file), plan.machine.environ, plan.machine.has_flash_attention
+    return forecast_memory(plan, environ, card=card_memory(plan, environ), lengths=lengths, flash=flash)
 
 
 def card_memory(plan: Plan, environ: Mapping[str, str]) -> CardMemory | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import psutil
 
 from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped, warned
-from launch.check.machine.forecast import has_flash_attention
 from launch.check.machine.units import format_bytes, format_count
 from launch.config.schema import Device, Family, Mode, Precision
 from launch.host.nvidia import Gpus
@@ -87,7 +86,8 @@ def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -
     may be shorter.
     """
     lengths = load_lengths(plan.lengths_file)
-    forecast = forecast_memory(plan, host.environ, card=card, lengths=lengths, flash=has_flash_attention(plan))
+    flash = plan.machine.has_flash_attention
+    forecast = forecast_memory(plan, host.environ, card=card, lengths=lengths, flash=flash)
     text = f"{facts}; predicted peak {describe(forecast)[0]}" if forecast.worst else f"{facts}; {forecast.why}"
     if card is None:
         return skipped(f"{text}; no GPU here reports its memory")

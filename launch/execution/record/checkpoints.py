@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from launch.config.schema import Family
-from launch.execution.record.model_folder import find_weight_faults
 from launch.files import read_file, read_json_object
+from launch.planning.model_folder import find_weight_faults
 from launch.planning.tensor_files import BrokenFileError, check_torch_file, read_safetensors_header
 
 Unit = Literal["step", "epoch"]

@@ -17,7 +17,7 @@ from launch.execution.engine import build_cache
 from launch.execution.machine import this_machine
 from launch.execution.record.folder import Outcome, RunFolder, folder_status, read_outcome
 from launch.execution.record.lock import find_holder, lock_path
-from launch.execution.record.model_folder import find_model_faults
+from launch.planning.model_folder import find_model_faults
 from launch.planning.plan import Plan, build_plan
 from launch.redact import process_redactor
 from launch.slurm.allocation import Allocation

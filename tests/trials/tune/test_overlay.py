@@ -12,7 +12,6 @@ from launch.config.origins import Origin
 from launch.errors import UserError
 from launch.files import write_file
 from launch.planning.plan import Plan, build_plan
-from launch.planning.tuned import MachineInfo
 from launch.trials.tune.overlay import overlay_path, overlay_text
 from launch.trials.tune.record import TuneRecord
 from tests.conftest import composed, fixed_machine
@@ -41,9 +40,8 @@ def written(home: Path, mode: str, *words: str) -> TuneRecord:
     return record
 
 
-def plan(*words: str, machine_info: MachineInfo | None = None) -> Plan:
-    machine = fixed_machine()
-    return build_plan(composed(*words), replace(machine, machine_info=lambda: machine_info or MachineInfo()))
+def plan(*words: str, card: str | None = None, **versions: str) -> Plan:
+    return build_plan(composed(*words), replace(fixed_machine(), card=card, versions=versions))
 
 
 def warnings(tuned: Plan) -> list[str]:
@@ -112,14 +110,12 @@ def test_a_value_says_that_it_comes_from_the_overlay(record: TuneRecord) -> None
 
 def test_where_it_was_measured_there_is_no_warning(record: TuneRecord) -> None:
     assert warnings(plan(*STAGE, "+tuned=it")) == []
-    assert warnings(plan(*STAGE, "+tuned=it", machine_info=MachineInfo(CARD, {"torch": "2.11.0", "trl": "1"}))) == []
+    assert warnings(plan(*STAGE, "+tuned=it", card=CARD, torch="2.11.0", trl="1")) == []
 
 
 def test_another_width_card_version_or_batch_is_warned_of_in_one_sentence(record: TuneRecord) -> None:
-    machine_info = MachineInfo("NVIDIA A100-SXM4-80GB", {"torch": "2.13.0"})
-    (warning,) = warnings(
-        plan("stage=sft", "gpus=4", "recipe.global_batch_size=64", "+tuned=it", machine_info=machine_info)
-    )
+    elsewhere = {"card": "NVIDIA A100-SXM4-80GB", "torch": "2.13.0"}
+    (warning,) = warnings(plan("stage=sft", "gpus=4", "recipe.global_batch_size=64", "+tuned=it", **elsewhere))
     for part in (
         "width gpu8, here gpu4",
         "global batch 128, here 64",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.config_files import check_config_file
 from launch.errors import Problem
+from launch.planning.config_files import check_config_file
 from launch.upstream.libraries.library_keys import library_keys, library_keys_file
 from launch.upstream.libraries.renewal import renew_library_keys
 from tests.paths import ROOT

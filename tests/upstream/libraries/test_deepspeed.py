@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from launch.check.config_files import check_config, check_config_file
+from launch.planning.config_files import check_config, check_config_file
 from launch.upstream.libraries.library_keys import installed_version, library_keys, library_keys_file
 from launch.upstream.libraries.renewal import renew_library_keys
 from launch.upstream.pin.checkout import SUBMODULE, is_checkout

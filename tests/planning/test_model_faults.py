@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.execution.record.model_folder import find_model_faults, find_output_faults
+from launch.planning.model_folder import find_model_faults, find_output_faults
 from launch.planning.tensor_files import BrokenFileError, check_torch_file, read_safetensors_header
 from tests.execution.files import cut, model, safetensors, torch_file
 

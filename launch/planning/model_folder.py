@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.files import load_json
-from launch.planning.inputs import NO_TOKENIZER
 from launch.planning.tensor_files import BrokenFileError, check_torch_file, read_safetensors_header
 
+NO_TOKENIZER = "the tokenizer is missing"
 # transformers loads the vocabulary from any one of these
 _VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
