@@ -6,7 +6,7 @@ flag is left out and the trainer's own default holds (the plan shows it).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -156,6 +156,15 @@ class RecipeConfig:
     beta: float | None = POSITIVE.of(None)  # of DPO
     loss: str | None = None  # of DPO: dpo, dpo_norm, simpo, ...; null: the trainer's default
     lora: LoraConfig = field(default_factory=LoraConfig)
+
+
+# what `launch` itself turns into the batch and the launcher's arguments
+OWN_RECIPE_KEYS = ("global_batch_size", "per_device_batch_size", "precision")
+# all others: a trainer's YAML maps each to its flags, those of an adapter only if it trains adapters
+RECIPE_KEYS = (
+    *(key.name for key in fields(RecipeConfig) if key.name not in (*OWN_RECIPE_KEYS, "lora")),
+    *(f"lora.{key.name}" for key in fields(LoraConfig)),
+)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from launch.config.allowable import unknown_ids
 from launch.config.line import override_key
 from launch.config.origins import Origins
 from launch.config.ranges import range_problems
-from launch.config.schema import RecipeConfig, RootConfig
+from launch.config.schema import OWN_RECIPE_KEYS, RECIPE_KEYS, RootConfig
 from launch.errors import Problem, did_you_mean, path_problem
 from launch.redact import process_redactor
 
@@ -163,13 +163,12 @@ def _secret_problem(key: str, where: str) -> Problem:
 
 def _recipe_map_problems(recipe: Mapping[str, Any], origins: Origins) -> Iterator[Problem]:
     """Check the map from recipe keys to flags, which a trainer's file or an override of `trainer.recipe` sets."""
-    keys = set(_hints(RecipeConfig))
-    keys |= {f"lora.{name}" for name in _hints(typing.cast(type, _node_class(_hints(RecipeConfig)["lora"])))}
     for key, mapping in recipe.items():
         where = origins.of(f"trainer.recipe.{key}").where
-        if key not in keys:
-            message, cure = f"trainer.recipe.{key} maps a key that the recipe lacks", did_you_mean(key, keys)
-            yield Problem("unknown_key", message, where, cure)
+        if key not in RECIPE_KEYS:
+            what = "launch itself uses" if key in OWN_RECIPE_KEYS else "the recipe lacks"
+            message = f"trainer.recipe.{key} maps a key that {what}"
+            yield Problem("unknown_key", message, where, did_you_mean(key, RECIPE_KEYS))
         elif not isinstance(mapping, str) and not (
             isinstance(mapping, Mapping) and all(isinstance(flags, Mapping) for flags in mapping.values())
         ):

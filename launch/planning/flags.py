@@ -11,7 +11,7 @@ from launch.config.compose import Composed
 from launch.config.line import format_value
 from launch.config.origins import Origin, Provenance
 from launch.config.ranges import HIGH_LEARNING_RATE, flag_problem
-from launch.config.schema import Device, Family, Precision, RootConfig
+from launch.config.schema import RECIPE_KEYS, Device, Family, Precision, RootConfig
 from launch.errors import Problem, UserError
 from launch.planning.batch import Batch
 from launch.planning.inputs import Inputs, build_data_flags
@@ -64,7 +64,8 @@ def build_flags(
 ) -> Flags:
     """Build all flags of a run. `paths` are the computed ones: `output` and `tokenized_cache`.
 
-    Raises UserError, with all problems: unsupported_recipe, owned_flag, refused_flag, refused_value, out_of_range.
+    Raises UserError, with all problems: unsupported_recipe, unmapped_recipe, owned_flag, refused_flag, refused_value,
+    out_of_range.
     """
     problems: list[Problem] = []
     computed, subset = _computed(composed, batch, parallel, inputs, paths)
@@ -123,9 +124,16 @@ def _computed(
 def _from_recipe(composed: Composed, lora: Lora | None, problems: list[Problem]) -> dict[str, Flag]:
     trainer, recipe = composed.config.trainer, composed.plain["recipe"]
     flags: dict[str, Flag] = {}
-    for key, mapping in trainer.recipe.items():
+    for key in RECIPE_KEYS:
+        if key not in trainer.recipe:
+            if lora is not None or not key.startswith("lora."):
+                message = f"{trainer.name} does not map recipe.{key}"
+                cure = f"map it to its flag, or to {{}} with the reason in trainer.why.{key}"
+                problems.append(Problem("unmapped_recipe", message, f"trainer.recipe.{key}", cure))
+            continue
         try:
-            values = map_recipe_key(key, recipe_value(recipe, key, lora), mapping, trainer.why, trainer.name)
+            value = recipe_value(recipe, key, lora)
+            values = map_recipe_key(key, value, trainer.recipe[key], trainer.why, trainer.name)
         except UserError as error:
             problems += error.problems
             continue

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from launch import resources
-from launch.config.schema import Family, Kind, Launcher, LoraConfig, RecipeConfig, TrainerConfig
+from launch.config.schema import RECIPE_KEYS, Family, Kind, Launcher, TrainerConfig
 from launch.execution.supervise.readers import READERS
 from launch.planning.recipe import flags_of_key
 from launch.upstream.pin.lock import SCHEMAS, locked_schema
@@ -24,8 +24,6 @@ FOLDER = resources.CONFIGS / "trainer"
 SHIPPED = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 DATA = {Family.open_instruct: {"mixer"}, Family.trl: {"dataset"}}
 REQUIRED = {"model", "per_device", "accumulation", "output"}
-RECIPE = {field.name for field in dataclasses.fields(RecipeConfig)} - {"lora", "global_batch_size"}
-RECIPE -= {"per_device_batch_size", "precision"}  # trainer.launch and accelerate have them
 
 
 def lacking(name: str, content: Mapping[str, Any]) -> Iterator[str]:
@@ -76,12 +74,13 @@ def _lacking_flags(content: Mapping[str, Any], flags: set[str]) -> Iterator[str]
     needed = REQUIRED | DATA[Family(content["family"])]
     yield from (f"launch.{key} is missing: name its flag" for key in sorted(needed - launch.keys()))
     yield from (f"launch.{key}: it has no flag {flag}" for key, flag in launch.items() if flag not in flags)
-    for key in sorted(RECIPE - recipe.keys()):
+    for key in sorted(key for key in RECIPE_KEYS if key not in recipe and not key.startswith("lora.")):
         yield f"recipe.{key} is missing: map it to its flag, or list the values that it may have"
     if "lora.rank" not in recipe:
         yield "recipe.lora.rank is missing: map it to its flags, or to {} with the reason under why"
-    known = {*RECIPE, *(f"lora.{field.name}" for field in dataclasses.fields(LoraConfig))}
-    yield from (f"there is no key recipe.{key}" for key in sorted(recipe.keys() - known))
+    if recipe.get("lora.rank"):
+        yield from (f"recipe.{key} is missing" for key in RECIPE_KEYS if key.startswith("lora.") and key not in recipe)
+    yield from (f"there is no key recipe.{key}" for key in sorted(recipe.keys() - set(RECIPE_KEYS)))
     for key, mapping in recipe.items():
         yield from (f"recipe.{key}: it has no flag {flag}" for flag in flags_of_key(mapping) if flag not in flags)
         if mapping == {} and key not in content.get("why", {}):

@@ -72,6 +72,7 @@ def test_where_names_the_line_that_says_it() -> None:
         (["recipe.attention=flash_2"], ["unsupported_recipe"]),
         (["recipe.beta=0.1", "recipe.loss=simpo"], ["unsupported_recipe", "unsupported_recipe"]),
         (["trainer=trl_sft", "recipe.beta=0.1"], ["unsupported_recipe"]),
+        (["~trainer.recipe.epochs", "~trainer.recipe.beta"], ["unmapped_recipe", "unmapped_recipe"]),
         (["recipe.precision=fp32"], ["unsupported_precision"]),
         (["recipe.packing=bins", "flags.output_dir=x"], ["unsupported_recipe", "owned_flag"]),
         (["trainer=dpo_tune_cache"], ["kind_mismatch"]),

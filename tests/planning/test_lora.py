@@ -132,6 +132,15 @@ def test_ligers_dpo_loss_is_refused() -> None:
     assert problem_ids("stage=lora_dpo", *layers) == ["unsettable"]  # by TRL's parser, whatever it holds
 
 
+def test_a_trainer_of_adapters_maps_all_of_their_keys() -> None:
+    stage = composed("stage=demo_lora")
+    del stage.config.trainer.recipe["lora.dropout"]
+    with pytest.raises(UserError, match=r"trl_sft does not map recipe\.lora\.dropout"):
+        build_plan(stage, fixed_machine())
+    stage.config.recipe.lora.rank = None
+    assert build_plan(stage, fixed_machine()).lora is None
+
+
 def test_the_number_of_trained_parameters() -> None:
     lora = planned("stage=demo_lora").lora
     assert lora is not None
