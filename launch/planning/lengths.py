@@ -88,10 +88,15 @@ class Histogram:
                 return length
         return self.longest
 
-    def draw(self, samples: int, seed: int = 0) -> list[int]:
-        """Draw lengths with replacement; the same ones for the same seed."""
+    def draw(self, samples: int) -> list[int]:
+        """Draw lengths with replacement, always the same ones."""
         lengths = [length for length, _ in self.counts]
-        return random.Random(seed).choices(lengths, cum_weights=[within for _, within in self._cumulative], k=samples)
+        return random.Random(0).choices(lengths, cum_weights=[within for _, within in self._cumulative], k=samples)
+
+    def draw_batches(self, size: int, count: int) -> list[list[int]]:
+        """Draw `count` batches of `size` lengths each, always the same ones."""
+        drawn = self.draw(size * count)
+        return [drawn[at : at + size] for at in range(0, len(drawn), size)]
 
     @cached_property
     def _cumulative(self) -> tuple[tuple[int, int], ...]:
@@ -153,13 +158,8 @@ class Lengths:
             return rows * per_device * halves.longest_of_quantile(per_device, share)
         if packing != Packing.flatten:
             raise ValueError(f"a micro batch of {packing.value} has a token budget")
-        sums = sorted(sum(batch) for batch in self.draw_micro_batches(per_device, _DRAWS))
+        sums = sorted(sum(batch) for batch in self.tokens.draw_batches(per_device, _DRAWS))
         return sums[min(_DRAWS - 1, max(0, math.ceil(share * _DRAWS) - 1))]
-
-    def draw_micro_batches(self, per_device: int, count: int, seed: int = 0) -> list[list[int]]:
-        """Draw `count` micro batches of `per_device` lengths each; the same ones for the same seed."""
-        drawn = self.tokens.draw(per_device * count, seed)
-        return [drawn[at : at + per_device] for at in range(0, len(drawn), per_device)]
 
 
 def lengths_patch(trainer: TrainerConfig) -> str | None:

@@ -73,10 +73,9 @@ def _mean_imbalance(lengths: Lengths, batch: Batch, *, padded: bool) -> tuple[fl
     """Return the mean imbalance of drawn global batches: in upstream's order, and dealt by length."""
     histogram, halves = (lengths.tokens, 1) if lengths.longer is None or not padded else (lengths.longer, 2)
     count = max(1, _DRAWN // batch.global_)
-    drawn = [halves * length for length in histogram.draw(batch.global_ * count)]
     upstream = balanced = 0.0
-    for at in range(0, len(drawn), batch.global_):
-        samples = drawn[at : at + batch.global_]
+    for drawn in histogram.draw_batches(batch.global_, count):
+        samples = [halves * length for length in drawn]
         dealt = [samples[slot] for slot in deal(samples, batch.width, batch.per_device, padded=padded)]
         upstream += compute_load(samples, batch.width, batch.per_device, padded=padded).imbalance
         balanced += compute_load(dealt, batch.width, batch.per_device, padded=padded).imbalance
