@@ -39,6 +39,7 @@ def test_modules_on_the_command_line_become_their_tests() -> None:
 
 
 def test_the_folders_of_tests_are_those_of_the_package() -> None:
-    others = {"docs", "golden", "integration", "scripts", "lab", "logs", "synthetic_trainer", "__pycache__"}
+    others = {"docs", "fixtures", "golden", "integration", "scripts", "seeds", "lab", "logs"}
+    others |= {"synthetic_trainer", "__pycache__"}
     folders = [path for path in TESTS.rglob("*") if path.is_dir() and not others & set(path.relative_to(TESTS).parts)]
     assert [path for path in folders if not (ROOT / "launch" / path.relative_to(TESTS)).is_dir()] == []
