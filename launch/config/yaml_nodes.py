@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -194,3 +195,14 @@ def _unescape(match: re.Match[str]) -> str:
     """Return an escape as one character, and a line continuation as its newline."""
     escape = match.group()
     return "\n" if escape == "\\\n" else " " if escape in ("\\n", "\\t", "\\r", "\\ ") else "x"
+
+
+def write_scalar(text: str) -> str:
+    """Return a text as one double-quoted YAML scalar on one line, which OmegaConf reads as it is, `${...}` included."""
+    literal = re.sub(r"(\\*)\$\{", lambda match: f"{match[1] * 2}\\${{", text)
+    return yaml.safe_dump(literal, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")
+
+
+def write_comment(text: str) -> str:
+    """Return a text as one YAML comment on one line: whatever could end the line is a space."""
+    return "# " + " ".join("".join(char if char.isprintable() else "\n" for char in text).split("\n"))

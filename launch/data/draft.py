@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
 
 from launch.config.schema import DataFormat, Kind
+from launch.config.yaml_nodes import write_comment, write_scalar
 from launch.data.formats import normalise_names
 from launch.data.local import DataFiles, LocalData
 from launch.data.rows import read_rows
@@ -70,22 +70,23 @@ def draft_stage(data: DraftedData, *, model: str | None, is_group: bool, trainer
     base = data.kind.value
     if is_demo:
         base = {Kind.sft: "demo", Kind.dpo: "demo_dpo"}[data.kind]
-    lines = ["# @package _global_", f"# Drafted by `launch new`. {data.structure.describe()}", "defaults:"]
+    lines = ["# @package _global_", write_comment(f"Drafted by `launch new`. {data.structure.describe()}")]
+    lines.append("defaults:")
     lines.append(f"  - {base} # {_BASES[base]}; the keys below replace its own")
     if is_group and not is_demo:
         lines.append(f"  - override /model: {model}")
     if trainer:
         lines.append(f"  - override /trainer: {trainer} # there is no open-instruct checkout here")
-    lines += ["  - _self_", "", "stage:", f"  description: {_quote(f'{_NAMES[data.kind]} on {data.path.name}')}"]
+    lines += ["  - _self_", "", "stage:", f"  description: {write_scalar(f'{_NAMES[data.kind]} on {data.path.name}')}"]
     lines.append("  # tasks: [gsm8k_cot, /data/my_tasks] # of `launch eval`: the harness's, or a folder of your own")
     if model and not is_group:
-        lines += ["", "model:", f"  path: {_quote(model)}"]
-    lines += ["", "recipe:", *_recipe(data, base), "", "data:", "  mix:", f"    - name: {_quote(str(data.path))}"]
+        lines += ["", "model:", f"  path: {write_scalar(model)}"]
+    lines += ["", "recipe:", *_recipe(data, base), "", "data:", "  mix:", f"    - name: {write_scalar(str(data.path))}"]
     lines += ["    # - name: allenai/tulu-3-sft-personas-math # hub data can be mixed in, by open-instruct's trainers"]
     lines += ["    #   share: 0.1"] if data.kind == Kind.sft else []
     if data.columns:
         lines += ["  columns: # known name: its name in the file"]
-        lines += [f"    {known}: {_quote(name)}" for known, name in data.columns.items()]
+        lines += [f"    {known}: {write_scalar(name)}" for known, name in data.columns.items()]
     else:
         lines += ["  # format: auto # recognised by the columns"]
     if trainer:
@@ -130,8 +131,3 @@ def _batch_size(rows: int, largest: int) -> int:
     while batch > 1 and rows < batch * _STEPS:
         batch //= 2
     return batch
-
-
-def _quote(text: str) -> str:
-    """Return a text as a YAML scalar; JSON's strings are some."""
-    return json.dumps(text, ensure_ascii=False)

@@ -152,3 +152,36 @@ def test_what_can_not_work_writes_nothing(folder: Path, argv: list[str], id: str
         new(argv)
     assert refused.value.problems[0].id == id
     assert not (folder / "conf").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a\npython: .\\evil\n# b.jsonl",
+        "a\r\npython: x\rb.jsonl",
+        "a\u2028python: x\u2029b.jsonl",
+        "a\x85python: x\x0bb\x0c.jsonl",
+        "a # b: c.jsonl",
+        "- a: [b, {c.jsonl",
+        "'a' \"b\" \\ c.jsonl",
+        "${oc.env:HOME}.jsonl",
+        "a\\${python}\\\\${b}.jsonl",
+        "!!python\ttag &a *a %b @c `d`.jsonl",
+        "# @package python\n.jsonl",
+        "\U0001f600 \x1b[31mé.jsonl",
+    ],
+)
+def test_a_name_is_data_in_the_drafted_file(name: str, folder: Path) -> None:
+    """A data file's name was written into a comment as it is: a line break in it began a key of the stage file."""
+    write_lines(folder / name, [CHAT, *(chat(f"{number}?", "Yes") for number in range(99))])
+    model = folder / f"model {name}"
+    model.mkdir()
+    assert new(["mine", "--data", name, "--model", str(model)]) == 0
+    text = (folder / "conf" / "stage" / "mine.yaml").read_text(encoding="utf-8")
+    drafted = yaml.safe_load(text)
+    assert set(drafted) == {"defaults", "stage", "model", "recipe", "data"}
+    config = composed("stage=mine", "gpus=1").config
+    assert config.data.mix[0].name == str(folder / name)
+    assert config.model.path == str(model)
+    assert config.python == composed("stage=sft", "gpus=1").config.python
+    assert config.stage.description.endswith(f"on {name}")

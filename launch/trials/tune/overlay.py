@@ -11,6 +11,7 @@ import yaml
 
 from launch.config.compose import default_user_folder, user_folder
 from launch.config.schema import Buckets, Mode
+from launch.config.yaml_nodes import write_comment
 from launch.planning.flags import sequence_limit
 from launch.planning.parallel import default_mode
 from launch.planning.plan import Plan
@@ -62,7 +63,7 @@ def overlay_text(record: TuneRecord) -> str:
     }
     setting = _setting_keys(best.prediction.candidate, record.plan)
     setting[GROUP] = facts
-    head = "".join(f"# {line}\n" for line in ("@package _global_", *comments) if line)
+    head = "".join(f"{write_comment(line)}\n" for line in ("@package _global_", *comments) if line)
     return head + yaml.safe_dump(setting, sort_keys=False, allow_unicode=True)
 
 
