@@ -9,7 +9,6 @@ from typing import Any
 from launch.config.positions import Positions, json_positions, yaml_positions
 from launch.errors import Problem, UserError, nearest
 from launch.files import parse_json, read_file
-from launch.planning.parallel import Parallel
 from launch.upstream.libraries.library_keys import KeyMismatch, KeySpec, LibraryKeys, find_mismatches, library_keys
 
 _MAX_BYTES = 1_000_000  # larger than any configuration: a data file given by mistake
@@ -67,12 +66,11 @@ def check_config_file(path: Path, keys: LibraryKeys) -> list[Problem]:
     return repeated + check_config(config, keys, str(path), positions)
 
 
-def check_library_files(parallel: Parallel, packages: Sequence[Path]) -> tuple[str, ...]:
-    """Check the files that a run names; return what they were checked against.
+def check_library_files(files: Mapping[str, Path | None], packages: Sequence[Path]) -> tuple[str, ...]:
+    """Check the files that a run names, by library; return what they were checked against.
 
     `packages`: folders of the trainer's installed packages. Raises UserError, with the problems of all files.
     """
-    files = {"accelerate": parallel.accelerate_file, "deepspeed": parallel.deepspeed_file}
     named = [(file, library_keys(library, packages)) for library, file in files.items() if file]
     problems = [problem for file, keys in named for problem in check_config_file(file, keys)]
     if problems:

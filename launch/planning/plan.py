@@ -298,6 +298,7 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
         allowed=allowed_expectations(config),
         trainer_argv=trainer_argv,
     )
+    library_files = {"accelerate": parallel.accelerate_file, "deepspeed": parallel.deepspeed_file}
     return _Rendered(
         **vars(stage),
         built=built,
@@ -307,7 +308,7 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
         patches=patches,
         attention=attention,
         lengths_file=lengths,
-        files_checked=check_library_files(parallel, machine.packages),
+        files_checked=check_library_files(library_files, machine.packages),
         warnings=built.warnings + _find_warnings(stage, flags),
     )
 

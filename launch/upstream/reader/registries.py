@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 
 from launch.upstream.reader.tree import UnreadableSourceError, parse_source
 
@@ -15,6 +16,7 @@ _REGISTRIES = {
 }
 
 
+@functools.lru_cache(maxsize=4)  # lint asks once a command
 def read_registries(source: str) -> dict[str, tuple[str, ...]]:
     """Return the names by flag, of the dictionaries whose keys are all plain strings.
 
