@@ -9,12 +9,13 @@ from pathlib import Path
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from launch.execution.display.progress import describe_early_stop
 from launch.execution.record.events import Event
-from launch.execution.record.evidence import EvidenceItem, unmet_items
+from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.validation import read_validation
 from launch.files import read_json_lines
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
+from launch.worker.finding import Evidence
 
 _MOST_FAULTS = 5  # in an outcome
 
@@ -57,14 +58,13 @@ def add_validation(outcome: Outcome, plan: Plan, folder: RunFolder) -> Outcome:
     return outcome
 
 
-def verify_evidence(outcome: Outcome, evidence: Sequence[EvidenceItem], allow: Sequence[str]) -> Outcome:
+def verify_evidence(outcome: Outcome, evidence: Sequence[Evidence], allow: Sequence[str]) -> Outcome:
     """Return `outcome`, or a stopped one when a requested setting is refuted, or was never proven, at the end."""
-    unmet = unmet_items(evidence, allow)
+    unmet = unmet_settings(evidence, allow)
     if outcome.exit_code != EXIT_DONE or not unmet:
         return outcome
-    items = "; ".join(f"{item.what}={item.requested} is {item.verdict}" for item in unmet)
-    ids = ",".join(item.id for item in unmet)
-    cause = f"the run ended, but of its requested settings {items}; allow=[{ids}] accepts it"
+    ids = ",".join(finding.id for finding in unmet)
+    cause = f"the run ended, but {'; '.join(map(str, unmet))}; allow=[{ids}] accepts it"
     return replace(outcome, exit_code=EXIT_STOPPED, cause=cause, cause_id=unmet[0].id)
 
 

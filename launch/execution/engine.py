@@ -23,7 +23,7 @@ from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display.progress import Display, format_duration
 from launch.execution.prepare import prepare_inputs
 from launch.execution.record.events import SCHEMA_VERSION
-from launch.execution.record.evidence import EvidenceItem, evidence_as_json, evidence_table, read_evidence
+from launch.execution.record.evidence import evidence_as_json, evidence_table, read_evidence
 from launch.execution.record.folder import Outcome, RunFolder, describe_cure, read_outcome
 from launch.execution.record.lock import run_lock
 from launch.execution.record.runs import command_for
@@ -38,6 +38,7 @@ from launch.planning.expectations import requested_settings
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 from launch.redact import Redactor, process_redactor
+from launch.worker.finding import Evidence
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
 
 RankRunner = Callable[[Plan, RunFolder, Display, Redactor], Outcome]  # runs a plan's processes to their end
@@ -121,9 +122,7 @@ def _run_recorded(
     return outcome
 
 
-def _record_end(
-    folder: RunFolder, outcome: Outcome, evidence: tuple[EvidenceItem, ...], display: Display | None
-) -> None:
+def _record_end(folder: RunFolder, outcome: Outcome, evidence: tuple[Evidence, ...], display: Display | None) -> None:
     """Write DONE or FAILED before everything else; nothing that fails after that changes it."""
     try:
         folder.finish(outcome)
@@ -278,7 +277,7 @@ def _describe_patch(patch: str) -> dict[str, object]:
     return {"schema_version": SCHEMA_VERSION, **fields}
 
 
-def _read_evidence(plan: Plan, folder: RunFolder, began: float) -> tuple[EvidenceItem, ...]:
+def _read_evidence(plan: Plan, folder: RunFolder, began: float) -> tuple[Evidence, ...]:
     """Return what the attempt that `began` then (unix seconds) proved of the requested settings."""
     requested = requested_settings(plan.config, plan.parallel)
     inspects = any(patch in EVIDENCE_PATCHES for patch in plan.patches)

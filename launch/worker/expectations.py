@@ -11,11 +11,11 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, NoReturn
 
 from . import accelerator
 from .channel import EventWriter
-from .evidence.finding import EvidenceFinding
+from .finding import Evidence
 
 EXIT_STOPPED = 3  # launch.errors.EXIT_STOPPED, which this interpreter may not have
 
@@ -66,6 +66,12 @@ class UnmetExpectation(SystemExit):
     def __init__(self, message: str) -> None:
         super().__init__(EXIT_STOPPED)
         print(f"launch: {message}", file=sys.stderr, flush=True)
+
+
+def end_rank(message: str, ids: Sequence[str], events: EventWriter) -> NoReturn:
+    """Send the reason why this rank ends, and end it. `ids`: of the findings. Raises UnmetExpectation."""
+    events.error(message, type="Unmet", ids=ids)
+    raise UnmetExpectation(message)
 
 
 def parse_expectations(pairs: Sequence[str]) -> Expectations:
@@ -143,12 +149,11 @@ def check_when_built(requested: ExpectedState, events: EventWriter) -> None:
         actual = read_state(built)
         message = describe_mismatch(requested, actual)
         if message is not None:
-            events.error(message, type="Unmet", ids=["refuted_state"])
-            raise UnmetExpectation(message)
+            end_rank(message, ["refuted_state"], events)
         for what, value in asdict(requested).items():
             if value is not None:
-                finding = EvidenceFinding(what, getattr(actual, what), "accelerate's state").judge(str(value), True)
-                events.emit("evidence", **finding.fields())
+                item = Evidence(what, getattr(actual, what), "accelerate's state").compare(str(value))
+                events.emit("evidence", **item.fields())
         backend = process_group_backend()
         if backend is not None:
             events.emit("evidence", what="backend", value=backend, how="torch's process group")

@@ -10,10 +10,11 @@ import pytest
 
 from launch.execution import completion
 from launch.execution.completion import add_validation, verify_completion, verify_evidence
-from launch.execution.record.evidence import EvidenceItem, merge_events
+from launch.execution.record.evidence import merge_events
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.planning.plan import build_plan
 from launch.redact import Redactor
+from launch.worker.finding import Evidence
 from tests.conftest import composed, fixed_machine
 
 Judge = Callable[[int, int | None, str], Outcome]
@@ -108,14 +109,14 @@ def test_an_earlier_failure_stays() -> None:
 
 @pytest.mark.parametrize("verdict", ["refuted", "unproven"])
 def test_requested_evidence_that_is_not_proven_at_the_end_is_no_success(verdict: str) -> None:
-    proven = EvidenceItem("dtype", "bf16", "bf16", "proven")
-    item = EvidenceItem("liger", "rms_norm", None, verdict, "somewhere")
+    proven = Evidence("dtype", "bf16", None, "bf16", "proven")
+    item = Evidence("liger", None, "somewhere", "rms_norm", verdict)
     done = Outcome(0, 1.0, 5, 0.5)
     outcome = verify_evidence(done, (proven, item), [])
     assert (outcome.exit_code, outcome.cause_id) == (3, f"{verdict}_liger")
     assert f"allow=[{verdict}_liger]" in str(outcome.cause)
     assert verify_evidence(done, (proven, item), [f"{verdict}_liger"]) == done
-    assert verify_evidence(done, (proven, EvidenceItem("balance", None, 2, None)), []) == done
+    assert verify_evidence(done, (proven, Evidence("balance", 2, None)), []) == done
 
 
 def test_settings_that_the_trainer_never_reached_are_unmet_and_those_nothing_checks_are_not() -> None:

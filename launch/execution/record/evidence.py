@@ -7,15 +7,14 @@ requested settings that nothing checked become one list here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from launch.execution.record.events import SCHEMA_VERSION
 from launch.execution.record.history import JsonLinesReader
 from launch.terminal import align_columns
+from launch.worker.finding import PROVEN, REFUTED, UNPROVEN, Evidence, Finding
 
-PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
 _NOT_REACHED = "the run ended before it was checked"
 _NO_INSPECTOR = "nothing checks it in this trainer"
 # shown in the table although nothing requested them
@@ -33,29 +32,9 @@ _NOTABLE = (
 _WIDTH = 76  # characters of a value or note in the table
 
 
-@dataclass(frozen=True)
-class EvidenceItem:
-    """One setting and what the run shows of it."""
-
-    what: str
-    requested: str | None  # None: the plan left it open
-    found: Any
-    verdict: str | None  # PROVEN, REFUTED or UNPROVEN; None where nothing was requested
-    how: str | None = None  # where the value was read
-    note: str | None = None
-
-    @property
-    def id(self) -> str:
-        """The id that `allow` takes for it, as in launch/worker/evidence/collector.py."""
-        return f"{self.verdict}_{self.what}"
-
-    def as_json(self) -> dict[str, Any]:
-        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
-
-
 def read_evidence(
     events: Path, requested: Mapping[str, str], since: float, *, inspects: bool = True
-) -> tuple[EvidenceItem, ...]:
+) -> tuple[Evidence, ...]:
     """Return the items of one attempt: those in `events` (events.jsonl) at time `since` (unix seconds) or later.
 
     `inspects`: whether a worker checks the `requested` settings in this trainer.
@@ -70,7 +49,7 @@ def read_evidence(
 
 def merge_events(
     events: Iterable[Mapping[str, Any]], requested: Mapping[str, str], *, inspects: bool = True
-) -> tuple[EvidenceItem, ...]:
+) -> tuple[Evidence, ...]:
     """Return one item for each setting that the "evidence" `events` report, over all ranks.
 
     The `requested` settings that are not among them follow as unproven.
@@ -80,11 +59,11 @@ def merge_events(
         settings.setdefault(str(event["what"]), {})[int(event["rank"])] = event  # a later one replaces an earlier one
     reported = [_merge_ranks(what, by_rank) for what, by_rank in settings.items()]
     how = _NOT_REACHED if inspects else _NO_INSPECTOR
-    missing = [EvidenceItem(what, requested[what], None, UNPROVEN, how) for what in requested if what not in settings]
+    missing = [Evidence(what, None, how, requested[what], UNPROVEN) for what in requested if what not in settings]
     return (*reported, *missing)
 
 
-def _merge_ranks(what: str, by_rank: Mapping[int, Mapping[str, Any]]) -> EvidenceItem:
+def _merge_ranks(what: str, by_rank: Mapping[int, Mapping[str, Any]]) -> Evidence:
     """Return the worst verdict of all ranks, and every value where they differ."""
     verdicts = [event.get("verdict") for event in by_rank.values()]
     verdict = next((worst for worst in (REFUTED, UNPROVEN, PROVEN) if worst in verdicts), None)
@@ -95,27 +74,26 @@ def _merge_ranks(what: str, by_rank: Mapping[int, Mapping[str, Any]]) -> Evidenc
         agree, chosen = True, next(event for event in by_rank.values() if event.get("value") == "built")
     value = chosen.get("value") if agree else "; ".join(f"rank {rank}: {value}" for rank, value in values.items())
     how = chosen.get("how") or chosen.get("path")
-    return EvidenceItem(what, chosen.get("requested"), value, verdict, how, chosen.get("note"))
+    return Evidence(what, value, how, chosen.get("requested"), verdict, chosen.get("note"))
 
 
-def unmet_items(items: Iterable[EvidenceItem], allow: Collection[str]) -> list[EvidenceItem]:
-    """Return the requested settings that are not proven, without those that no worker checks in this trainer."""
-    return [
-        item
-        for item in items
-        if item.requested is not None
-        and item.verdict in (REFUTED, UNPROVEN)
-        and item.how != _NO_INSPECTOR
-        and item.id not in allow
-    ]
+def unmet_settings(items: Iterable[Evidence], allow: Collection[str]) -> list[Finding]:
+    """Return what stops a run: requested settings that are not proven, where a worker checks them in this trainer."""
+    found = (item.finding(allow) for item in items if item.how != _NO_INSPECTOR)
+    return [finding for finding in found if finding and finding.stops]
 
 
-def evidence_as_json(items: Sequence[EvidenceItem]) -> dict[str, Any]:
+def evidence_as_json(items: Sequence[Evidence]) -> dict[str, Any]:
     """Return the content of evidence.json."""
-    return {"schema_version": SCHEMA_VERSION, "items": [item.as_json() for item in items]}
+    return {"schema_version": SCHEMA_VERSION, "items": [_item_as_json(item) for item in items]}
 
 
-def evidence_table(items: Sequence[EvidenceItem]) -> list[str]:
+def _item_as_json(item: Evidence) -> dict[str, Any]:
+    named = {"what": item.what, "requested": item.requested, "found": item.value, "verdict": item.verdict}
+    return {"schema_version": SCHEMA_VERSION, **named, "how": item.how, "note": item.note}
+
+
+def evidence_table(items: Sequence[Evidence]) -> list[str]:
     """Return the lines for the terminal, what is not proven first; [] when nothing was requested."""
     judged = [item for item in items if item.verdict is not None]
     if not judged:
@@ -132,14 +110,14 @@ def evidence_table(items: Sequence[EvidenceItem]) -> list[str]:
     return [header, *(f"  {line}" for line in align_columns(rows))]
 
 
-def _describe_value(item: EvidenceItem) -> str:
-    value = "?" if item.found is None else str(item.found)
+def _describe_value(item: Evidence) -> str:
+    value = "?" if item.value is None else str(item.value)
     if item.verdict == REFUTED or (item.verdict == UNPROVEN and item.requested):
         value = f"{value}, requested {item.requested}"
     return _truncate(value)
 
 
-def _describe_note(item: EvidenceItem) -> str:
+def _describe_note(item: Evidence) -> str:
     how = str(item.how) if item.verdict in (REFUTED, UNPROVEN) and item.how else ""
     return _truncate(item.note or how)
 

@@ -8,7 +8,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from launch.execution.record.evidence import REFUTED, UNPROVEN
 from launch.planning.plan import Plan
 from launch.trials.bench.figures import (
     Figures,
@@ -24,6 +23,7 @@ from launch.trials.bench.verdict import BenchVerdict, judge_pairs, relative_chan
 from launch.trials.card_rate import CardRate, parse_card_rate
 from launch.trials.measurement import Measurement
 from launch.trials.record_file import TrialRecord, another_record, changed_versions, read_record, utc_now
+from launch.worker.finding import REFUTED, UNPROVEN
 
 SCHEMA_VERSION = 1
 FILE = "bench.json"

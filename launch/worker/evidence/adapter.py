@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .finding import EvidenceFinding, unproven
+from ..finding import Evidence, unproven
 from .precision import count_elements, dtypes_by_size
 from .trainer_objects import TrainerObjects
 
@@ -13,7 +13,7 @@ _HOW = "the model's parameters"
 _MARK = "lora_"
 
 
-def collect(objects: TrainerObjects, rank: str | None, base_dtype: str | None) -> list[EvidenceFinding]:
+def collect(objects: TrainerObjects, rank: str | None, base_dtype: str | None) -> list[Evidence]:
     """Return the findings "lora" (rank, layers and trained parameters) and "base_dtype" (of the frozen weights).
 
     Both are left out for a model without an adapter when nothing is requested.
@@ -23,8 +23,7 @@ def collect(objects: TrainerObjects, rank: str | None, base_dtype: str | None) -
         return [*unproven("lora", rank, how), *unproven("base_dtype", base_dtype, how)]
     ranks = sorted(_find_ranks(objects.model))
     if not ranks:
-        absent = EvidenceFinding("lora", "none", "the model's layers")
-        return [absent.judge(rank, False)] if rank else []
+        return [Evidence("lora", "none", "the model's layers").compare(rank)] if rank else []
     trained = {name: p for name, p in objects.model.named_parameters() if p.requires_grad}
     frozen = {name: p for name, p in objects.model.named_parameters() if name not in trained}
     own, others = sum(map(count_elements, trained.values())), [name for name in trained if _MARK not in name]
@@ -34,13 +33,12 @@ def collect(objects: TrainerObjects, rank: str | None, base_dtype: str | None) -
     note = f"{own:,} of {total:,} parameters are trained ({own / total:.2%})"
     if others:
         note = f"{note}; {len(others)} of them are not the adapter's: {others[0]}"
-    lora = EvidenceFinding("lora", value, _HOW, note=note)
+    lora = Evidence("lora", value, _HOW, note=note)
     adapted = [p for name, p in frozen.items() if ".base_layer." in name]
     stored = next(iter(dtypes_by_size(adapted)), None)
-    dtype = EvidenceFinding("base_dtype", stored, "the weights of the adapted layers")
     return [
         lora.judge(rank, [str(found) for found in ranks] == [rank] and not others),
-        dtype.judge(base_dtype, dtype.value == base_dtype),
+        Evidence("base_dtype", stored, "the weights of the adapted layers").compare(base_dtype),
     ]
 
 
@@ -56,7 +54,7 @@ class FirstUpdate:
         self._model = model
         self._before = _checksums(model)
 
-    def compare(self, requested: str | None) -> EvidenceFinding:
+    def compare(self, requested: str | None) -> Evidence:
         """Return the finding "first_update": which trained and which frozen tensors the step changed on this rank."""
         after = _checksums(self._model)
         trained = {name for name, p in self._model.named_parameters() if p.requires_grad}
@@ -67,7 +65,7 @@ class FirstUpdate:
         note = f"{len(moved)} of {len(trained)} trained tensors changed, {len(leaked)} of {frozen} frozen ones"
         if leaked:
             note = f"{note}: {leaked[0]}"
-        finding = EvidenceFinding("first_update", value, "checksums around the first optimizer step", note=note)
+        finding = Evidence("first_update", value, "checksums around the first optimizer step", note=note)
         return finding.judge(requested, bool(moved) and not leaked)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .finding import EvidenceFinding, unproven
+from ..finding import Evidence, unproven
 from .trainer_objects import TrainerObjects
 
 _ROWS, _ROW_TOKENS = 2, 512  # that `first_rows` returns
@@ -55,23 +55,23 @@ def first_rows(arguments: Mapping[str, Any]) -> list[list[int]]:
     return [row[:_ROW_TOKENS].tolist() for row in rows]
 
 
-def collect(objects: TrainerObjects, first: ForwardInputs | None, requested: str | None) -> list[EvidenceFinding]:
+def collect(objects: TrainerObjects, first: ForwardInputs | None, requested: str | None) -> list[Evidence]:
     """Return the finding "packing": the collator in use and, if recorded, the shape of the first micro batch."""
     if objects.dataloader is None:
         return unproven("packing", requested, "no dataloader was prepared")
     collator = _find_collator(objects.dataloader)
     kind = _packing_kind(objects, collator)
     how = f"collator {_collator_name(collator)}"
-    finding = EvidenceFinding("packing", kind, how, note=None if first is None else f"first micro batch: {first}")
+    finding = Evidence("packing", kind, how, note=None if first is None else f"first micro batch: {first}")
     # the trainer may change what the collator returns, so the model's inputs decide
     if kind in (FLATTEN, BINS) and first is not None and "position_ids" not in first.names:
-        finding = EvidenceFinding("packing", NONE, f"{how}, but the model gets no position ids", note=str(first))
-    return [finding.judge(requested, finding.value == requested)]
+        finding = Evidence("packing", NONE, f"{how}, but the model gets no position ids", note=str(first))
+    return [finding.compare(requested)]
 
 
 def count_samples(
     passes: Sequence[ForwardInputs], kind: str | None, ranks: int, requested: str, *, resumed: bool
-) -> EvidenceFinding:
+) -> Evidence:
     """Return the finding "global_batch": the samples of one optimizer step, from its forward passes on this rank.
 
     `requested`: "16 samples" or "16 pairs", both halves of which go through the model. A resumed run may begin with
@@ -79,23 +79,23 @@ def count_samples(
     """
     if kind not in (NONE, FLATTEN):
         how = "rows that are packed to a token budget are not samples"
-        return EvidenceFinding("global_batch", None, how).judge(requested, None)
+        return Evidence("global_batch", None, how).compare(requested)
     sequences = sum((inputs.documents or 0) if kind == FLATTEN else inputs.rows for inputs in passes)
     return judge_samples(sequences, len(passes), ranks, requested, resumed=resumed)
 
 
-def judge_samples(sequences: int, passes: int, ranks: int, requested: str, *, resumed: bool = False) -> EvidenceFinding:
+def judge_samples(sequences: int, passes: int, ranks: int, requested: str, *, resumed: bool = False) -> Evidence:
     """Return the finding "global_batch" for the `sequences` of a rank's forward passes in one optimizer step."""
     number, _, unit = requested.partition(" ")
     if not passes:
-        return EvidenceFinding("global_batch", None, "no forward pass was seen").judge(requested, None)
+        return Evidence("global_batch", None, "no forward pass was seen").compare(requested)
     samples = sequences * ranks // (2 if unit == "pairs" else 1)
     how = f"{passes} {_plural('forward pass', passes)} of a rank in an optimizer step, {ranks} {_plural('rank', ranks)}"
-    finding = EvidenceFinding("global_batch", f"{samples} {unit}", how)
+    finding = Evidence("global_batch", f"{samples} {unit}", how)
     return finding if resumed and samples < int(number) else finding.judge(requested, samples == int(number))
 
 
-def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[EvidenceFinding]:
+def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[Evidence]:
     """Return the finding "global_batch" where an epoch has fewer samples than one optimizer step is to have.
 
     Its steps are then smaller than requested, and no trainer reports it. Rows of a token budget are not samples.
@@ -111,7 +111,7 @@ def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[Eviden
         return []
     how = "the data set's length, in the data loader"
     value, requested = f"{samples} samples in an epoch", str(accumulation * per_pass)  # type: ignore[operator]
-    return [EvidenceFinding("global_batch", value, how).judge(requested, False)]
+    return [Evidence("global_batch", value, how).judge(requested, False)]
 
 
 def _find_collator(dataloader: Any) -> Any:

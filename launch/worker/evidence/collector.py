@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..channel import EventWriter
-from ..expectations import Expectations, UnmetExpectation
+from ..expectations import Expectations, end_rank
+from ..finding import Evidence
 from ..trainer import TrainerProgram
 from . import adapter, attention, batches, global_batches, liger, precision, resume, template, trainer_objects, weights
-from .finding import PROVEN, REFUTED, EvidenceFinding
 from .trainer_objects import TrainerObjects
 
 
@@ -99,8 +99,8 @@ class EvidenceCollector:
         self._is_done = True
         self._report([precision.clipping(self._objects, self._clip_norm, self._expectations.evidence.get("clip"))])
 
-    def collect(self, objects: TrainerObjects) -> list[EvidenceFinding]:
-        """Collect every finding but the clipping."""
+    def collect(self, objects: TrainerObjects) -> list[Evidence]:
+        """Collect everything but the clipping."""
         requested = self._expectations.evidence
         packing = batches.collect(objects, self._first_inputs, requested.get("packing"))
         kind = self._packing = packing[0].value if packing else None
@@ -131,38 +131,22 @@ class EvidenceCollector:
         self._counts_samples = finding.verdict is None  # the rest of an epoch: the next step is whole
         self._report([finding])
 
-    def _report(self, findings: Sequence[EvidenceFinding]) -> None:
-        report_findings(findings, self._allowed, self._events)
+    def _report(self, evidence: Sequence[Evidence]) -> None:
+        report_evidence(evidence, self._allowed, self._events)
 
 
-def report_findings(findings: Sequence[EvidenceFinding], allowed: frozenset[str], events: EventWriter) -> None:
-    """Send the findings as events, and end the rank if a requested setting is not proven and not in `allowed`.
+def report_evidence(evidence: Sequence[Evidence], allowed: frozenset[str], events: EventWriter) -> None:
+    """Send the evidence as events, and end the rank if a requested setting is not proven and not in `allowed`.
 
     Raises UnmetExpectation.
     """
+    for item in evidence:
+        events.emit("evidence", **item.fields())
+    findings = [finding for item in evidence if (finding := item.finding(allowed))]
     for finding in findings:
-        events.emit("evidence", **finding.fields())
-    unmet = [finding for finding in findings if finding.verdict not in (None, PROVEN)]
-    stopping = [finding for finding in unmet if finding_id(finding) not in allowed]
-    for finding in unmet:
-        if finding not in stopping:
-            events.warn(f"{describe_unmet(finding)} [{finding_id(finding)}], allowed")
+        if finding.allowed:
+            events.warn(str(finding))
+    stopping = [finding for finding in findings if finding.stops]
     if stopping:
-        ids = [finding_id(finding) for finding in stopping]
-        problems = "; ".join(f"{describe_unmet(finding)} [{finding_id(finding)}]" for finding in stopping)
-        message = f"{problems}; allow=[{','.join(ids)}] runs it anyway"
-        events.error(message, type="Unmet", ids=ids)
-        raise UnmetExpectation(message)
-
-
-def finding_id(finding: EvidenceFinding) -> str:
-    """Return the id of an unmet expectation, which `allow=[id]` takes: "refuted_liger", "unproven_packing"."""
-    return f"{finding.verdict}_{finding.what}"
-
-
-def describe_unmet(finding: EvidenceFinding) -> str:
-    """Describe what was requested and what is in effect."""
-    why = f" ({finding.note or finding.how})"
-    if finding.verdict == REFUTED:
-        return f"requested {finding.what}={finding.requested}, but the trainer has {finding.value}{why}"
-    return f"requested {finding.what}={finding.requested}, but nothing proves that it is in effect{why}"
+        ids = [finding.id for finding in stopping]
+        end_rank(f"{'; '.join(map(str, stopping))}; allow=[{','.join(ids)}] runs it anyway", ids, events)

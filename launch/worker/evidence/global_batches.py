@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .. import sampling
+from ..finding import Evidence
 from .batches import ForwardInputs
-from .finding import EvidenceFinding
 from .trainer_objects import TrainerObjects
 
 TOKENS, MICRO_BATCH_MEANS = "tokens", "micro_batch_means"
@@ -12,32 +12,28 @@ TOKENS, MICRO_BATCH_MEANS = "tokens", "micro_batch_means"
 
 def collect(
     objects: TrainerObjects, first: ForwardInputs | None, balanced: str | None, averaging: str | None
-) -> list[EvidenceFinding]:
+) -> list[Evidence]:
     """Return the findings "balanced" and "loss_averaging", as far as requested."""
     findings = [] if balanced is None else [_check_balanced(objects, first, balanced)]
     if averaging is not None:
         value, how = _find_averaging(objects)
-        findings.append(EvidenceFinding("loss_averaging", value, how).judge(averaging, value == averaging))
+        findings.append(Evidence("loss_averaging", value, how).compare(averaging))
     return findings
 
 
-def _check_balanced(objects: TrainerObjects, first: ForwardInputs | None, requested: str) -> EvidenceFinding:
+def _check_balanced(objects: TrainerObjects, first: ForwardInputs | None, requested: str) -> Evidence:
     batches = sampling.find_sampler(objects.dataloader)
-    dealt = batches is not None and batches.balanced
-    finding = EvidenceFinding("balanced", str(dealt).lower(), "the sampler of the data loader")
-    if batches is None or not dealt:
-        return finding.judge(requested, requested == "false")
+    if batches is None or not batches.balanced:
+        return Evidence("balanced", "false", "the sampler of the data loader").compare(requested)
     if first is None or batches.first_batch is None:
-        return EvidenceFinding("balanced", None, "the first micro batch was not seen").judge(requested, None)
+        return Evidence("balanced", None, "the first micro batch was not seen").compare(requested)
     tokens, actual = batches.tokens_of(batches.first_batch), first.tokens
     if batches.has_pairs and batches.layout.padded and first.rows == len(batches.first_batch.lengths):
         tokens //= 2  # the chosen halves alone: concatenated_forward=false (dpo_utils.py:323)
     how = f"the first micro batch of this rank has the {tokens} tokens that were dealt to it"
     if actual != tokens:
         how = f"{tokens} tokens were dealt to the first micro batch of this rank, and the model got {actual}"
-    return EvidenceFinding("balanced", str(actual == tokens).lower(), how).judge(
-        requested, (actual == tokens) == (requested == "true")
-    )
+    return Evidence("balanced", str(actual == tokens).lower(), how).compare(requested)
 
 
 def _find_averaging(objects: TrainerObjects) -> tuple[str, str]:

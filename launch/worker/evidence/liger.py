@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .finding import EvidenceFinding, unproven
+from ..finding import Evidence, unproven
 from .trainer_objects import TrainerObjects
 
 LAYERS = ("rms_norm", "rope", "swiglu")
@@ -39,7 +39,7 @@ class KernelCount:
         return kernel if self.liger == self.total else f"{kernel} ({self})"
 
 
-def collect(objects: TrainerObjects, requested: str | None) -> list[EvidenceFinding]:
+def collect(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
     """Return the finding "liger" on all `requested` kernels (names with commas), and one finding per kernel.
 
     A kernel that Liger does not have for this model type does not affect the verdict. A kernel counts as engaged if at
@@ -51,14 +51,14 @@ def collect(objects: TrainerObjects, requested: str | None) -> list[EvidenceFind
         return unproven("liger", requested, "no model was prepared")
     counts = _count_kernels(model, objects.trainer)
     engaged = [counts[name].of(name) for name in KERNELS if counts[name].liger]
-    summary = EvidenceFinding("liger", ",".join(engaged) or "none", how)
+    summary = Evidence("liger", ",".join(engaged) or "none", how)
     if requested is None:
         return [summary] if not engaged else [summary, *_kernel_findings(counts, how)]
     offered = _find_offered(str(getattr(model.config, "model_type", "")))
     wanted = [name for name in requested.split(",") if name in offered]
     if not wanted:
         nothing = f"Liger has no kernels for models of type {getattr(model.config, 'model_type', '?')}"
-        return [EvidenceFinding("liger", "none", how, note=nothing).judge(requested, False)]
+        return [Evidence("liger", "none", how, note=nothing).judge(requested, False)]
     missing_kernels = [name for name in wanted if counts[name].total and not counts[name].liger]
     without_place = [name for name in wanted if not counts[name].total]
     note: str | None = None
@@ -68,13 +68,13 @@ def collect(objects: TrainerObjects, requested: str | None) -> list[EvidenceFind
         note = f"no place for {' and '.join(without_place)} was found in {type(model).__name__}"
     else:
         note = _describe_unchanged(requested, offered)
-    summary = EvidenceFinding("liger", ",".join(engaged) or "none", how, note=note)
+    summary = Evidence("liger", ",".join(engaged) or "none", how, note=note)
     holds = False if missing_kernels else None if without_place else True
     return [summary.judge(",".join(wanted), holds), *_kernel_findings(counts, how)]
 
 
-def _kernel_findings(counts: dict[str, KernelCount], how: str) -> list[EvidenceFinding]:
-    return [EvidenceFinding(f"liger.{name}", str(counts[name]), how) for name in KERNELS]
+def _kernel_findings(counts: dict[str, KernelCount], how: str) -> list[Evidence]:
+    return [Evidence(f"liger.{name}", str(counts[name]), how) for name in KERNELS]
 
 
 def _describe_unchanged(requested: str, offered: set[str]) -> str | None:

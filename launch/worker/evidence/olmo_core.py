@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..expectations import Expectations, process_group_backend
+from ..finding import Evidence
 from ..trainer import TrainerProgram
 from . import template
+from .attention import check_isolation
 from .batches import BINS, NONE, judge_samples
-from .finding import EvidenceFinding, check_isolation
 from .precision import judge_clipping, short_dtype
 from .trainer_objects import TrainerObjects, frames
 
@@ -50,7 +51,7 @@ def describe_inputs(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Doc
 
 def collect(
     module: Any, first: DocumentInputs | None, program: TrainerProgram, expectations: Expectations
-) -> list[EvidenceFinding]:
+) -> list[Evidence]:
     """Collect the findings on `module`, a TransformerTrainModule, before its first optimizer step."""
     requested = expectations.evidence
     packing = _check_packing(module, first, requested.get("packing"))
@@ -69,7 +70,7 @@ def collect(
     return [*found, _test_isolation(module, first)] if packing.value == BINS else found
 
 
-def count_samples(passes: Sequence[DocumentInputs], requested: str | None) -> list[EvidenceFinding]:
+def count_samples(passes: Sequence[DocumentInputs], requested: str | None) -> list[Evidence]:
     """Return the finding "global_batch", if requested: the rows of an optimizer step's forward passes, of all ranks."""
     if requested is None:
         return []
@@ -82,29 +83,27 @@ def _count_ranks() -> int:
     return int(dist.get_world_size()) if process_group_backend() else 1
 
 
-def _check_ranks(module: Any, expectations: Expectations) -> list[EvidenceFinding]:
+def _check_ranks(module: Any, expectations: Expectations) -> list[Evidence]:
     group, size = process_group_backend(), _count_ranks()
     state, how = expectations.state, "torch's process group"
-    wanted = None if state.world_size is None else str(state.world_size)
-    ranks = EvidenceFinding("world_size", size, how).judge(wanted, size == state.world_size)
-    device = EvidenceFinding("device", module.device.type, "the train module")
-    backend = [EvidenceFinding("backend", group, how)] if group else []
-    return [ranks, device.judge(state.device, module.device.type == state.device), *backend]
+    ranks = Evidence("world_size", size, how).compare(None if state.world_size is None else str(state.world_size))
+    device = Evidence("device", module.device.type, "the train module").compare(state.device)
+    return [ranks, device, *([Evidence("backend", group, how)] if group else [])]
 
 
-def _check_sharding(module: Any) -> list[EvidenceFinding]:
+def _check_sharding(module: Any) -> list[Evidence]:
     """ "sharding": over how many ranks FSDP cuts the parameters, and how many copies of them there are."""
     parameters = list(module.model.parameters())
     meshes = [parameter.device_mesh for parameter in parameters if hasattr(parameter, "device_mesh")]
     if not meshes:
-        return [EvidenceFinding("sharding", "none", "no parameter is a shard")]
+        return [Evidence("sharding", "none", "no parameter is a shard")]
     mesh = meshes[0]
     names = mesh.mesh_dim_names or ("dp",) * mesh.ndim
     sizes = ", ".join(f"{name} {mesh.size(position)}" for position, name in enumerate(names))
-    return [EvidenceFinding("sharding", f"fsdp ({sizes})", f"{len(meshes)} of {len(parameters)} parameters are shards")]
+    return [Evidence("sharding", f"fsdp ({sizes})", f"{len(meshes)} of {len(parameters)} parameters are shards")]
 
 
-def _check_dtypes(module: Any, requested: str | None) -> list[EvidenceFinding]:
+def _check_dtypes(module: Any, requested: str | None) -> list[Evidence]:
     policy = _find_policy(module.model)
     how = "FSDP's mixed precision"
     computed = getattr(policy, "param_dtype", None)
@@ -117,9 +116,9 @@ def _check_dtypes(module: Any, requested: str | None) -> list[EvidenceFinding]:
         value = short_dtype(computed)
     master_dtypes = {short_dtype(p.dtype) for group in module.optim.param_groups for p in group["params"]}
     return [
-        EvidenceFinding("dtype", value, how).judge(requested, value == requested),
-        EvidenceFinding("parameter_dtype", ",".join(parameter_dtypes), "the shards"),
-        EvidenceFinding("master_dtype", ",".join(sorted(master_dtypes)), "what the optimizer updates"),
+        Evidence("dtype", value, how).compare(requested),
+        Evidence("parameter_dtype", ",".join(parameter_dtypes), "the shards"),
+        Evidence("master_dtype", ",".join(sorted(master_dtypes)), "what the optimizer updates"),
     ]
 
 
@@ -133,7 +132,7 @@ def _find_policy(model: Any) -> Any:
     return None
 
 
-def _check_packing(module: Any, first: DocumentInputs | None, requested: str | None) -> EvidenceFinding:
+def _check_packing(module: Any, first: DocumentInputs | None, requested: str | None) -> Evidence:
     loader = module.trainer.data_loader
     collator = getattr(loader, "_collator", None)
     dataset = getattr(loader, "dataset", None)
@@ -145,8 +144,8 @@ def _check_packing(module: Any, first: DocumentInputs | None, requested: str | N
         value, how = NONE, f"collator {type(collator).__name__}" if collator is not None else type(dataset).__name__
     if value == BINS and first is not None and first.documents is None:
         value, how = NONE, f"{how}, but the model does not get document borders"
-    finding = EvidenceFinding("packing", value, how, note=None if first is None else f"first micro batch: {first}")
-    return finding.judge(requested, value == requested)
+    finding = Evidence("packing", value, how, note=None if first is None else f"first micro batch: {first}")
+    return finding.compare(requested)
 
 
 def _find_backends(module: Any) -> Iterator[Any]:
@@ -156,7 +155,7 @@ def _find_backends(module: Any) -> Iterator[Any]:
             yield backend
 
 
-def _check_attention(module: Any, requested: str | None) -> list[EvidenceFinding]:
+def _check_attention(module: Any, requested: str | None) -> list[Evidence]:
     names = sorted(
         {_BACKENDS.get(type(backend).__name__, type(backend).__name__) for backend in _find_backends(module)}
     )
@@ -164,12 +163,12 @@ def _check_attention(module: Any, requested: str | None) -> list[EvidenceFinding
     uses_torch_kernel = type(getattr(api, "flash_attn_2", None)).__name__ == "TorchFlashAttention"
     how = "the backends of the attention layers"
     note = "flash_2 is torch's own build of the kernel" if uses_torch_kernel and "flash_2" in names else None
-    finding = EvidenceFinding("attention", ",".join(names) or None, how, note=note)
+    finding = Evidence("attention", ",".join(names) or None, how, note=note)
     wanted = "sdpa" if requested == "torch" else requested
     return [finding.judge(requested, names == [wanted] if names else None)]
 
 
-def _check_checkpointing(module: Any, requested: str | None) -> EvidenceFinding:
+def _check_checkpointing(module: Any, requested: str | None) -> Evidence:
     """Check torch.compile's activation budget and wrapped modules (train_module/transformer/common.py)."""
     import torch._functorch.config as functorch
 
@@ -182,8 +181,7 @@ def _check_checkpointing(module: Any, requested: str | None) -> EvidenceFinding:
         value, how = "true", f"torch.compile's activation memory budget is {budget}"
     else:
         value, how = "false", f"no module is wrapped; activation memory budget {budget}, compiled: {compiled}"
-    finding = EvidenceFinding("gradient_checkpointing", value, how)
-    return finding.judge(requested, value == requested)
+    return Evidence("gradient_checkpointing", value, how).compare(requested)
 
 
 def _find_tokenizer() -> Any:
@@ -194,14 +192,13 @@ def _find_tokenizer() -> Any:
     return None
 
 
-def _test_isolation(module: Any, first: DocumentInputs | None) -> EvidenceFinding:
+def _test_isolation(module: Any, first: DocumentInputs | None) -> Evidence:
     how = "two documents through an attention layer's backend: the first one changed, the second one compared"
     if first is None or first.documents is None:
-        note = "the model does not get document borders"
-        return EvidenceFinding("isolation", None, how, note=note).judge("true", None)
+        return Evidence("isolation", None, how, note="the model does not get document borders").compare("true")
     backends = list(_find_backends(module))
     if not backends:
-        return EvidenceFinding("isolation", None, how, note="no attention backend was found").judge("true", None)
+        return Evidence("isolation", None, how, note="no attention backend was found").compare("true")
     how = f"{how}; {len(backends)} layers"
     return check_isolation(lambda: any(leaks(backend, module.device) for backend in backends), how)
 

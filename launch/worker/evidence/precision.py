@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from .finding import EvidenceFinding, unproven
+from ..finding import Evidence, unproven
 from .trainer_objects import TrainerObjects
 
 _SHORT_NAMES = {"torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.float16": "fp16"}
@@ -17,7 +17,7 @@ def short_dtype(dtype: object) -> str:
     return _SHORT_NAMES.get(str(dtype), str(dtype).removeprefix("torch."))
 
 
-def dtypes(objects: TrainerObjects, requested: str | None) -> list[EvidenceFinding]:
+def dtypes(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
     """ "dtype" (what the matrix products are computed in), "parameter_dtype", "master_dtype" (of the optimizer)."""
     if objects.model is None:
         return unproven("dtype", requested, "no model was prepared")
@@ -32,12 +32,12 @@ def dtypes(objects: TrainerObjects, requested: str | None) -> list[EvidenceFindi
     how = "autocast over fp32 parameters" if autocast else "the model's parameters"
     computed = "bf16" if autocast else types[0]
     findings = [
-        EvidenceFinding("dtype", computed, how).judge(requested, computed == requested),
-        EvidenceFinding("parameter_dtype", ",".join(types), "the model's parameters, by decreasing size"),
+        Evidence("dtype", computed, how).compare(requested),
+        Evidence("parameter_dtype", ",".join(types), "the model's parameters, by decreasing size"),
     ]
     master = _master_dtype(objects)
     if master is not None:
-        findings.append(EvidenceFinding("master_dtype", master, "what the optimizer updates"))
+        findings.append(Evidence("master_dtype", master, "what the optimizer updates"))
     return findings
 
 
@@ -70,39 +70,37 @@ def _master_dtype(objects: TrainerObjects) -> str | None:
     return ",".join(dtypes_by_size(p for group in optimizer.param_groups for p in group["params"])) or None
 
 
-def checkpointing(objects: TrainerObjects, requested: str | None) -> list[EvidenceFinding]:
+def checkpointing(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
     """ "gradient_checkpointing": on when layers have it on, as they themselves read it in their forward."""
     if objects.model is None:
         return []
     found = (getattr(module, "gradient_checkpointing", None) for module in objects.model.modules())
     switches = [switch for switch in found if isinstance(switch, bool)]
     value = "true" if any(switches) else "false" if switches else None
-    finding = EvidenceFinding("gradient_checkpointing", value, f"{sum(switches)} of {len(switches)} modules have it on")
-    return [finding.judge(requested, None if value is None else value == requested)]
+    how = f"{sum(switches)} of {len(switches)} modules have it on"
+    return [Evidence("gradient_checkpointing", value, how).compare(requested)]
 
 
-def zero(objects: TrainerObjects, requested: int | None) -> list[EvidenceFinding]:
+def zero(objects: TrainerObjects, requested: int | None) -> list[Evidence]:
     """ "zero_stage" of the engine that trains, and "zero_offload" where it offloads."""
     engine = objects.engine
     if engine is None:
-        absent = EvidenceFinding("zero_stage", 0, "no DeepSpeed engine trains")
-        return [] if not requested else [absent.judge(str(requested), False)]
+        return [Evidence("zero_stage", 0, "no DeepSpeed engine trains").compare(str(requested))] if requested else []
     stage = int(engine.zero_optimization_stage())
     how = "the DeepSpeed engine"
     if stage == 3:
         is_partitioned = [hasattr(parameter, "ds_id") for parameter in objects.model.parameters()]
         how = f"the DeepSpeed engine; {sum(is_partitioned)} of {len(is_partitioned)} parameters are partitioned"
-    wanted = None if requested is None else str(requested)
-    findings = [EvidenceFinding("zero_stage", stage, how).judge(wanted, stage == requested)]
+    findings = [Evidence("zero_stage", stage, how).compare(None if requested is None else str(requested))]
     places = {"optimizer": engine.zero_offload_optimizer(), "parameters": engine.zero_offload_param()}
     devices = {name: str(getattr(config.device, "value", config.device)) for name, config in places.items() if config}
     offloaded = [f"{name} on {device}" for name, device in devices.items() if device != "none"]
     if offloaded:
-        findings.append(EvidenceFinding("zero_offload", ", ".join(offloaded), "the DeepSpeed engine"))
+        findings.append(Evidence("zero_offload", ", ".join(offloaded), "the DeepSpeed engine"))
     return findings
 
 
-def clipping(objects: TrainerObjects, trainer_norm: float | None, requested: str | None) -> EvidenceFinding:
+def clipping(objects: TrainerObjects, trainer_norm: float | None, requested: str | None) -> Evidence:
     """ "clip": the norm that gradients are clipped at, "none" without clipping.
 
     `trainer_norm`: the norm that the trainer clipped at before its first optimizer step. Under DeepSpeed the engine
@@ -113,8 +111,8 @@ def clipping(objects: TrainerObjects, trainer_norm: float | None, requested: str
     return judge_clipping(trainer_norm or 0.0, "the trainer's own call before its first optimizer step", requested)
 
 
-def judge_clipping(norm: float, how: str, requested: str | None) -> EvidenceFinding:
+def judge_clipping(norm: float, how: str, requested: str | None) -> Evidence:
     """Return the finding "clip" for the norm in effect; 0 means that nothing is clipped."""
     wanted = 0.0 if requested in (None, "none") else float(str(requested))
-    finding = EvidenceFinding("clip", repr(norm) if norm > 0 else "none", how)
+    finding = Evidence("clip", repr(norm) if norm > 0 else "none", how)
     return finding.judge(requested, abs(norm - wanted) <= 1e-9 * max(1.0, wanted))

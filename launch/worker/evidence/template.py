@@ -6,23 +6,23 @@ import hashlib
 import sys
 from pathlib import Path
 
+from ..finding import Evidence, unproven
 from ..trainer import TrainerProgram
-from .finding import EvidenceFinding, unproven
 from .trainer_objects import TrainerObjects
 
 _BOS = "{{ bos_token }}"  # open_instruct/dataset_transformation.py:856 prepends it with --add_bos
 _TEMPLATES = Path(__file__).parents[2] / "templates"
 
 
-def collect(objects: TrainerObjects, program: TrainerProgram, requested: str | None) -> list[EvidenceFinding]:
+def collect(objects: TrainerObjects, program: TrainerProgram, requested: str | None) -> list[Evidence]:
     """Return the finding "chat_template": the name of a known template, else its digest."""
     template = getattr(objects.tokenizer, "chat_template", None)
     if not isinstance(template, str):
         return unproven("chat_template", requested, "the trainer's tokenizer was not found, or has no template")
     digest = f"sha256:{hashlib.sha256(template.encode()).hexdigest()[:12]}"
     name = _find_name(template, program)
-    finding = EvidenceFinding("chat_template", name or digest, "the trainer's tokenizer", note=digest if name else None)
-    return [finding.judge(requested, name == requested)]
+    finding = Evidence("chat_template", name or digest, "the trainer's tokenizer", note=digest if name else None)
+    return [finding.compare(requested)]
 
 
 def _find_name(template: str, program: TrainerProgram) -> str | None:

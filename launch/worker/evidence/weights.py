@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .finding import EvidenceFinding
+from ..finding import Evidence
 
 _CHECKPOINT = "checkpoint"
 _SHOWN = 3
@@ -12,7 +12,7 @@ _SHOWN = 3
 _NEW_HEADS = ("score.", "classifier.")
 
 
-def compare(model: Any, source: object, info: Any) -> EvidenceFinding:
+def compare(model: Any, source: object, info: Any) -> Evidence:
     """Compare a model's weights with what its checkpoint had.
 
     `info`: transformers' LoadStateDictInfo: `missing_keys` are drawn at random, and so are `mismatched_keys`, whose
@@ -23,10 +23,8 @@ def compare(model: Any, source: object, info: Any) -> EvidenceFinding:
     missing = sorted(key for key in info.missing_keys if not (makes_head and key.startswith(_NEW_HEADS)))
     mismatched = sorted(key for key, *_ in info.mismatched_keys)
     if not missing and not mismatched:
-        return EvidenceFinding("weights", _CHECKPOINT, how)
+        return Evidence("weights", _CHECKPOINT, how)
     absent = [f"{key} is missing" for key in missing] + [f"{key} has another shape" for key in mismatched]
     more = f", and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
-    finding = EvidenceFinding(
-        "weights", f"{len(absent)} weights at random", how, note=", ".join(absent[:_SHOWN]) + more
-    )
+    finding = Evidence("weights", f"{len(absent)} weights at random", how, note=", ".join(absent[:_SHOWN]) + more)
     return finding.judge(_CHECKPOINT, False)

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from launch.execution.record.evidence import EvidenceItem, evidence_as_json, evidence_table, merge_events, read_evidence
+from launch.execution.record.evidence import evidence_as_json, evidence_table, merge_events, read_evidence
+from launch.worker.finding import Evidence
 
 
 def evidence_event(what: str, value: Any, rank: int = 0, **others: Any) -> dict[str, Any]:
@@ -15,7 +16,7 @@ def evidence_event(what: str, value: Any, rank: int = 0, **others: Any) -> dict[
 
 def test_ranks_that_agree_are_one_item() -> None:
     events = [evidence_event("dtype", "bf16", rank, requested="bf16", verdict="proven", how="read") for rank in (0, 1)]
-    assert merge_events(events, {}) == (EvidenceItem("dtype", "bf16", "bf16", "proven", "read"),)
+    assert merge_events(events, {}) == (Evidence("dtype", "bf16", "read", "bf16", "proven"),)
 
 
 def test_one_rank_that_differs_decides_the_verdict() -> None:
@@ -23,7 +24,7 @@ def test_one_rank_that_differs_decides_the_verdict() -> None:
         evidence_event("liger", "rope", requested="rope", verdict="proven"),
         evidence_event("liger", "none", rank=1, requested="rope", verdict="refuted", note="rope is in 0 of 2 places"),
     ]
-    expected = EvidenceItem("liger", "rope", "rank 0: rope; rank 1: none", "refuted", None, "rope is in 0 of 2 places")
+    expected = Evidence("liger", "rank 0: rope; rank 1: none", None, "rope", "refuted", "rope is in 0 of 2 places")
     assert merge_events(events, {}) == (expected,)
 
 
@@ -40,12 +41,12 @@ def test_a_cache_that_one_rank_built_was_built() -> None:
         [evidence_event("dataset_cache", "hit", 1, path="/c"), evidence_event("dataset_cache", "built", 0, path="/c")],
         {},
     )
-    assert (item.found, item.how, item.verdict) == ("built", "/c", None)
+    assert (item.value, item.how, item.verdict) == ("built", "/c", None)
 
 
 def test_a_setting_that_was_not_checked_is_unproven() -> None:
     early = merge_events([], {"packing": "flatten"})
-    assert early == (EvidenceItem("packing", "flatten", None, "unproven", "the run ended before it was checked"),)
+    assert early == (Evidence("packing", None, "the run ended before it was checked", "flatten", "unproven"),)
     [unchecked] = merge_events([], {"packing": "bins"}, inspects=False)
     assert unchecked.how == "nothing checks it in this trainer"
 
@@ -58,7 +59,7 @@ def test_only_this_attempt_counts(tmp_path: Path) -> None:
         {"kind": "phase", "time": 21.0},
     ]
     path.write_text("\n".join(json.dumps(event) for event in events) + '\n{"kind": "evid', encoding="utf-8")
-    assert [item.found for item in read_evidence(path, {}, 15.0)] == ["bf16"]
+    assert [item.value for item in read_evidence(path, {}, 15.0)] == ["bf16"]
     assert read_evidence(path, {}, 25.0) == ()
 
 
