@@ -1,0 +1,189 @@
+"""What ./scripts/seeds runs: each fault of seeds.toml alone, in a copy, until the tests that it names fail."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.seeds.catalogue import Seed, find_faults, load_seeds
+from tests.seeds.sandbox import Sandbox
+
+_LIMIT = 300.0  # seconds of one seed's tests
+_PYTEST = ("-m", "pytest", "-q", "--maxfail=20", "-p", "no:cacheprovider", "-p", "tests.seeds.plugin")
+
+
+@dataclass(frozen=True)
+class Tested:
+    """How a run of some tests ended."""
+
+    status: int | None  # pytest's exit status; None if it ran past the limit
+    seconds: float
+    outcomes: tuple[dict[str, Any], ...]  # the lines of tests/seeds/plugin.py
+    output: str
+
+    @property
+    def failure(self) -> dict[str, Any] | None:
+        """The first failure by an assertion, else the first one."""
+        failures = [outcome for outcome in self.outcomes if outcome["outcome"] == "failed"]
+        return next((outcome for outcome in failures if outcome["by_assertion"]), next(iter(failures), None))
+
+    @property
+    def skipped(self) -> int:
+        return sum(outcome["outcome"] == "skipped" for outcome in self.outcomes)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the tests said of one seed."""
+
+    id: str
+    area: str
+    caught: bool
+    seconds: float
+    by: str  # the test that caught it, or why it was not caught
+
+
+def run_tests(sandbox: Sandbox, tests: Sequence[str], limit: float | None = None) -> Tested:
+    """Run tests in the copy until one fails by an assertion."""
+    with tempfile.TemporaryDirectory(prefix="seeds-report-") as folder:
+        report = Path(folder) / "report"
+        environ = {**sandbox.environ(), "SEEDS_REPORT": str(report)}
+        began = time.monotonic()
+        process = subprocess.Popen(
+            [str(sandbox.python), *_PYTEST, *tests],
+            cwd=sandbox.folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        status: int | None = None
+        try:
+            output, _ = process.communicate(timeout=limit)
+            status = process.returncode
+        except subprocess.TimeoutExpired:
+            output = ""
+        finally:
+            if status is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        lines = report.read_text(encoding="utf-8").splitlines() if report.is_file() else []
+        seconds = time.monotonic() - began
+        return Tested(status, seconds, tuple(json.loads(line) for line in lines), output)
+
+
+def judge(seed: Seed, tested: Tested) -> Result:
+    """Decide whether the tests caught the fault: one failed by an assertion, after a collection without errors."""
+    failure = tested.failure
+    if tested.status is None:
+        reason = f"its tests ran past {_LIMIT:.0f} s"
+    elif tested.status == 0:
+        skipped = f", {tested.skipped} skipped" if tested.skipped else ""
+        reason = f"its tests pass ({len(tested.outcomes)} ran{skipped})"
+    elif tested.status != 1 or failure is None:
+        reason = f"pytest ended with status {tested.status}: {_last_line(tested.output)}"
+    elif not failure["by_assertion"]:
+        reason = f"{failure['test']} did not fail by an assertion ({failure['when']}): {failure['error']}"
+    else:
+        return Result(seed.id, seed.area, caught=True, seconds=round(tested.seconds, 1), by=failure["test"])
+    return Result(seed.id, seed.area, caught=False, seconds=round(tested.seconds, 1), by=reason)
+
+
+def _last_line(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else "no output"
+
+
+def run_seeds(seeds: Sequence[Seed], sandboxes: Sequence[Sandbox]) -> list[Result]:
+    """Apply each seed alone, as many side by side as there are copies; progress goes to stderr."""
+    idle: queue.SimpleQueue[Sandbox] = queue.SimpleQueue()
+    for sandbox in sandboxes:
+        idle.put(sandbox)
+
+    def run_one(seed: Seed) -> Result:
+        sandbox = idle.get()
+        try:
+            with sandbox.apply(seed):
+                result = judge(seed, run_tests(sandbox, seed.tests, _LIMIT))
+        finally:
+            idle.put(sandbox)
+        print(_row(result), file=sys.stderr, flush=True)
+        return result
+
+    with ThreadPoolExecutor(len(sandboxes)) as pool:
+        return list(pool.map(run_one, seeds))
+
+
+def _row(result: Result) -> str:
+    return f"{result.id:38}{result.area:12}{'caught' if result.caught else 'MISSED':8}{result.seconds:>7}  {result.by}"
+
+
+def _select(seeds: Sequence[Seed], names: Sequence[str]) -> list[Seed]:
+    """Return the seeds of these ids or areas; all without any."""
+    unknown = [name for name in names if not any(name in (seed.id, seed.area) for seed in seeds)]
+    if unknown:
+        raise SystemExit(f"seeds: unknown id or area: {', '.join(unknown)} (--list shows them)")
+    return [seed for seed in seeds if not names or {seed.id, seed.area} & set(names)]
+
+
+def _list_seeds(seeds: Sequence[Seed]) -> None:
+    for seed in seeds:
+        print(f"{seed.id}  ({seed.area}; {seed.file})\n    {seed.behaviour}")
+
+
+def main() -> int:
+    """Check the list, run its tests without a fault, then with each; exit status 0 only if all are caught."""
+    parser = argparse.ArgumentParser(prog="./scripts/seeds", description=main.__doc__)
+    parser.add_argument("seeds", nargs="*", metavar="ID", help="ids or areas; all without any")
+    parser.add_argument("--list", action="store_true", help="print the seeds and run nothing")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    parser.add_argument("-j", type=int, default=1, metavar="N", help="seeds side by side, each in a copy of its own")
+    options = parser.parse_args()
+    seeds = _select(load_seeds(), options.seeds)
+    if options.list:
+        _list_seeds(seeds)
+        return 0
+    faults = find_faults(seeds)
+    if faults:
+        print(*faults, sep="\n", file=sys.stderr)
+        return 2
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="launch-seeds-") as folder:
+        sandboxes = [Sandbox(Path(folder).resolve() / str(number)) for number in range(max(1, options.j))]
+        for sandbox in sandboxes:
+            sandbox.check()
+        tests = list(dict.fromkeys(test for seed in seeds for test in seed.tests))
+        print(f"seeds: {len(tests)} tests and files without a fault", file=sys.stderr, flush=True)
+        clean = run_tests(sandboxes[0], tests)
+        if clean.status != 0:
+            print(clean.output[-4000:], "seeds: they fail without a fault too", sep="\n", file=sys.stderr)
+            return 2
+        print(f"seeds: passed in {clean.seconds:.0f} s", file=sys.stderr, flush=True)
+        results = run_seeds(seeds, sandboxes)
+    caught, seconds = sum(result.caught for result in results), round(time.monotonic() - began)
+    if options.json:
+        print(json.dumps({"seeds": [asdict(result) for result in results], "seconds": seconds}, indent=1))
+    else:
+        print(f"{'id':38}{'area':12}{'':8}{'seconds':>7}  test", *map(_row, results), sep="\n")
+        print(f"{caught} of {len(results)} faults caught in {seconds} s")
+    return 0 if caught == len(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
