@@ -64,8 +64,8 @@ def lacking_guard(guard: type[Guard]) -> Iterator[str]:
         return
     if guard not in GUARDS:
         yield "GUARDS in launch/execution/guards/panel.py does not have it"
-    if not (inspect.getdoc(inspect.getmodule(guard)) or "").startswith("Detects "):
-        yield "the docstring of its file begins with what it detects: the page of rules has that sentence"
+    if not (inspect.getdoc(guard) or "").startswith("Detects "):
+        yield "its docstring begins with what it detects: the page of rules has that sentence"
     if id not in {field.name for field in dataclasses.fields(GuardsConfig)}:
         yield f"GuardsConfig in launch/config/guards.py has no field {id} with its limits"
     elif lacks(id, page("keys.md"), r"`guards\.{}\b"):
@@ -189,7 +189,7 @@ def test_a_half_added_guard_is_told_everything(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(KEYS, "guards.cold.steps", int)
     assert list(lacking_guard(Cold)) == [
         "GUARDS in launch/execution/guards/panel.py does not have it",
-        "the docstring of its file begins with what it detects: the page of rules has that sentence",
+        "its docstring begins with what it detects: the page of rules has that sentence",
         "GuardsConfig in launch/config/guards.py has no field cold with its limits",
         f"guards.cold.steps {WITHOUT_RANGE}",
         f"docs/reference/rules.md lacks cold: {RENEW}",

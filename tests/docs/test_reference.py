@@ -89,7 +89,7 @@ def guards() -> list[object]:
 
 
 def doc(cls: type) -> str:
-    return (inspect.getdoc(inspect.getmodule(cls)) or "").split("\n\n")[0].replace("\n", " ")
+    return (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
 
 
 def short(upstream: tuple[str, ...]) -> str:

@@ -1,30 +1,27 @@
-"""The interface of a guard, its verdict, and what it knows of the run in advance."""
+"""The interface of a guard, its finding, and what it knows of the run in advance."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from launch.execution.guards.facts import Fact
+from launch.execution.guards.facts import Fact, LoggedStep
+from launch.worker.finding import Finding
 
 
 @dataclass(frozen=True)
-class GuardVerdict:
-    """A guard's decision to end the run, or a warning."""
+class GuardFinding(Finding):
+    """A failure ends the run, a warning does not."""
 
-    guard: str  # the guard's id
-    message: str
-    numbers: Mapping[str, float | int | str] = field(default_factory=dict)  # the measurements behind it
-    stop: bool = True  # end the run; otherwise only warn
     failed: bool = False  # the run has failed by itself; the guard only shortens the wait for its end
     # the last time at which the run was known to be good; None means now. A guard that gives one judges steps: its
-    # verdict counts even if the run finished before it could be stopped
+    # finding counts even if the run finished before it could be stopped
     good_until: float | None = None
     wants_stacks: bool = False  # dump the stacks of all ranks before the run is ended
 
     def as_json(self) -> dict[str, Any]:
-        return {"id": self.guard, "message": self.message, "numbers": dict(self.numbers)}
+        return {"id": self.id, "message": self.message, "numbers": dict(self.numbers)}
 
 
 @dataclass(frozen=True)
@@ -44,4 +41,10 @@ class Guard(Protocol):
 
     def __init__(self, config: Any, context: GuardContext) -> None: ...
 
-    def observe(self, fact: Fact) -> GuardVerdict | None: ...
+    def observe(self, fact: Fact) -> GuardFinding | None:
+        """Take a fact; return what it shows, if anything."""
+        return self.judge_step(fact) if isinstance(fact, LoggedStep) else None
+
+    def judge_step(self, step: LoggedStep) -> GuardFinding | None:
+        """Judge a logged step, for a guard of nothing but steps."""
+        return None

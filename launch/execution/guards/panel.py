@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 
 from launch.config.guards import GuardsConfig
-from launch.execution.guards.dead_rank import DeadRank
-from launch.execution.guards.disk import DiskSpace
-from launch.execution.guards.divergence import Divergence
 from launch.execution.guards.facts import Fact
-from launch.execution.guards.grad_norm import GradNorm
-from launch.execution.guards.guard import Guard, GuardContext, GuardVerdict
-from launch.execution.guards.memory_creep import MemoryCreep
-from launch.execution.guards.non_finite import NonFinite
-from launch.execution.guards.stall import Stall
-from launch.execution.guards.throughput import Throughput
+from launch.execution.guards.guard import Guard, GuardContext, GuardFinding
+from launch.execution.guards.life import DeadRank, DiskSpace, Stall
+from launch.execution.guards.steps import Divergence, GradNorm, MemoryCreep, NonFinite, Throughput
 
-# each is a file here, and a field of `GuardsConfig` that has its id as name
+# each is a field of `GuardsConfig` that has its id as name
 GUARDS: tuple[type[Guard], ...] = (
     NonFinite,
     Divergence,
@@ -44,18 +37,15 @@ class GuardPanel:
         self._allow = frozenset(allow)
         self._issued: set[tuple[str, bool]] = set()
 
-    def observe(self, fact: Fact) -> list[GuardVerdict]:
-        """Return the new verdicts on `fact`."""
-        verdicts: list[GuardVerdict] = []
+    def observe(self, fact: Fact) -> list[GuardFinding]:
+        """Return the new findings on `fact`."""
+        findings: list[GuardFinding] = []
         for guard in self._guards:
-            verdict = guard.observe(fact)
-            if verdict is None:
+            finding = guard.observe(fact)
+            if finding is None:
                 continue
-            if verdict.stop and guard.id in self._allow:
-                verdict = replace(
-                    verdict, stop=False, message=f"{verdict.message}; the run continues because of allow=[{guard.id}]"
-                )
-            if (guard.id, verdict.stop) not in self._issued:
-                self._issued.add((guard.id, verdict.stop))
-                verdicts.append(verdict)
-        return verdicts
+            finding = finding.apply_allow(self._allow)
+            if (guard.id, finding.stops) not in self._issued:
+                self._issued.add((guard.id, finding.stops))
+                findings.append(finding)
+        return findings

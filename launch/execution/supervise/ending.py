@@ -9,7 +9,7 @@ from typing import Any
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.diagnosis.advice import Situation
 from launch.execution.diagnosis.causes import Cause
-from launch.execution.guards.guard import GuardVerdict
+from launch.execution.guards.guard import GuardFinding
 from launch.execution.record.folder import Outcome, RunFolder, describe_cure
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.watch import Watch
@@ -43,13 +43,13 @@ def conclude(
     if removed is not None:
         message = f"{removed} was removed while the run wrote to it"
         return RunEnd({"exit_code": EXIT_FAILED, "cause": message, "cause_id": "folder_removed"})
-    verdict = watch.verdict
-    if verdict is not None and not verdict.failed and _verdict_counts(verdict, watch, status):
-        return _stopped_by_guard(verdict, watch)
+    finding = watch.stopped_by
+    if finding is not None and not finding.failed and _finding_counts(finding, watch, status):
+        return _stopped_by_guard(finding, watch)
     if status == 0:
         return RunEnd({"exit_code": EXIT_DONE})
     cause = observer.causes.find_cause(status, situation)
-    end = _failure(cause, verdict)
+    end = _failure(cause, finding)
     unmet = observer.causes.unmet_expectation()
     if unmet is None:
         return end
@@ -58,14 +58,14 @@ def conclude(
     return replace(end, fields={**fields, "exit_code": EXIT_STOPPED, "cause_id": unmet})
 
 
-def _verdict_counts(verdict: GuardVerdict, watch: Watch, status: int | None) -> bool:
-    return watch.in_time or (status == 0 and verdict.good_until is not None)
+def _finding_counts(finding: GuardFinding, watch: Watch, status: int | None) -> bool:
+    return watch.in_time or (status == 0 and finding.good_until is not None)
 
 
-def _stopped_by_guard(verdict: GuardVerdict, watch: Watch) -> RunEnd:
+def _stopped_by_guard(finding: GuardFinding, watch: Watch) -> RunEnd:
     good, later = watch.last_good_checkpoint()
     place = str(good.path) if good is not None else None
-    missing = "there is no complete checkpoint" + (" from before that" if verdict.good_until is not None else "")
+    missing = "there is no complete checkpoint" + (" from before that" if finding.good_until is not None else "")
     notes = [f"last good checkpoint: {place}" if place else missing]
     if later:
         names = ", ".join(checkpoint.path.name for checkpoint in later)
@@ -74,9 +74,9 @@ def _stopped_by_guard(verdict: GuardVerdict, watch: Watch) -> RunEnd:
     return RunEnd(
         {
             "exit_code": EXIT_STOPPED,
-            "cause": verdict.message,
-            "cause_id": verdict.guard,
-            "guard": verdict.as_json(),
+            "cause": finding.message,
+            "cause_id": finding.id,
+            "guard": finding.as_json(),
             "checkpoint": place,
             "detail": stacks.summary if stacks is not None else (),
             "stacks": tuple(str(path) for path in stacks.files) if stacks is not None else (),
@@ -85,7 +85,7 @@ def _stopped_by_guard(verdict: GuardVerdict, watch: Watch) -> RunEnd:
     )
 
 
-def _failure(cause: Cause, verdict: GuardVerdict | None) -> RunEnd:
+def _failure(cause: Cause, finding: GuardFinding | None) -> RunEnd:
     fields: dict[str, Any] = {
         "exit_code": EXIT_FAILED,
         "cause": _name_rank(cause),
@@ -93,8 +93,8 @@ def _failure(cause: Cause, verdict: GuardVerdict | None) -> RunEnd:
     }
     if cause.cure is not None:
         fields |= {"cause_id": cause.cure.id, "cure": cause.cure.text}
-    if verdict is not None and verdict.failed:
-        fields["guard"] = verdict.as_json()
+    if finding is not None and finding.failed:
+        fields["guard"] = finding.as_json()
     return RunEnd(fields, rank=cause.rank)
 
 

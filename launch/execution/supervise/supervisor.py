@@ -304,9 +304,9 @@ def _has_terminal() -> bool:
 def _drain(observer: Observer, watch: Watch, screen: SafeDisplay) -> None:
     while observer.display_events:
         screen.show(observer.display_events.popleft())
-    while watch.verdicts:
-        verdict = watch.verdicts.popleft()
-        values = {**verdict.as_json(), "stop": verdict.stop}
+    while watch.findings:
+        finding = watch.findings.popleft()
+        values = {**finding.as_json(), "stop": finding.stops, "allowed": finding.allowed}
         observer.record(Event("guard", time.time(), 0, values))
     while watch.messages:
         screen.say(watch.messages.popleft())

@@ -1,4 +1,4 @@
-"""Runs the guards in a thread of their own: it takes facts, checks them, and ends the run on a verdict.
+"""Runs the guards in a thread of their own: it takes facts, checks them, and ends the run when one fails.
 
 Neither the pump (which must keep reading while stacks are dumped) nor the display (whose terminal may block) can delay
 it.
@@ -20,7 +20,7 @@ import psutil
 
 from launch.check.machine.folders import nearest_existing
 from launch.execution.guards.facts import DiskUsage, Fact, RankExited, Tick
-from launch.execution.guards.guard import GuardVerdict
+from launch.execution.guards.guard import GuardFinding
 from launch.execution.guards.panel import GuardPanel
 from launch.execution.record.checkpoints import Checkpoint, find_checkpoints
 from launch.execution.supervise.stacks import PeerStacks, Stacks, dump_stacks
@@ -75,11 +75,11 @@ class Watch:
         end_run: Callable[[], bool],
         peer_stacks: PeerStacks | None = None,
     ) -> None:
-        self.verdict: GuardVerdict | None = None  # the one that ended the run
-        self.in_time = False  # whether the run still lived when the verdict came
+        self.stopped_by: GuardFinding | None = None  # the one that ended the run
+        self.in_time = False  # whether the run still lived when that came
         self.stacks: Stacks | None = None
         self.messages: deque[str] = deque(maxlen=1000)  # lines to show
-        self.verdicts: deque[GuardVerdict] = deque(maxlen=1000)  # to record, warnings included
+        self.findings: deque[GuardFinding] = deque(maxlen=1000)  # to record, warnings included
         self._config, self._stacks_folder, self._end_run = config, stacks_folder, end_run
         self._peer_stacks = peer_stacks
         self._published = False
@@ -121,7 +121,7 @@ class Watch:
         computed with its weights or with later ones.
         """
         checkpoints = self._checkpoints()
-        good_until = self.verdict.good_until if self.verdict is not None else None
+        good_until = self.stopped_by.good_until if self.stopped_by is not None else None
         if good_until is None:
             return (checkpoints[-1] if checkpoints else None), []
         wall_time = time.time() - (time.monotonic() - good_until)
@@ -147,7 +147,7 @@ class Watch:
                     return
                 self._check(fact)
             now = time.monotonic()
-            if now - ticked >= _TICK and self.verdict is None and self._facts.empty():
+            if now - ticked >= _TICK and self.stopped_by is None and self._facts.empty():
                 ticked = now
                 self._poll(now)
 
@@ -177,18 +177,18 @@ class Watch:
             self._check(DiskUsage(now, free, checkpoint_bytes, self._config.model_bytes))
 
     def _check(self, fact: Fact) -> None:
-        for verdict in self._panel.observe(fact):
-            self.verdicts.append(verdict)
-            if not verdict.stop:
-                self.messages.append(f"warning: {verdict.message} [{verdict.guard}]")
-            elif self.verdict is None:
-                self._stop(verdict)
+        for finding in self._panel.observe(fact):
+            self.findings.append(finding)
+            if not finding.stops:
+                self.messages.append(f"warning: {finding}")
+            elif self.stopped_by is None:
+                self._stop(finding)
 
-    def _stop(self, verdict: GuardVerdict) -> None:
-        self.verdict = verdict
-        first = "dumping the stack of every rank, then " if verdict.wants_stacks else ""
-        self.messages.append(f"guard {verdict.guard}: {first}ending every process of this run")
-        if verdict.wants_stacks:
+    def _stop(self, finding: GuardFinding) -> None:
+        self.stopped_by = finding
+        first = "dumping the stack of every rank, then " if finding.wants_stacks else ""
+        self.messages.append(f"guard {finding.id}: {first}ending every process of this run")
+        if finding.wants_stacks:
             self.stacks = self._dump_all_stacks()
         self.in_time = self._end_run()
 

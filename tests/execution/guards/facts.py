@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from launch.execution.guards.facts import Fact, LoggedStep
-from launch.execution.guards.guard import Guard, GuardVerdict
+from launch.execution.guards.guard import Guard, GuardFinding
 from launch.execution.record.metrics import MetricName
 
 
@@ -16,10 +16,10 @@ def steps(key: MetricName, values: Sequence[float], start: int = 1, seconds: flo
     return [LoggedStep((start + at) * seconds, start + at, {key: value}) for at, value in enumerate(values)]
 
 
-def first(guard: Guard, facts: Sequence[Fact]) -> tuple[int, GuardVerdict] | None:
-    """The index of the first fact that gives a verdict, and the verdict."""
+def first(guard: Guard, facts: Sequence[Fact]) -> tuple[int, GuardFinding] | None:
+    """The index of the first fact that gives a finding, and the finding."""
     for at, fact in enumerate(facts):
-        verdict = guard.observe(fact)
-        if verdict is not None:
-            return at, verdict
+        finding = guard.observe(fact)
+        if finding is not None:
+            return at, finding
     return None

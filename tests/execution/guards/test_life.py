@@ -7,8 +7,6 @@ from collections.abc import Iterable
 import pytest
 
 from launch.config.guards import DeadRankGuard, DiskGuard, GuardsConfig, NonFiniteGuard, StallGuard
-from launch.execution.guards.dead_rank import DeadRank
-from launch.execution.guards.disk import DiskSpace
 from launch.execution.guards.facts import (
     DiskUsage,
     Fact,
@@ -20,9 +18,9 @@ from launch.execution.guards.facts import (
     Tick,
     TotalSteps,
 )
-from launch.execution.guards.guard import GuardContext, GuardVerdict
+from launch.execution.guards.guard import GuardContext, GuardFinding
+from launch.execution.guards.life import DeadRank, DiskSpace, Stall
 from launch.execution.guards.panel import GuardPanel, build_guards
-from launch.execution.guards.stall import Stall
 from tests.execution.guards.facts import first, steps
 
 GIB = 2**30
@@ -34,12 +32,12 @@ def ticks(start: float, end: float, *others: Fact) -> list[Fact]:
     return sorted([*facts, *others], key=lambda fact: (fact.time, isinstance(fact, Tick)))
 
 
-def stopped(guard: Stall | DeadRank, facts: Iterable[Fact]) -> tuple[float, GuardVerdict] | None:
-    """The time of the first verdict, and the verdict."""
+def stopped(guard: Stall | DeadRank, facts: Iterable[Fact]) -> tuple[float, GuardFinding] | None:
+    """The time of the first finding, and the finding."""
     for fact in facts:
-        verdict = guard.observe(fact)
-        if verdict is not None:
-            return fact.time, verdict
+        finding = guard.observe(fact)
+        if finding is not None:
+            return fact.time, finding
     return None
 
 
@@ -118,9 +116,9 @@ def test_the_disk_warns_early_and_stops_when_the_checkpoint_is_near() -> None:
     guard = DiskSpace(DiskGuard(margin=1.1, ahead=120), GuardContext(checkpoint_every=1000, total_steps=5000))
     full = DiskUsage(0.0, free=10 * GIB, checkpoint=10 * GIB, model=1 * GIB)
     early = guard.observe(full)
-    assert early is not None and not early.stop
-    assert "10.0 GiB free and the next checkpoint needs 10.0 GiB (at step 1000)" in early.message
-    stop = next(verdict for fact in steps("loss", [1.0] * 1000) if (verdict := guard.observe(fact)) and verdict.stop)
+    assert early is not None and not early.stops
+    assert "10 GiB free and the next checkpoint needs 10 GiB (at step 1000)" in early.message
+    stop = next(finding for fact in steps("loss", [1.0] * 1000) if (finding := guard.observe(fact)) and finding.stops)
     assert stop.numbers["step"] == 880  # 120 steps of a second before it
     assert "at step 1000, 120 steps from now" in stop.message
 
@@ -156,8 +154,8 @@ def test_the_panel_stops_once_and_allow_makes_it_a_warning() -> None:
     config = GuardsConfig(non_finite=NonFiniteGuard())
     bad = steps("loss", [float("nan")] * 3)
     panel = GuardPanel(config, GuardContext())
-    assert [verdict.stop for fact in bad for verdict in panel.observe(fact)] == [True]
+    assert [finding.stops for fact in bad for finding in panel.observe(fact)] == [True]
     panel = GuardPanel(config, GuardContext(), allow=["non_finite"])
-    verdicts = [verdict for fact in bad for verdict in panel.observe(fact)]
-    assert [verdict.stop for verdict in verdicts] == [False]
-    assert "allow=[non_finite]" in verdicts[0].message
+    findings = [finding for fact in bad for finding in panel.observe(fact)]
+    assert [finding.stops for finding in findings] == [False]
+    assert str(findings[0]).endswith("[non_finite], allowed")

@@ -8,12 +8,8 @@ import random
 import pytest
 
 from launch.config.guards import DivergenceGuard, GradNormGuard, MemoryCreepGuard, NonFiniteGuard, ThroughputGuard
-from launch.execution.guards.divergence import Divergence
 from launch.execution.guards.facts import LoggedStep
-from launch.execution.guards.grad_norm import GradNorm
-from launch.execution.guards.memory_creep import MemoryCreep
-from launch.execution.guards.non_finite import NonFinite
-from launch.execution.guards.throughput import Throughput
+from launch.execution.guards.steps import Divergence, GradNorm, MemoryCreep, NonFinite, Throughput
 from tests.execution.guards.facts import first, steps
 
 NAN, INF = math.nan, math.inf
@@ -21,12 +17,12 @@ NAN, INF = math.nan, math.inf
 
 @pytest.mark.parametrize(("key", "bad"), [("loss", NAN), ("loss", INF), ("grad_norm", NAN), ("grad_norm", -INF)])
 def test_non_finite_at_the_first_such_step(key: str, bad: float) -> None:
-    at, verdict = first(NonFinite(NonFiniteGuard()), steps(key, [2.5, 2.25, bad, 2.0])) or (None, None)
+    at, finding = first(NonFinite(NonFiniteGuard()), steps(key, [2.5, 2.25, bad, 2.0])) or (None, None)
     assert at == 2
-    assert verdict is not None and verdict.stop
-    assert verdict.good_until == 2.0
-    assert verdict.numbers["last_good_step"] == 2
-    assert f"is {bad} at step 3 (it was 2.25 at step 2)" in verdict.message
+    assert finding is not None and finding.stops
+    assert finding.good_until == 2.0
+    assert finding.numbers["last_good_step"] == 2
+    assert f"is {bad} at step 3 (it was 2.25 at step 2)" in finding.message
 
 
 def test_non_finite_from_the_start_has_no_good_moment() -> None:
@@ -49,11 +45,11 @@ def test_divergence_at_the_border() -> None:
     below = steps("loss", [2.0] * 5 + [4.0] * 10)  # the limit is max(2 x 2, 2 + 1) = 4
     above = steps("loss", [2.0] * 5 + [4.001] * 10)
     assert first(Divergence(config), below) is None
-    at, verdict = first(Divergence(config), above) or (None, None)
+    at, finding = first(Divergence(config), above) or (None, None)
     assert at == 6  # two of the last three are high
-    assert verdict is not None
-    assert (verdict.numbers["best"], verdict.numbers["limit"]) == (2.0, 4.0)
-    assert verdict.good_until == 3.0
+    assert finding is not None
+    assert (finding.numbers["best"], finding.numbers["limit"]) == (2.0, 4.0)
+    assert finding.good_until == 3.0
 
 
 def test_divergence_of_a_small_loss_needs_the_margin() -> None:
@@ -87,9 +83,9 @@ def test_grad_norm_needs_several_in_a_row_and_a_baseline() -> None:
     usual = [1.0] * 20
     assert first(GradNorm(config), steps("grad_norm", [*usual, 500, 500, 1, 500, 500, 1])) is None
     assert first(GradNorm(config), steps("grad_norm", [*usual, *[20.0] * 9])) is None  # the limit itself
-    at, verdict = first(GradNorm(config), steps("grad_norm", [*usual, *[20.1] * 9])) or (None, None)
+    at, finding = first(GradNorm(config), steps("grad_norm", [*usual, *[20.1] * 9])) or (None, None)
     assert at == 22
-    assert verdict is not None and verdict.good_until == 20.0
+    assert finding is not None and finding.good_until == 20.0
     assert first(GradNorm(config), steps("grad_norm", [1e6] * 100)) is None  # large from the start: its own normal
 
 
@@ -100,9 +96,9 @@ def test_grad_norm_below_the_floor_never_explodes() -> None:
 def test_memory_that_grows_in_every_window() -> None:
     config = MemoryCreepGuard(window=10, windows=3, share=0.25)
     leak = [40 + 0.5 * step for step in range(200)]
-    at, verdict = first(MemoryCreep(config), steps("memory_gib", leak)) or (None, None)
+    at, finding = first(MemoryCreep(config), steps("memory_gib", leak)) or (None, None)
     assert at == 39  # the fourth window's end: three that grew since the first
-    assert verdict is not None and verdict.numbers["to_gib"] == pytest.approx(59.5)
+    assert finding is not None and finding.numbers["to_gib"] == pytest.approx(59.5)
 
 
 def test_memory_that_grows_a_little_or_with_rests_is_no_creep() -> None:

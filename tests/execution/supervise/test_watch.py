@@ -63,7 +63,7 @@ def test_the_last_good_checkpoint_is_the_one_that_a_good_step_proved(tmp_path: P
     watching.observe(LoggedStep(now - 1.0, 35, {"loss": float("nan")}))
     watching.close()
     assert stops == ["end"]
-    assert watching.verdict is not None and watching.verdict.guard == "non_finite"
+    assert watching.stopped_by is not None and watching.stopped_by.id == "non_finite"
     good, later = watching.last_good_checkpoint()
     assert good is not None and good.path.name == "checkpoint-20"
     assert [one.path.name for one in later] == ["checkpoint-30"]
@@ -127,5 +127,5 @@ def test_a_rank_that_left_before_it_was_looked_at_is_gone(tmp_path: Path) -> Non
         assert ended.wait(10.0)
     finally:
         watch.close()
-    assert watch.verdict is not None and watch.verdict.guard == "dead_rank"
-    assert "the process of rank 1 exited" in watch.verdict.message
+    assert watch.stopped_by is not None and watch.stopped_by.id == "dead_rank"
+    assert "the process of rank 1 exited" in watch.stopped_by.message
