@@ -9,10 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launch.trials.bench.statistics import STUDENT_T
+from launch.trials.bench.statistics import student_t
 
-# the 97.5% quantile of Student's t for 30 degrees of freedom, and the normal distribution's for 60 and more
-_T_30, _NORMAL = 2.042, 1.96
 _MOST_CUT_OFF = 0.5
 _MIN_IDENTICAL = 20  # questions whose scores are the same by chance too rarely
 
@@ -74,7 +72,7 @@ def compare_scores(model: TaskScore, other: TaskScore) -> PairedDifference:
     if len(pairs) < 2:
         return PairedDifference(statistics.fmean(pairs) if pairs else 0.0, math.inf, len(pairs))
     standard_error = statistics.stdev(pairs) / math.sqrt(len(pairs))
-    return PairedDifference(statistics.fmean(pairs), _quantile(len(pairs)) * standard_error, len(pairs))
+    return PairedDifference(statistics.fmean(pairs), student_t(len(pairs) - 1) * standard_error, len(pairs))
 
 
 def find_breakage(models: Mapping[str, TaskScore]) -> Iterator[str]:
@@ -92,10 +90,3 @@ def find_breakage(models: Mapping[str, TaskScore]) -> Iterator[str]:
             yield f"{name} and {other_name} have identical scores on all {len(score.values)} questions"
     if judged.cut_off is not None and judged.cut_off > _MOST_CUT_OFF:
         yield f"{judged.cut_off:.0%} of the answers of {label} were cut off at their limit of tokens"
-
-
-def _quantile(count: int) -> float:
-    """Return Student's quantile for `count` values, rounded up between the tabulated ones."""
-    if count - 1 <= len(STUDENT_T):
-        return STUDENT_T[count - 2]
-    return STUDENT_T[-1] if count <= 30 else _T_30 if count <= 60 else _NORMAL

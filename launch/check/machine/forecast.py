@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from launch.config.schema import Device
-from launch.host.nvidia import find_gpus
+from launch.host.nvidia import Gpu, find_gpus
 from launch.planning.estimate.cards import card_named
 from launch.planning.estimate.forecast import CardMemory, MemoryForecast, forecast_memory
 from launch.planning.lengths import load_lengths
@@ -31,9 +31,13 @@ def card_memory(plan: Plan, environ: Mapping[str, str]) -> CardMemory | None:
     cluster = plan.config.cluster
     if cluster.gpu_memory is not None:
         return CardMemory(cluster.gpu_memory, "cluster.gpu_memory")
-    sizes = [(gpu.total, gpu.name) for gpu in find_gpus(environ).seen if gpu.total]
-    if sizes:
-        total, name = min(sizes)
-        return CardMemory(total * _MIB / _GIB, name)
+    if smallest := smallest_card(find_gpus(environ).seen):
+        return smallest
     card = card_named(cluster.gpu_type or "")
     return CardMemory(card.memory_gb * 1e9 / _GIB, f"{card.name}'s data sheet") if card else None
+
+
+def smallest_card(gpus: Iterable[Gpu]) -> CardMemory | None:
+    """Return the memory of the smallest of these GPUs; None where none reports it."""
+    sizes = [(gpu.total, gpu.name) for gpu in gpus if gpu.total]
+    return CardMemory(min(sizes)[0] * _MIB / _GIB, min(sizes)[1]) if sizes else None

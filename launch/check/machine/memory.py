@@ -5,6 +5,7 @@ from __future__ import annotations
 import psutil
 
 from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped, warned
+from launch.check.machine.forecast import smallest_card
 from launch.check.machine.units import format_bytes, format_count
 from launch.config.schema import Device, Family, Mode, Precision
 from launch.host.nvidia import Gpus
@@ -74,9 +75,7 @@ def _full_model_fits(plan: Plan, host: Host) -> PreflightFinding:
 
 
 def _smallest_card(plan: Plan, host: Host) -> CardMemory | None:
-    gpus = (host.gpus or Gpus()).seen[: plan.parallel.width.local]
-    sizes = [(gpu.total, gpu.name) for gpu in gpus if gpu.total]
-    return CardMemory(min(sizes)[0] * (1 << 20) / _GIB, min(sizes)[1]) if sizes else None
+    return smallest_card((host.gpus or Gpus()).seen[: plan.parallel.width.local])
 
 
 def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -> PreflightFinding:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
-# Student's t: the 97.5% quantile of 1, 2, ... degrees of freedom; the last value also serves for more, conservatively
-STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+# Student's t: the 97.5% quantile of 1, 2, ... degrees of freedom, of 30 to 59, and of more
+_STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_T_30, _NORMAL = 2.042, 1.96
 
 RATE_PRECISION = 0.05  # relative: how well the rate of a run should be known
 
@@ -36,6 +37,13 @@ class Ratio:
         return self.high is not None and self.high < 1
 
 
+def student_t(freedom: int) -> float:
+    """Return the 97.5% quantile of Student's t, rounded up between the tabulated ones."""
+    if freedom < 30:
+        return _STUDENT_T[min(freedom, len(_STUDENT_T)) - 1]
+    return _T_30 if freedom < 60 else _NORMAL
+
+
 def median(values: Iterable[float | None]) -> float | None:
     """The median of the values that there are; None without any."""
     known = [value for value in values if value is not None]
@@ -54,8 +62,7 @@ def paired_ratio(values: Sequence[float]) -> Ratio | None:
     low = high = None
     if len(values) > 1:
         logs = [math.log(value) for value in values]
-        t = STUDENT_T[min(len(values) - 1, len(STUDENT_T)) - 1]
-        half = t * statistics.stdev(logs) / math.sqrt(len(logs))
+        half = student_t(len(values) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
         centre = statistics.fmean(logs)
         low, high = math.exp(centre - half), math.exp(centre + half)
     return Ratio(tuple(values), statistics.median(values), min(values), max(values), low, high)
@@ -75,6 +82,6 @@ def count_steps_needed(runs: Sequence[Sequence[float]]) -> int | None:
     if freedom == 0:
         return None
     variance, count = squares / freedom, 2
-    while STUDENT_T[min(count - 1, len(STUDENT_T)) - 1] ** 2 * variance / count > math.log1p(RATE_PRECISION) ** 2:
+    while student_t(count - 1) ** 2 * variance / count > math.log1p(RATE_PRECISION) ** 2:
         count += 1
     return count
