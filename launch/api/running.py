@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,8 +23,8 @@ from launch.execution.display.progress import Display, SafeDisplay
 from launch.execution.engine import build_cache, carry_out, report_finished
 from launch.execution.machine import this_machine
 from launch.execution.record.history import JsonLinesReader
-from launch.execution.record.lock import Holder, find_holder, lock_path, run_lock, this_process
-from launch.execution.record.runs import RunStatus, find_runs, is_running, read_run_status, run_name
+from launch.execution.record.lock import Holder, find_holder, lock_path, prove_launcher, run_lock, this_process
+from launch.execution.record.runs import RunStatus, command_for, find_runs, is_running, read_run_status, run_name
 from launch.execution.report.write import save_page
 from launch.execution.resume import is_finished
 from launch.files import load_json
@@ -95,18 +94,23 @@ class Run:
     def stop(self) -> bool:
         """End every process of the run, as Ctrl-C does; return whether all have ended.
 
-        Raises UserError: not_running, runs_elsewhere.
+        Raises UserError: not_running, runs_elsewhere, not_its_launcher.
         """
-        holder = self._holder()
+        holder, lock = self._holder(), lock_path(self.folder)
         if holder is None:
             raise UserError(Problem("not_running", f"{self.name} is not running"))
         if holder.machine != this_process().machine:
             message = f"{self.name} runs on {holder.host} as process {holder.pid}"
-            raise UserError(Problem("runs_elsewhere", message, None, f"on that host: kill {holder.pid}"))
-        os.kill(holder.pid, signal.SIGTERM)
-        with contextlib.suppress(psutil.Error):
-            if psutil.Process(holder.pid).status() == psutil.STATUS_STOPPED:  # it would not handle the signal
-                os.kill(holder.pid, signal.SIGCONT)
+            raise UserError(Problem("runs_elsewhere", message, None, f"there: {command_for('stop', self.folder)}"))
+        process = prove_launcher(lock, holder)
+        if process is None:
+            message = f"{lock} names process {holder.pid}, which does not hold that file: no signal was sent"
+            cure = "remove the file if no launcher works on this run"
+            raise UserError(Problem("not_its_launcher", message, None, cure))
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+            if process.status() == psutil.STATUS_STOPPED:  # it would not handle the signal
+                process.resume()
         return _wait_until(lambda: self._holder() is None, STOP_PATIENCE)
 
     def _holder(self) -> Holder | None:

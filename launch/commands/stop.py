@@ -12,7 +12,7 @@ from launch.commands.run_parsers import build_stop_parser
 from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
 from launch.execution.record.lock import Holder, find_holder, lock_path, this_process
 from launch.execution.record.runs import resolve_run, run_name
-from launch.slurm.jobs import JobFolder, find_job_ids, find_jobs
+from launch.slurm.jobs import JobFolder, find_job_ids, find_jobs, is_proven_job
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import find_job_folder, find_job_folders
 from launch.slurm.slurm_cli import query_slurm
@@ -23,7 +23,8 @@ _SLURM_PATIENCE = 90.0  # seconds; Slurm gives a job KillWait, often 30, before 
 def stop(argv: list[str]) -> int:
     """Cancel a run's Slurm job, or signal its launcher to end all processes, and wait until that has happened.
 
-    Raises UserError: not_running, runs_elsewhere, scancel_refused, unknown_run, ambiguous_run, slurm_silent, usage.
+    Raises UserError: not_running, runs_elsewhere, not_its_launcher, not_its_job, scancel_refused, unknown_run,
+    ambiguous_run, slurm_silent, usage.
     """
     options = build_stop_parser().parse(argv)
     runs: Path = options.runs
@@ -38,7 +39,7 @@ def stop(argv: list[str]) -> int:
         if not is_local and job_folder is not None and find_job_ids(job_folder):
             raise
         jobs = []
-    if jobs:
+    if jobs and job_folder is not None:
         return _cancel(folder, job_folder, jobs)
     if holder is None:
         raise UserError(Problem("not_running", f"{run_name(folder)} is not running"))
@@ -51,7 +52,11 @@ def _find_live_jobs(job_folder: JobFolder | None) -> list[QueuedJob]:
     return [job for job in find_jobs(job_folder, list_user_jobs(patient=True)) if job.is_live]
 
 
-def _cancel(folder: Path, job_folder: JobFolder | None, jobs: list[QueuedJob]) -> int:
+def _cancel(folder: Path, job_folder: JobFolder, jobs: list[QueuedJob]) -> int:
+    for job in jobs:
+        if not is_proven_job(job_folder, job):
+            message = f"{job_folder.path} names {job}, whose script does not use that folder: nothing was cancelled"
+            raise UserError(Problem("not_its_job", message, None, f"look at it: scontrol show job {job.job_id}"))
     ids = [job.job_id for job in jobs]
     result = query_slurm(["scancel", *ids])
     if result.status:

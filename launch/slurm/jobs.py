@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 from launch.errors import UserError
 from launch.files import read_json_lines, read_json_object, write_file
 from launch.slurm.queue import QueuedJob, list_user_jobs
+from launch.slurm.slurm_cli import query_slurm
 
 # of the folders of jobs that make no run folder: those that only tokenise, and those that evaluate a run's model
 TOKENIZE_SUFFIX = ".tokenize"
@@ -125,6 +127,28 @@ def write_job_identity(attempt: Path, job_id: str) -> None:
         for job in list_user_jobs():
             if job.job_id == job_id:
                 JobFolder(attempt).write_json(_IDENTITY, {name: getattr(job, name) for name in _IDENTITY_FIELDS})
+
+
+def is_proven_job(folder: JobFolder, job: QueuedJob) -> bool:
+    """Whether the script that Slurm keeps of the job uses this folder: what the folder itself records may be copied
+    from another run's, or made up. Raises UserError: no_slurm, slurm_silent."""
+    script = query_slurm(["scontrol", "write", "batch_script", job.job_id, "-"])
+    shown = query_slurm(["scontrol", "show", "job", job.job_id])
+    start = re.search(r"^\s*WorkDir=(.*)", shown.output, re.MULTILINE)
+    own = _split_place(folder.path.absolute())
+    for line in script.output.splitlines():
+        with contextlib.suppress(ValueError):  # a quoted text of several lines
+            for word in shlex.split(line):  # `mkdir -p FOLDER`, or FOLDER/job.sbatch in the script of an array
+                path = Path(start[1] if start else "/", word.removesuffix(f"/{folder.file}"))
+                if path.name == folder.path.name and _split_place(path) == own:
+                    return True
+    return False
+
+
+def _split_place(folder: Path) -> tuple[str, str]:
+    """The folder of runs, which may have several names, and the job folder's place in it, which has one."""
+    runs, _, place = str(folder).rpartition("/.jobs/")
+    return os.path.realpath(runs), place
 
 
 def _matches(identity: dict[str, Any], job: QueuedJob) -> bool:

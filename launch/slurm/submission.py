@@ -14,6 +14,7 @@ from launch.check.machine.rules import RULES, inspect
 from launch.check.machine.upstream import inputs_exist
 from launch.errors import Problem, UserError
 from launch.execution.record.lock import Holder, file_lock, find_holder, lock_path
+from launch.execution.record.runs import command_for
 from launch.slurm.jobs import JobFolder, find_job_ids, find_live_jobs
 from launch.slurm.limits import limit_problems
 from launch.slurm.planned_jobs import PlannedJob
@@ -163,7 +164,7 @@ def refuse_live_jobs(
         if jobs:
             reads = ", and its job reads the files that a dry run writes" if dry_run else ""
             message = f"this run is already submitted{reads}: {'; '.join(str(job) for job in jobs)}"
-            cure = f"wait for it, or `scancel {jobs[0].job_id}` first"
+            cure = f"wait for it, or `{command_for('stop', run)}` first"
             raise UserError(Problem("already_submitted", message, None, cure))
         job_ids = find_job_ids(folder)
         if not slurm_responds and job_ids:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from launch.slurm.jobs import JobFolder
 from tests.slurm.cluster import Cluster, stand_in, until
 
 pytestmark = pytest.mark.slow
@@ -80,3 +82,42 @@ def test_what_does_not_run_is_not_stopped(slurm: Cluster, home: Path) -> None:
     refused = slurm.launch("stop", "rendered", cwd=home)
     assert refused.returncode == 2 and "[not_running]" in refused.stderr
     assert "demo/rendered" not in states(slurm, home)
+
+
+def test_a_job_that_a_record_names_is_not_cancelled_unless_its_script_is_the_runs(slurm: Cluster, home: Path) -> None:
+    """Of another run, of another folder of runs, and of no run at all, under each of the records that name a job."""
+    later = "cluster.options=['--begin=now+1hour']"
+    [own] = slurm.submit(*stand_in_overrides(home, "victim"), later, cwd=home)
+    script = home / "mine.sbatch"
+    script.write_text("#!/bin/bash\n#SBATCH --begin=now+1hour\nsleep 600\n")
+    other = slurm.run("sbatch", "--parsable", f"--output={home}/mine.log", str(script))
+    jobs = home / "runs" / ".jobs" / "demo"
+    commands = {own: jobs / "victim" / "job.sbatch", other: script}
+
+    def forge(name: str, number: str, kind: str) -> None:
+        folder = JobFolder(jobs / name)
+        folder.path.mkdir()
+        folder.write("job.sbatch", "#!/bin/bash\n")
+        if kind == "array":
+            folder.record_submission(number, commands[number])
+        elif kind == "identity":
+            seen = {"cluster": "lab", "command": str(commands[number]), "submitted": "1", "restarts": -1}
+            folder.attempt(number, 0, "").mkdir()
+            JobFolder(folder.attempt(number, 0, "")).write_json("job.json", {"job_id": number, **seen})
+        else:
+            folder.script.unlink()
+            folder.script.symlink_to(commands[number])
+
+    for number in (own, other):
+        for kind in ("array", "identity", "link"):
+            forge(f"{kind}-{number}", number, kind)
+            refused = slurm.launch("stop", f"{kind}-{number}", cwd=home)
+            assert refused.returncode == 2 and "[not_its_job]" in refused.stderr, refused.stdout + refused.stderr
+    copied = home / "copied" / "runs"
+    shutil.copytree(jobs / "victim", copied / ".jobs" / "demo" / "victim")
+    JobFolder(copied / ".jobs" / "demo" / "victim").record_submission(own, commands[own])
+    refused = slurm.launch("stop", "victim", cwd=home / "copied")
+    assert refused.returncode == 2 and "[not_its_job]" in refused.stderr, refused.stdout + refused.stderr
+    assert slurm.state(own) == slurm.state(other) == "PENDING"
+    stopped = slurm.launch("stop", "victim", cwd=home)
+    assert stopped.stdout.startswith(f"cancelled job {own}"), stopped.stdout + stopped.stderr

@@ -28,6 +28,7 @@ from launch.files import read_file
 
 INTERVAL = 10.0  # seconds between heartbeats
 STALE = 6 * INTERVAL
+_SAME_BIRTH = 2.0  # seconds by which two readings of one process's start differ at most
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,24 @@ def find_holder(path: Path) -> tuple[Holder, float] | None:
     """Return the living holder of the lock file `path` and the seconds since its heartbeat; None without one."""
     found = _read(path)
     return found if found is not None and _is_alive(*found) else None
+
+
+def prove_launcher(path: Path, holder: Holder) -> psutil.Process | None:
+    """Return the process that holds the lock file `path` open and is the `holder` that the file names; None otherwise.
+
+    Anybody who can write into a folder of runs can name any process in a lock.
+    """
+    try:
+        process = psutil.Process(holder.pid)
+        is_holder = abs(process.create_time() - holder.born) < _SAME_BIRTH
+        return process if is_holder and _is_open_in(process, path) else None
+    except (psutil.Error, ValueError, OverflowError):
+        return None
+
+
+def _is_open_in(process: psutil.Process, path: Path) -> bool:
+    """By its name and not by its content: a hard link of one run's lock is not another's."""
+    return os.path.realpath(path) in (file.path for file in process.open_files())
 
 
 @contextlib.contextmanager
@@ -93,7 +112,8 @@ def file_lock(path: Path, refuse: Callable[[Holder, float], Problem], say: Calla
             say(f"took over the lock of {holder}, which has ended (last heartbeat {age:.0f} s ago)")
             _discard(path, holder)
         heartbeat.start()
-        yield
+        with path.open("rb"):  # what proves to `stop` that this process is the holder
+            yield
     finally:
         stop.set()
         if heartbeat.ident is not None:
@@ -131,9 +151,10 @@ def _is_alive(holder: Holder, age: float) -> bool:
         try:
             # process ids are reused; the time of birth distinguishes two processes
             process = psutil.Process(holder.pid)
+            is_holder = abs(process.create_time() - holder.born) < _SAME_BIRTH
             # a zombie is dead, and remains until a container's first process reaps it
-            return abs(process.create_time() - holder.born) < 2.0 and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
+            return is_holder and process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.NoSuchProcess, ValueError, OverflowError):  # a process id that none can have
             return False
         except psutil.Error:
             return True
