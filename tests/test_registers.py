@@ -20,13 +20,14 @@ import yaml
 
 from launch import resources
 from launch.check.lint import cautions
-from launch.check.machine.finding import PreflightFinding, PreflightRule, passed, rule
+from launch.check.machine.rule import PreflightRule, passed, rule
 from launch.check.machine.rules import RULES
 from launch.config.guards import GradNormGuard, GuardsConfig
 from launch.execution.guards.guard import Guard
 from launch.execution.guards.panel import GUARDS
 from launch.trials.rollout.gates import GATES
 from launch.trials.rollout.gates.gate import Gate, GateResult, gate
+from launch.worker.finding import Finding
 from launch.worker.patches import PATCHES
 from launch.worker.patches.patch import PatchInfo
 from tests.config.test_ranges import KEYS, WITHOUT_RANGE, keys_without_range
@@ -215,7 +216,7 @@ def test_a_half_added_gate_is_told_everything() -> None:
 def test_half_added_rules_are_told_everything() -> None:
     name = "cold" + "_room"  # in no test
 
-    def inspect_room(*_: object) -> PreflightFinding:
+    def inspect_room(*_: object) -> Finding:
         return passed("")
 
     inspect_room.__name__ = name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
-from launch.check.machine.finding import SCHEMA_VERSION, PreflightFinding
 from launch.check.machine.rules import inspect
 from launch.commands.tool_parsers import build_check_parser
 from launch.config.compose import Composed, compose
@@ -17,7 +17,9 @@ from launch.planning.plan import build_plan
 from launch.planning.width import require_one_machine
 from launch.redact import process_redactor
 from launch.terminal import align_columns, notify, print_json
+from launch.worker.finding import Finding
 
+SCHEMA_VERSION = 1
 _WIDTH = 100
 
 
@@ -46,7 +48,7 @@ def check(line: CommandLine) -> int:
                 "name": plan.name,
                 "ok": not stopping,
                 "seconds": round(time.monotonic() - started, 3),
-                "findings": [finding.as_json() for finding in findings],
+                "findings": [_as_json(finding) for finding in findings],
                 "warnings": [{"schema_version": SCHEMA_VERSION, **warning.as_json()} for warning in plan.warnings],
             }
             print_json(redactor.redact_object(payload))
@@ -60,24 +62,30 @@ def check(line: CommandLine) -> int:
     return compose(line, check_stage)
 
 
-def format_table(findings: Sequence[PreflightFinding], width: int = _WIDTH) -> list[str]:
+def _as_json(finding: Finding) -> dict[str, Any]:
+    named = {"id": finding.id, "verdict": finding.level, "facts": finding.message, "cure": finding.cure}
+    return {"schema_version": SCHEMA_VERSION, **named, "where": finding.where, "allowed": finding.allowed}
+
+
+def format_table(findings: Sequence[Finding], width: int = _WIDTH) -> list[str]:
     """Return a line for each finding, with its cure on the line below."""
-    rows = []
+    rows: list[tuple[str, str, str]] = []
     for finding in findings:
-        rows.append((finding.id, "allowed" if finding.allowed else finding.verdict.value, finding.facts))
+        place = f"{finding.where}: " if finding.where else ""
+        rows.append((finding.id, "allowed" if finding.allowed else finding.level, place + finding.message))
         if finding.cure:
             rows.append(("", "", f"-> {finding.cure}"))
     return align_columns(rows, wrap_at=width)
 
 
-def _summary(findings: Sequence[PreflightFinding]) -> str:
+def _summary(findings: Sequence[Finding]) -> str:
     errors = sum(finding.stops for finding in findings)
-    warnings = sum(finding.verdict == "warn" for finding in findings)
+    warnings = sum(finding.level == "warn" for finding in findings)
     counts = {
         "error" if errors == 1 else "errors": errors,
         "allowed": sum(finding.allowed for finding in findings),
         "warning" if warnings == 1 else "warnings": warnings,
-        "passed": sum(finding.verdict == "pass" for finding in findings),
-        "skipped": sum(finding.verdict == "skipped" for finding in findings),
+        "passed": sum(finding.level == "pass" for finding in findings),
+        "skipped": sum(finding.level == "skipped" for finding in findings),
     }
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from launch.check.machine.rules import RULES, inspect
+from launch.check.machine.rules import RULES, inspect, stopping_problems
 from launch.check.machine.upstream import inputs_exist
 from launch.errors import Problem, UserError
 from launch.execution.record.lock import Holder, file_lock, find_holder, lock_path
@@ -61,7 +61,7 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
 
 def _preflight(job: PlannedJob) -> list[Problem]:
     rules = [rule for rule in RULES if rule.on_login_node and not (job.pending_model and rule is inputs_exist)]
-    return [finding.problem() for finding in inspect(job.plan, rules) if finding.stops]
+    return stopping_problems(inspect(job.plan, rules))
 
 
 @contextlib.contextmanager

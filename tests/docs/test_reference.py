@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.machine.finding import PreflightRule
+from launch.check.machine.rule import PreflightRule
 from launch.check.machine.rules import RULES
 from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
 from launch.config.allowable import allowable_ids

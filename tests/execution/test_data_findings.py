@@ -19,13 +19,13 @@ def local_plan(folder: Path, *overrides: str) -> Plan:
 
 def test_hub_data_is_not_read() -> None:
     [finding] = inspect_data(build_plan(composed("stage=sft"), fixed_machine()), None)
-    assert (finding.id, finding.verdict) == ("data_tokens", "skipped")
-    assert finding.facts == "allenai/tulu-3-sft-mixture: hub data, not read"
+    assert (finding.id, finding.level) == ("data_tokens", "skipped")
+    assert finding.message == "allenai/tulu-3-sft-mixture: hub data, not read"
 
 
 def test_what_can_not_be_tokenised_fails_unless_it_is_allowed(tmp_path: Path) -> None:
     [finding] = inspect_data(local_plan(tmp_path), None)
-    assert (finding.id, finding.verdict, finding.stops) == ("no_checkout", "fail", True)
+    assert (finding.id, finding.level, finding.stops) == ("no_checkout", "fail", True)
     [allowed] = inspect_data(local_plan(tmp_path, "allow=[no_checkout]"), None)
     assert not allowed.stops
 

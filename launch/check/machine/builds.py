@@ -9,14 +9,15 @@ from pathlib import Path
 
 import psutil
 
-from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped, warned
+from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 
 _BUILD_SECONDS = 600.0  # longer than any build takes
 
 
 @rule("stale_build_lock")
-def no_build_was_killed(plan: Plan, host: Host) -> PreflightFinding:
+def no_build_was_killed(plan: Plan, host: Host) -> Finding:
     """Torch waits without end for the lock of an extension's build, and a build that was killed leaves it behind."""
     if plan.parallel.zero_stage is None:
         return skipped("DeepSpeed is not used")

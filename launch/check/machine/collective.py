@@ -10,18 +10,19 @@ from pathlib import Path
 
 import psutil
 
-from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped
 from launch.check.machine.packages import run_environment
+from launch.check.machine.rule import Host, failed, passed, rule, skipped
 from launch.config.schema import Device
 from launch.files import load_json
 from launch.host.nvidia import Gpus
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 
 _TIMEOUT = 120.0  # seconds, importing torch in every rank included
 
 
 @rule("no_collective", slow=True)
-def ranks_can_communicate(plan: Plan, host: Host) -> PreflightFinding:
+def ranks_can_communicate(plan: Plan, host: Host) -> Finding:
     """An incompatible driver, a dead link or a container without shared memory shows at the first collective."""
     width = plan.parallel.width
     cuda = width.device == Device.cuda

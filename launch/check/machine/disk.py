@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 
-from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped, warned
 from launch.check.machine.folders import nearest_existing
+from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.check.machine.units import format_bytes
 from launch.config.schema import Family, Precision
 from launch.planning.estimate.weights import find_model_size
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 
 _KEPT = 3  # open-instruct's keep_last_n_checkpoints (finetune.py:263, olmo_core_utils.py:238), and TRL's by launch
 
@@ -54,7 +55,7 @@ def written_bytes(plan: Plan, environ: Mapping[str, str]) -> tuple[float, float]
 
 
 @rule("disk_full", on_login_node=True)
-def disk_has_room(plan: Plan, host: Host) -> PreflightFinding:
+def disk_has_room(plan: Plan, host: Host) -> Finding:
     """A disk that fills up destroys the checkpoint that is being written, hours into the run."""
     if plan.only_tokenizes:
         return skipped("tokenising writes no model")

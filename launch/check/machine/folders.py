@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule
+from launch.check.machine.rule import Host, failed, passed, rule
 from launch.planning.estimate.weights import hub_cache
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 
 
 @rule("not_writable", on_login_node=True)
-def folders_are_writable(plan: Plan, host: Host) -> PreflightFinding:
+def folders_are_writable(plan: Plan, host: Host) -> Finding:
     """A read-only mount or a full quota ends a run after an hour of tokenizing."""
     folders = {"runs": plan.folder, "cache": plan.cache, "HF_HOME": hub_cache(host.environ)}
     writable, problems = [], []

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped, warned
+from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Device
 from launch.host.nvidia import Gpu, Gpus
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 
 _IN_USE_SHARE = 0.03  # of a card's memory; the driver itself takes up to some hundred MiB
 _BUSY_PERCENT = 20.0
 
 
 @rule("too_few_gpus")
-def enough_gpus(plan: Plan, host: Host) -> PreflightFinding:
+def enough_gpus(plan: Plan, host: Host) -> Finding:
     """Each rank takes a GPU of its own; one GPU too few shows only when the last rank dies at its start."""
     width = plan.parallel.width
     if width.device != Device.cuda:
@@ -34,7 +35,7 @@ def enough_gpus(plan: Plan, host: Host) -> PreflightFinding:
 
 
 @rule("gpus_busy")
-def gpus_are_free(plan: Plan, host: Host) -> PreflightFinding:
+def gpus_are_free(plan: Plan, host: Host) -> Finding:
     """On a card that somebody else computes on, a run runs out of memory or slows every other rank down."""
     width = plan.parallel.width
     gpus = host.gpus or Gpus()

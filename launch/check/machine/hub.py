@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped, warned
+from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.planning.estimate.weights import hf_home, hub_snapshot
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 
 # owners whose models require a licence to be accepted; there may be others
 _GATED = ("meta-llama/", "google/gemma", "mistralai/", "CohereLabs/", "CohereForAI/", "bigcode/starcoder")
@@ -31,7 +32,7 @@ def find_hub_token(environ: Mapping[str, str]) -> str | None:
 
 
 @rule("no_hub_token", on_login_node=True)
-def hub_token_exists(plan: Plan, host: Host) -> PreflightFinding:
+def hub_token_exists(plan: Plan, host: Host) -> Finding:
     """Without a token a gated model does not load, and a push fails after the training."""
     token = find_hub_token(host.environ)
     cure = "run `hf auth login`, or export HF_TOKEN"
@@ -50,7 +51,7 @@ def hub_token_exists(plan: Plan, host: Host) -> PreflightFinding:
 
 
 @rule("push_refused", on_login_node=True)
-def push_is_allowed(plan: Plan, host: Host) -> PreflightFinding:
+def push_is_allowed(plan: Plan, host: Host) -> Finding:
     """The hub rejects a push to somebody else's name, or with a read-only token, only when the training is done."""
     name, token = plan.config.hub.push, find_hub_token(host.environ)
     if name is None or token is None:
@@ -67,7 +68,7 @@ def push_is_allowed(plan: Plan, host: Host) -> PreflightFinding:
     return _check_rights(account, name.partition("/")[0])
 
 
-def _check_rights(account: Mapping[str, Any], owner: str) -> PreflightFinding:
+def _check_rights(account: Mapping[str, Any], owner: str) -> Finding:
     user = account.get("name")
     owners = [user, *(organisation.get("name") for organisation in account.get("orgs") or [])]
     if owner not in owners:

@@ -10,10 +10,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped, warned
 from launch.check.machine.folders import nearest_existing
+from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Device
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 
 _BASE_FILES = 512  # descriptors that a launcher and one rank take: libraries, shards, sockets, workers
 _FILES_PER_RANK = 128
@@ -26,7 +27,7 @@ _SHM = Path("/dev/shm")
 
 
 @rule("few_open_files")
-def open_file_limit_suffices(plan: Plan, host: Host) -> PreflightFinding:
+def open_file_limit_suffices(plan: Plan, host: Host) -> Finding:
     """Shards, sockets and data loaders add up: `Too many open files` comes hours into a run."""
     limits = _resource_limits("RLIMIT_NOFILE")
     if limits is None:
@@ -48,7 +49,7 @@ def open_file_limit_suffices(plan: Plan, host: Host) -> PreflightFinding:
 
 
 @rule("locked_memory")
-def locked_memory_is_unlimited(plan: Plan, host: Host) -> PreflightFinding:
+def locked_memory_is_unlimited(plan: Plan, host: Host) -> Finding:
     """InfiniBand registers memory, which a small `ulimit -l` forbids: NCCL then dies at its first collective."""
     if plan.parallel.width.device != Device.cuda or not (_INFINIBAND.is_dir() and any(_INFINIBAND.iterdir())):
         return skipped("no InfiniBand here" if plan.parallel.width.device == Device.cuda else "device=cpu")
@@ -58,7 +59,7 @@ def locked_memory_is_unlimited(plan: Plan, host: Host) -> PreflightFinding:
 
 
 @rule("small_shm")
-def shared_memory_is_large(plan: Plan, host: Host) -> PreflightFinding:
+def shared_memory_is_large(plan: Plan, host: Host) -> Finding:
     """Containers start with 64 MiB of /dev/shm: NCCL and data loaders die there with a bus error."""
     ranks = plan.parallel.width.local
     if ranks == 1 or not _SHM.is_dir():
@@ -71,7 +72,7 @@ def shared_memory_is_large(plan: Plan, host: Host) -> PreflightFinding:
 
 
 @rule("port_taken")
-def port_is_free(plan: Plan, host: Host) -> PreflightFinding:
+def port_is_free(plan: Plan, host: Host) -> Finding:
     """Two launchers on one port join each other's ranks, or one of them dies."""
     command = plan.command
     at = next((i for i, word in enumerate(command) if word in ("--main_process_port", "--master_port")), None)
@@ -91,7 +92,7 @@ def port_is_free(plan: Plan, host: Host) -> PreflightFinding:
 
 
 @rule("clock_off")
-def clock_is_right(plan: Plan, host: Host) -> PreflightFinding:
+def clock_is_right(plan: Plan, host: Host) -> Finding:
     """Certificates, heartbeats and caches depend on the time: a wrong clock breaks each in its own way."""
     now = time.time()
     if now < _EARLIEST_TIME:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psutil
 
-from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped, warned
 from launch.check.machine.forecast import smallest_card
+from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.check.machine.units import format_bytes, format_count
 from launch.config.schema import Device, Family, Mode, Precision
 from launch.host.nvidia import Gpus
@@ -14,6 +14,7 @@ from launch.planning.estimate.states import bytes_per_parameter
 from launch.planning.estimate.weights import find_model_size
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 
 _GIB = 1 << 30
 _ADAPTERS = ("use_lora", "use_qlora", "use_peft")
@@ -38,14 +39,14 @@ def state_bytes(plan: Plan, parameters: float) -> tuple[float, float]:
 
 
 @rule("model_too_big")
-def model_fits(plan: Plan, host: Host) -> PreflightFinding:
+def model_fits(plan: Plan, host: Host) -> Finding:
     """A model that is too large is loaded on every card for minutes before it fails."""
     if plan.lora is not None and plan.parallel.width.device == Device.cuda and not plan.only_tokenizes:
         return _predict_peak(plan, host, f"an adapter of rank {plan.lora.rank} is trained", _smallest_card(plan, host))
     return _full_model_fits(plan, host)
 
 
-def _full_model_fits(plan: Plan, host: Host) -> PreflightFinding:
+def _full_model_fits(plan: Plan, host: Host) -> Finding:
     adapter = any(plan.flags[name].value for name in _ADAPTERS if name in plan.flags)
     if adapter or plan.only_tokenizes:
         return skipped("an adapter is trained: no estimate" if adapter else "tokenising loads no model")
@@ -78,7 +79,7 @@ def _smallest_card(plan: Plan, host: Host) -> CardMemory | None:
     return smallest_card((host.gpus or Gpus()).seen[: plan.parallel.width.local])
 
 
-def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -> PreflightFinding:
+def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -> Finding:
     """Judge the first micro batch, and the peak of the data's longest one, or of the longest that the limit allows.
 
     The first stops a run. The longest only warns: it may come late in the run, and without the data's lengths the data

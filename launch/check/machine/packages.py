@@ -7,11 +7,12 @@ import subprocess
 import time
 
 from launch import resources
-from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped
+from launch.check.machine.rule import Host, failed, passed, rule, skipped
 from launch.config.schema import Family, Quantization, Tracking
 from launch.external import run_command
 from launch.host.interpreter import InterpreterError, missing_modules
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 from launch.worker.patches import unused_imports
 
 _IMPORT_TIMEOUT = 300.0  # seconds
@@ -27,7 +28,7 @@ _NEEDED = {
 
 
 @rule("missing_packages", on_login_node=True)
-def interpreter_has_packages(plan: Plan, host: Host) -> PreflightFinding:
+def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
     """The trainer's interpreter has the packages that the trainer imports; they are found without importing them."""
     python = plan.command[0]
     needed = [*_NEEDED[plan.config.trainer.family], *(["deepspeed"] if plan.parallel.zero_stage else [])]
@@ -39,18 +40,19 @@ def interpreter_has_packages(plan: Plan, host: Host) -> PreflightFinding:
         needed.append("lm_eval")
     needed = list(dict.fromkeys(needed))
     if shutil.which(python) is None:
-        return failed(f"{python} is not a program", "set python=PATH to an interpreter", "python", "no_interpreter")
+        cure = "set python=PATH to an interpreter"
+        return Finding("no_interpreter", "fail", f"{python} is not a program", cure, "python")
     try:
         missing = missing_modules(python, needed)
     except InterpreterError as error:
-        return failed(f"{python} does not answer: {error}", None, "python", "no_interpreter")
+        return Finding("no_interpreter", "fail", f"{python} does not answer: {error}", where="python")
     if not missing:
         return passed(f"{len(needed)} packages in {python}")
     return failed(f"{python} lacks {', '.join(missing)}", install_hint(plan), "python")
 
 
 @rule("import_fails", slow=True)
-def trainer_can_be_imported(plan: Plan, host: Host) -> PreflightFinding:
+def trainer_can_be_imported(plan: Plan, host: Host) -> Finding:
     """An installed package may still fail to load: another CUDA, a missing library, two incompatible packages."""
     trainer = plan.config.trainer
     if trainer.family == Family.open_instruct and plan.upstream.checkout is None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from launch.check.machine.builds import no_build_was_killed
 from launch.check.machine.collective import ranks_can_communicate
 from launch.check.machine.disk import disk_has_room
-from launch.check.machine.finding import Host, PreflightFinding, PreflightRule, PreflightVerdict, skipped
 from launch.check.machine.folders import folders_are_writable
 from launch.check.machine.gpus import enough_gpus, gpus_are_free
 from launch.check.machine.hub import hub_token_exists, push_is_allowed
@@ -23,6 +22,7 @@ from launch.check.machine.limits import (
 )
 from launch.check.machine.memory import model_fits
 from launch.check.machine.packages import interpreter_has_packages, trainer_can_be_imported
+from launch.check.machine.rule import Host, PreflightRule, as_problem, skipped
 from launch.check.machine.tokens import padding_is_low
 from launch.check.machine.upstream import checkout_exists, checkout_matches_pin, inputs_exist
 from launch.check.machine.wandb import wandb_key_exists
@@ -30,6 +30,7 @@ from launch.config.schema import Device
 from launch.errors import Problem
 from launch.host.nvidia import query_gpus
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 
 RULES: tuple[PreflightRule, ...] = (
     checkout_exists,
@@ -56,20 +57,20 @@ RULES: tuple[PreflightRule, ...] = (
 )
 
 
-def preflight(plan: Plan) -> tuple[list[Problem], list[Problem]]:
+def preflight(plan: Plan) -> tuple[list[Problem], list[Finding]]:
     """Run the fast rules. Return the problems that stop the plan on this machine, and the warnings.
 
     The warnings include the failures that `allow` overrides. The slow rules run in `check` only.
     """
     findings = inspect(plan, [rule for rule in RULES if not rule.slow])
-    stopping = [finding.problem() for finding in findings if finding.stops]
-    warnings = [
-        finding.problem() for finding in findings if finding.allowed or finding.verdict == PreflightVerdict.warn
-    ]
-    return stopping, warnings
+    return stopping_problems(findings), [found for found in findings if found.allowed or found.level == "warn"]
 
 
-def inspect(plan: Plan, rules: Sequence[PreflightRule] = RULES) -> list[PreflightFinding]:
+def stopping_problems(findings: Iterable[Finding]) -> list[Problem]:
+    return [as_problem(finding) for finding in findings if finding.stops]
+
+
+def inspect(plan: Plan, rules: Sequence[PreflightRule] = RULES) -> list[Finding]:
     """Return what each rule finds on this machine now, in the order of `rules`."""
     gpus = query_gpus(os.environ) if plan.parallel.width.device == Device.cuda else None
     host = Host(dict(os.environ), gpus)
@@ -77,10 +78,9 @@ def inspect(plan: Plan, rules: Sequence[PreflightRule] = RULES) -> list[Prefligh
         return list(pool.map(lambda rule: _apply(rule, plan, host), rules))
 
 
-def _apply(rule: PreflightRule, plan: Plan, host: Host) -> PreflightFinding:
+def _apply(rule: PreflightRule, plan: Plan, host: Host) -> Finding:
     try:
         finding = rule.inspect(plan, host)
     except OSError as error:
         finding = skipped(f"cannot be inspected: {error}")
-    id = finding.id or rule.id
-    return replace(finding, id=id, allowed=finding.verdict == PreflightVerdict.fail and id in plan.config.allow)
+    return replace(finding, id=finding.id or rule.id).apply_allow(plan.config.allow)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from launch.check.machine.finding import Host, PreflightFinding, passed, rule, skipped, warned
+from launch.check.machine.rule import Host, passed, rule, skipped, warned
 from launch.planning.lengths import load_lengths
 from launch.planning.packing import TRAINER, describe, forecast_packing, padding_problem, samples_per_rank
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 
 
 @rule("tokens_wasted")
-def padding_is_low(plan: Plan, _: Host) -> PreflightFinding:
+def padding_is_low(plan: Plan, _: Host) -> Finding:
     """dpo.py fills the unused rest of a row with padding: with 2 pairs in rows of 16,384 tokens that was 89% of the
     computation (upstream's pull request 1466)."""
     if plan.trainer != TRAINER:
@@ -20,7 +21,7 @@ def padding_is_low(plan: Plan, _: Host) -> PreflightFinding:
     recipe = plan.config.recipe
     problem = padding_problem(lengths, recipe.packing, recipe.max_seq_length, plan.batch)
     if problem is not None:
-        return warned(problem.message, problem.cure or "", problem.where)
+        return warned(problem.message, problem.cure, problem.where)
     if recipe.packing != "bins" or not lengths.pairs:
         return passed(f"{lengths.padding_share(samples_per_rank(plan.batch)):.0%} padding")
     return passed(describe(forecast_packing(lengths, recipe.max_seq_length, plan.batch), plan.batch))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped
+from launch.check.machine.rule import Host, failed, passed, rule, skipped
 from launch.config.schema import Family
 from launch.planning.plan import Plan
 from launch.upstream.pin.checkout import FETCH_SUBMODULE_COMMAND
+from launch.worker.finding import Finding
 
 
 @rule("no_checkout", on_login_node=True)
-def checkout_exists(plan: Plan, host: Host) -> PreflightFinding:
+def checkout_exists(plan: Plan, host: Host) -> Finding:
     """An open-instruct trainer runs from open-instruct's source: the lock file holds its schema, not its code."""
     if plan.config.trainer.family != Family.open_instruct:
         return skipped(f"{plan.trainer} needs no checkout")
@@ -22,7 +23,7 @@ def checkout_exists(plan: Plan, host: Host) -> PreflightFinding:
 
 
 @rule("upstream_mismatch", on_login_node=True)
-def checkout_matches_pin(plan: Plan, host: Host) -> PreflightFinding:
+def checkout_matches_pin(plan: Plan, host: Host) -> Finding:
     """Patches, hazards and the trainers' flags were read from the pinned commit; another commit may differ."""
     if plan.upstream.matches_pin:
         return passed(plan.upstream.description)
@@ -31,7 +32,7 @@ def checkout_matches_pin(plan: Plan, host: Host) -> PreflightFinding:
 
 
 @rule("no_such_input", on_login_node=True)
-def inputs_exist(plan: Plan, host: Host) -> PreflightFinding:
+def inputs_exist(plan: Plan, host: Host) -> Finding:
     """Local models and files exist; what is built on the machine is built after preflight."""
     sources = [plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)]
     staged = [entry.source for entry in plan.inputs.mixture if entry.data]  # its files were found when it was planned

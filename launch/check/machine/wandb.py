@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from launch.check.machine.finding import Host, PreflightFinding, failed, passed, rule, skipped
+from launch.check.machine.rule import Host, failed, passed, rule, skipped
 from launch.config.schema import Launcher, Tracking
 from launch.planning.plan import Plan
+from launch.worker.finding import Finding
 
 _HOST = "api.wandb.ai"
 
 
 @rule("no_wandb_login", on_login_node=True)
-def wandb_key_exists(plan: Plan, host: Host) -> PreflightFinding:
+def wandb_key_exists(plan: Plan, host: Host) -> Finding:
     """Without a key wandb prompts on a terminal that a rank does not have, or dies."""
     if plan.config.tracking != Tracking.wandb:
         return skipped(f"tracking={plan.config.tracking}")

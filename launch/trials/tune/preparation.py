@@ -6,7 +6,7 @@ import os
 
 from launch.check.machine.forecast import card_memory
 from launch.check.machine.gpus import enough_gpus
-from launch.check.machine.rules import inspect
+from launch.check.machine.rules import inspect, stopping_problems
 from launch.config.schema import Device, Family
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.caches import tokenized_folder
@@ -106,7 +106,7 @@ def _find_lengths(plan: Plan, display: Display) -> Lengths | None:
     can_tokenise = tokenized_folder(plan) is not None and plan.config.trainer.family == Family.open_instruct
     if not can_tokenise or plan.config.tune.dry_run:
         return None
-    problems = [finding.problem() for finding in inspect(plan, [enough_gpus]) if finding.stops]
+    problems = stopping_problems(inspect(plan, [enough_gpus]))
     if problems:  # before anything is tokenised for probes that cannot start
         raise UserError(problems)
     display.say("tokenising first: the predictions need the data's lengths")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launch.check.machine.builds import no_build_was_killed
-from launch.check.machine.finding import Host, PreflightVerdict
+from launch.check.machine.rule import Host
 from launch.check.machine.rules import preflight
 from tests.check.machine.test_machine import planned
 
@@ -27,18 +27,18 @@ def test_a_build_that_was_killed(tmp_path: Path, variable: str) -> None:
     lock = folder / "fused_adam" / "lock"
     host = Host({variable: str(tmp_path)})
     plan = planned(tmp_path, *ZERO2)
-    assert no_build_was_killed.inspect(plan, host).facts == "no build under way"
+    assert no_build_was_killed.inspect(plan, host).message == "no build under way"
 
     lock.parent.mkdir(parents=True)
     opened = os.open(lock, os.O_CREAT | os.O_EXCL)  # as torch's FileBaton makes it
-    assert no_build_was_killed.inspect(plan, host).facts == "a build is under way"
+    assert no_build_was_killed.inspect(plan, host).message == "a build is under way"
     os.close(opened)
     finding = no_build_was_killed.inspect(plan, host)
-    assert finding.verdict == PreflightVerdict.warn and f"{lock} is there" in finding.facts
+    assert finding.level == "warn" and f"{lock} is there" in finding.message
     make_old(lock)
-    assert no_build_was_killed.inspect(plan, host).verdict == PreflightVerdict.fail
+    assert no_build_was_killed.inspect(plan, host).level == "fail"
     alone = planned(tmp_path, "stage=demo", "trainer=trl_sft")
-    assert no_build_was_killed.inspect(alone, host).verdict == PreflightVerdict.skipped
+    assert no_build_was_killed.inspect(alone, host).level == "skipped"
 
 
 def test_it_stops_a_run_and_can_be_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

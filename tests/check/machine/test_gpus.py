@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.machine.finding import Host, PreflightVerdict
 from launch.check.machine.gpus import enough_gpus, gpus_are_free
 from launch.check.machine.memory import model_fits, state_bytes
+from launch.check.machine.rule import Host
 from launch.host.nvidia import query_gpus
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
@@ -56,35 +56,35 @@ def test_visible_cards_are_those_that_cuda_would_show(tmp_path: Path, shown: str
 def test_too_few_gpus_says_how_many_there_are_and_what_hides_the_others(tmp_path: Path) -> None:
     environ = driver(tmp_path, [0, 0, 0, 0])
     finding = enough_gpus.inspect(planned("stage=sft", "gpus=8"), machine(environ))
-    assert (finding.verdict, finding.cure) == (PreflightVerdict.fail, "set gpus=4")
+    assert (finding.level, finding.cure) == ("fail", "set gpus=4")
     finding = enough_gpus.inspect(planned("stage=sft", "gpus=4"), machine(environ | {"CUDA_VISIBLE_DEVICES": "3"}))
-    assert "one GPU (CUDA_VISIBLE_DEVICES hides 3)" in finding.facts
-    assert enough_gpus.inspect(planned("stage=sft", "gpus=4"), machine(environ)).verdict == PreflightVerdict.passed
+    assert "one GPU (CUDA_VISIBLE_DEVICES hides 3)" in finding.message
+    assert enough_gpus.inspect(planned("stage=sft", "gpus=4"), machine(environ)).level == "pass"
     nothing = enough_gpus.inspect(planned("stage=sft"), machine({"PATH": "/nowhere"}))
-    assert "no GPU: nvidia-smi is not installed" in nothing.facts
+    assert "no GPU: nvidia-smi is not installed" in nothing.message
 
 
 def test_a_driver_that_fails_is_quoted(tmp_path: Path) -> None:
     environ = driver(tmp_path, [0], sleep="echo 'Driver/library version mismatch'; exit 9")
     finding = enough_gpus.inspect(planned("stage=sft"), machine(environ))
-    assert finding.verdict == PreflightVerdict.fail and "Driver/library version mismatch" in finding.facts
+    assert finding.level == "fail" and "Driver/library version mismatch" in finding.message
 
 
 def test_a_card_with_somebody_on_it_is_named_with_those_that_are_free(tmp_path: Path) -> None:
     environ = driver(tmp_path, [70_000, 4, 4], processes="GPU-0aaa, 4242, /opt/py/python3, 69990\n")
     finding = gpus_are_free.inspect(planned("stage=sft", "gpus=2"), machine(environ))
-    assert finding.verdict == PreflightVerdict.fail
-    assert finding.facts == "GPU 0: 70000 of 81559 MiB in use by process 4242 (python3)"
+    assert finding.level == "fail"
+    assert finding.message == "GPU 0: 70000 of 81559 MiB in use by process 4242 (python3)"
     assert finding.cure and finding.cure.startswith("export CUDA_VISIBLE_DEVICES=1,2")
     free = machine(environ | {"CUDA_VISIBLE_DEVICES": "1,2"})
-    assert gpus_are_free.inspect(planned("stage=sft", "gpus=2"), free).verdict == PreflightVerdict.passed
+    assert gpus_are_free.inspect(planned("stage=sft", "gpus=2"), free).level == "pass"
 
 
 def test_memory_taken_by_nobody_visible_fails_and_mere_work_warns(tmp_path: Path) -> None:
     hidden = gpus_are_free.inspect(planned("stage=sft"), machine(driver(tmp_path, [9000])))
-    assert hidden.verdict == PreflightVerdict.fail and "is not visible from here" in hidden.facts
+    assert hidden.level == "fail" and "is not visible from here" in hidden.message
     working = gpus_are_free.inspect(planned("stage=sft"), machine(driver(tmp_path, [4], busy=97)))
-    assert working.verdict == PreflightVerdict.warn and "GPU 0 is 97% busy" in working.facts
+    assert working.level == "warn" and "GPU 0 is 97% busy" in working.message
 
 
 @pytest.mark.parametrize(
@@ -104,17 +104,17 @@ def test_the_state_of_8b_by_how_it_is_shared(overrides: list[str], gib: float) -
 def test_a_model_that_cannot_fit_fails_and_one_that_may_passes(tmp_path: Path) -> None:
     host = machine(driver(tmp_path, [0] * 8) | {"HOME": str(tmp_path)})
     finding = model_fits.inspect(planned("stage=sft", "gpus=8", "model=llama3_1_70b"), host)
-    assert finding.verdict == PreflightVerdict.fail
-    assert "take 132 GiB on each GPU" in finding.facts
+    assert finding.level == "fail"
+    assert "take 132 GiB on each GPU" in finding.message
     assert finding.cure and "zero3_offload" in finding.cure
     fits = model_fits.inspect(planned("stage=sft", "gpus=8"), host)
-    assert fits.verdict == PreflightVerdict.passed and "take 15 GiB" in fits.facts and "per GPU: fits" in fits.facts
+    assert fits.level == "pass" and "take 15 GiB" in fits.message and "per GPU: fits" in fits.message
     large = model_fits.inspect(planned("stage=sft", "gpus=8", "recipe.per_device_batch_size=16"), host)
-    assert large.verdict == PreflightVerdict.warn and large.cure and "recipe.liger=true" in large.cure
+    assert large.level == "warn" and large.cure and "recipe.liger=true" in large.cure
     adapter = model_fits.inspect(planned("stage=sft", "model=llama3_1_70b", "flags.use_lora=true"), host)
-    assert adapter.verdict == PreflightVerdict.skipped
+    assert adapter.level == "skipped"
     other = model_fits.inspect(planned("stage=sft", "model.path=somebody/else"), host)
-    assert other.verdict == PreflightVerdict.skipped and "somebody/else" in other.facts
+    assert other.level == "skipped" and "somebody/else" in other.message
 
 
 def test_a_plan_whose_first_micro_batch_does_not_fit_is_refused_unless_allowed(tmp_path: Path) -> None:
@@ -123,6 +123,6 @@ def test_a_plan_whose_first_micro_batch_does_not_fit_is_refused_unless_allowed(t
     tuned = ("stage=sft", "parallel=zero2", "recipe.per_device_batch_size=16", "recipe.packing=flatten")
     tuned += ("recipe.liger=true", "recipe.gradient_checkpointing=false")
     finding = model_fits.inspect(planned(*tuned, "gpus=1", "model=llama3_1_8b"), host)
-    assert finding.verdict == PreflightVerdict.fail and finding.cure and "parallel=single" in finding.cure
+    assert finding.level == "fail" and finding.cure and "parallel=single" in finding.cure
     smaller = planned("stage=sft", "gpus=1", "model=llama3_1_8b")
-    assert model_fits.inspect(smaller, host).verdict == PreflightVerdict.passed
+    assert model_fits.inspect(smaller, host).level == "pass"

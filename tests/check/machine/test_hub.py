@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from launch.check.machine.finding import Host, PreflightVerdict
 from launch.check.machine.hub import find_hub_token, hub_token_exists, push_is_allowed
+from launch.check.machine.rule import Host
 from launch.check.machine.wandb import find_wandb_key, wandb_key_exists
 from launch.planning.plan import build_plan
 from tests.conftest import composed, fixed_machine
@@ -45,24 +45,24 @@ def hub() -> Iterator[str]:
 @pytest.mark.parametrize(
     ("owner", "token", "verdict", "facts"),
     [
-        ("ann", "hf_writer", PreflightVerdict.passed, "ann may write to ann"),
-        ("lab", "hf_writer", PreflightVerdict.passed, "ann may write to lab"),
-        ("other", "hf_writer", PreflightVerdict.fail, "cannot write to other"),
-        ("ann", "hf_reader", PreflightVerdict.fail, "read-only"),
-        ("ann", "hf_revoked", PreflightVerdict.fail, "rejects this token (401)"),
+        ("ann", "hf_writer", "pass", "ann may write to ann"),
+        ("lab", "hf_writer", "pass", "ann may write to lab"),
+        ("other", "hf_writer", "fail", "cannot write to other"),
+        ("ann", "hf_reader", "fail", "read-only"),
+        ("ann", "hf_revoked", "fail", "rejects this token (401)"),
     ],
 )
-def test_the_rights_of_a_push(hub: str, owner: str, token: str, verdict: PreflightVerdict, facts: str) -> None:
+def test_the_rights_of_a_push(hub: str, owner: str, token: str, verdict: str, facts: str) -> None:
     plan = build_plan(composed("stage=sft", f"hub.push={owner}/model"), fixed_machine())
     finding = push_is_allowed.inspect(plan, Host({"HF_ENDPOINT": hub, "HF_TOKEN": token}))
-    assert finding.verdict == verdict and facts in finding.facts
-    assert token not in finding.facts
+    assert finding.level == verdict and facts in finding.message
+    assert token not in finding.message
 
 
 def test_a_hub_that_does_not_answer_is_a_warning() -> None:
     plan = build_plan(composed("stage=sft", "hub.push=ann/model"), fixed_machine())
     finding = push_is_allowed.inspect(plan, Host({"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "hf_x"}))
-    assert finding.verdict == PreflightVerdict.warn and "cannot be reached" in finding.facts
+    assert finding.level == "warn" and "cannot be reached" in finding.message
 
 
 def test_a_token_is_found_where_huggingface_hub_finds_it(tmp_path: Path) -> None:
@@ -79,13 +79,13 @@ def test_a_token_is_found_where_huggingface_hub_finds_it(tmp_path: Path) -> None
 def test_a_push_needs_a_token_and_a_gated_model_wants_one(tmp_path: Path) -> None:
     without = Host({"HOME": str(tmp_path)})
     push = build_plan(composed("stage=sft", "hub.push=ann/model"), fixed_machine())
-    assert hub_token_exists.inspect(push, without).verdict == PreflightVerdict.fail
+    assert hub_token_exists.inspect(push, without).level == "fail"
     gated = build_plan(composed("stage=sft"), fixed_machine())
     finding = hub_token_exists.inspect(gated, without)
-    assert finding.verdict == PreflightVerdict.warn and "meta-llama/Llama-3.1-8B is gated" in finding.facts
-    assert hub_token_exists.inspect(gated, Host({"HF_TOKEN": "hf_x"})).verdict == PreflightVerdict.passed
+    assert finding.level == "warn" and "meta-llama/Llama-3.1-8B is gated" in finding.message
+    assert hub_token_exists.inspect(gated, Host({"HF_TOKEN": "hf_x"})).level == "pass"
     free = build_plan(composed("stage=sft", "model=olmo2_1b"), fixed_machine())
-    assert hub_token_exists.inspect(free, without).verdict == PreflightVerdict.skipped
+    assert hub_token_exists.inspect(free, without).level == "skipped"
 
 
 def test_wandb_needs_a_login_only_online(tmp_path: Path) -> None:
@@ -93,14 +93,14 @@ def test_wandb_needs_a_login_only_online(tmp_path: Path) -> None:
     online = build_plan(composed("stage=sft", "tracking=wandb", "tracking_entity=me"), fixed_machine())
     offline = build_plan(composed("stage=sft", "tracking=wandb_offline"), fixed_machine())
     finding = wandb_key_exists.inspect(online, without)
-    assert finding.verdict == PreflightVerdict.fail and finding.cure and "tracking=wandb_offline" in finding.cure
-    assert wandb_key_exists.inspect(offline, without).verdict == PreflightVerdict.skipped
+    assert finding.level == "fail" and finding.cure and "tracking=wandb_offline" in finding.cure
+    assert wandb_key_exists.inspect(offline, without).level == "skipped"
     (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password x\n", encoding="utf-8")
     (tmp_path / ".netrc").chmod(0o600)
-    assert wandb_key_exists.inspect(online, without).verdict == PreflightVerdict.passed
+    assert wandb_key_exists.inspect(online, without).level == "pass"
     overrides = ["stage=dpo", "trainer=dpo", "model=olmo2_1b", "tracking=wandb", "tracking_entity=me"]
     olmo_core = build_plan(composed(*overrides), fixed_machine())
-    assert "WANDB_API_KEY only" in wandb_key_exists.inspect(olmo_core, without).facts
+    assert "WANDB_API_KEY only" in wandb_key_exists.inspect(olmo_core, without).message
     key = Host({"WANDB_API_KEY": "x"})
-    assert wandb_key_exists.inspect(olmo_core, key).verdict == PreflightVerdict.passed
+    assert wandb_key_exists.inspect(olmo_core, key).level == "pass"
     assert find_wandb_key({"HOME": str(tmp_path), "WANDB_BASE_URL": "https://wandb.example.org"}) is None

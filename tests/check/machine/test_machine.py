@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from launch.check.machine.collective import ranks_can_communicate
-from launch.check.machine.finding import Host, PreflightFinding, PreflightVerdict, failed, rule
 from launch.check.machine.folders import folders_are_writable
 from launch.check.machine.limits import (
     clock_is_right,
@@ -22,9 +21,11 @@ from launch.check.machine.limits import (
     shared_memory_is_large,
 )
 from launch.check.machine.packages import interpreter_has_packages, trainer_can_be_imported
+from launch.check.machine.rule import Host, rule
 from launch.check.machine.rules import RULES, inspect, preflight
 from launch.check.machine.upstream import inputs_exist
 from launch.planning.plan import Plan, build_plan
+from launch.worker.finding import Finding
 from tests.conftest import composed, fixed_machine
 
 
@@ -57,12 +58,12 @@ def test_the_first_nodes_store_needs_a_descriptor_for_every_rank(
         else ()
     )
     finding = open_file_limit_suffices.inspect(planned(tmp_path, "stage=demo", *width), Host({}))
-    assert f"{finding.verdict}: {finding.facts}" == expected
+    assert f"{finding.level}: {finding.message}" == expected
 
 
 def test_a_taken_port_is_found(tmp_path: Path) -> None:
     plan = planned(tmp_path, "stage=demo")
-    assert port_is_free.inspect(plan, Host({})).verdict == PreflightVerdict.passed
+    assert port_is_free.inspect(plan, Host({})).level == "pass"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
@@ -70,18 +71,18 @@ def test_a_taken_port_is_found(tmp_path: Path) -> None:
         at = plan.command.index("--main_process_port") + 1
         fixed = replace(plan, command=(*plan.command[:at], port, *plan.command[at + 1 :]))
         finding = port_is_free.inspect(fixed, Host({}))
-        assert finding.verdict == PreflightVerdict.fail and port in finding.facts
+        assert finding.level == "fail" and port in finding.message
 
 
 def test_infiniband_needs_locked_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(tmp_path, "stage=demo", "gpus=2", "device=cuda")
     monkeypatch.setattr("launch.check.machine.limits._INFINIBAND", tmp_path / "infiniband")
-    assert locked_memory_is_unlimited.inspect(plan, Host({})).facts == "no InfiniBand here"
+    assert locked_memory_is_unlimited.inspect(plan, Host({})).message == "no InfiniBand here"
     (tmp_path / "infiniband" / "mlx5_0").mkdir(parents=True)
     for soft, expected in ((64 << 10, "warn: ulimit -l is 64 KiB"), (None, "pass: ulimit -l is unlimited")):
         monkeypatch.setattr("launch.check.machine.limits._resource_limits", lambda name, soft=soft: (soft, None))
         finding = locked_memory_is_unlimited.inspect(plan, Host({}))
-        assert f"{finding.verdict}: {finding.facts}" == expected
+        assert f"{finding.level}: {finding.message}" == expected
 
 
 def test_shared_memory_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,36 +91,36 @@ def test_shared_memory_of_a_container(tmp_path: Path, monkeypatch: pytest.Monkey
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=64 << 20))
     finding = shared_memory_is_large.inspect(plan, Host({}))
-    assert finding.verdict == PreflightVerdict.warn and finding.facts.startswith("64 MiB free in /dev/shm, and 2 ranks")
-    assert shared_memory_is_large.inspect(planned(tmp_path, "stage=demo"), Host({})).facts == "one rank"
+    assert finding.level == "warn" and finding.message.startswith("64 MiB free in /dev/shm, and 2 ranks")
+    assert shared_memory_is_large.inspect(planned(tmp_path, "stage=demo"), Host({})).message == "one rank"
 
 
 def test_a_model_that_was_removed_after_the_plan(tmp_path: Path) -> None:
     plan = planned(tmp_path, "stage=demo")
-    assert inputs_exist.inspect(plan, Host({})).verdict == PreflightVerdict.passed, "the demo's model is built later"
+    assert inputs_exist.inspect(plan, Host({})).level == "pass", "the demo's model is built later"
     model = replace(plan.inputs.model, build=False, local=tmp_path / "gone")
     finding = inputs_exist.inspect(replace(plan, inputs=replace(plan.inputs, model=model)), Host({}))
-    assert finding.verdict == PreflightVerdict.fail and finding.facts == f"{tmp_path / 'gone'} does not exist"
+    assert finding.level == "fail" and finding.message == f"{tmp_path / 'gone'} does not exist"
 
 
 def test_a_clock_that_is_off_or_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(tmp_path, "stage=demo")
-    assert clock_is_right.inspect(plan, Host({})).verdict == PreflightVerdict.passed
+    assert clock_is_right.inspect(plan, Host({})).level == "pass"
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 3600)
-    assert clock_is_right.inspect(plan, Host({})).verdict == PreflightVerdict.warn
+    assert clock_is_right.inspect(plan, Host({})).level == "warn"
     monkeypatch.setattr(time, "time", lambda: 86400.0)
-    assert "1970-01-02" in clock_is_right.inspect(plan, Host({})).facts
+    assert "1970-01-02" in clock_is_right.inspect(plan, Host({})).message
 
 
 def test_a_folder_that_is_a_file_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("no folder", encoding="utf-8")
     finding = folders_are_writable.inspect(planned(tmp_path, "stage=demo"), Host({"HF_HOME": str(tmp_path)}))
-    assert finding.verdict == PreflightVerdict.fail and f"{tmp_path / 'runs'} is not writable" in finding.facts
+    assert finding.level == "fail" and f"{tmp_path / 'runs'} is not writable" in finding.message
     there = folders_are_writable.inspect(
         planned(tmp_path, "stage=demo", "runs=other"), Host({"HF_HOME": str(tmp_path)})
     )
-    assert there.verdict == PreflightVerdict.passed
+    assert there.level == "pass"
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]  # nothing is left of the trying
 
 
@@ -130,8 +131,8 @@ def test_packages_are_looked_for_in_the_trainers_interpreter(tmp_path: Path) -> 
     empty.chmod(0o755)
     plan = build_plan(composed("stage=demo", "trainer=trl_sft"), replace(fixed_machine(tmp_path), python=str(empty)))
     finding = interpreter_has_packages.inspect(plan, Host({}))
-    assert finding.verdict == PreflightVerdict.fail and "lacks torch, transformers" in finding.facts
-    assert complete.facts != finding.facts
+    assert finding.level == "fail" and "lacks torch, transformers" in finding.message
+    assert complete.message != finding.message
     gone = build_plan(composed("stage=demo"), replace(fixed_machine(tmp_path), python="/no/python"))
     assert interpreter_has_packages.inspect(gone, Host({})).id == "no_interpreter"
 
@@ -143,8 +144,8 @@ def test_a_package_that_does_not_load_is_quoted(tmp_path: Path) -> None:
     )
     plan = planned(tmp_path, "stage=demo", "trainer=trl_sft")
     finding = trainer_can_be_imported.inspect(plan, Host({"PYTHONPATH": str(tmp_path)}))
-    assert finding.verdict == PreflightVerdict.fail
-    assert finding.facts == "`import trl.scripts.sft`: ImportError: libcudart.so.12: cannot open"
+    assert finding.level == "fail"
+    assert finding.message == "`import trl.scripts.sft`: ImportError: libcudart.so.12: cannot open"
 
 
 def test_a_package_that_the_run_has_a_placeholder_for_is_not_missed(tmp_path: Path) -> None:
@@ -153,9 +154,9 @@ def test_a_package_that_the_run_has_a_placeholder_for_is_not_missed(tmp_path: Pa
     plan = replace(planned(tmp_path, "stage=dpo", "trainer=dpo", "gpus=2"), env={"PYTHONPATH": str(tmp_path)})
     assert "unused_imports" in plan.patches
     finding = trainer_can_be_imported.inspect(plan, Host({}))
-    assert finding.verdict == PreflightVerdict.passed, finding.facts
+    assert finding.level == "pass", finding.message
     bare = trainer_can_be_imported.inspect(replace(plan, patches=()), Host({}))
-    assert bare.facts == "`import open_instruct.dpo`: ModuleNotFoundError: No module named 'vllm'"
+    assert bare.message == "`import open_instruct.dpo`: ModuleNotFoundError: No module named 'vllm'"
 
 
 @pytest.mark.slow
@@ -165,10 +166,10 @@ def test_two_ranks_talk_over_gloo_and_a_bad_network_is_said(tmp_path: Path) -> N
 
     plan = planned(tmp_path, "stage=demo", "processes=2")
     finding = ranks_can_communicate.inspect(plan, Host(dict(os.environ)))
-    assert finding.verdict == PreflightVerdict.passed and finding.facts.startswith("2 ranks, gloo: ")
+    assert finding.level == "pass" and finding.message.startswith("2 ranks, gloo: ")
     bad = ranks_can_communicate.inspect(plan, Host({**os.environ, "GLOO_SOCKET_IFNAME": "nothing0"}))
-    assert bad.verdict == PreflightVerdict.fail and "all-reduce over 2 ranks failed" in bad.facts
-    assert "nothing0" in bad.facts
+    assert bad.level == "fail" and "all-reduce over 2 ranks failed" in bad.message
+    assert "nothing0" in bad.message
 
 
 def test_what_fails_is_a_problem_unless_it_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,9 +182,9 @@ def test_what_fails_is_a_problem_unless_it_is_allowed(tmp_path: Path, monkeypatc
     assert "too_few_gpus" in [problem.id for problem in warnings]
 
     @rule("always")
-    def always(plan: Plan, host: Host) -> PreflightFinding:
+    def always(plan: Plan, host: Host) -> Finding:
         """This one fails on every machine, with an id that is its own or a problem's."""
-        return failed("so it is", "none", id="clock_off")
+        return Finding("clock_off", "fail", "so it is", "none")
 
     (finding,) = inspect(planned(tmp_path, "stage=demo", "allow=[clock_off]"), [always])
     assert (finding.id, finding.allowed, finding.stops) == ("clock_off", True, False)
@@ -191,9 +192,9 @@ def test_what_fails_is_a_problem_unless_it_is_allowed(tmp_path: Path, monkeypatc
 
 def test_a_rule_that_cannot_look_is_skipped(tmp_path: Path) -> None:
     @rule("broken")
-    def broken(plan: Plan, host: Host) -> PreflightFinding:
+    def broken(plan: Plan, host: Host) -> Finding:
         """This one stands for a file system that went away while it was looked at."""
         raise OSError("stale file handle")
 
     (finding,) = inspect(planned(tmp_path, "stage=demo"), [broken])
-    assert finding.verdict == PreflightVerdict.skipped and "stale file handle" in finding.facts
+    assert finding.level == "skipped" and "stale file handle" in finding.message

@@ -6,17 +6,18 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from launch.check.machine.finding import Host, PreflightFinding, PreflightVerdict
+from launch.check.machine.rule import Host
 from launch.check.machine.tokens import padding_is_low
 from launch.planning.plan import Plan, build_plan
 from launch.worker.columns import SampleLengths
+from launch.worker.finding import Finding
 from launch.worker.patches.lengths import build_content
 from tests.conftest import composed, fixed_machine
 
 DPO = ("stage=dpo", "model.path=some/model", "recipe.max_seq_length=4096", "gpus=2")
 
 
-def inspect_padding(plan: Plan) -> PreflightFinding:
+def inspect_padding(plan: Plan) -> Finding:
     return padding_is_low.inspect(plan, Host({}, None))
 
 
@@ -30,18 +31,18 @@ def plan_of(file: Path, *overrides: str) -> Plan:
 def test_rows_that_stay_empty_are_warned_of(tmp_path: Path) -> None:
     olmo = ("trainer=dpo", "flags.config_name=olmo2_1B_v2", "recipe.packing=bins")
     few = inspect_padding(plan_of(tmp_path / "a.json", *olmo, "recipe.global_batch_size=4"))
-    assert few.verdict == PreflightVerdict.warn and "2 pairs per rank fill 12% of 4,096 tokens" in few.facts
+    assert few.level == "warn" and "2 pairs per rank fill 12% of 4,096 tokens" in few.message
     assert "recipe.per_device_batch_size=16 recipe.global_batch_size=32" in str(few.cure)
     many = (*olmo, "recipe.global_batch_size=26")
     reference = inspect_padding(plan_of(tmp_path / "b.json", *many))
-    assert reference.verdict == PreflightVerdict.warn and reference.facts.startswith("76% of the reference pass")
+    assert reference.level == "warn" and reference.message.startswith("76% of the reference pass")
     assert "recipe.per_device_batch_size=13" in str(reference.cure)
     full = inspect_padding(plan_of(tmp_path / "c.json", *many, "recipe.per_device_batch_size=13"))
-    assert full.verdict == PreflightVerdict.passed and "hold 12.8 pairs and are 78% full" in full.facts
+    assert full.level == "pass" and "hold 12.8 pairs and are 78% full" in full.message
 
 
 def test_where_nothing_is_known_or_filled_it_is_skipped(tmp_path: Path) -> None:
     unknown = plan_of(tmp_path / "a.json", "trainer=dpo", "flags.config_name=olmo2_1B_v2")
     (tmp_path / "a.json").unlink()
-    assert inspect_padding(unknown).verdict == PreflightVerdict.skipped
-    assert inspect_padding(plan_of(tmp_path / "b.json")).verdict == PreflightVerdict.skipped  # dpo_tune_cache
+    assert inspect_padding(unknown).level == "skipped"
+    assert inspect_padding(plan_of(tmp_path / "b.json")).level == "skipped"  # dpo_tune_cache

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from launch.check.machine.disk import checkpoint_count, disk_has_room
-from launch.check.machine.finding import Host, PreflightVerdict
 from launch.check.machine.memory import model_fits
+from launch.check.machine.rule import Host
 from launch.execution.cache_pass import plan_cache_pass
 from launch.planning.estimate.weights import count_parameters, find_model_size, hub_snapshot
 from launch.planning.plan import Plan, build_plan
@@ -91,15 +91,15 @@ def test_a_disk_too_small_for_model_and_checkpoints_fails(tmp_path: Path) -> Non
     host = Host({"HOME": str(tmp_path)})
     huge = ["stage=sft", "gpus=8", "model.shape.parameters=1e15"]
     finding = disk_has_room.inspect(planned(tmp_path, *huge, "recipe.checkpoint_steps=10"), host)
-    assert finding.verdict == PreflightVerdict.fail
-    assert "4 checkpoints of" in finding.facts and finding.cure and "flags.keep_last_n_checkpoints=1" in finding.cure
+    assert finding.level == "fail"
+    assert "4 checkpoints of" in finding.message and finding.cure and "flags.keep_last_n_checkpoints=1" in finding.cure
     small = disk_has_room.inspect(planned(tmp_path, "stage=sft", "model.shape.parameters=1e6"), host)
-    assert small.verdict == PreflightVerdict.passed
+    assert small.level == "pass"
 
 
 def test_tokenising_needs_no_room_for_the_model(tmp_path: Path) -> None:
     host = Host({"HOME": str(tmp_path)})
     plan = planned(tmp_path, "stage=sft", "gpus=0", "model.shape.parameters=1e15")
-    assert [rule.inspect(plan, host).verdict for rule in (model_fits, disk_has_room)] == [PreflightVerdict.fail] * 2
+    assert [rule.inspect(plan, host).level for rule in (model_fits, disk_has_room)] == ["fail"] * 2
     only = plan_cache_pass(plan)
-    assert [rule.inspect(only, host).verdict for rule in (model_fits, disk_has_room)] == [PreflightVerdict.skipped] * 2
+    assert [rule.inspect(only, host).level for rule in (model_fits, disk_has_room)] == ["skipped"] * 2

@@ -1,0 +1,56 @@
+"""What a rule about this machine is, what it inspects, and how it makes a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from launch.errors import Problem
+from launch.host.nvidia import Gpus
+from launch.planning.plan import Plan
+from launch.worker.finding import Finding, Level
+
+
+@dataclass(frozen=True)
+class Host:
+    """What several rules inspect."""
+
+    environ: Mapping[str, str]  # this process's environment
+    gpus: Gpus | None = None  # None: not queried
+
+
+@dataclass(frozen=True)
+class PreflightRule:
+    """One rule."""
+
+    id: str
+    reason: str  # why the rule exists
+    slow: bool  # imports the trainer's packages, so that only `check` runs it
+    inspect: Callable[[Plan, Host], Finding]  # its id is empty, or that of one of the problems that the rule can find
+    on_login_node: bool = False  # its result on a login node also holds on the nodes, so that `submit` runs it
+
+
+def rule(
+    id: str, *, slow: bool = False, on_login_node: bool = False
+) -> Callable[[Callable[[Plan, Host], Finding]], PreflightRule]:
+    """Turn a function into a rule. Its docstring is the rule's reason."""
+
+    def make(function: Callable[[Plan, Host], Finding]) -> PreflightRule:
+        return PreflightRule(id, " ".join((function.__doc__ or "").split()), slow, function, on_login_node)
+
+    return make
+
+
+passed = partial(Finding, "", "pass")
+skipped = partial(Finding, "", "skipped")  # it does not apply here or cannot decide; the message gives the reason
+warned = partial(Finding, "", "warn")  # with message, cure and where
+failed = partial(Finding, "", "fail")
+
+
+def as_finding(problem: Problem, level: Level) -> Finding:
+    return Finding(problem.id, level, problem.message, problem.cure, problem.where)
+
+
+def as_problem(finding: Finding) -> Problem:
+    return Problem(finding.id, finding.message, finding.where, finding.cure)
