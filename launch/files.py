@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+_BLOCK = 1 << 22  # bytes of a JSONL file that are read at a time
+_LONGEST_LINE = 1 << 24  # bytes; a longer line is skipped
 _CREATE = os.O_WRONLY | os.O_CREAT
 
 
@@ -56,23 +58,44 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def parse_json_lines(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the objects of JSON lines; a line that a crash truncated, or that is not an object, is skipped."""
-    for line in data.split(b"\n"):
-        try:
-            value = parse_json(line)
-        except ValueError:  # a UnicodeDecodeError too
-            continue
-        if isinstance(value, dict):
-            yield value
+def parse_json_lines(lines: list[bytes]) -> Iterator[dict[str, Any] | None]:
+    """Yield the object of each JSON line that is not blank; None for a line that is cut off, or is not an object."""
+    try:  # one call for all lines takes half the time
+        values = json.loads(b"[" + b",".join(lines) + b"]") if all(lines) else []
+    except (ValueError, RecursionError):
+        values = []
+    if len(values) != len(lines):
+        values = [_parse_line(line) for line in lines if line.strip()]
+    for value in values:
+        yield value if isinstance(value, dict) else None
+
+
+def _parse_line(line: bytes) -> Any:
+    try:
+        return parse_json(line)
+    except ValueError:  # a UnicodeDecodeError too
+        return None
+
+
+def iterate_json_lines(path: Path) -> Iterator[dict[str, Any] | None]:
+    """Yield as `parse_json_lines` does from a JSONL file, block by block; a file that cannot be read has no lines."""
+    rest = b""
+    try:
+        with open_file(path) as file:
+            while block := file.read(_BLOCK):
+                lines = (rest + block).split(b"\n")
+                rest = lines.pop()
+                yield from parse_json_lines(lines)
+                if len(rest) > _LONGEST_LINE:
+                    rest = b"-"  # what follows up to the line's end is not an object either
+    except OSError:
+        return
+    yield from parse_json_lines([rest])
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a JSONL file; a file that is missing or unreadable has none."""
-    try:
-        return list(parse_json_lines(read_file(path)))
-    except OSError:
-        return []
+    return [value for value in iterate_json_lines(path) if value is not None]
 
 
 def write_file(

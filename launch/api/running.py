@@ -22,12 +22,12 @@ from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.display.progress import Display, SafeDisplay
 from launch.execution.engine import build_cache, carry_out, report_finished
 from launch.execution.machine import this_machine
-from launch.execution.record.history import JsonLinesReader
 from launch.execution.record.lock import Holder, find_holder, lock_path, prove_launcher, run_lock, this_process
-from launch.execution.record.runs import RunStatus, command_for, find_runs, is_running, read_run_status, run_name
+from launch.execution.record.reader import RunRecord, RunStatus
+from launch.execution.record.runs import command_for, find_runs, is_running, run_name
 from launch.execution.report.write import save_page
 from launch.execution.resume import is_finished
-from launch.files import load_json
+from launch.files import read_json_object
 from launch.planning.plan import build_plan
 from launch.planning.width import require_one_machine
 from launch.redact import process_redactor
@@ -55,11 +55,11 @@ class Run:
 
     def status(self) -> RunStatus:
         """Read the state, phase, step, loss and outcome."""
-        return read_run_status(self.folder)
+        return RunRecord(self.folder).status()
 
     def metrics(self) -> Any:
         """Return the logged steps so far: a pandas DataFrame where pandas is installed, else a list of dicts."""
-        steps = list(JsonLinesReader(self.folder / "metrics.jsonl").read())
+        steps = list(RunRecord(self.folder).steps())
         try:
             import pandas
         except ImportError:
@@ -68,11 +68,7 @@ class Run:
 
     def evidence(self) -> Mapping[str, Any] | None:
         """Return evidence.json: each requested setting, proven, refuted or unproven; None before the first step."""
-        try:
-            content: dict[str, Any] = load_json(self.folder / "evidence.json")
-        except FileNotFoundError:
-            return None
-        return content
+        return read_json_object(self.folder / "evidence.json") or None
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the run's page, into its folder or to `path`, and return where it is.
@@ -80,10 +76,10 @@ class Run:
         Raises UserError: report_not_written.
         """
         from launch.execution.report.page import FILE, render_runs
-        from launch.execution.report.run import read_run
+        from launch.execution.report.run import ReportedRun
 
         page = self.folder / FILE if path is None else Path(path)
-        save_page(page, render_runs([read_run(self.folder)]))
+        save_page(page, render_runs([ReportedRun(self.folder)]))
         return page
 
     def wait(self, seconds: float | None = None) -> RunStatus:

@@ -11,7 +11,7 @@ from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.comparison_table import comparison_tables
 from launch.execution.record.runs import resolve_run
 from launch.execution.report.page import FILE, render_runs, render_trial
-from launch.execution.report.run import is_run_folder, read_run
+from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.execution.report.trials import read_trial, trial_kind
 from launch.execution.report.write import announce_reading, save_page
 from launch.slurm.run_status import find_job_folders
@@ -47,7 +47,7 @@ def _render(folders: Sequence[Path], runs: Path) -> str:
     of_runs = [folder for folder in folders if folder not in trials]
     announce_reading([*of_runs, *of_runs], notify)  # once for the curves, once to be compared
     tables, notes = comparison_tables(of_runs, runs) if len(of_runs) > 1 else ([], [])
-    return render_runs([read_run(folder) for folder in of_runs], tables, notes)
+    return render_runs([ReportedRun(folder) for folder in of_runs], tables, notes)
 
 
 def _find_folder(name: str, runs: Path) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 from launch.errors import Problem, UserError
 from launch.execution import merge
 from launch.execution.record.folder import folder_status
+from launch.execution.record.reader import RunRecord
 from launch.execution.record.runs import resolve_run, run_name
 from launch.files import read_json_object
 from launch.planning.adapters import Adapter, check_adapter, read_adapter
@@ -95,8 +96,8 @@ def _read_start(model: ModelSource) -> str | None:
     assert model.run is not None
     if model.adapter is not None:
         return model.adapter.base
-    flag = read_json_object(model.run / "plan.json").get("flags", {}).get("model_name_or_path", {})
-    return str(flag["value"]) if flag.get("value") else None
+    start = RunRecord(model.run).flags.get("model_name_or_path")
+    return str(start) if start else None
 
 
 def _find_checkpoint(name: str, runs: Path) -> Path | None:
@@ -131,7 +132,7 @@ def _describe_state(state: Path) -> ModelSource:
     label = f"{run_name(run)}/{state.name}"
     if _holds_model(state.parent):
         return replace(_describe_model(label, state.parent, run), state=state)
-    flags = {name: flag.get("value") for name, flag in read_json_object(run / "plan.json").get("flags", {}).items()}
+    flags = RunRecord(run).flags
     start = Path(str(flags.get("model_name_or_path") or ""))
     if flags.get("chat_template_name") or flags.get("use_lora") or not (start.is_absolute() and _holds_model(start)):
         message = f"{state} has weights alone; their configuration and tokenizer are written when the run ends"

@@ -12,9 +12,7 @@ from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.evaluation.record import read_summary
-from launch.execution.record.runs import RunStatus, read_run_status, run_name
-from launch.execution.report.reading import iterate_objects
-from launch.files import load_json, read_file, read_json_object
+from launch.execution.record.reader import RunRecord, RunStatus, mapping, objects
 from launch.trials.measurement import number
 
 _CHECKPOINT = re.compile(r"(?P<run>.+)/(?:step_|checkpoint-)(?P<step>\d+)")
@@ -58,29 +56,22 @@ def read_run_facts(folder: Path, checkpoint: str | None = None) -> RunFacts:
 
     Files that are missing or not readable have no facts. Raises UserError: no_checkpoint, for a step after the last.
     """
-    import yaml
-
-    progress = _read_progress(folder / "metrics.jsonl", checkpoint)
+    run = RunRecord(folder)
+    progress = _read_progress(run, checkpoint)
     if checkpoint and progress.last_step < int(checkpoint.removeprefix("step_")):
-        message = f"{run_name(folder)} has no {checkpoint}: its last step is {progress.last_step}"
+        message = f"{run.name} has no {checkpoint}: its last step is {progress.last_step}"
         raise UserError(Problem("no_checkpoint", message, "command line", "name an earlier step"))
-    try:
-        config = yaml.safe_load(read_file(folder / "config.yaml"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        config = {}
-    settings = dict(_flatten(config if isinstance(config, dict) else {}))
-    plan = read_json_object(folder / "plan.json")
-    flags = {name: flag.get("value") for name, flag in plan.get("flags", {}).items()}
+    settings = dict(_flatten(run.settings))
     tasks = (read_summary(folder, checkpoint) or {}).get("tasks", [])
     return RunFacts(
-        name=run_name(folder) + (f"/{checkpoint}" if checkpoint else ""),
+        name=run.name + (f"/{checkpoint}" if checkpoint else ""),
         folder=folder,
         kind=settings.get("stage.kind"),
-        status=read_run_status(folder),
-        settings=_training_settings(settings, flags, plan),
-        data=_data_settings(settings, flags, plan),
-        versions=dict(_versions(read_json_object(folder / "versions.json"), read_json_object(folder / "git.json"))),
-        patches=_patches(folder / "patches.json"),
+        status=run.status(),
+        settings=_training_settings(settings, run),
+        data=_data_settings(settings, run),
+        versions=dict(_versions(run.versions, run.git)),
+        patches=_patches(run),
         progress=progress,
         scores={f"{task['task']} {task['metric']}": task["models"][-1]["score"] for task in tasks},
     )
@@ -92,62 +83,57 @@ def split_checkpoint(name: str) -> tuple[str, str | None]:
     return (match["run"], f"step_{match['step']}") if match else (name, None)
 
 
-def _training_settings(
-    settings: Mapping[str, Any], flags: Mapping[str, Any], plan: Mapping[str, Any]
-) -> dict[str, Any]:
+def _training_settings(settings: Mapping[str, Any], run: RunRecord) -> dict[str, Any]:
     """Return the settings, with what the plan computed from them; of the trainer's description only its name."""
     kept = {
         key: value
         for key, value in settings.items()
         if key not in _NOT_TRAINED and (key == "trainer.name" or not key.startswith(("data.", "trainer.")))
     }
-    computed = {f"batch.{key}": value for key, value in plan.get("batch", {}).items()}
-    computed |= {f"parallel.{key}": value for key, value in plan.get("parallel", {}).items()}
-    if "model_name_or_path" in flags:
-        computed["model"] = flags["model_name_or_path"]
+    computed = {f"batch.{key}": value for key, value in mapping(run.plan.get("batch")).items()}
+    computed |= {f"parallel.{key}": value for key, value in mapping(run.plan.get("parallel")).items()}
+    if "model_name_or_path" in run.flags:
+        computed["model"] = run.flags["model_name_or_path"]
     return {**kept, **computed}
 
 
-def _data_settings(settings: Mapping[str, Any], flags: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
+def _data_settings(settings: Mapping[str, Any], run: RunRecord) -> dict[str, Any]:
     """Return the keys of the data, and what the trainer reads: local data is a copy whose path names its content."""
     data = {key: value for key, value in settings.items() if key.startswith("data.")}
-    mixer = flags.get("dataset_mixer_list")  # names and shares in turn
-    sources = mixer[::2] if isinstance(mixer, list) else [flags.get("dataset_name")]
+    mixer = run.flags.get("dataset_mixer_list")  # names and shares in turn
+    sources = mixer[::2] if isinstance(mixer, list) else [run.flags.get("dataset_name")]
     data["sources"] = [str(source).removesuffix("/train.jsonl") for source in sources if source]
-    for number_, structure in enumerate(plan.get("data") or (), start=1):
+    for number_, structure in enumerate(run.plan.get("data") or (), start=1):
         data |= {f"file {number_} {key}": value for key, value in _flatten(structure or {})}
     return data
 
 
 def _versions(versions: Mapping[str, Any], git: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield from versions.get("packages", {}).items()
+    yield from mapping(versions.get("packages")).items()
     for key in ("python", "platform", "driver"):
         if key in versions:
             yield key, versions[key]
     if "gpus" in versions:
-        yield "gpus", ", ".join(str(gpu.get("name")) for gpu in versions["gpus"])
+        yield "gpus", ", ".join(str(gpu.get("name")) for gpu in objects(versions["gpus"]))
     for repository, state in git.items():
         if isinstance(state, dict) and state.get("commit"):
             yield f"commit of {repository}", state["commit"][:9] + (" with changes" if state.get("dirty") else "")
 
 
-def _patches(path: Path) -> dict[str, Any]:
-    try:
-        values = {str(patch["id"]): str(patch.get("value") or "applied") for patch in load_json(path)}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return {}
+def _patches(run: RunRecord) -> dict[str, Any]:
+    values = {str(patch.get("id")): str(patch.get("value") or "applied") for patch in run.patches}
     return {id_: "applied" if value.startswith("/") else value for id_, value in values.items()}
 
 
-def _read_progress(metrics: Path, checkpoint: str | None) -> Progress:
+def _read_progress(run: RunRecord, checkpoint: str | None) -> Progress:
     until = int(checkpoint.removeprefix("step_")) if checkpoint else _LARGEST_STEP
     losses, at_steps, at_tokens = array("d"), array("d"), array("d")
     last_step, steps, timed_steps = 0, 0, 0
     tokens, timed_tokens, seconds, is_counted = 0.0, 0.0, 0.0, True
     peak: float | None = None
-    for entry in iterate_objects(metrics):
-        step = entry.get("step") if entry else None
-        if entry is None or not isinstance(step, int) or step > until:
+    for entry in run.steps():
+        step = entry["step"]
+        if step > until:
             continue
         last_step, steps = step, steps + 1
         count = number(entry, "tokens")

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.evaluation.demo_suite import ensure_demo_suite
-from launch.files import read_file
+from launch.execution.record.reader import RunRecord, mapping
 
 DEMO, TULU3 = "demo", "tulu3"
 
@@ -55,15 +55,12 @@ TULU3_SPECS = (
 
 def default_tasks(run: Path | None) -> str:
     """Return the tasks that the stage of a run names; without any the demo's for a model built here, else Tulu 3's."""
-    import yaml
-
-    config: dict[str, Any] = {}
-    if run is not None and (run / "config.yaml").is_file():
-        config = yaml.safe_load(read_file(run / "config.yaml")) or {}
-    tasks = config.get("stage", {}).get("tasks")
-    if tasks:
-        return ",".join(map(str, tasks))
-    is_demo = config.get("data", {}).get("build") or config.get("model", {}).get("build")
+    stage, data, model = (
+        mapping(RunRecord(run).settings.get(key)) if run else {} for key in ("stage", "data", "model")
+    )
+    if stage.get("tasks"):
+        return ",".join(map(str, stage["tasks"]))
+    is_demo = data.get("build") or model.get("build")
     return DEMO if is_demo else TULU3
 
 

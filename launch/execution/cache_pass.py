@@ -12,7 +12,7 @@ from launch import resources
 from launch.config.schema import Device, Family, Mode
 from launch.errors import Problem, UserError
 from launch.execution.caches import find_half_written, tokenized_folder
-from launch.files import read_json_lines, read_json_object
+from launch.execution.record.reader import RunRecord
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.planning.width import Width
 
@@ -56,9 +56,9 @@ def plan_cache_pass(plan: Plan) -> Plan:
     )
 
 
-def read_dataset_event(events: Path) -> TokenizedData | None:
-    """Return the data set that the last `dataset_cache` event of an events.jsonl reports."""
-    reported = [event for event in read_json_lines(events) if event.get("what") == "dataset_cache"]
+def read_dataset_event(run: RunRecord) -> TokenizedData | None:
+    """Return the data set that the last `dataset_cache` event of a run reports."""
+    reported = [event for event in run.events("evidence") if event.get("what") == "dataset_cache"]
     return TokenizedData(Path(reported[-1]["path"]), built=reported[-1]["value"] == "built") if reported else None
 
 
@@ -74,9 +74,9 @@ def find_tokenized_data(plan: Plan) -> Path | None:
     """
     cache_pass, tokenized = plan_cache_pass(plan), tokenized_folder(plan)
     assert tokenized is not None  # plan_cache_pass raises without it
-    recorded = read_json_object(cache_pass.folder / "plan.json")
-    dataset = read_dataset_event(cache_pass.folder / "events.jsonl")
-    if recorded.get("command") != list(cache_pass.command) or dataset is None:
+    record = RunRecord(cache_pass.folder)
+    dataset = read_dataset_event(record)
+    if record.plan.get("command") != list(cache_pass.command) or dataset is None:
         return None
     incomplete = [path for path, _ in find_half_written(tokenized)]
     return dataset.path if dataset.path.is_dir() and dataset.path not in incomplete else None

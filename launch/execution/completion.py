@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from launch.execution.display.progress import describe_early_stop
 from launch.execution.record.events import Event
 from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.reader import RunRecord
 from launch.execution.record.validation import read_validation
-from launch.files import read_json_lines
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 from launch.worker.finding import Evidence
@@ -20,20 +19,20 @@ from launch.worker.finding import Evidence
 _MOST_FAULTS = 5  # in an outcome
 
 
-def verify_completion(outcome: Outcome, plan: Plan, events: Path) -> Outcome:
+def verify_completion(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
     """Return `outcome`, or a failed one when the trainer succeeded with fewer steps or without a complete model.
 
-    `events`: events.jsonl, where the trainer's own number of steps is.
+    `run`: where the trainer's own number of steps is.
     """
     if outcome.exit_code != EXIT_DONE:
         return outcome
-    planned = _planned_steps(events) or plan.config.recipe.max_steps
+    planned = run.total_steps or plan.config.recipe.max_steps
     outcome = replace(outcome, planned_steps=planned)
     faults = find_output_faults(plan.model_dir, plan.config.trainer.leaves)
     if faults:
         cause = f"the trainer exited without an error, but {plan.model_dir} is not a complete model: {faults[0]}"
         return replace(outcome, exit_code=EXIT_FAILED, cause=cause, detail=tuple(faults[1:_MOST_FAULTS]))
-    if _read_early_stop(events, outcome.steps):
+    if _read_early_stop(run, outcome.steps):
         planned = outcome.steps
     interval = plan.flags["logging_steps"].value if "logging_steps" in plan.flags else 1
     unlogged = interval - 1 if isinstance(interval, int) else 0  # steps after the last logged one
@@ -46,7 +45,7 @@ def verify_completion(outcome: Outcome, plan: Plan, events: Path) -> Outcome:
 
 def add_validation(outcome: Outcome, plan: Plan, folder: RunFolder) -> Outcome:
     """Return `outcome` with what the run measured on its validation data: a failed one without the last evaluation."""
-    stop = _read_early_stop(folder.events, outcome.steps)
+    stop = _read_early_stop(RunRecord(folder.path), outcome.steps)
     loads_best = plan.config.recipe.early_stop is not None and outcome.exit_code == EXIT_DONE
     validation = read_validation(folder.path, loads_best=loads_best, early_stop=stop)
     outcome = replace(outcome, validation=validation)
@@ -68,14 +67,9 @@ def verify_evidence(outcome: Outcome, evidence: Sequence[Evidence], allow: Seque
     return replace(outcome, exit_code=EXIT_STOPPED, cause=cause, cause_id=unmet[0].id)
 
 
-def _read_early_stop(events: Path, step: int) -> str | None:
+def _read_early_stop(run: RunRecord, step: int) -> str | None:
     """Return why the trainer stopped at this step; None if it did not report that it does."""
-    entries = [entry for entry in read_json_lines(events) if entry.get("kind") == "early_stop"]
+    entries = list(run.events("early_stop"))
     if not entries or entries[-1].get("step") != step:
         return None
     return describe_early_stop(Event("early_stop", 0.0, 0, entries[-1]))
-
-
-def _planned_steps(events: Path) -> int | None:
-    totals = [entry.get("steps") for entry in read_json_lines(events) if entry.get("kind") == "total_steps"]
-    return next((total for total in reversed(totals) if isinstance(total, int) and total > 0), None)

@@ -26,6 +26,7 @@ from launch.execution.record.events import SCHEMA_VERSION
 from launch.execution.record.evidence import evidence_as_json, evidence_table, read_evidence
 from launch.execution.record.folder import Outcome, RunFolder, describe_cure, read_outcome
 from launch.execution.record.lock import run_lock
+from launch.execution.record.reader import RunRecord
 from launch.execution.record.runs import command_for
 from launch.execution.report.write import write_run_report
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
@@ -65,7 +66,7 @@ def carry_out(plan: Plan, redactor: Redactor, display: Display, run_ranks: RankR
         began = time.time()
         supervised = _run_recorded(plan, start, folder, display, run_ranks)
         evidence = _read_evidence(plan, folder, began)
-        outcome = verify_completion(add_earlier_steps(supervised, folder.metrics), plan, folder.events)
+        outcome = verify_completion(add_earlier_steps(supervised, folder.metrics), plan, RunRecord(folder.path))
         outcome = add_validation(outcome, plan, folder)
         if supervised.steps:  # a resumed run may have had no step left to prove anything with
             outcome = verify_evidence(outcome, evidence, plan.config.allow)
@@ -171,7 +172,7 @@ def run_steps(
                 outcome = run_ranks(plan, folder, display, redactor)
             evidence = _read_evidence(plan, folder, began)
             if outcome.steps < steps:
-                outcome = _mark_timed_out(outcome, seconds) or verify_completion(outcome, plan, folder.events)
+                outcome = _mark_timed_out(outcome, seconds) or verify_completion(outcome, plan, RunRecord(folder.path))
             _record_end(folder, outcome, evidence, None if inspected else display)
     return outcome
 
@@ -188,7 +189,7 @@ def build_cache(planned: Plan, redactor: Redactor, display: Display) -> int:
             outcome = run_on_this_machine(plan, folder, display, redactor)
         if outcome.exit_code != EXIT_DONE:
             return outcome.exit_code
-        dataset = read_dataset_event(folder.events)
+        dataset = read_dataset_event(RunRecord(folder.path))
         if dataset is None:
             display.say(f"the trainer exited without reporting a data set; see its log in {folder.logs}")
             return EXIT_FAILED
@@ -281,7 +282,7 @@ def _read_evidence(plan: Plan, folder: RunFolder, began: float) -> tuple[Evidenc
     """Return what the attempt that `began` then (unix seconds) proved of the requested settings."""
     requested = requested_settings(plan.config, plan.parallel)
     inspects = any(patch in EVIDENCE_PATCHES for patch in plan.patches)
-    return read_evidence(folder.events, requested, began, inspects=inspects)
+    return read_evidence(RunRecord(folder.path), requested, began, inspects=inspects)
 
 
 def _mark_timed_out(outcome: Outcome, seconds: float | None) -> Outcome | None:

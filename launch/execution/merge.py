@@ -15,8 +15,9 @@ from typing import Any
 from launch import resources
 from launch.errors import Problem, UserError
 from launch.execution.record.folder import folder_status
+from launch.execution.record.reader import RunRecord
 from launch.external import run_command
-from launch.files import load_json, read_json_lines, read_json_object
+from launch.files import read_json_object
 from launch.host.interpreter import InterpreterError, missing_modules
 from launch.planning.adapters import Adapter, check_adapter
 from launch.planning.digests import DigestCache
@@ -89,19 +90,18 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
 
 def read_training(adapter: Adapter) -> Training:
     """Return how the run trained that an adapter is of; defaults for an adapter without a run's whole plan.json."""
-    run = adapter.folder.parent
+    run = RunRecord(adapter.folder.parent)
     try:
-        plan: dict[str, Any] = load_json(run / "plan.json")
-        flags = {name: flag.get("value") for name, flag in plan["flags"].items()}
-        python = str(plan["command"][0])
-        precision = {"bf16": "bfloat16", "fp32": "float32"}.get(plan["parallel"]["precision"], "auto")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        python = str(run.plan["command"][0])
+        precision = {"bf16": "bfloat16", "fp32": "float32"}.get(run.plan["parallel"]["precision"], "auto")
+    except (LookupError, TypeError):
         return Training(sys.executable, "auto", quantized=False, rows=())
+    rows = next((event["rows"] for event in run.events("first_rows")), ())
     return Training(
         python if shutil.which(python) else sys.executable,
-        str(flags.get("dtype") or precision),
-        quantized=bool(flags.get("load_in_4bit") or flags.get("use_qlora")),
-        rows=_read_first_rows(run / "events.jsonl"),
+        str(run.flags.get("dtype") or precision),
+        quantized=bool(run.flags.get("load_in_4bit") or run.flags.get("use_qlora")),
+        rows=tuple(map(tuple, rows)),
     )
 
 
@@ -111,12 +111,6 @@ def refuse_unfinished(run: Path) -> None:
     if status != "done":
         message = f"the run in {run} is {status}, so its adapter may be incomplete"
         raise UserError(Problem("merge_unfinished", message, None, "start it again to its end, then merge"))
-
-
-def _read_first_rows(events: Path) -> tuple[tuple[int, ...], ...]:
-    """Return the tokens of the first samples that a run trained on, as its worker reported them."""
-    reported = (event["rows"] for event in read_json_lines(events) if event.get("kind") == "first_rows")
-    return tuple(map(tuple, next(reported, ())))
 
 
 def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from launch.config.schema import Family
 from launch.errors import Problem, UserError
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
 from launch.execution.record.folder import folder_status, read_outcome
-from launch.files import read_json_lines, read_json_object
+from launch.execution.record.reader import RunRecord
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 
@@ -36,7 +36,7 @@ def is_finished(plan: Plan) -> bool:
     """
     if folder_status(plan.folder) == "absent":
         return False
-    recorded = read_json_object(plan.folder / "plan.json")
+    recorded = RunRecord(plan.folder).plan
     if recorded and recorded.get("identity") != plan.identity:
         raise UserError(_other_plan_problem(plan, recorded))
     return folder_status(plan.folder) == "done" and not plan.config.restart
@@ -53,7 +53,7 @@ def decide_start(plan: Plan) -> AttemptStart:
         return AttemptStart(restart_reason="restart=true")
     layout = Layout(plan.config.trainer.family, plan.batch.width, plan.parallel.zero_stage)
     checkpoints = find_checkpoints(plan.model_dir, layout)
-    if not checkpoints and last_logged_step(plan.folder / "metrics.jsonl") == 0:
+    if not checkpoints and last_logged_step(plan.folder) == 0:
         return AttemptStart()  # it ended before its first step: there is nothing to keep or lose
     if not plan.config.trainer.resumable:
         message = f"{plan.folder} holds an unfinished run, and resuming {plan.trainer} is not supported"
@@ -101,15 +101,15 @@ def resume_plan(plan: Plan, start: AttemptStart) -> Plan:
     return replace(plan, command=command, patches=(*plan.patches, patch))
 
 
-def last_logged_step(metrics: Path) -> int:
-    """Return the last step in metrics.jsonl; 0 without any."""
-    return max((line["step"] for line in read_json_lines(metrics) if isinstance(line.get("step"), int)), default=0)
+def last_logged_step(run: Path) -> int:
+    """Return the last step that a run logged; 0 without any."""
+    return max((entry["step"] for entry in RunRecord(run).steps()), default=0)
 
 
 def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:
     outcome = read_outcome(plan.folder)
     ending = f"it ended with: {outcome.cause}" if outcome and outcome.cause else "it was ended from outside"
-    step = last_logged_step(plan.folder / "metrics.jsonl")
+    step = last_logged_step(plan.folder)
     message = f"{plan.folder} holds an unfinished run of this plan, at step {step} ({ending})"
     if not find_output_faults(plan.model_dir, plan.config.trainer.leaves):
         message += ", with no checkpoint. Its model folder is complete, but its trainer's exit was not recorded"

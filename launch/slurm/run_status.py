@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.execution.record.runs import RunStatus, find_runs, read_run_status, run_name
+from launch.execution.record.reader import RunRecord, RunStatus
+from launch.execution.record.runs import find_runs, run_name
 from launch.slurm.jobs import EVALUATE_SUFFIX, TOKENIZE_SUFFIX, JobFolder, find_job_ids, find_jobs
 from launch.slurm.queue import QueuedJob
 
@@ -76,7 +77,7 @@ def _read_any_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) -
 
 def read_job_status(run: Path, runs: Path, queue: Sequence[QueuedJob] | None) -> JobStatus:
     """Read the status of the run in the folder `run`, whether it has started or not."""
-    run_status = read_run_status(run)
+    run_status = RunRecord(run).status()
     folder = find_job_folder(run.resolve(), runs)
     if folder is None:
         return JobStatus(run_status, run_status.state, run_status.since)

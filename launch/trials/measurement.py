@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launch.execution.record.folder import Outcome, folder_status, read_outcome
-from launch.files import read_json_lines, read_json_object
+from launch.execution.record.folder import Outcome, folder_status
+from launch.execution.record.reader import RunRecord
 from launch.planning.parallel import has_master_weights
 from launch.planning.plan import Plan
 from launch.planning.width import Width
@@ -83,25 +83,21 @@ def finite(values: Iterable[float]) -> list[float]:
 
 def read_measurement(plan: Plan, steps: int, card_gib: float | None = None) -> Measurement | None:
     """Read what the run of `plan` left in its folder; None if no run has ended there."""
-    outcome = read_outcome(plan.folder)
-    if outcome is None:
+    run = RunRecord(plan.folder)
+    if run.outcome is None:
         return None
-    logged = [step for step in read_json_lines(plan.folder / "metrics.jsonl") if isinstance(step.get("step"), int)]
-    events = read_json_lines(plan.folder / "events.jsonl")
-    total_steps = [event["steps"] for event in events if event.get("kind") == "total_steps"]
-    node_events = [event for path in plan.folder.glob("nodes/*/events.jsonl") for event in read_json_lines(path)]
-    inspections = [event for event in [*events, *node_events] if event.get("kind") == "evidence"]
-    evidence = read_json_object(plan.folder / "evidence.json").get("items") or ()
+    nodes = [run, *map(RunRecord, plan.folder.glob("nodes/*"))]
+    inspections = [event for node in nodes for event in node.events("evidence")]
     ranks = {event.get("rank") for event in inspections if event.get("what") == "dtype"}
     return Measurement(
         plan=plan,
         requested_steps=steps,
-        outcome=outcome,
-        steps=tuple(step for step in logged if step["step"] <= steps),
-        evidence=tuple(item for item in evidence if isinstance(item, dict)),
+        outcome=run.outcome,
+        steps=tuple(step for step in run.steps() if step["step"] <= steps),
+        evidence=tuple(run.evidence),
         inspected_ranks=frozenset(rank for rank in ranks if isinstance(rank, int)),
-        phases=_phase_seconds(events),
-        total_steps=total_steps[-1] if total_steps else None,
+        phases=_phase_seconds(run.events()),
+        total_steps=run.total_steps,
         card_gib=card_gib,
     )
 

@@ -38,9 +38,17 @@ def test_runs_that_are_the_same_have_no_differences(tmp_path: Path) -> None:
     assert notes[0] == "the runs have the same settings, data, versions and patches"
 
 
-def test_a_damaged_record_is_not_compared(tmp_path: Path) -> None:
+def test_a_damaged_record_is_compared_as_far_as_it_can_be_read(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / "demo" / name, STEPS) for name in "ab"]
-    (folders[0] / "plan.json").write_text(json.dumps({"flags": 3}))
+    for file in ("plan.json", "versions.json"):
+        (folders[0] / file).write_text(json.dumps({"flags": 3, "packages": [1], "gpus": 2}))
+    tables, _ = comparison_tables(folders, tmp_path)
+    assert [table.title for table in tables] == ["Losses and speeds, against the first run", "What differs"]
+
+
+def test_a_damaged_evaluation_is_not_compared(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / "demo" / name, STEPS) for name in "ab"]
+    (folders[0] / "evaluation.json").write_text(json.dumps({"tasks": [3]}))
     tables, notes = comparison_tables(folders, tmp_path)
     assert tables == []
     assert notes == ["the runs are not compared: the record of one of them is damaged"]

@@ -37,7 +37,7 @@ def test_steps_after_the_checkpoint_are_superseded(tmp_path: Path) -> None:
     assert read(tmp_path / "metrics.superseded.jsonl") == [(11, 1.0), (12, 1.0), (13, 1.0)]
     attempt = json.loads((tmp_path / "attempts.jsonl").read_text().splitlines()[1])
     assert (attempt["resumed_from"], attempt["set_aside"], attempt["schema_version"]) == ("step_10", ["step_12"], 1)
-    assert last_logged_step(metrics) == 10
+    assert last_logged_step(tmp_path) == 10
 
 
 def test_steps_after_an_epoch_checkpoint_replace_the_earlier_ones(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from launch.execution import completion
 from launch.execution.completion import add_validation, verify_completion, verify_evidence
 from launch.execution.record.evidence import merge_events
 from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.reader import RunRecord
 from launch.planning.plan import build_plan
 from launch.redact import Redactor
 from launch.worker.finding import Evidence
@@ -29,7 +30,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         entries = [{"kind": "phase"}] + ([{"kind": "total_steps", "rank": 0, "steps": total}] if total else [])
         events.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
         plan = build_plan(composed("stage=demo", "trainer=trl_sft", override), fixed_machine(tmp_path))
-        return verify_completion(Outcome(0, 1.0, steps, 0.5), plan, events)
+        return verify_completion(Outcome(0, 1.0, steps, 0.5), plan, RunRecord(tmp_path))
 
     monkeypatch.setattr(completion, "find_output_faults", lambda folder, leaves: [])
     return verify
@@ -91,7 +92,7 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_is_n
     folder.events.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
     if evaluated:
         folder.metrics.write_text(json.dumps({"step": evaluated, "eval_loss": 1.5}) + "\n", encoding="utf-8")
-    outcome = add_validation(verify_completion(Outcome(0, 1.0, done, 0.5), plan, folder.events), plan, folder)
+    outcome = add_validation(verify_completion(Outcome(0, 1.0, done, 0.5), plan, RunRecord(folder.path)), plan, folder)
     assert (outcome.exit_code, outcome.cause_id) == (1 if cause_id else 0, cause_id)
     if not cause_id and stopped_at:
         assert outcome.validation is not None
@@ -103,7 +104,7 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_is_n
 def test_an_earlier_failure_stays() -> None:
     plan = build_plan(composed("stage=demo", "trainer=trl_sft"), fixed_machine())
     failed = Outcome(1, 1.0, 0, None, cause="a reason")
-    assert verify_completion(failed, plan, Path("/no/such/file")) == failed
+    assert verify_completion(failed, plan, RunRecord(Path("/no/such/run"))) == failed
     assert verify_evidence(failed, (), ()) == failed
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from launch.__main__ import main
 from launch.evaluation.demo_suite import ensure_demo_suite
-from launch.execution.record.runs import read_run_status
+from launch.execution.record.reader import RunRecord
 from launch.worker.evaluating import RefusalError, check_prompts, check_tasks, task_manager
 from tests.integration.conftest import launch_in
 from tests.paths import ROOT
@@ -124,7 +124,7 @@ def test_asked_twice_it_is_computed_once(
     assert sorted(again["tasks"], key=str) == sorted(evaluated[1]["tasks"], key=str)
     assert main(["status", "demo/sft", f"runs={runs}"]) == 0
     assert "1 broken" in capsys.readouterr().out
-    assert read_run_status(runs / "demo" / "sft").state == "done"
+    assert RunRecord(runs / "demo" / "sft").status().state == "done"
 
 
 def test_the_numbers_are_those_of_the_harness_by_hand(
@@ -216,7 +216,7 @@ def test_an_evaluation_that_fails_leaves_the_run_as_it_was(trained_demo: Path, t
     done = launch_in(trained_demo, *argv, "evaluate=true", f"stage.tasks=[{tmp_path}/none]")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "warning: the model was not evaluated" in done.stdout and "[no_task_files]" in done.stdout
-    assert read_run_status(trained_demo / "runs" / "demo" / "sft").state == "done"
+    assert RunRecord(trained_demo / "runs" / "demo" / "sft").status().state == "done"
 
 
 def test_an_adapter_is_scored_without_a_merge(trained_adapter: Path, few_questions: Path) -> None:

@@ -7,11 +7,10 @@ requested settings that nothing checked become one list here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from launch.execution.record.events import SCHEMA_VERSION
-from launch.execution.record.history import JsonLinesReader
+from launch.execution.record.reader import RunRecord
 from launch.terminal import align_columns
 from launch.worker.finding import PROVEN, REFUTED, UNPROVEN, Evidence, Finding
 
@@ -33,17 +32,13 @@ _WIDTH = 76  # characters of a value or note in the table
 
 
 def read_evidence(
-    events: Path, requested: Mapping[str, str], since: float, *, inspects: bool = True
+    run: RunRecord, requested: Mapping[str, str], since: float, *, inspects: bool = True
 ) -> tuple[Evidence, ...]:
-    """Return the items of one attempt: those in `events` (events.jsonl) at time `since` (unix seconds) or later.
+    """Return the items of one attempt of a run: those reported at time `since` (unix seconds) or later.
 
     `inspects`: whether a worker checks the `requested` settings in this trainer.
     """
-    reported = [
-        event
-        for event in JsonLinesReader(events).read()
-        if event.get("kind") == "evidence" and event.get("time", 0) >= since
-    ]
+    reported = [event for event in run.events("evidence") if event.get("time", 0) >= since]
     return merge_events(reported, requested, inspects=inspects)
 
 

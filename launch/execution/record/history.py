@@ -36,9 +36,9 @@ class JsonLinesReader:
                 data = file.read()
         except OSError:
             return
-        complete, _, _ = data.rpartition(b"\n")
-        self._position += len(complete) + 1 if b"\n" in data else 0
-        yield from parse_json_lines(complete)
+        *lines, rest = data.split(b"\n")
+        self._position += len(data) - len(rest)
+        yield from filter(None, parse_json_lines(lines))
 
 
 class RunHistory:

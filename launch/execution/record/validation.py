@@ -56,8 +56,7 @@ def read_evaluations(metrics: Path) -> list[Evaluation]:
             lines = [line for line in file if b'"eval_loss"' in line]
     except OSError:
         return []
-    entries = parse_json_lines(b"".join(lines))
-    return [evaluation for entry in entries if (evaluation := _parse_evaluation(entry))]
+    return [found for entry in parse_json_lines(lines) if entry and (found := _parse_evaluation(entry))]
 
 
 def read_validation(

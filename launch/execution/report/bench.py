@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from launch.execution.report.reading import mapping, number, objects
+from launch.execution.record.reader import mapping, number, objects
 from launch.execution.report.summary import Figure
 from launch.execution.report.trial import Spread, TrialPage, numbers, show, show_range, texts
 

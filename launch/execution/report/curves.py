@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launch.execution.report.reading import iterate_objects, number
+from launch.execution.record.reader import number
+from launch.files import iterate_json_lines
 
 Point = tuple[int, float]  # a step and a value, which may be NaN or infinite
 
@@ -191,7 +192,7 @@ def read_metrics(path: Path) -> Metrics:
     """Read metrics.jsonl in one pass. A step that is repeated, as a resumed run does, counts once, as logged last."""
     metrics = Metrics()
     curves = metrics.curves
-    for entry in iterate_objects(path):
+    for entry in iterate_json_lines(path):
         step = entry.get("step") if entry is not None else None
         if entry is None or isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < _MAX_STEP:
             metrics.unreadable += 1

@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from launch.execution.record.reader import mapping, number, objects
 from launch.execution.report.charts import format_value
-from launch.execution.report.reading import iterate_objects, mapping, number, objects
-from launch.files import read_json_object
+from launch.files import iterate_json_lines, read_json_object
 
 _ANSWERS = 3  # of each task
 _MAX_ROWS = 2000  # of a file of answers
@@ -71,7 +71,7 @@ def _read_answers(path: Path) -> list[Answer]:
     """Return the first generated answers of each task; a task that only scores given texts has none."""
     counts: dict[str, int] = {}
     answers = []
-    for row in islice(iterate_objects(path), _MAX_ROWS):
+    for row in islice(iterate_json_lines(path), _MAX_ROWS):
         prompt, text = _first_text((row or {}).get("arguments")), _first_text((row or {}).get("filtered_resps"))
         if row is None or text is None:
             continue

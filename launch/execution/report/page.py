@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from launch.execution.record.reader import mapping
 from launch.execution.report.charts import build_charts, format_value
 from launch.execution.report.evaluation import read_evaluation
 from launch.execution.report.library import MISSING, find_library
 from launch.execution.report.plan_tables import flag_rows, git_rows, guard_rows, version_figures
-from launch.execution.report.reading import mapping
-from launch.execution.report.run import RunRecord
+from launch.execution.report.run import ReportedRun
 from launch.execution.report.summary import (
     Figure,
     comparison,
@@ -34,7 +34,7 @@ _FOLDER = Path(__file__).parent
 _MAX_POINTS = 40_000  # of all curves of a page: about 2 MB
 
 
-def render_runs(runs: Sequence[RunRecord], tables: Sequence[Table] = (), notes: Sequence[str] = ()) -> str:
+def render_runs(runs: Sequence[ReportedRun], tables: Sequence[Table] = (), notes: Sequence[str] = ()) -> str:
     """Return the page of one run, or of several with their curves in the same charts.
 
     `tables` and `notes` compare them; they follow the figures of the runs.
@@ -67,7 +67,7 @@ def _render(title: str, **content: Any) -> str:
     return str(_environment().get_template("page.html.j2").render(**_frame(title), **content))
 
 
-def _sections(label: str, run: RunRecord) -> dict[str, Any]:
+def _sections(label: str, run: ReportedRun) -> dict[str, Any]:
     return {
         "label": label,
         "record": run,
@@ -75,10 +75,12 @@ def _sections(label: str, run: RunRecord) -> dict[str, Any]:
         "figures": figures(run),
         "setup": setup(run),
         "not_finite": losses_that_are_not_finite(run),
-        "timelines": build_timelines(run.events, [_text(entry.get("resumed_from")) for entry in run.attempts]),
-        "warnings": sorted(run.events.warnings.values(), key=lambda warned: -warned.count),
+        "timelines": build_timelines(
+            run.event_summary.attempts, [_text(entry.get("resumed_from")) for entry in run.attempts]
+        ),
+        "warnings": sorted(run.event_summary.warnings.values(), key=lambda warned: -warned.count),
         "evaluation": read_evaluation(run.folder),
-        "guards": guard_rows(run.config),
+        "guards": guard_rows(run.settings),
         "plan_warnings": [_describe(warning) for warning in _list(run.plan.get("warnings"))],
         "flags": flag_rows(run.plan),
         "versions": version_figures(run.versions),

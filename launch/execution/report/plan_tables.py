@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from launch.execution.report.reading import mapping, objects
+from launch.execution.record.reader import mapping, objects
 from launch.execution.report.summary import Figure, flag_value
 
 _PACKAGES = (
@@ -32,16 +32,10 @@ def flag_rows(plan: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def guard_rows(config: str) -> list[list[str]]:
-    """Return the guards of a configuration (config.yaml) with their limits; [] where there are none."""
-    import yaml
-
-    try:
-        guards = mapping(mapping(yaml.safe_load(config)).get("guards"))
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return []
+def guard_rows(settings: Mapping[str, Any]) -> list[list[str]]:
+    """Return the guards of a configuration with their limits; [] where there are none."""
     rows = []
-    for name, limits in guards.items():
+    for name, limits in mapping(settings.get("guards")).items():
         text = ", ".join(f"{key} {value}" for key, value in mapping(limits).items())
         rows.append([str(name), text if isinstance(limits, dict) else "off"])
     return [["guard", "limits"], *rows] if rows else []

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launch.execution.display.progress import format_duration
-from launch.execution.report.reading import mapping, number, objects
+from launch.execution.record.reader import mapping, number, objects
 from launch.execution.report.summary import Figure
 from launch.execution.report.trial import Spread, TrialPage, show, show_range
 

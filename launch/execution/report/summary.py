@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.execution.display.progress import format_duration
+from launch.execution.record.reader import mapping
 from launch.execution.report.charts import format_value
-from launch.execution.report.reading import mapping
-from launch.execution.report.run import RunRecord
+from launch.execution.report.run import ReportedRun
 
 _VERDICTS = {
     "done": "finished",
@@ -31,10 +31,10 @@ class Figure:
     note: str = ""
 
 
-def verdict(run: RunRecord) -> str:
+def verdict(run: ReportedRun) -> str:
     """Return how the run ended, in one sentence."""
     steps = run.outcome.steps if run.outcome else run.metrics.last_step
-    planned = run.events.total_steps or (run.outcome.planned_steps if run.outcome else None)
+    planned = run.total_steps or (run.outcome.planned_steps if run.outcome else None)
     progress = f"{steps or 0:,}" + (f" of {planned:,}" if planned else "") + " steps"
     seconds = (
         f" in {format_duration(run.outcome.seconds)}" if run.outcome and math.isfinite(run.outcome.seconds) else ""
@@ -43,7 +43,7 @@ def verdict(run: RunRecord) -> str:
     return f"{_VERDICTS[run.state]} {after}{progress}{seconds}"
 
 
-def figures(run: RunRecord) -> list[Figure]:
+def figures(run: ReportedRun) -> list[Figure]:
     """Return the numbers that sum up the run."""
     curves, shown = run.metrics.curves, list[Figure]()
 
@@ -72,13 +72,13 @@ def figures(run: RunRecord) -> list[Figure]:
     return shown
 
 
-def _finite_total(run: RunRecord, name: str) -> float | None:
+def _finite_total(run: ReportedRun, name: str) -> float | None:
     """Return the sum of a metric; None where it was not logged, and where no float holds it."""
     total = run.metrics.total(name)
     return total if total is not None and math.isfinite(total) else None
 
 
-def setup(run: RunRecord) -> list[Figure]:
+def setup(run: ReportedRun) -> list[Figure]:
     """Return what was trained and how, from the plan."""
     plan, batch, parallel = run.plan, mapping(run.plan.get("batch")), mapping(run.plan.get("parallel"))
     flags = mapping(plan.get("flags"))
@@ -106,7 +106,7 @@ def flag_value(flags: Mapping[str, Any], name: str) -> str:
     return "" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def losses_that_are_not_finite(run: RunRecord) -> list[str]:
+def losses_that_are_not_finite(run: ReportedRun) -> list[str]:
     """Return a sentence for each metric that was NaN or infinite."""
     sentences = []
     for name, curve in run.metrics.curves.items():
@@ -117,7 +117,7 @@ def losses_that_are_not_finite(run: RunRecord) -> list[str]:
     return sentences
 
 
-def comparison(runs: Mapping[str, RunRecord]) -> list[list[str]]:
+def comparison(runs: Mapping[str, ReportedRun]) -> list[list[str]]:
     """Return the head and a row for each run."""
     heads = ["run", "state", "steps"]
     columns = {label: {f.label.partition(" at step")[0]: f.value for f in figures(run)} for label, run in runs.items()}
@@ -130,7 +130,7 @@ def comparison(runs: Mapping[str, RunRecord]) -> list[list[str]]:
     return rows
 
 
-def labels(runs: Sequence[RunRecord]) -> dict[str, RunRecord]:
+def labels(runs: Sequence[ReportedRun]) -> dict[str, ReportedRun]:
     """Name each run as shortly as is unique: its folder's name, else stage/name, else its path."""
     for name in (lambda run: run.folder.name, lambda run: run.name, lambda run: str(run.folder)):
         named = {name(run): run for run in runs}

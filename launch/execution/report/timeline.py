@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launch.execution.display.progress import PHASE_NAMES, format_duration
-from launch.execution.report.run import Events, Phase
+from launch.execution.report.run import Phase
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class AttemptTimeline:
     resumed_from: str | None
 
 
-def build_timelines(events: Events, resumed_from: Sequence[str | None]) -> list[AttemptTimeline]:
+def build_timelines(attempts: Sequence[Sequence[Phase]], resumed_from: Sequence[str | None]) -> list[AttemptTimeline]:
     """Return the phases of each attempt; `resumed_from` has each attempt's checkpoint, where it had one."""
     timelines = []
-    for index, phases in enumerate(events.attempts):
+    for index, phases in enumerate(attempts):
         known = [phase for phase in phases if phase.ended is not None]
         began = phases[0].began
         span = max((phase.ended or 0.0 for phase in known), default=began) - began

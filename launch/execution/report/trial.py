@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launch.execution.record.reader import number
 from launch.execution.report.charts import format_value
 from launch.execution.report.curves import Metrics, read_metrics
-from launch.execution.report.reading import number
 from launch.execution.report.summary import Figure
 
 _MAX_RUNS = 24  # whose curves a page shows

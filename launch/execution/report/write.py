@@ -26,10 +26,10 @@ def write_run_report(folder: Path, notify: Callable[[str], None]) -> None:
 
     def render() -> str:
         from launch.execution.report.page import render_runs
-        from launch.execution.report.run import read_run
+        from launch.execution.report.run import ReportedRun
 
         announce_reading([folder], notify)
-        return render_runs([read_run(folder)])
+        return render_runs([ReportedRun(folder)])
 
     write_report(folder, render, notify)
 

@@ -10,7 +10,7 @@ from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError
 from launch.execution.attempts import add_earlier_steps
 from launch.execution.record.checkpoints import Checkpoint
 from launch.execution.record.folder import RunFolder, folder_status, read_outcome
-from launch.execution.record.runs import read_run_status
+from launch.execution.record.reader import RunRecord
 from launch.redact import process_redactor
 from launch.slurm.jobs import JobFolder
 from launch.slurm.node.context import TIME_LIMIT_NEAR, NodeContext, describe_lost, log
@@ -48,7 +48,7 @@ def choose_end_delay(node: NodeContext, before: Checkpoint | None) -> float | No
         return None
     allocation, plan = node.allocation, node.plan
     until_limit = max(0.0, plan.config.cluster.warn_before - _TEAR_DOWN)
-    left = read_run_status(plan.folder).seconds_left
+    left = RunRecord(plan.folder).status().seconds_left
     if left is not None and left <= until_limit / 2:
         log(f"the run goes on: about {left:.0f} s are left of it")
         return until_limit

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.execution.record.evidence import evidence_as_json, evidence_table, merge_events, read_evidence
+from launch.execution.record.reader import RunRecord
 from launch.worker.finding import Evidence
 
 
@@ -59,8 +60,8 @@ def test_only_this_attempt_counts(tmp_path: Path) -> None:
         {"kind": "phase", "time": 21.0},
     ]
     path.write_text("\n".join(json.dumps(event) for event in events) + '\n{"kind": "evid', encoding="utf-8")
-    assert [item.value for item in read_evidence(path, {}, 15.0)] == ["bf16"]
-    assert read_evidence(path, {}, 25.0) == ()
+    assert [item.value for item in read_evidence(RunRecord(tmp_path), {}, 15.0)] == ["bf16"]
+    assert read_evidence(RunRecord(tmp_path), {}, 25.0) == ()
 
 
 def test_the_file_has_a_version_in_every_object() -> None:

@@ -12,7 +12,7 @@ import pytest
 from launch.errors import EXIT_STOPPED
 from launch.execution.record.folder import Outcome
 from launch.execution.report.page import render_runs, render_trial
-from launch.execution.report.run import read_run
+from launch.execution.report.run import ReportedRun
 from launch.execution.report.trials import read_trial
 from tests.execution.report.browser import (
     CONTRASTS,
@@ -64,11 +64,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     written_rollout(rollout)
     written_bench(bench)
     texts = {
-        "dpo": render_runs([read_run(dpo)]),
-        "stopped": render_runs([read_run(stopped)]),
-        "killed": render_runs([read_run(killed)]),
-        "hostile": render_runs([read_run(hostile)]),
-        "several": render_runs([read_run(folder) for folder in (dpo, stopped, killed)]),
+        "dpo": render_runs([ReportedRun(dpo)]),
+        "stopped": render_runs([ReportedRun(stopped)]),
+        "killed": render_runs([ReportedRun(killed)]),
+        "hostile": render_runs([ReportedRun(hostile)]),
+        "several": render_runs([ReportedRun(folder) for folder in (dpo, stopped, killed)]),
         "rollout": render_trial(read_trial(rollout.planned.folder)),
         "bench": render_trial(read_trial(bench.planned.folder)),
     }
@@ -131,7 +131,7 @@ def test_the_validation_loss_is_beside_the_training_loss(browser: Browser, tmp_p
     run = write_run(tmp_path / "demo" / "x")
     (run / "metrics.jsonl").write_bytes(Path(__file__).with_name("trl_validation.jsonl").read_bytes())
     page = tmp_path / "page.html"
-    page.write_text(render_runs([read_run(run)]), encoding="utf-8")
+    page.write_text(render_runs([ReportedRun(run)]), encoding="utf-8")
     steps = recorded(page, "demo/x")
     assert [step for step, entry in steps.items() if "eval_loss" in entry] == [5, 10, 12]
     browser.open(page)
@@ -264,7 +264,7 @@ def test_a_long_run_opens_at_once(browser: Browser, tmp_path: Path) -> None:
         for step in range(1, 20_001):
             file.write(f'{{"step": {step}, "loss": {99.5 if step == 12_345 else 2 + step % 7}}}\n')
     page = tmp_path / "long.html"
-    page.write_text(render_runs([read_run(folder)]), encoding="utf-8")
+    page.write_text(render_runs([ReportedRun(folder)]), encoding="utf-8")
     browser.open(page)
     chart = browser.chart("Loss")
     move_to(browser, chart, 12_344 / 19_999)
@@ -283,7 +283,7 @@ def test_the_steps_of_a_very_long_run_are_legible(browser: Browser, tmp_path: Pa
     steps = [{"step": step, "loss": 2.0 + step % 7} for step in range(50_000, 10_000_001, 50_000)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps), encoding="utf-8")
     page = tmp_path / "long.html"
-    page.write_text(render_runs([read_run(folder)]), encoding="utf-8")
+    page.write_text(render_runs([ReportedRun(folder)]), encoding="utf-8")
     browser.show(width)
     browser.open(page)
     labels = browser.run(TICKS, browser.chart("Loss"))
@@ -350,7 +350,7 @@ HUGE = {"1e308": [1e308, -1e308, 1e308], "equal": [3.0] * 4, "tiny": [1e-300, 3e
 @pytest.mark.parametrize("values", HUGE.values(), ids=HUGE)
 def test_every_range_of_values_is_drawn(values: list[float], browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    run = read_run(write_run(tmp_path / "demo" / "x", [{"loss": value} for value in values]))
+    run = ReportedRun(write_run(tmp_path / "demo" / "x", [{"loss": value} for value in values]))
     page.write_text(render_runs([run]), encoding="utf-8")
     browser.open(page)
     chart = browser.chart("Loss")
@@ -363,7 +363,7 @@ def test_every_range_of_values_is_drawn(values: list[float], browser: Browser, t
 def test_a_value_between_gaps_is_a_dot(browser: Browser, tmp_path: Path) -> None:
     losses = [2.0 if step == 300 else float("nan") for step in range(600)]
     page = tmp_path / "page.html"
-    run = read_run(write_run(tmp_path / "demo" / "x", [{"loss": loss, "lr": 1.0} for loss in losses]))
+    run = ReportedRun(write_run(tmp_path / "demo" / "x", [{"loss": loss, "lr": 1.0} for loss in losses]))
     page.write_text(render_runs([run]), encoding="utf-8")
     browser.open(page)
     assert count_pixels(browser, browser.chart("Loss"), 0) > 5

@@ -137,7 +137,7 @@ def test_a_file_with_thousands_of_names_is_bounded(tmp_path: Path) -> None:
 
 
 def test_lines_across_blocks_and_a_cut_off_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.execution.report.reading._BLOCK", 37)
+    monkeypatch.setattr("launch.files._BLOCK", 37)
     path = write(tmp_path / "m", [{"step": step, "loss": step / 7} for step in range(200)])
     assert read_metrics(path).curves["loss"].points() == [(step, step / 7) for step in range(200)]
     path.write_bytes(path.read_bytes()[:-9])

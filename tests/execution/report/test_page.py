@@ -17,7 +17,7 @@ from launch.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.record.folder import Outcome
 from launch.execution.report.library import find_library
 from launch.execution.report.page import render_runs
-from launch.execution.report.run import read_run
+from launch.execution.report.run import ReportedRun
 from launch.execution.report.write import write_report, write_run_report
 from tests.execution.report.folders import START, write_run
 
@@ -59,7 +59,7 @@ class Page(HTMLParser):
 
 
 def page_of(*folders: Path) -> Page:
-    return Page(render_runs([read_run(folder) for folder in folders]))
+    return Page(render_runs([ReportedRun(folder) for folder in folders]))
 
 
 def test_a_finished_run(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_several_runs_share_the_charts(tmp_path: Path) -> None:
 
 
 def test_the_page_loads_nothing(tmp_path: Path) -> None:
-    text = render_runs([read_run(write_run(tmp_path / "demo" / "x", STEPS))])
+    text = render_runs([ReportedRun(write_run(tmp_path / "demo" / "x", STEPS))])
     page = Page(text)
     assert {tag for tag, _ in page.tags} >= {"svg", "table", "details"}
     for tag, fields in page.tags:
@@ -152,7 +152,7 @@ def test_the_page_loads_nothing(tmp_path: Path) -> None:
 
 def test_without_the_chart_library_the_tables_remain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launch.execution.report.library._PACKAGE", "a-package-that-nobody-has")
-    text = render_runs([read_run(write_run(tmp_path / "demo" / "x", STEPS))])
+    text = render_runs([ReportedRun(write_run(tmp_path / "demo" / "x", STEPS))])
     page = Page(text)
     assert "The curves are not drawn: the package uplot-python is not installed" in page.text
     assert "curve step 1 step 20" in page.text
@@ -174,7 +174,7 @@ def test_a_hundred_thousand_steps_are_under_five_megabytes(tmp_path: Path) -> No
         for step in range(1, 100_001):
             values = ", ".join(f'"{name}": {(step * 7919 + index) % 10007 / 7}' for index, name in enumerate(names))
             file.write(f'{{"step": {step}, {values}}}\n')
-    assert len(render_runs([read_run(folder)]).encode()) < 5_000_000
+    assert len(render_runs([ReportedRun(folder)]).encode()) < 5_000_000
 
 
 def test_what_a_record_holds_stays_text(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_what_a_record_holds_stays_text(tmp_path: Path) -> None:
     (folder / "patches.json").write_text(json.dumps([{"id": HOSTILE, "reason": HOSTILE}]))
     (folder / "command.sh").write_text(HOSTILE)
     for folders in ((folder,), (folder, write_run(tmp_path / "demo" / "other"))):
-        text = render_runs([read_run(each) for each in folders])
+        text = render_runs([ReportedRun(each) for each in folders])
         page = Page(text)
         assert "\x1b" not in text
         assert "\u202e" not in text

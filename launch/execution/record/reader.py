@@ -1,0 +1,252 @@
+"""Read a run folder: the one reader for status, report, compare, eval, merge, trials and the Python interface.
+
+Each part is read when it is first used. A part that is missing, half-written or broken is empty.
+"""
+
+from __future__ import annotations
+
+import calendar
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from launch.errors import EXIT_INTERRUPTED
+from launch.execution.record.folder import FolderStatus, Outcome, folder_status, read_outcome
+from launch.execution.record.lock import Holder, find_holder, lock_path
+from launch.execution.record.runs import run_name
+from launch.execution.record.validation import ValidationRecord, read_validation
+from launch.files import iterate_json_lines, load_json, open_file, parse_json_lines, read_file, read_json_object
+
+SCHEMA_VERSION = 1
+_RECENT_STEPS = 20  # whose median duration gives the time left
+_TAIL = 1 << 16  # bytes at the end of metrics.jsonl that hold them
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """The state of a run, from its files and its lock."""
+
+    path: Path
+    name: str
+    # running, done, failed, stopped (by the user), unfinished (it ended without recording an outcome) or absent
+    state: str
+    since: float  # unix seconds: when it began (running) or ended
+    holder: Holder | None = None
+    heartbeat: float | None = None  # seconds since the holder's last one
+    phase: str | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    loss: float | None = None
+    tokens_per_second: float | None = None
+    seconds_left: float | None = None
+    outcome: Outcome | None = None
+    validation: ValidationRecord | None = None  # so far, while it runs
+
+    def as_json(self) -> dict[str, Any]:
+        holder, outcome = self.holder, self.outcome
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "run": self.name,
+            "folder": str(self.path),
+            "state": self.state,
+            "since": round(self.since, 3),
+            **{name: getattr(holder, name, None) for name in ("pid", "host", "user")},
+            "heartbeat_seconds": None if self.heartbeat is None else round(self.heartbeat, 1),
+            "phase": self.phase,
+            "step": self.step,
+            "total_steps": self.total_steps,
+            "loss": self.loss,
+            "tokens_per_second": self.tokens_per_second,
+            "validation": self.validation.as_json() if self.validation else None,
+            "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
+            **{name: getattr(outcome, name, None) for name in ("exit_code", "cause", "cause_id", "cure")},
+        }
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run folder, as it is when a part of it is first used."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """`stage/name`."""
+        return run_name(self.folder)
+
+    @cached_property
+    def folder_status(self) -> FolderStatus:
+        return folder_status(self.folder)
+
+    @cached_property
+    def holder(self) -> tuple[Holder, float | None] | None:
+        """The process that runs it, and the seconds since its last heartbeat; None when it is not running."""
+        return find_holder(lock_path(self.folder))
+
+    @cached_property
+    def outcome(self) -> Outcome | None:
+        return read_outcome(self.folder)
+
+    @cached_property
+    def finished(self) -> float | None:
+        """When the outcome was recorded, in unix seconds."""
+        if self.outcome is None:
+            return None
+        text = read_json_object(self.folder / ("FAILED" if self.outcome.exit_code else "DONE")).get("finished")
+        try:
+            return float(calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ")))
+        except ValueError:
+            return None
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        return read_json_object(self.folder / "plan.json")
+
+    @cached_property
+    def flags(self) -> dict[str, Any]:
+        """The value of each flag of the trainer."""
+        return {name: mapping(flag).get("value") for name, flag in mapping(self.plan.get("flags")).items()}
+
+    @cached_property
+    def versions(self) -> dict[str, Any]:
+        return read_json_object(self.folder / "versions.json")
+
+    @cached_property
+    def git(self) -> dict[str, Any]:
+        return read_json_object(self.folder / "git.json")
+
+    @cached_property
+    def evidence(self) -> list[dict[str, Any]]:
+        return objects(read_json_object(self.folder / "evidence.json").get("items"))
+
+    @cached_property
+    def patches(self) -> list[dict[str, Any]]:
+        try:
+            return objects(load_json(self.folder / "patches.json"))
+        except (OSError, ValueError):
+            return []
+
+    @cached_property
+    def attempts(self) -> list[dict[str, Any]]:
+        return [entry for entry in iterate_json_lines(self.folder / "attempts.jsonl") if entry]
+
+    @cached_property
+    def command(self) -> str:
+        """The text of command.sh."""
+        return _read_text(self.folder / "command.sh")
+
+    @cached_property
+    def config(self) -> str:
+        """The text of config.yaml."""
+        return _read_text(self.folder / "config.yaml")
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The resolved configuration."""
+        import yaml
+
+        try:
+            return mapping(yaml.safe_load(self.config))
+        except (yaml.YAMLError, ValueError, RecursionError):
+            return {}
+
+    def steps(self) -> Iterator[dict[str, Any]]:
+        """Yield the objects of metrics.jsonl, which may be millions."""
+        for entry in iterate_json_lines(self.folder / "metrics.jsonl"):
+            if entry is not None and isinstance(entry.get("step"), int):
+                yield entry
+
+    def events(self, *kinds: str) -> Iterator[dict[str, Any]]:
+        """Yield the objects of events.jsonl that are of these kinds; without any, all of them."""
+        for entry in iterate_json_lines(self.folder / "events.jsonl"):
+            if entry is not None and (not kinds or entry.get("kind") in kinds):
+                yield entry
+
+    @cached_property
+    def total_steps(self) -> int | None:
+        """The steps of the whole training, as the trainer reported them last."""
+        reported = [event.get("steps") for event in self.events("total_steps")]
+        return next((steps for steps in reversed(reported) if isinstance(steps, int) and steps > 0), None)
+
+    def status(self) -> RunStatus:
+        """Return the status of the run. Of metrics.jsonl only the end is read where there is an outcome."""
+        holder, heartbeat = self.holder or (None, None)
+        outcome = None if holder else self.outcome
+        state = "running" if holder else str(self.folder_status)
+        if outcome is not None and outcome.exit_code == EXIT_INTERRUPTED:
+            state = "stopped"
+        phases = [event.get("phase") for event in self.events("phase") if event.get("rank") == 0] if holder else []
+        steps = self._recent_steps()
+        last = steps[-1] if steps else {}
+        durations = sorted(seconds for step in steps if (seconds := number(step.get("seconds"))) is not None)
+        step = last.get("step")
+        seconds_left = None
+        if holder and self.total_steps and step is not None and durations:
+            # the median: the first step of each attempt includes its warm-up
+            seconds_left = max(0, self.total_steps - step) * durations[len(durations) // 2]
+        return RunStatus(
+            path=self.folder,
+            name=self.name,
+            state=state,
+            since=self._find_since(state),
+            holder=holder,
+            heartbeat=heartbeat,
+            phase=str(phases[-1]) if phases else None,
+            step=step,
+            total_steps=self.total_steps,
+            loss=number(last.get("loss")),
+            tokens_per_second=number(last.get("tokens_per_second")),
+            seconds_left=seconds_left,
+            outcome=outcome,
+            validation=outcome.validation if outcome else read_validation(self.folder),
+        )
+
+    def _recent_steps(self) -> Sequence[Mapping[str, Any]]:
+        try:
+            with open_file(self.folder / "metrics.jsonl") as file:
+                file.seek(max(0, file.seek(0, 2) - _TAIL))
+                lines = file.read().split(b"\n")[:-1][-_RECENT_STEPS:]
+        except OSError:
+            return []
+        return [value for value in parse_json_lines(lines) if value and isinstance(value.get("step"), int)]
+
+    def _find_since(self, state: str) -> float:
+        """Return when the run began (running) or ended: the time of the file that was written then."""
+        names = {"running": ("command.sh", "plan.json"), "done": ("DONE",), "failed": ("FAILED",)}
+        for name in names.get(state, ("metrics.jsonl", "events.jsonl", "plan.json")):
+            try:
+                return (self.folder / name).stat().st_mtime
+            except OSError:
+                continue
+        return time.time()
+
+
+def number(value: object) -> float | None:
+    """Return a JSON number as a float; None for anything else, and for what is not finite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number that no float holds
+        return None
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """Return a JSON object; {} for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def objects(value: object) -> list[dict[str, Any]]:
+    """Return the objects of a JSON list; [] for anything else."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return read_file(path).decode("utf-8", "replace")
+    except OSError:
+        return ""
