@@ -107,9 +107,9 @@ def lacking_caution(rule: Callable[..., Any]) -> Iterator[str]:
     """Yield everything that a rule of lint lacks, one sentence each."""
     if rule not in cautions.RULES:
         yield "RULES in launch/check/lint/cautions.py does not have it"
-    kinds = re.findall(r'Caution\(\s*"(\w+)"', inspect.getsource(rule))
+    kinds = re.findall(r'_caution\(\s*"(\w+)"', inspect.getsource(rule))
     if not kinds:
-        yield 'it yields no Caution("its_id", flag, message)'
+        yield 'it yields no _caution("its_id", flag, message)'
     for kind in dict.fromkeys(kinds):
         if lacks(kind, text_of_tests("check/lint") + _GOLDEN.read_text(encoding="utf-8"), r"\b{}\b"):
             yield f"no test below tests/check/lint names {kind}"
@@ -147,7 +147,7 @@ def is_guard(value: Any) -> bool:
 
 
 def is_caution(value: Any) -> bool:
-    return inspect.isgeneratorfunction(value) and "Caution" in str(inspect.signature(value).return_annotation)
+    return inspect.isgeneratorfunction(value) and "GivenFlags" in str(inspect.signature(value))
 
 
 def is_a(cls: type) -> Callable[[Any], bool]:
@@ -227,12 +227,12 @@ def test_half_added_rules_are_told_everything() -> None:
         f"no test below tests/ names {name} or {name}",
     ]
 
-    def silent(_: object) -> Iterator[cautions.Caution]:
+    def silent(_: object) -> Iterator[cautions.LintFinding]:
         yield from ()
 
     assert list(lacking_caution(silent)) == [
         "RULES in launch/check/lint/cautions.py does not have it",
-        'it yields no Caution("its_id", flag, message)',
+        'it yields no _caution("its_id", flag, message)',
     ]
 
 

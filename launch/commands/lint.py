@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.linter import FileReport, check_argv, check_files
+from launch.check.lint.scan_result import LintFinding
 from launch.check.lint.schemas import TrainerSchemas, locate_checkout
 from launch.check.lint.trainers import TrainerScript, parse_trainer
 from launch.commands.tool_parsers import build_lint_parser
@@ -39,38 +40,39 @@ def lint(argv: list[str]) -> int:
     checker = CommandChecker(schemas)
     reports = [check_argv(command, checker)] if command else list(check_files(options.files, checker, trainer))
     verdicts = [verdict for report in reports for verdict in report.verdicts]
+    notes = [note for report in reports for note in report.notes]
     for report in reports:
         for note in report.notes:
-            label = "" if report.missing else "warning: "
-            print(f"{report.file}:{note.line}: {label}{note.message} [{note.kind}]", file=sys.stderr)
+            print(_format_finding(report.file, note), file=sys.stderr)
     if options.json:
         print_json([verdict.as_json() for verdict in verdicts], indent=1)
     else:
         for line in format_verdicts(verdicts):
             print(line)
         print(_summary(verdicts, schemas.checkout), file=sys.stderr)
-    refused = any(verdict.ok is False for verdict in verdicts) or any(report.missing for report in reports)
+    refused = any(verdict.ok is False for verdict in verdicts) or any(note.stops for note in notes)
     return EXIT_REFUSED if refused or (options.strict and _is_undecided(reports)) else EXIT_DONE
 
 
 def _is_undecided(reports: Iterable[FileReport]) -> bool:
     """Return True if a command is undecided, or part of a file was not read."""
     return any(
-        any(verdict.ok is None for verdict in report.verdicts)
-        or any(note.kind != "empty_file" for note in report.notes)
+        any(verdict.ok is None for verdict in report.verdicts) or any(note.id != "empty_file" for note in report.notes)
         for report in reports
     )
 
 
 def format_verdicts(verdicts: Iterable[LintVerdict]) -> list[str]:
     """Return each problem and warning in a compiler's format: `file:line: flag: message [kind]`."""
-    lines: list[str] = []
-    for verdict in verdicts:
-        for label, diagnostics in (("", verdict.problems), ("warning: ", verdict.warnings)):
-            for diagnostic in diagnostics:
-                flag = f"{diagnostic.flag}: " if diagnostic.flag else ""
-                lines.append(f"{verdict.file}:{diagnostic.line}: {label}{flag}{diagnostic.message} [{diagnostic.kind}]")
-    return lines
+    return [
+        _format_finding(verdict.file, finding)
+        for verdict in verdicts
+        for finding in (*verdict.problems, *verdict.warnings)
+    ]
+
+
+def _format_finding(file: str, finding: LintFinding) -> str:
+    return f"{file}:{finding.line}: {'' if finding.stops else 'warning: '}{finding}"
 
 
 def _parse_trainer_option(name: str) -> TrainerScript:

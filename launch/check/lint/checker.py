@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from launch.check.lint.accelerate_flags import drop_launcher_flags
 from launch.check.lint.cautions import Advice, GivenFlags, find_cautions, load_advice
 from launch.check.lint.config_file_flags import check_named_files
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments, to_python
-from launch.check.lint.scan_result import Diagnostic, TrainerCommand
+from launch.check.lint.scan_result import LintFinding, TrainerCommand, error, warning
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainers import TrainerScript
@@ -36,11 +36,20 @@ class LintVerdict:
     line: int
     script: str
     ok: bool | None  # None if it cannot be decided
-    problems: tuple[Diagnostic, ...]
-    warnings: tuple[Diagnostic, ...]
+    findings: tuple[LintFinding, ...]
+
+    @property
+    def problems(self) -> list[LintFinding]:
+        return [finding for finding in self.findings if finding.stops]
+
+    @property
+    def warnings(self) -> list[LintFinding]:
+        return [finding for finding in self.findings if not finding.stops]
 
     def as_json(self) -> dict[str, Any]:
-        return {"schema_version": 1, **asdict(self)}
+        subject = {"file": self.file, "line": self.line, "script": self.script, "ok": self.ok}
+        problems, warnings = ([it.as_json() for it in found] for found in (self.problems, self.warnings))
+        return {"schema_version": 1, **subject, "problems": problems, "warnings": warnings}
 
 
 @dataclass(frozen=True)
@@ -55,25 +64,24 @@ class CommandChecker:
         verdict = self._check(file, command.line, command.trainer, command.arguments)
         if command.takes_accelerate_options:
             verdict = self._allow_accelerate_options(file, command, verdict)
-        problems = tuple(check_named_files(file, command.launcher, self.schemas.library_keys))
-        ok = False if problems else None if command.is_truncated and verdict.ok else verdict.ok
-        return replace(
-            verdict, ok=ok, problems=(*problems, *verdict.problems), warnings=(*command.notes, *verdict.warnings)
-        )
+        in_files = tuple(check_named_files(file, command.launcher, self.schemas.library_keys))
+        ok = False if in_files else None if command.is_truncated and verdict.ok else verdict.ok
+        return replace(verdict, ok=ok, findings=(*in_files, *command.notes, *verdict.findings))
 
     def _allow_accelerate_options(self, file: str, command: TrainerCommand, verdict: LintVerdict) -> LintVerdict:
         """Accept accelerate's options: `trl sft` passes on those it does not define (trl/cli/commands/training.py)."""
-        unknown = [problem for problem in verdict.problems if problem.kind == "unknown_flag"]
+        unknown = [finding for finding in verdict.findings if finding.id == "unknown_flag"]
         if not unknown:
             return verdict
         flags = self.schemas.launcher_flags
         if flags is not None:
             arguments = drop_launcher_flags(command.arguments, flags, self.schemas.flag_names(command.trainer))
             return self._check(file, command.line, command.trainer, arguments)
-        others = tuple(problem for problem in verdict.problems if problem not in unknown)
+        others = [finding for finding in verdict.findings if finding not in unknown]
         message = "not decided: it may be an option of accelerate, which is not installed"
-        undecided = tuple(Diagnostic("undecided", message, problem.line, problem.flag) for problem in unknown)
-        return replace(verdict, ok=False if others else None, problems=others, warnings=(*verdict.warnings, *undecided))
+        undecided = [warning("undecided", message, finding.line, finding.where) for finding in unknown]
+        is_wrong = any(finding.stops for finding in others)
+        return replace(verdict, ok=False if is_wrong else None, findings=(*others, *undecided))
 
     def check_flag_map(self, file: str, trainer: TrainerScript, flags: FlagMap) -> LintVerdict:
         """Check a YAML map of flags as the command line it represents; a list flag must be given a YAML list."""
@@ -85,19 +93,17 @@ class CommandChecker:
         strings = [problem for entry in flags.entries if (problem := _list_as_string(schema, entry))]
         if not strings:
             return verdict
-        problems = sorted((*strings, *verdict.problems), key=lambda problem: problem.line)
-        wrong_flags = {problem.flag for problem in strings}
-        warnings = tuple(warning for warning in verdict.warnings if warning.flag not in wrong_flags)
-        return replace(verdict, ok=False, problems=tuple(problems), warnings=warnings)
+        wrong_flags = {problem.where for problem in strings}
+        others = (finding for finding in verdict.findings if finding.stops or finding.where not in wrong_flags)
+        findings = sorted((*strings, *others), key=lambda finding: finding.line)
+        return replace(verdict, ok=False, findings=tuple(findings))
 
     def _check(self, file: str, line: int, trainer: TrainerScript, arguments: tuple[Argument, ...]) -> LintVerdict:
         try:
             schema = self.schemas.load(trainer)
-        except UserError as error:
-            warnings = tuple(
-                Diagnostic(problem.id, problem.message + _append_cure(problem.cure), line) for problem in error.problems
-            )
-            return LintVerdict(file, line, trainer.script, None, (), warnings)
+        except UserError as refusal:
+            reasons = (warning(it.id, it.message, line, cure=it.cure) for it in refusal.problems)
+            return LintVerdict(file, line, trainer.script, None, tuple(reasons))
         tokens = [
             ArgvToken(arg.text, not arg.is_resolved, "" if arg.is_resolved else arg.prefix, not arg.is_single)
             for arg in arguments
@@ -111,13 +117,13 @@ class CommandChecker:
         is_complete = all(problem.kind != "unknown_flag" for problem in report.problems) and all(
             argument.is_resolved or argument.is_single for argument in arguments
         )
-        problems = tuple(self._explain_problem(trainer, schema, problem, line_at) for problem in report.problems)
-        warnings = tuple(self._find_warnings(trainer, schema, report, is_complete, line_at))
-        return LintVerdict(file, line, trainer.script, report.ok, problems, warnings)
+        problems = (self._explain_problem(trainer, schema, problem, line_at) for problem in report.problems)
+        warnings = self._find_warnings(trainer, schema, report, is_complete, line_at)
+        return LintVerdict(file, line, trainer.script, report.ok, (*problems, *warnings))
 
     def _explain_problem(
         self, trainer: TrainerScript, schema: Schema, problem: ArgvProblem, line_at: LineAt
-    ) -> Diagnostic:
+    ) -> LintFinding:
         message, cure = problem.message, problem.cure
         if problem.kind in ("unknown_flag", "abbreviated") and problem.flag is not None:
             explanation = explain_unknown_flag(trainer.name, problem.flag.replace("-", "_"), schema.fields)
@@ -126,11 +132,11 @@ class CommandChecker:
                 cure = f"write --{explanation.use}" if explanation.use else "leave it out"
         if problem.where is not None:
             message = f"{message} ({problem.where})"
-        return Diagnostic(problem.kind, message + _append_cure(cure), line_at(problem.index), problem.flag)
+        return error(problem.kind, message, line_at(problem.index), problem.flag, cure=cure)
 
     def _find_warnings(
         self, trainer: TrainerScript, schema: Schema, report: ArgvReport, is_complete: bool, line_at: LineAt
-    ) -> Iterator[Diagnostic]:
+    ) -> Iterator[LintFinding]:
         """Warn about given flags that do nothing or do not work, and combinations that the trainer does not honour."""
         advice = self.advice.get(trainer.name, Advice())
         wrong_flags = {problem.flag for problem in report.problems}
@@ -139,23 +145,22 @@ class CommandChecker:
             if flag in wrong_flags:
                 continue
             if flag in advice.refused:
-                yield Diagnostic("does_not_work", advice.refused[flag], line_at(index), flag)
+                yield warning("does_not_work", advice.refused[flag], line_at(index), flag)
             elif flag in advice.unread:
                 message = f"{schema.entry.rpartition('/')[2]} accepts {flag} and never reads it"
-                yield Diagnostic("never_read", message, line_at(index), flag)
+                yield warning("never_read", message, line_at(index), flag)
         for caution in find_cautions(GivenFlags(trainer, report.values, is_complete, self.schemas.read_source)):
-            if caution.flag not in wrong_flags and not ("positional" in kinds and caution.kind == "mixer_pairs"):
-                line = line_at(report.given.get(caution.flag))
-                yield Diagnostic(caution.kind, caution.message, line, caution.flag or None)
+            if caution.where not in wrong_flags and not ("positional" in kinds and caution.id == "mixer_pairs"):
+                yield replace(caution, line=line_at(report.given.get(str(caution.where))))
         args_file = schema.entry.removesuffix(".py") + ".args"
         if schema.entry.endswith(".py") and self.schemas.read_source(args_file) is not None:
             message = f"{args_file} exists beside the script: its arguments are silently put before these"
-            yield Diagnostic("arguments_file", message, line_at(None))
+            yield warning("arguments_file", message, line_at(None))
         if not trainer.is_trl:  # every TRL command depends on the machine, which has bf16 or not
-            yield from (Diagnostic("depends_on_machine", reason, line_at(None)) for reason in report.assumed)
+            yield from (warning("depends_on_machine", reason, line_at(None)) for reason in report.assumed)
         if report.ok is None:
             for reason in report.undecided:
-                yield Diagnostic("undecided", f"not decided: {reason}", line_at(None))
+                yield warning("undecided", f"not decided: {reason}", line_at(None))
 
     def _load_config(self, schema: Schema, file: str, arguments: tuple[Argument, ...]) -> dict[str, Any] | None:
         """Load the file that TRL's `--config` names, if it exists in the working folder or beside `file`."""
@@ -179,11 +184,7 @@ class CommandChecker:
         return None
 
 
-def _append_cure(cure: str | None) -> str:
-    return f"; {cure}" if cure else ""
-
-
-def _list_as_string(schema: Schema, entry: FlagEntry) -> Diagnostic | None:
+def _list_as_string(schema: Schema, entry: FlagEntry) -> LintFinding | None:
     """Return the problem of an entry that gives a flag with a list a single string."""
     flag = schema.fields.get(entry.key.replace("-", "_"))
     value = resolve_alias(entry.value)
@@ -192,5 +193,5 @@ def _list_as_string(schema: Schema, entry: FlagEntry) -> Diagnostic | None:
     if "str" in [part.strip() for part in flag.type.split("|")]:  # `str | list[str]` takes both
         return None
     items = ", ".join(value.text.replace(",", " ").split()[:6])
-    message = f"{entry.key} takes a list, but '{value.text[:80]}' is a single string; write {entry.key}: [{items}]"
-    return Diagnostic("bad_type", message, entry.line, entry.key)
+    message = f"{entry.key} takes a list, but '{value.text[:80]}' is a single string"
+    return error("bad_type", message, entry.line, entry.key, cure=f"write {entry.key}: [{items}]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from launch.check.lint.scan_result import Diagnostic
+from launch.check.lint.scan_result import LintFinding, error
 from launch.check.lint.shell_syntax import Argument
 from launch.planning.config_files import check_config_file
 from launch.upstream.libraries.library_keys import LibraryKeys
@@ -15,7 +15,7 @@ _FLAGS = {"--config_file": "accelerate", "--deepspeed_config_file": "deepspeed"}
 
 def check_named_files(
     script: str, launcher: Sequence[Argument], keys_of: Callable[[str], LibraryKeys]
-) -> Iterator[Diagnostic]:
+) -> Iterator[LintFinding]:
     """Check the files that exist, relative to the working folder, to that of the script, or to one above it.
 
     `keys_of`: the keys of a library by its name.
@@ -32,6 +32,5 @@ def check_named_files(
         path = next((path for path in candidates if path.is_file()), None)
         if path is not None:
             for problem in check_config_file(path, keys_of(_FLAGS[flag])):
-                cure = f"; {problem.cure}" if problem.cure else ""
-                message = f"{problem.where}: {problem.message}{cure}"
-                yield Diagnostic(problem.id, message, argument.line, flag.removeprefix("--"))
+                message = f"{problem.where}: {problem.message}"
+                yield error(problem.id, message, argument.line, flag.removeprefix("--"), cure=problem.cure)

@@ -13,7 +13,7 @@ from pathlib import Path
 from launch.check.lint.job_yaml import find_commands_in_yaml
 from launch.check.lint.makefile import makefile_as_shell, template_as_shell
 from launch.check.lint.markdown import find_code_blocks
-from launch.check.lint.scan_result import NO_COMMANDS, Diagnostic, ScanResult, merge
+from launch.check.lint.scan_result import NO_COMMANDS, LintFinding, ScanResult, error, merge, warning
 from launch.check.lint.shell import find_commands, line_lookup
 from launch.config.yaml_nodes import Node, NotYamlError, read_yaml
 
@@ -63,7 +63,6 @@ class FileContent:
 
     scan: ScanResult = NO_COMMANDS  # its commands, and notes about the file
     documents: tuple[tuple[Node, ...], ...] = ()  # its YAML documents, which may contain maps of flags
-    missing: bool = False  # the file does not exist or cannot be opened
 
 
 def list_files(path: Path) -> Iterator[Path]:
@@ -95,52 +94,51 @@ def read_content(path: Path, explicit: bool) -> FileContent:
 
     `explicit` means that the user named this file: then a kind that lint does not read is reported.
     """
-    text, notes, missing = _read_text(path)
+    text, notes = _read_text(path)
     if text is None:
-        return FileContent(ScanResult((), tuple(notes)), missing=missing)
+        return FileContent(ScanResult((), tuple(notes)))
     kind = file_kind(path)
     if kind is FileKind.OTHER:
         if not explicit:
             return FileContent()
         if _CODE_SUFFIX.fullmatch(path.suffix.lower()) and not text.startswith("#!"):
             message = f"{path.suffix} files are not supported: lint reads shell, Markdown, YAML and make files"
-            return FileContent(ScanResult((), (*notes, Diagnostic("not_read", message, 1))))
+            return FileContent(ScanResult((), (*notes, warning("not_read", message, 1))))
         kind = FileKind.SHELL
     content = _parse(text, kind)
     return replace(content, scan=replace(content.scan, notes=(*notes, *content.scan.notes)))
 
 
-def _read_text(path: Path) -> tuple[str | None, list[Diagnostic], bool]:
-    """Return the text, or None; notes about the file; whether it is missing."""
+def _read_text(path: Path) -> tuple[str | None, list[LintFinding]]:
+    """Return the text, or None, and notes about the file; one that is missing or cannot be opened is an error."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            return None, [Diagnostic("not_a_file", "not a regular file", 1)], True
+            return None, [error("not_a_file", "not a regular file", 1)]
         raw = b"" if status.st_size > MAX_BYTES else path.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return None, [Diagnostic("cannot_open", f"cannot be opened: {reason}", 1)], True
+    except (OSError, ValueError) as fault:
+        reason = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
+        return None, [error("cannot_open", f"cannot be opened: {reason}", 1)]
     if status.st_size > MAX_BYTES:
         message = f"the file is larger than {MAX_BYTES // 2**20} MiB and is not read"
-        return None, [Diagnostic("too_large", message, 1)], False
-    text, notes = _decode(raw)
-    return text, notes, False
+        return None, [warning("too_large", message, 1)]
+    return _decode(raw)
 
 
-def _decode(raw: bytes) -> tuple[str | None, list[Diagnostic]]:
+def _decode(raw: bytes) -> tuple[str | None, list[LintFinding]]:
     if not raw.strip():
-        return None, [Diagnostic("empty_file", "the file is empty", 1)]
+        return None, [warning("empty_file", "the file is empty", 1)]
     if raw.startswith(_UTF16):
-        return None, [Diagnostic("not_utf8", "the file is UTF-16; save it as UTF-8", 1)]
+        return None, [warning("not_utf8", "the file is UTF-16; save it as UTF-8", 1)]
     if b"\0" in raw:
-        return None, [Diagnostic("binary_file", "the file is binary and is not read", 1)]
-    notes: list[Diagnostic] = []
+        return None, [warning("binary_file", "the file is binary and is not read", 1)]
+    notes: list[LintFinding] = []
     try:
         text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        message = f"byte 0x{raw[error.start]:02x} is not UTF-8; invalid bytes are read as '\N{REPLACEMENT CHARACTER}'"
-        notes.append(Diagnostic("not_utf8", message, line))
+    except UnicodeDecodeError as fault:
+        line = raw.count(b"\n", 0, fault.start) + 1
+        message = f"byte 0x{raw[fault.start]:02x} is not UTF-8; invalid bytes are read as '\N{REPLACEMENT CHARACTER}'"
+        notes.append(warning("not_utf8", message, line))
         text = raw.decode("utf-8", errors="replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")
     return text.replace("\r\n", "\n"), notes
 
@@ -174,6 +172,6 @@ def _parse_markdown(text: str) -> FileContent:
 def _parse_yaml(text: str, first: int) -> FileContent:
     try:  # blank lines replace what is before it
         documents = tuple(read_yaml("\n" * (first - 1) + text))
-    except NotYamlError as error:
-        return FileContent(ScanResult((), (Diagnostic("not_yaml", f"not valid YAML: {error.reason}", error.line),)))
+    except NotYamlError as fault:
+        return FileContent(ScanResult((), (warning("not_yaml", f"not valid YAML: {fault.reason}", fault.line),)))
     return FileContent(find_commands_in_yaml(documents), (documents,))

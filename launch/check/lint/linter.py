@@ -9,7 +9,7 @@ from pathlib import Path
 from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.files import FileContent, list_files, read_content
 from launch.check.lint.flag_files import FlagMap, find_flag_maps
-from launch.check.lint.scan_result import Diagnostic
+from launch.check.lint.scan_result import LintFinding, warning
 from launch.check.lint.shell import find_in_arguments
 from launch.check.lint.shell_syntax import literal_argument
 from launch.check.lint.trainers import TrainerScript, open_instruct_trainer, trl_trainer
@@ -26,8 +26,7 @@ class FileReport:
 
     file: str
     verdicts: tuple[LintVerdict, ...]  # in the order of their lines
-    notes: tuple[Diagnostic, ...]  # about the file itself
-    missing: bool = False  # the file does not exist or cannot be opened
+    notes: tuple[LintFinding, ...]  # about the file itself
 
 
 def check_files(
@@ -55,7 +54,7 @@ def check_file(
     if content.documents:
         verdicts.extend(_check_flag_maps(file, content, checker, trainer if not verdicts else None))
     verdicts.sort(key=lambda verdict: verdict.line)
-    return FileReport(file, tuple(verdicts), content.scan.notes, content.missing)
+    return FileReport(file, tuple(verdicts), content.scan.notes)
 
 
 def check_argv(argv: Sequence[str], checker: CommandChecker) -> FileReport:
@@ -70,8 +69,8 @@ def check_argv(argv: Sequence[str], checker: CommandChecker) -> FileReport:
     return FileReport("command line", tuple(verdicts), scan.notes)
 
 
-def _undecided(file: str, entry: Diagnostic) -> LintVerdict:
-    return LintVerdict(file, entry.line, "", None, (), (entry,))
+def _undecided(file: str, entry: LintFinding) -> LintVerdict:
+    return LintVerdict(file, entry.line, "", None, (entry,))
 
 
 def _check_flag_maps(
@@ -102,8 +101,8 @@ def _check_with_best_trainer(file: str, flags: FlagMap, checker: CommandChecker)
         f"no trainer accepts this file; the problems listed are those of the closest one, {closest.script} "
         "(use --trainer to choose another)"
     )
-    warning = Diagnostic("no_trainer_accepts", message, flags.line)
-    return replace(closest, warnings=(warning, *closest.warnings))
+    note = warning("no_trainer_accepts", message, flags.line)
+    return replace(closest, findings=(note, *closest.findings))
 
 
 def _count_unknown(flags: FlagMap, trainer: TrainerScript, checker: CommandChecker) -> int:

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainers import TrainerScript
+from launch.worker.finding import Finding, Level
 
 
 @dataclass(frozen=True)
-class Diagnostic:
-    """A problem, a warning, or a note on a file or on the text of a command."""
+class LintFinding(Finding):
+    """A finding about a line of a file. `where` is the flag that it concerns, without dashes."""
 
-    kind: str  # stable id
-    message: str
-    line: int  # 1-based
-    flag: str | None = None  # without dashes; None if it concerns no flag
+    line: int = 1
+
+    def as_json(self) -> dict[str, Any]:
+        message = f"{self.message}; {self.cure}" if self.cure else self.message
+        return {"kind": self.id, "message": message, "line": self.line, "flag": self.where}
+
+
+def _find(
+    level: Level, id: str, message: str, line: int, flag: str | None = None, *, cure: str | None = None
+) -> LintFinding:
+    return LintFinding(id, level, message, cure, flag, line=line)
+
+
+error, warning = partial(_find, "fail"), partial(_find, "warn")
 
 
 @dataclass(frozen=True)
@@ -26,7 +39,7 @@ class TrainerCommand:
     trainer: TrainerScript
     line: int  # where it starts, 1-based
     arguments: tuple[Argument, ...]  # the trainer's own
-    notes: tuple[Diagnostic, ...] = ()
+    notes: tuple[LintFinding, ...] = ()
     is_truncated: bool = False  # its end could not be read
     takes_accelerate_options: bool = False  # `trl sft` and the like, which pass options on to accelerate
     launcher: tuple[Argument, ...] = ()  # what comes before the trainer's own arguments
@@ -37,8 +50,8 @@ class ScanResult:
     """The trainer commands of a text, in order, notes on what could not be read, and what is not followed."""
 
     commands: tuple[TrainerCommand, ...] = ()
-    notes: tuple[Diagnostic, ...] = ()
-    unfollowed: tuple[Diagnostic, ...] = ()  # what may start a trainer and is not followed
+    notes: tuple[LintFinding, ...] = ()
+    unfollowed: tuple[LintFinding, ...] = ()  # what may start a trainer and is not followed
 
 
 NO_COMMANDS = ScanResult()

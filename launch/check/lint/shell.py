@@ -18,7 +18,7 @@ from launch.check.lint.launchers import (
     with_supplied,
 )
 from launch.check.lint.lexer import lex
-from launch.check.lint.scan_result import NO_COMMANDS, Diagnostic, ScanResult, TrainerCommand, merge
+from launch.check.lint.scan_result import NO_COMMANDS, LintFinding, ScanResult, TrainerCommand, merge, warning
 from launch.check.lint.shell_syntax import (
     Argument,
     Heredoc,
@@ -154,7 +154,7 @@ def _find_in_heredoc(heredoc: Heredoc, line_of: LineLookup, reparses: int) -> Sc
     return _find_in_document(document, Variables(line), line, reparses + 1)
 
 
-def _note_lost_arguments(commands: list[SimpleCommand], index: int, line_of: LineLookup) -> tuple[Diagnostic, ...]:
+def _note_lost_arguments(commands: list[SimpleCommand], index: int, line_of: LineLookup) -> tuple[LintFinding, ...]:
     """Note a next line that starts with a flag: the author meant it for this command, but the shell cuts it off."""
     command = commands[index]
     for following in commands[index + 1 :]:
@@ -169,19 +169,19 @@ def _note_lost_arguments(commands: list[SimpleCommand], index: int, line_of: Lin
             f"the shell ends the command before this line, so {first} and what follows never reach the trainer; end "
             "each line but the last with a backslash, without trailing blanks, comments or blank lines between"
         )
-        return (Diagnostic("lost_arguments", message, line, flag),)
+        return (warning("lost_arguments", message, line, flag),)
     return ()
 
 
 def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, reparses: int) -> ScanResult:
     line = line_of(error.offset)
-    file_notes: tuple[Diagnostic, ...] = ()
-    unfollowed: list[Diagnostic] = []
+    file_notes: tuple[LintFinding, ...] = ()
+    unfollowed: list[LintFinding] = []
     if isinstance(error, TooDeepError):
         unfollowed.append(not_followed(f"{error}; each other line is checked separately", line))
     else:
         message = f"{error}: bash stops here, so each line is checked separately"
-        file_notes = (Diagnostic("unbalanced_quote", message, line),)
+        file_notes = (warning("unbalanced_quote", message, line),)
     commands: list[TrainerCommand] = []
     offset = 0
     for parts in logical_lines(text):
@@ -194,10 +194,10 @@ def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, r
                 return line_of(start + inner)
 
             inner = _find_in_document(document, Variables(at), at, reparses)
-            notes: tuple[Diagnostic, ...] = ()
+            notes: tuple[LintFinding, ...] = ()
             if opened := document.unbalanced:
                 cut = f"{opened}, so the rest is not checked"
-                notes = (Diagnostic("unbalanced_quote", cut, at(opened.offset)),)
+                notes = (warning("unbalanced_quote", cut, at(opened.offset)),)
             unfollowed += inner.unfollowed
             commands += [
                 replace(command, notes=command.notes + notes) if command.is_truncated else command

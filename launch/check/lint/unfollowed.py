@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import pairwise
 
 from launch.check.lint.launchers import command_name, is_launcher_name, is_python_name, script_is_unknown
-from launch.check.lint.scan_result import Diagnostic
+from launch.check.lint.scan_result import LintFinding, warning
 from launch.check.lint.shell_syntax import Argument, ShellDocument, SimpleCommand
 from launch.check.lint.trainers import MARKER
 from launch.check.lint.variables import DECLARING, TRAPS, VARIABLE, is_assignment, without_prefix
@@ -56,7 +56,7 @@ def is_python(argument: Argument) -> bool:
     return argument.is_resolved and is_python_name(argument.text.rsplit("/", 1)[-1])
 
 
-def find_unfollowed_declarations(document: ShellDocument, line_of: Callable[[int], int]) -> Iterator[Diagnostic]:
+def find_unfollowed_declarations(document: ShellDocument, line_of: Callable[[int], int]) -> Iterator[LintFinding]:
     """Yield what changes what other commands of the text mean: namerefs, IFS, traps, launchers that are redefined."""
     for command in document.commands:
         words = without_prefix(command.words)
@@ -77,9 +77,9 @@ def find_unfollowed_declarations(document: ShellDocument, line_of: Callable[[int
         yield from (not_followed(reason, line_of(command.start)) for reason, holds in reasons.items() if holds)
 
 
-def not_followed(reason: str, line: int) -> Diagnostic:
+def not_followed(reason: str, line: int) -> LintFinding:
     """Build the entry of a construct that is not followed."""
-    return Diagnostic("not_followed", f"not followed: {reason}", line)
+    return warning("not_followed", f"not followed: {reason}", line)
 
 
 def _is_stream(argument: Argument) -> bool:

@@ -66,6 +66,6 @@ def test_verdicts(tmp_path: Path, more: str, ok: bool) -> None:
 
 def test_without_accelerate_it_is_undecided(tmp_path: Path) -> None:
     (verdict,) = check_text(tmp_path, f"{COMMAND} --num_processes 4\n", checker=locked_checker())
-    assert (verdict.ok, verdict.problems) == (None, ())
+    assert (verdict.ok, verdict.problems) == (None, [])
     (verdict,) = check_text(tmp_path, f"{COMMAND} --num_processes 4 --learning_rate x\n", checker=locked_checker())
-    assert [problem.kind for problem in verdict.problems] == ["bad_type"]
+    assert [problem.id for problem in verdict.problems] == ["bad_type"]

@@ -45,8 +45,8 @@ def test_unreadable_files_are_noted(
     path.write_bytes(content)
     checked = check_file(path, checker)
     assert checked.verdicts == ()
-    assert [f"{note.line}: {note.kind}" for note in checked.notes] == [expected]
-    assert not checked.missing
+    assert [f"{note.line}: {note.id}" for note in checked.notes] == [expected]
+    assert not any(note.stops for note in checked.notes)
 
 
 @pytest.mark.parametrize("what", ["nothing", "pipe", "forbidden", "name"])
@@ -62,7 +62,7 @@ def test_what_cannot_be_opened_is_missing(tmp_path: Path, checker: CommandChecke
     elif what == "name":
         path = tmp_path / ("a" * 300)
     checked = check_file(path, checker)
-    assert checked.missing
+    assert any(note.stops for note in checked.notes)
     assert len(checked.notes) == 1
 
 
@@ -76,18 +76,18 @@ def test_the_rest_is_still_checked(tmp_path: Path, checker: CommandChecker) -> N
     (tmp_path / "6.bin").write_bytes(b"\x00" * 100)
     checked = list(check_files([str(tmp_path), str(tmp_path / "none.sh")], checker))
     assert [len(report.verdicts) for report in checked] == [0, 1, 2, 2, 0]
-    assert [report.missing for report in checked] == [False, False, False, False, True]
+    assert [any(note.stops for note in report.notes) for report in checked] == [False, False, False, False, True]
     assert all(verdict.ok is False for report in checked for verdict in report.verdicts)
     assert [verdict.line for verdict in checked[2].verdicts] == [1, 3]
-    assert [(note.kind, note.line) for note in checked[1].notes] == [("not_utf8", 1)]
-    assert [(note.kind, note.line) for note in checked[2].notes] == [("unbalanced_quote", 2)]
+    assert [(note.id, note.line) for note in checked[1].notes] == [("not_utf8", 1)]
+    assert [(note.id, note.line) for note in checked[2].notes] == [("unbalanced_quote", 2)]
 
 
 def test_windows_line_ends_and_a_byte_order_mark(tmp_path: Path, checker: CommandChecker) -> None:
     path = tmp_path / "a.sh"
     path.write_bytes(b"\xef\xbb\xbfpython open_instruct/finetune.py \\\r\n  --model_name_or_path m \\\r\n  --sed 1\r\n")
     (verdict,) = check_file(path, checker).verdicts
-    assert [(problem.flag, problem.line) for problem in verdict.problems] == [("sed", 3)]
+    assert [(problem.where, problem.line) for problem in verdict.problems] == [("sed", 3)]
 
 
 @pytest.mark.parametrize(

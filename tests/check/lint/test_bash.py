@@ -163,4 +163,4 @@ def test_what_is_unknown_may_be_what_bash_starts(script: str, programs: Path) ->
 @pytest.mark.parametrize(("script", "line"), LISTED)
 def test_what_is_not_followed_is_listed_by_its_line(script: str, line: int, programs: Path) -> None:
     assert started_by_bash(programs, script)
-    assert [(entry.kind, entry.line) for entry in scan(script).unfollowed] == [("not_followed", line)]
+    assert [(entry.id, entry.line) for entry in scan(script).unfollowed] == [("not_followed", line)]

@@ -16,7 +16,7 @@ def kinds(values: dict[str, object], source: str | None = TEMPLATES) -> list[str
     )
     if source is not None:
         given = GivenFlags(given.trainer, given.values, True, {REGISTRIES_FILE: source}.get)
-    return [caution.kind for caution in find_cautions(given)]
+    return [caution.id for caution in find_cautions(given)]
 
 
 def test_a_template_that_the_checkout_lacks() -> None:

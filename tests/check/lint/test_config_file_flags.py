@@ -27,7 +27,7 @@ def files(tmp_path: Path) -> None:
 def kinds(folder: Path, flags: str) -> list[tuple[str | None, str, int]]:
     (verdict,) = check_text(folder / "scripts", _SCRIPT.format(flags=flags))
     assert verdict.ok is (not verdict.problems)
-    return [(problem.flag, problem.kind, problem.line) for problem in verdict.problems]
+    return [(problem.where, problem.id, problem.line) for problem in verdict.problems]
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_arguments_that_the_shell_cuts_off_are_noted() -> None:
     (command,) = commands_in(text)
     assert texts(command) == ["--a", "1"]
     (note,) = command.notes
-    assert (note.kind, note.line, note.flag) == ("lost_arguments", 4, "b")
+    assert (note.id, note.line, note.where) == ("lost_arguments", 4, "b")
     (command,) = commands_in("python open_instruct/finetune.py --a 1\n--b 2\n")
     assert command.notes[0].line == 2
     for between in ("\nls --b", "srun other --a 1\n--b 2"):  # a flag there belongs to the command before it
@@ -199,5 +199,5 @@ def test_what_is_never_closed_leaves_the_other_commands() -> None:
     )
     first, second, third = commands_in(text)
     assert (texts(first), first.is_truncated) == (["--a", "1"], False)
-    assert (second.is_truncated, second.notes[0].kind, second.notes[0].line) == (True, "unbalanced_quote", 2)
+    assert (second.is_truncated, second.notes[0].id, second.notes[0].line) == (True, "unbalanced_quote", 2)
     assert (texts(third), third.is_truncated) == (["--d", "1"], False)

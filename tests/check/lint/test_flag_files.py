@@ -78,21 +78,21 @@ def test_a_flat_map_is_checked_for_the_first_trainer_that_accepts_it(tmp_path: P
 def test_a_script_beside_the_map_names_the_trainer(tmp_path: Path, text: str, line: int) -> None:
     verdict = check_single(tmp_path, text)
     assert (verdict.script, verdict.line) == ("open_instruct/finetune.py", line)
-    assert "sed" in [problem.flag for problem in verdict.problems if problem.kind == "unknown_flag"]
+    assert "sed" in [problem.where for problem in verdict.problems if problem.id == "unknown_flag"]
 
 
 def test_a_map_somewhere_inside(tmp_path: Path) -> None:
     inner = "".join(f"    {line}\n" for line in (FLAGS + "sed: 2").splitlines())
     verdict = check_single(tmp_path, f"job:\n  name: x\n  flags:\n{inner}")
     assert (verdict.ok, verdict.line) == (False, 4)
-    assert [(problem.flag, problem.line) for problem in verdict.problems] == [("sed", 8)]
+    assert [(problem.where, problem.line) for problem in verdict.problems] == [("sed", 8)]
 
 
 def test_the_trainer_that_is_named_is_taken_even_if_nothing_fits(tmp_path: Path) -> None:
     verdict = check_single(tmp_path, FLAGS, "dpo_tune_cache")
     assert (verdict.script, verdict.ok) == ("open_instruct/dpo_tune_cache.py", True)
     verdict = check_single(tmp_path, "foo: 1\nbar: 2\n", "open_instruct/finetune.py")
-    assert {problem.flag for problem in verdict.problems} >= {"foo", "bar"}
+    assert {problem.where for problem in verdict.problems} >= {"foo", "bar"}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_trainer_that_is_named_is_taken_even_if_nothing_fits(tmp_path: Path)
 def test_a_list_that_is_written_as_one_string(tmp_path: Path, line: str, refused: bool) -> None:
     verdict = check_single(tmp_path, FLAGS + line + "\n", "finetune")
     assert verdict.ok is not refused
-    kinds = [(problem.flag, problem.kind, problem.line) for problem in verdict.problems]
+    kinds = [(problem.where, problem.id, problem.line) for problem in verdict.problems]
     assert kinds == ([(line.partition(":")[0], "bad_type", 5)] if refused else [])
 
 

@@ -55,7 +55,7 @@ def commands(checked: list[FileReport]) -> list[LintVerdict]:
 def test_how_many_carry_unknown_flags(commands: list[LintVerdict]) -> None:
     total = Counter(verdict.script for verdict in commands)
     unknown = Counter(
-        verdict.script for verdict in commands if any(problem.kind == "unknown_flag" for problem in verdict.problems)
+        verdict.script for verdict in commands if any(problem.id == "unknown_flag" for problem in verdict.problems)
     )
     counts = {Path(script).stem: (unknown[script], total[script]) for script in total}
     assert counts["dpo_tune_cache"] == (18, 32)
@@ -87,7 +87,7 @@ def test_no_trainer_accepts_the_tulu_files(checker: CommandChecker, name: str) -
     path = ROOT / "configs" / "train_configs" / "tulu3" / f"{name}.yaml"
     ((verdict,),) = (report.verdicts for report in check_files([str(path)], checker))
     assert verdict.ok is False
-    assert verdict.warnings[0].kind == "no_trainer_accepts"
+    assert verdict.warnings[0].id == "no_trainer_accepts"
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_no_trainer_accepts_the_tulu_files(checker: CommandChecker, name: str) -
 def test_known_refusals(commands: list[LintVerdict], file: str, line: int, flags: set[str]) -> None:
     (verdict,) = (verdict for verdict in commands if verdict.file.endswith(file))
     assert (verdict.line, verdict.ok) == (line, False)
-    assert {problem.flag for problem in verdict.problems} == flags
+    assert {problem.where for problem in verdict.problems} == flags
 
 
 def test_nothing_is_left_without_a_reason(checked: list[FileReport]) -> None:
     for report in checked:
-        assert [note.kind for note in report.notes] in ([], ["empty_file"])
+        assert [note.id for note in report.notes] in ([], ["empty_file"])
         for verdict in report.verdicts:
             assert bool(verdict.problems) == (verdict.ok is False)
             assert verdict.ok is not None or verdict.warnings
@@ -158,7 +158,7 @@ def test_the_trainer_itself_agrees(checker: CommandChecker, real_parsers: RealPa
         pytest.skip(f"the real trainer can't be imported here: {answers[:1]}")
     for (place, _, verdict), answer in zip(checked, answers, strict=True):
         refused = bool(answer["parse"] or answer["left"] or answer["raised"])
-        kinds = {problem.kind for problem in verdict.problems} - {"abbreviated", "duplicate"}
+        kinds = {problem.id for problem in verdict.problems} - {"abbreviated", "duplicate"}
         assert verdict.ok is not None, place
         assert refused == bool(kinds), (place, answer, verdict.problems)
 
