@@ -23,6 +23,9 @@ def locate(path: str) -> Path:
 CONFIGS = locate("configs/tulu")
 ACCELERATE_CONFIGS = locate("accelerate_configs")
 WORKER = locate("launch/worker/entry.py")
+# Python puts the working folder first for `-c` and `-m`, so that a random.py in a data folder would be imported
+WITHOUT_CWD = "import sys; sys.path[:] = filter(None, sys.path)"  # begins a program for `-c`
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # for `-m`, and everything that it starts
 
 
 def trainer_files() -> dict[str, dict[str, Any]]:
@@ -40,5 +43,5 @@ def worker_command(python: str, module: str, request: Mapping[str, object]) -> l
 
     The project's folder is on its path only while the module is imported.
     """
-    load = f"import sys; sys.path.insert(0, sys.argv[1]); from launch.worker import {module}; del sys.path[0]"
+    load = f"{WITHOUT_CWD}; sys.path.insert(0, sys.argv[1]); from launch.worker import {module}; del sys.path[0]"
     return [python, "-c", f"{load}; {module}.main(sys.argv[2:])", str(ROOT), json.dumps(request)]

@@ -265,7 +265,7 @@ def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
     folder.create()
     folder.write_config(OmegaConf.to_yaml(OmegaConf.create(dict(planned.resolved))))
     folder.write_json("plan.json", planned.as_json())
-    folder.write_command(started.command, started.env, started.unset)
+    folder.write_command(started.command, {**started.env, **resources.SAFE_PATH}, started.unset)
     folder.write_json("patches.json", [_describe_patch(patch) for patch in started.patches])
     folder.write_versions(started.command[0])
     folder.write_git(resources.ROOT, started.upstream.checkout)

@@ -115,7 +115,7 @@ def preview_environment(plan: Plan, folder: Path, rows: int | None, environ: Map
     added = {"CUDA_VISIBLE_DEVICES": "", "HF_DATASETS_CACHE": str(folder / "datasets")}
     if rows is not None:
         added["BEAKER_ASSIGNED_CPU_COUNT"] = "1"  # no pool for a few rows (dataset_transformation.py:1952)
-    return {**kept, **plan.env, **added}
+    return {**kept, **plan.env, **added, **resources.SAFE_PATH}
 
 
 def preview_command(plan: Plan, sets: Sequence[DataSet], folder: Path, request: Path) -> list[str]:

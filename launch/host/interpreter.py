@@ -20,6 +20,7 @@ from typing import Any
 
 from launch.errors import Problem, did_you_mean
 from launch.external import logged_call
+from launch.resources import WITHOUT_CWD
 from launch.terminal import notify
 
 _TIMEOUT = 30.0  # seconds
@@ -139,7 +140,7 @@ def _ask(python: str, program: str, *arguments: str) -> Any:
     """
     if python in _SILENT:
         raise InterpreterError(f"no answer within {_TIMEOUT:.0f} s")
-    argv = [python, "-c", program, *arguments]
+    argv = [python, "-c", f"{WITHOUT_CWD}\n{program}", *arguments]
     with logged_call(argv) as call:
         try:
             process = subprocess.Popen(

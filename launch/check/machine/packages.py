@@ -62,7 +62,7 @@ def trainer_can_be_imported(plan: Plan, host: Host) -> Finding:
     environ = run_environment(plan, host)
     began = time.monotonic()
     try:
-        argv = [plan.command[0], "-c", program, module, str(resources.ROOT)]
+        argv = [plan.command[0], "-c", f"{resources.WITHOUT_CWD}; {program}", module, str(resources.ROOT)]
         done = run_command(argv, env=environ, timeout=_IMPORT_TIMEOUT)
     except subprocess.TimeoutExpired:
         return failed(f"`import {module}` takes more than {_IMPORT_TIMEOUT:.0f} s", "is the file system slow?")
@@ -86,4 +86,4 @@ def install_hint(plan: Plan) -> str:
 def run_environment(plan: Plan, host: Host) -> dict[str, str]:
     """Return the environment that the run itself will have."""
     kept = {name: value for name, value in host.environ.items() if name not in plan.unset}
-    return {**kept, **plan.env}
+    return {**kept, **plan.env, **resources.SAFE_PATH}

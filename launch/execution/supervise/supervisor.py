@@ -38,6 +38,7 @@ from launch.execution.supervise.streams import Channel, Pump
 from launch.execution.supervise.watch import Watch
 from launch.execution.supervise.watch_config import WatchConfig
 from launch.redact import Redactor
+from launch.resources import SAFE_PATH
 
 _REFRESH = 0.2  # seconds
 _REPEAT = "; press again to end them at once"
@@ -87,6 +88,7 @@ def _reaper_order(execution: Execution, run_id: str, channel: Path) -> dict[str,
         "cwd": str(execution.cwd) if execution.cwd else None,
         "set": {
             **execution.env,
+            **SAFE_PATH,
             "TMPDIR": str(channel),  # torch's elastic agent leaves a folder there; the ranks get their own back
             "LAUNCH_TMPDIR": {**os.environ, **execution.env}.get("TMPDIR", ""),
             "LAUNCH_RUN_ID": run_id,
