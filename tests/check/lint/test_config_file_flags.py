@@ -37,7 +37,7 @@ def test_a_mistake_in_the_deepspeed_file(tmp_path: Path, flags: str) -> None:
     flags = flags.format("configs/ds.json")
     assert kinds(tmp_path, flags) == [("deepspeed_config_file", "unknown_deepspeed_key", 3)]
     (verdict,) = check_text(tmp_path / "scripts", _SCRIPT.format(flags=flags))
-    message = verdict.problems[0].message
+    message = str(verdict.problems[0])
     assert "configs/ds.json:2: deepspeed" in message and "did you mean 'stage'" in message
 
 
