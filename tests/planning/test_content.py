@@ -14,6 +14,8 @@ from launch.planning.machine import Machine
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
 
+MODES = ((1, "single"), (2, "ddp"), (2, "zero2"))
+
 
 def machine(folder: Path) -> Machine:
     return fixed_machine(folder, digest=DigestCache(folder / "digests.json").of)
@@ -96,6 +98,12 @@ def test_caches_lie_where_the_plan_says(tmp_path: Path) -> None:
     assert "/weka" not in " ".join(plan.command)
 
 
+def test_a_reference_under_deepspeed_has_a_key_of_its_own(tmp_path: Path) -> None:
+    inputs(tmp_path)
+    plain, ddp, zero = (keys(plan_of(tmp_path, f"processes={ranks}", f"parallel={mode}")) for ranks, mode in MODES)
+    assert plain == ddp and plain[0] == zero[0] and plain[1] != zero[1]
+
+
 def test_a_tokenizer_of_its_own_counts(tmp_path: Path) -> None:
     inputs(tmp_path)
     (tmp_path / "other").mkdir()
@@ -117,6 +125,9 @@ def test_digests_of_folders(tmp_path: Path) -> None:
     assert before != after  # a data set's folder is read to the bottom
     (tmp_path / "data" / ".hidden").write_text("y")
     assert digests.of(tmp_path / "data") == after
+    (tmp_path / "data" / "part" / "a.parquet").rename(tmp_path / "data" / "part" / "b.parquet")
+    assert digests.of(tmp_path / "data") != after  # the names count too
+    (tmp_path / "data" / "part" / "b.parquet").rename(tmp_path / "data" / "part" / "a.parquet")
     (tmp_path / "data" / "config.json").write_text("{}")
     model = digests.of(tmp_path / "data")
     (tmp_path / "data" / "part" / "a.parquet").write_text("checkpoint")
@@ -142,6 +153,10 @@ def test_a_digest_is_kept_once_the_file_has_settled(tmp_path: Path, monkeypatch:
     again = DigestCache(kept)
     assert again.of(path) == value
     assert path not in reads
+    before = path.stat()
+    path.write_text("two")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # as `cp --preserve` leaves it
+    assert again.of(path) != value
 
 
 def test_a_model_that_a_run_makes_is_known_by_that_run(tmp_path: Path) -> None:

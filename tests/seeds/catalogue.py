@@ -81,7 +81,8 @@ class Seed:
         for test in self.tests:
             file, _, node = test.partition("::")
             name = node.partition("[")[0].rpartition("::")[2]
-            text = (root / file).read_text(encoding="utf-8") if (root / file).is_file() else None
+            path = root / file
+            text = path.read_text(encoding="utf-8") if path.is_file() else "" if path.is_dir() and not node else None
             if text is None or (name and not re.search(rf"^ *def {re.escape(name)}\(", text, re.MULTILINE)):
                 faults.append(
                     f"seed {self.id} names the test {test}, which is gone: name the test that catches the fault now. "

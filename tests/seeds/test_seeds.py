@@ -14,7 +14,7 @@ from tests.seeds.runner import judge, run_tests
 from tests.seeds.sandbox import Sandbox
 
 SEEDS = load_seeds()
-LEAST = 20  # none is dropped
+LEAST = 60  # none is dropped
 
 CODE = "def double(number):\n    return 2 * number\n"
 TEST = "from launch.doubles import double\n\n\ndef test_double():\n    assert double(3) == 6\n"
@@ -24,7 +24,7 @@ SEED = Seed("twice", "planner", "3", "6", "9", "launch/doubles.py", "2 *", "3 *"
 def test_no_seed_is_dropped_and_every_area_has_some() -> None:
     assert len(SEEDS) >= LEAST
     assert [name for name, count in Counter(seed.id for seed in SEEDS).items() if count > 1] == []
-    assert {seed.area for seed in SEEDS} <= set(AREAS)
+    assert {seed.area for seed in SEEDS} == set(AREAS)
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.id)

@@ -58,9 +58,11 @@ def test_done_is_an_object_with_a_version(folder: RunFolder) -> None:
     assert finished.endswith("Z")
 
 
-def test_a_damaged_mark_has_no_outcome(folder: RunFolder) -> None:
-    (folder.path / "DONE").write_text("{", encoding="utf-8")
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+def test_a_damaged_mark_has_no_outcome(folder: RunFolder, content: str) -> None:
+    (folder.path / "DONE").write_text(content, encoding="utf-8")
     assert read_outcome(folder.path) is None
+    assert folder_status(folder.path) == "unfinished"
 
 
 def test_writing_is_atomic(folder: RunFolder) -> None:

@@ -28,6 +28,9 @@ POLITE = """
 open(f"ready-{RANK}-{os.getpid()}", "w").close()
 time.sleep(600)
 """
+SAVING = """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(open(f"saved-{RANK}", "w").close()))
+"""
 ELASTIC = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
            "--mixed_precision", "no", "--dynamo_backend", "no")  # fmt: skip
 ONE = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1",
@@ -76,13 +79,14 @@ def test_a_second_ctrl_c_is_faster(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_other_signals_end_a_polite_tree_without_the_grace(tmp_path: Path, number: signal.Signals) -> None:
-    supervisor = start_supervisor(tmp_path, POLITE)
+    supervisor = start_supervisor(tmp_path, SAVING + POLITE)
     wait_for(lambda: ready(tmp_path, 1))
     supervisor.send_signal(number)
     took = wait_for(lambda: supervisor.poll() is not None)
     assert (supervisor.returncode, alive(tmp_path)) == (130, [])
     assert took < 5
     assert f"interrupted by {number.name}: 1 process ended" in shown(tmp_path)
+    assert (tmp_path / "saved-0").exists()
 
 
 def test_sigkill_of_the_supervisor_leaves_nothing(tmp_path: Path) -> None:

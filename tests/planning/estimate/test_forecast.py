@@ -202,6 +202,8 @@ def test_less_is_tried_before_more_is_given_up() -> None:
     setting = planned_setting(planned("stage=sft", "gpus=8", "recipe.per_device_batch_size=16"), {}, flash=False)
     fewer = remedy_for(setting, 60, liger=False)
     assert fewer is not None and set(fewer.overrides) == {"recipe.per_device_batch_size"}
+    samples = [each.micro_batch * each.accumulation for each in (setting, fewer.setting)]
+    assert samples == [16, 16]  # of a rank in each step
     assert remedy_for(setting, 1) is None
     assert forecast("stage=sft", "gpus=1", "model=llama3_1_70b").remedy is None
     lines = describe(forecast("stage=sft", "gpus=1", "model=llama3_1_70b"))
