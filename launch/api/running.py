@@ -27,6 +27,7 @@ from launch.execution.record.reader import RunRecord, RunStatus
 from launch.execution.record.runs import command_for, find_runs, is_running, run_name
 from launch.execution.report.write import save_page
 from launch.execution.resume import is_finished
+from launch.execution.same_run import place_run
 from launch.files import read_json_object
 from launch.planning.plan import build_plan
 from launch.planning.width import require_one_machine
@@ -120,7 +121,7 @@ def run(stage: str, **keys: Any) -> Run:
     The launcher's output is written to `logs/launch.log` of the run's folder. Raises UserError with what cannot work,
     and RuntimeError if the launcher ends otherwise before the run has started.
     """
-    folder = plan(stage, **keys).folder
+    folder = place_run(plan(stage, **keys).plan, lambda text: None).folder
     command = [sys.executable, "-P", "-m", "launch", "run", *overrides(stage, keys), "detach=true"]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryFile() as output:
@@ -143,9 +144,12 @@ def run_composed(composed: Composed, make_display: Callable[[Path], Display]) ->
     This is what the verb `run` does. Raises UserError when it cannot be started.
     """
     require_one_machine(composed.config)
-    planned = build_plan(composed, this_machine(composed))
+    notes: list[str] = []
+    planned = place_run(build_plan(composed, this_machine(composed)), notes.append)
     redactor = process_redactor()
     display = SafeDisplay(make_display(planned.folder), sys.stdout)
+    for note in notes:
+        display.say(f"note: {note}")
     for warning in planned.warnings:
         display.say(f"warning: {redactor.redact_text(str(warning))}")
     if planned.config.cache_only:

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from launch import resources
 from launch.config.schema import Family
 from launch.errors import Problem, UserError
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
 from launch.execution.record.folder import folder_status, read_outcome
-from launch.execution.record.reader import RunRecord
+from launch.execution.record.reader import RunRecord, mapping
+from launch.execution.same_run import holds_plan, holds_same_run, rendered_differences, unfinished_problem
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 
@@ -32,14 +32,19 @@ class AttemptStart:
 def is_finished(plan: Plan) -> bool:
     """Whether the plan's folder holds a finished run of this plan.
 
-    Raises UserError: name_taken, other_width, when it holds a run of another plan.
+    Raises UserError: name_taken, other_width, when it holds a run of another plan; other_identity, when its unfinished
+    run, of another version of the launcher, would continue differently.
     """
-    if folder_status(plan.folder) == "absent":
+    status = folder_status(plan.folder)
+    if status == "absent":
         return False
-    recorded = RunRecord(plan.folder).plan
-    if recorded and recorded.get("identity") != plan.identity:
-        raise UserError(_other_plan_problem(plan, recorded))
-    return folder_status(plan.folder) == "done" and not plan.config.restart
+    run = RunRecord(plan.folder)
+    if run.plan and not holds_plan(run, plan):
+        if not holds_same_run(run, plan):
+            raise UserError(_other_plan_problem(plan, run))
+        if status != "done" and not plan.config.restart and rendered_differences(run, plan):
+            raise UserError(unfinished_problem(run, plan))
+    return status == "done" and not plan.config.restart
 
 
 def decide_start(plan: Plan) -> AttemptStart:
@@ -124,17 +129,15 @@ def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:
     return Problem("nothing_to_resume", message, None, _RESTART)
 
 
-def _other_plan_problem(plan: Plan, recorded: dict[str, Any]) -> Problem:
-    old_width = recorded.get("batch", {}).get("width"), recorded.get("parallel", {}).get("device")
+def _other_plan_problem(plan: Plan, run: RunRecord) -> Problem:
+    old_width = mapping(run.plan.get("batch")).get("width"), mapping(run.plan.get("parallel")).get("device")
     new_width = plan.batch.width, plan.parallel.width.device.value
     if old_width != new_width and None not in old_width:
         old, new = (f"{count} {device}" for count, device in (old_width, new_width))
         message = f"{plan.folder} holds a run of another plan at width {old}; this plan has width {new}"
         cure = "resume it at its own width, use another name=, or leave the name out"
         return Problem("other_width", message, "name", cure)
-    old_flags, new_flags = recorded.get("flags", {}), plan.as_json()["flags"]
-    names = sorted(name for name in {*old_flags, *new_flags} if old_flags.get(name) != new_flags.get(name))
-    names = [name for name in names if name != "output_dir"]
-    differences = f", which differs in --{', --'.join(names[:3])}" if names else ""
-    message = f"{plan.folder} holds a run of plan {recorded.get('identity')}; this one is {plan.identity}{differences}"
+    names = [name for name in rendered_differences(run, plan) if name.startswith("--") and name != "--output_dir"]
+    differences = f", which differs in {', '.join(names[:3])}" if names else ""
+    message = f"{plan.folder} holds a run of plan {run.plan.get('identity')}; this one is {plan.identity}{differences}"
     return Problem("name_taken", message, "name", "use another name=, or leave it out")

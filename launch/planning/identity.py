@@ -18,6 +18,9 @@ from launch.planning.inputs import Inputs, InputSource
 from launch.planning.parallel import Parallel
 
 DIGITS = 8
+# of what the identity of an existing stage depends on, or of what is rendered for it: a change raises it, and folders
+# of every version stay readable (launch.execution.same_run). It is recorded beside the identity, and not hashed.
+IDENTITY_VERSION = 1
 # the files that transformers reads a tokenizer and its chat template from
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model"),

@@ -36,6 +36,11 @@ class Parallel:
     def deepspeed_file(self) -> Path | None:
         return _deepspeed_file(self.mode, self.buckets) if self.zero_stage else None
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The accelerate and DeepSpeed files that the command names; none for torchrun."""
+        return tuple(path for path in (self.accelerate_file, self.deepspeed_file) if path)
+
     def expectations(self) -> dict[str, str]:
         """Return what the trainer's own accelerate state must be. The worker checks it: unpatched, a CPU run with ZeRO
         silently becomes DDP, and one with two processes silently becomes one process."""

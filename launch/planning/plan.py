@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,14 @@ from launch.planning.environment import ALLOCATOR_VARIABLES, build_environment, 
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.expectations import allowed_expectations, build_expectations
 from launch.planning.flags import Flag, Flags, build_flags, sequence_limit
-from launch.planning.identity import InputContent, compute_identity, digest_flag_files, identify_by_run, read_content
+from launch.planning.identity import (
+    IDENTITY_VERSION,
+    InputContent,
+    compute_identity,
+    digest_flag_files,
+    identify_by_run,
+    read_content,
+)
 from launch.planning.inputs import Inputs, check_model_folder, continues_adapter, model_shape, resolve_inputs
 from launch.planning.lengths import lengths_file, lengths_patch
 from launch.planning.local_data import describe_data, read_local_data
@@ -101,6 +108,7 @@ class Plan(_Rendered):
     """One training job, ready to run."""
 
     identity: str
+    input_digests: Mapping[str, str]  # of local inputs that the identity depends on, by path; of data, its first file's
     name: str  # of the run's folder
     named_flags: frozenset[str]  # those that carry the name
 
@@ -135,7 +143,7 @@ class Plan(_Rendered):
     @property
     def files(self) -> tuple[Path, ...]:
         """The accelerate and DeepSpeed files that the command names; none for torchrun."""
-        return tuple(path for path in (self.parallel.accelerate_file, self.parallel.deepspeed_file) if path)
+        return self.parallel.files
 
     def renamed(self, name: str) -> Plan:
         """Return the same plan under another run name; `name` may hold slashes.
@@ -168,6 +176,7 @@ class Plan(_Rendered):
             "stage": self.stage,
             "name": self.name,
             "identity": self.identity,
+            "identity_version": IDENTITY_VERSION,
             "trainer": self.trainer,
             "parallel": {
                 "mode": self.parallel.mode.value,
@@ -184,6 +193,7 @@ class Plan(_Rendered):
             "files_checked": list(self.files_checked),
             "patches": list(self.patches),
             "data": [structure.as_json() if structure else None for structure in self.data],
+            "inputs": dict(self.input_digests),
             "lengths_file": str(self.lengths_file) if self.lengths_file else None,
             "upstream": self.upstream.as_json(),
             "folder": str(self.folder),
@@ -199,14 +209,14 @@ def build_plan(composed: Composed, machine: Machine, *, reads_rows: bool = True)
     """
     try:
         rendered = _render(composed, _resolve(composed, machine, reads_rows=reads_rows))
-        identity = _identify(rendered)
+        identity, digests = _identify(rendered)
     except UserError as error:
         machine.digests.save(create_folder=False)  # a refused plan creates none
         raise UserError([locate_in_overlay(problem, composed.origins) for problem in error.problems]) from error
     machine.digests.save()
     texts = _texts_of_name(rendered.runs, composed.stage, NAME)
     named = frozenset(name for name, flag in rendered.flags.items() if flag.value in texts)
-    plan = Plan(**vars(rendered), identity=identity, name=NAME, named_flags=named)
+    plan = Plan(**vars(rendered), identity=identity, input_digests=digests, name=NAME, named_flags=named)
     return plan._placed(composed.config.name or f"{rendered.parallel.width}-{identity}")
 
 
@@ -332,8 +342,9 @@ def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag]) -> tuple[Problem
     return warnings + tuned_warnings(config.tuned, here)
 
 
-def _identify(stage: _Rendered) -> str:
-    """Return the identity: a digest of what was rendered, without the machine's paths and with its inputs by content.
+def _identify(stage: _Rendered) -> tuple[str, dict[str, str]]:
+    """Return the identity, a digest of what was rendered, without the machine's paths and with its inputs by content;
+    and the digests of those inputs, by path.
 
     The identity of a stage on a model that another run makes (model.trained_by) depends on that run; the caches, whose
     paths were rendered, depend on the model itself.
@@ -345,20 +356,23 @@ def _identify(stage: _Rendered) -> str:
         content = read_content(config, stage.inputs, stage.parallel, machine.cwd, digest)
         places[stage.cache / own.tokenized] = f"{{cache}}/{content.tokenized}"
         places[stage.cache / own.reference] = f"{{cache}}/{content.reference}"
-    return compute_identity(_decisive_parts(stage), places, content.digests)
+    made_later = stage.inputs.model.content if config.model.trained_by else None
+    flag_files = digest_flag_files(config.flags, machine.digests.of, machine.cwd, made_later)
+    files = {path: machine.digests.of(path) for path in stage.parallel.files}
+    identity = compute_identity(_decisive_parts(stage, list(files.values()), flag_files), places, content.digests)
+    staged = {entry.data.folder: entry.data.files.paths[0] for entry in stage.inputs.mixture if entry.data}
+    digests = {str(staged.get(path, path)): key for path, key in (*content.digests.items(), *files.items()) if key}
+    return identity, digests | flag_files
 
 
-def _decisive_parts(stage: _Rendered) -> dict[str, Any]:
+def _decisive_parts(stage: _Rendered, files: Sequence[str | None], flag_files: Mapping[str, str]) -> dict[str, Any]:
     """Return everything that decides what a run trains; whatever else was rendered is not part of its identity.
 
     Left out: an automatic choice of attention, as the same plan may be made where the packages are not; tracking and
     the measuring of lengths, which change nothing in the training; what a machine sets of paths and of the allocator.
     """
-    config, machine, parallel = stage.config, stage.machine, stage.parallel
-    trainer, made_later = config.trainer, stage.inputs.model.content if config.model.trained_by else None
+    config, parallel, trainer = stage.config, stage.parallel, stage.config.trainer
     not_decisive = ("PYTHONPATH", *ALLOCATOR_VARIABLES, *TRACKING_VARIABLES)
-    files = [path for path in (parallel.accelerate_file, parallel.deepspeed_file) if path]
-    flag_files = digest_flag_files(config.flags, machine.digests.of, machine.cwd, made_later)
     return {
         "trainer": [trainer.name, trainer.entry],
         "upstream": stage.upstream.commit,
@@ -368,6 +382,6 @@ def _decisive_parts(stage: _Rendered) -> dict[str, Any]:
         "clip": config.recipe.max_grad_norm,
         "env": {name: value for name, value in stage.env.items() if name not in not_decisive},
         "patches": [patch for patch in stage.patches if patch.partition("=")[0] != lengths_patch(trainer)],
-        "files": [machine.digests.of(path) for path in files],
+        "files": list(files),
         **({"flag_files": flag_files} if flag_files else {}),
     }

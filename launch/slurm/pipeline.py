@@ -12,12 +12,14 @@ from launch.config.line import CommandLine, override_key, quote_text
 from launch.config.schema import Kind
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.machine import this_machine
+from launch.execution.same_run import place_run
 from launch.planning.adapters import MERGED
 from launch.planning.chat_template import find_template_name, refuse_other_template
 from launch.planning.inputs import continues_adapter
 from launch.planning.lora import settings_to_keep
 from launch.planning.plan import Plan, build_plan
 from launch.slurm.planned_jobs import PlannedJob, job_problems, plan_run_job, plan_tokenize_job
+from launch.terminal import notify
 
 
 def plan_pipeline(line: CommandLine, stages: Sequence[str]) -> list[PlannedJob]:
@@ -74,7 +76,8 @@ def plan_jobs(line: CommandLine, pending_model: Path | None = None) -> list[Plan
     jobs: list[PlannedJob] = []
 
     def add(composed: Composed) -> int:
-        job = plan_run_job(build_plan(composed, this_machine(composed)), pending_model)
+        plan = place_run(build_plan(composed, this_machine(composed)), notify, "submit")
+        job = plan_run_job(plan, pending_model)
         problems = job_problems(job)
         if problems:
             raise UserError(problems)

@@ -64,8 +64,9 @@ class PlannedJob:
 
 def plan_run_job(plan: Plan, pending_model: Path | None = None) -> PlannedJob:
     """Plan the job of a run."""
-    name = () if plan.config.name else (f"name={plan.name}",)
-    overrides = (*node_overrides(plan.origins.overrides), *name)
+    overrides = tuple(node_overrides(plan.origins.overrides))
+    if "name" not in map(override_key, overrides):
+        overrides += (f"name={plan.name}",)
     return PlannedJob(plan, JobFolder.of(plan.runs, plan.stage, plan.name), overrides, pending_model)
 
 

@@ -86,7 +86,7 @@ def run_lock(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
 
     Raises UserError: run_is_locked, when another launcher holds it; not_writable.
     """
-    with file_lock(lock_path(folder), lambda holder, age: _locked_problem(folder, holder, age), say):
+    with file_lock(lock_path(folder), lambda holder, age: locked_problem(folder, holder, age), say):
         yield
 
 
@@ -141,8 +141,9 @@ def _refuse_other_file(path: Path) -> None:
     raise UserError(Problem("not_a_lock", message, None, "remove it, or use another name="))
 
 
-def _locked_problem(folder: Path, holder: Holder, age: float) -> Problem:
-    message = f"another launcher holds {folder}: {holder} (heartbeat {age:.0f} s ago)"
+def locked_problem(folder: Path, holder: Holder, age: float | None) -> Problem:
+    heartbeat = "" if age is None else f" (heartbeat {age:.0f} s ago)"
+    message = f"another launcher holds {folder}: {holder}{heartbeat}"
     return Problem("run_is_locked", message, None, "wait for it, stop it, or use another name=")
 
 

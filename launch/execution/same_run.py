@@ -1,0 +1,167 @@
+"""Recognise the run of a plan in a folder that another version of the launcher wrote, under another identity.
+
+A plan's identity, which is in the name of its folder, changes with the launcher (IDENTITY_VERSION). The settings tell
+whether a folder holds the same run all the same: it is never trained again in a new folder without a word.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from launch.config.line import override_key
+from launch.config.schema import RootConfig
+from launch.errors import Problem, UserError
+from launch.execution.record.folder import folder_status
+from launch.execution.record.lock import locked_problem
+from launch.execution.record.reader import RunRecord, mapping
+from launch.planning.identity import IDENTITY_VERSION
+from launch.planning.plan import Plan
+
+_DEFAULT_NAME = re.compile(r"[a-z0-9]+-[0-9a-f]{8}")  # width and identity; of an archived run a date follows
+# keys of config.yaml that describe how a run is started and watched, and not what it trains; the width and the Python
+# packages are compared as plan.json records them, or not at all
+_NOT_TRAINED = frozenset(
+    (
+        *("name", "runs", "cache", "restart", "detach", "cache_only", "report", "evaluate", "python", "allow"),
+        *("expandable_segments", "nodes", "gpus", "device", "processes", "cluster", "upstream", "guards", "gates"),
+        *("rollout", "bench", "tune", "tuned", "tracking", "tracking_project", "tracking_entity"),
+        *("stage.description", "stage.tasks", "model.trained_by"),
+    )
+)
+
+
+def holds_plan(run: RunRecord, plan: Plan) -> bool:
+    """Whether the recorded plan is this one: its identity, computed in the same way."""
+    return (run.plan.get("identity"), _version(run)) == (plan.identity, IDENTITY_VERSION)
+
+
+def holds_same_run(run: RunRecord, plan: Plan) -> bool:
+    """Whether the run was made from the settings and inputs of `plan`, whatever its identity."""
+    return _has_settings(run, plan) and not changed_inputs(run, plan)
+
+
+def place_run(plan: Plan, say: Callable[[str], None], verb: str = "run") -> Plan:
+    """Return the plan in the folder of an earlier run of the same settings and inputs, if there is one.
+
+    Only for a plan whose folder the user did not name. A folder whose inputs have changed since is another run: it is
+    reported. Raises UserError: other_identity, for a run that is not finished; run_is_locked.
+    """
+    if plan.config.name or plan.config.cache_only or folder_status(plan.folder) != "absent":
+        return plan
+    unfinished: Problem | None = None
+    note = ""
+    for run in _runs_of_settings(plan):
+        if changed := changed_inputs(run, plan):
+            note = note or f"{run.folder} has the same settings, but {changed}: this is a new run, in {plan.folder}"
+            continue
+        placed = plan.renamed(run.folder.name)
+        if holds_plan(run, plan) or plan.config.restart:
+            return placed
+        if run.folder_status == "done":
+            identities = f"planned as {run.plan.get('identity')}, now {plan.identity}"
+            say(f"{run.folder} has the same settings and inputs, {identities}")
+            return placed
+        unfinished = unfinished or unfinished_problem(run, placed, verb)
+    if unfinished is not None:
+        raise UserError(unfinished)
+    if note:
+        say(note)
+    return plan
+
+
+def unfinished_problem(run: RunRecord, plan: Plan, verb: str = "run") -> Problem:
+    """Name the command that continues or archives the unfinished run in the plan's folder."""
+    if run.holder:
+        return locked_problem(run.folder, *run.holder)
+    differences = rendered_differences(run, plan)
+    message = (
+        f"{run.folder} holds an unfinished run of the same settings under another identity: "
+        f"{run.plan.get('identity')} (version {_version(run)}), now {plan.identity} (version {IDENTITY_VERSION})"
+    )
+    overrides = [override for override in plan.origins.overrides if override_key(override) != "restart"]
+    command = ["python", "-m", "launch", verb, *overrides]
+    if differences:
+        message += f". This version starts it differently: {', '.join(differences[:3])}"
+        restart = shlex.join([*command, "restart=true"])
+        return Problem("other_identity", message, None, f"`{restart}` archives it and starts over")
+    name = () if "name" in map(override_key, overrides) else (f"name={plan.name}",)
+    return Problem("other_identity", message, None, f"`{shlex.join([*command, *name])}` continues it")
+
+
+def rendered_differences(run: RunRecord, plan: Plan) -> list[str]:
+    """Return what of a recorded plan differs from how this one starts its trainer, in the same folder."""
+    before, after, now = run.flags, _flag_values(plan), plan.as_json()
+    flags = [f"--{name}" for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    return flags + [key for key in ("trainer", "parallel", "batch", "patches") if run.plan.get(key) != now[key]]
+
+
+def changed_inputs(run: RunRecord, plan: Plan) -> str | None:
+    """Return which inputs of a recorded plan have changed since, in words: local files, or upstream's source."""
+    before, after = mapping(run.plan.get("upstream")).get("commit"), plan.upstream.commit
+    if before != after:
+        commits = [str(commit)[:9] if commit else "no known commit" for commit in (before, after)]
+        return f"open-instruct was at {commits[0]} and is at {commits[1]}"
+    if "inputs" in run.plan:
+        ignored = {path.name for path in plan.files} if _version(run) != IDENTITY_VERSION else set()
+        then, now = (_digests(inputs, ignored) for inputs in (mapping(run.plan["inputs"]), plan.input_digests))
+        names = sorted({name for name, _ in then ^ now})
+    else:  # a record of before: the paths of data that this machine prepares carry a key of its content
+        launch = plan.config.trainer.launch
+        of_inputs = [launch[key] for key in ("model", "dataset", "mixer", "tokenized_cache") if key in launch]
+        names = [f"--{name}" for name in of_inputs if run.flags.get(name) != _flag_values(plan).get(name)]
+    return f"{', '.join(names)} changed since" if names else None
+
+
+def _flag_values(plan: Plan) -> dict[str, Any]:
+    return {name: flag.as_json()["value"] for name, flag in plan.flags.items()}
+
+
+def _digests(inputs: Mapping[str, str], ignored: set[str]) -> set[tuple[str, str]]:
+    """Return name and digest of each input; a model that another run makes is compared by its path alone."""
+    names = ((Path(path).name, str(digest)) for path, digest in inputs.items())
+    return {(name, digest) for name, digest in names if name not in ignored and not digest.startswith("run-")}
+
+
+def _runs_of_settings(plan: Plan) -> Iterator[RunRecord]:
+    """Yield the runs of the stage with these settings and a default name, the newest first."""
+    folders = (path for path in (plan.runs / plan.stage).glob("*/") if _DEFAULT_NAME.fullmatch(path.name))
+    plans = [path / "plan.json" for path in folders if path != plan.folder and (path / "plan.json").is_file()]
+    for path in sorted(plans, key=lambda path: path.stat().st_mtime, reverse=True):
+        run = RunRecord(path.parent)
+        if _has_settings(run, plan):
+            yield run
+
+
+def _has_settings(run: RunRecord, plan: Plan) -> bool:
+    width = mapping(run.plan.get("batch")).get("width"), mapping(run.plan.get("parallel")).get("device")
+    if width != (plan.batch.width, plan.parallel.width.device.value) or run.plan.get("trainer") != plan.trainer:
+        return False
+    defaults = OmegaConf.to_container(OmegaConf.structured(RootConfig))
+    with_trainer = _version(run) == IDENTITY_VERSION  # another version may map a recipe to other flags
+    then, now, default = (_settings(values, with_trainer) for values in (run.settings, plan.resolved, defaults))
+    # a key that the other version did not know had its default
+    return bool(then) and all(then.get(key, default.get(key)) == value for key, value in now.items())
+
+
+def _settings(config: Any, with_trainer: bool, prefix: str = "") -> dict[str, Any]:
+    """Return what decides the training, by dotted key."""
+    settings: dict[str, Any] = {}
+    for name, value in config.items():
+        key = f"{prefix}{name}"
+        if key in _NOT_TRAINED or (key == "trainer" and not with_trainer):
+            continue
+        if isinstance(value, Mapping) and value:
+            settings |= _settings(value, with_trainer, f"{key}.")
+        else:
+            settings[key] = value
+    return settings
+
+
+def _version(run: RunRecord) -> object:
+    return run.plan.get("identity_version", 1)
