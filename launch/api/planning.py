@@ -103,7 +103,7 @@ def plan_composed(composed: Composed) -> PlannedRun:
     problems = cluster_problems(composed.config.cluster, composed.origins, process_redactor())
     if problems:
         raise UserError(problems)
-    return PlannedRun(build_plan(composed, this_machine(composed)))
+    return PlannedRun(build_plan(composed, this_machine(composed, starts_trainer=False)))
 
 
 def overrides(stage: str, keys: Mapping[str, Any]) -> list[str]:

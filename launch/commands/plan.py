@@ -11,6 +11,7 @@ from launch import resources
 from launch.api.planning import plan_composed
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
+from launch.config.origins import Origin
 from launch.config.schema import Packing, Quantization
 from launch.errors import EXIT_DONE
 from launch.planning.estimate.forecast import MemoryForecast
@@ -95,6 +96,7 @@ def describe(
         ("", f"keys checked against {', '.join(plan.files_checked)}" if plan.files_checked else ""),
         ("patches", ", ".join(_format_patch(patch) for patch in plan.patches) or "none"),
         ("run folder", _relative(plan.folder)),
+        ("python", _describe_python(plan)),
         ("afterwards", evaluation if plan.config.evaluate else ""),
         *(("" if number else "memory", text) for number, text in enumerate(forecast)),
         *(describe_tokens(tokens, plan.batch, plan.config.trainer.family) if plan.lengths_file else ()),
@@ -126,6 +128,17 @@ def paste_lines(plan: Plan, redactor: Redactor, unset: Sequence[str]) -> list[st
         else:
             lines[-1] += f" {text}"
     return ["  " + " \\\n    ".join(lines)]
+
+
+def _describe_python(plan: Plan) -> str:
+    """The trainer's interpreter if a file names it: nothing of it was executed."""
+    provenance = plan.origins.of("python")
+    if plan.config.python is None or provenance.origin == Origin.override:
+        return ""
+    packages = "its packages are read from their folders" if plan.machine.packages else "its packages are unknown here"
+    return (
+        f"{plan.command[0]}, set in {provenance.where or 'a file'}; not started, {packages}: `check` and `run` start it"
+    )
 
 
 def _schedule(plan: Plan) -> str:

@@ -10,9 +10,10 @@ from pathlib import Path
 from launch import resources
 from launch.config.cluster import Container
 from launch.config.compose import Composed
+from launch.config.origins import Origin
 from launch.config.schema import Family
 from launch.errors import UserError
-from launch.host.interpreter import check_interpreter, package_folders, trainer_python
+from launch.host.interpreter import check_interpreter, find_package_folders, package_folders, trainer_python
 from launch.planning.digests import DigestCache
 from launch.planning.machine import Machine
 from launch.planning.names import Registries, locked_registries
@@ -23,21 +24,24 @@ from launch.upstream.reader.registries import REGISTRIES_FILE, read_registries
 from launch.upstream.resolve import resolve_schema
 
 
-def this_machine(composed: Composed, await_digests: Callable[[], None] | None = None) -> Machine:
+def this_machine(
+    composed: Composed, await_digests: Callable[[], None] | None = None, *, starts_trainer: bool = True
+) -> Machine:
     """Return what a composed stage is planned with on this machine.
 
-    `await_digests` returns once another machine has cached the digests of the same inputs. Raises UserError:
-    not_open_instruct, no_interpreter.
+    `await_digests` returns once another machine has cached the digests of the same inputs. Without `starts_trainer`
+    (`plan`) an interpreter that a file names is not started. Raises UserError: not_open_instruct, no_interpreter.
     """
     config = composed.config
     cwd = Path.cwd()
     cache = cwd / Path(config.cache or Path(config.runs) / ".cache").expanduser()
     python = trainer_python(config.python)
-    _require_interpreter(composed, python)
+    may_start = starts_trainer or composed.origins.of("python").origin == Origin.override
+    _require_interpreter(composed, python, may_start=may_start)
     checkout = None
     if config.trainer.family == Family.open_instruct:
         checkout = find_checkout(config.upstream.dir, os.environ, resources.ROOT)
-    packages = package_folders(python)
+    packages = package_folders(python) if may_start or config.python is None else find_package_folders(python)
     resolved = resolve_schema(config.trainer.name, checkout, packages)
     return Machine(
         cwd=cwd,
@@ -62,12 +66,12 @@ def _read_registries(checkout: Checkout | None) -> Registries:
     return read_registries(source)
 
 
-def _require_interpreter(composed: Composed, python: str) -> None:
+def _require_interpreter(composed: Composed, python: str, *, may_start: bool) -> None:
     """Check `python=` where the plan is made, unless it is a path in a container. Raises UserError: no_interpreter."""
     config = composed.config
     if config.cluster.container != Container.none or "no_interpreter" in config.allow:
         return
-    problem = check_interpreter(config.python, python)
+    problem = check_interpreter(config.python, python, may_start=may_start)
     if problem is not None:
         raise UserError(replace(problem, where=composed.origins.of("python").where))
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from launch.errors import Problem, did_you_mean
 from launch.external import logged_call
+from launch.files import read_file
 from launch.resources import WITHOUT_CWD
 from launch.terminal import notify
 
@@ -65,10 +66,10 @@ def trainer_python(configured: str | None) -> str:
     return str(Path(program).absolute()) if program else expanded
 
 
-def check_interpreter(configured: str | None, python: str) -> Problem | None:
+def check_interpreter(configured: str | None, python: str, *, may_start: bool = True) -> Problem | None:
     """Return the problem of a `python=` that is missing or does not answer, with the nearest names; None without one.
 
-    `python`: the interpreter that `configured` resolves to.
+    `python`: the interpreter that `configured` resolves to. It is not asked unless it `may_start`.
     """
     if configured is None or python == sys.executable:
         return None
@@ -77,6 +78,8 @@ def check_interpreter(configured: str | None, python: str) -> Problem | None:
         state = "is not executable" if path.is_file() else "is a folder" if path.is_dir() else "does not exist"
         message = f"python={configured} {state}"
         return Problem("no_interpreter", message, None, _nearest_interpreters(path) or _SET_PYTHON)
+    if not may_start:
+        return None
     try:
         _ask(python, _SEARCH_PATH)
     except InterpreterError as error:
@@ -107,6 +110,20 @@ def package_folders(python: str) -> list[Path]:
         return _without_standard_library(_ask(python, _SEARCH_PATH))
     except InterpreterError:
         return []
+
+
+def find_package_folders(python: str) -> list[Path]:
+    """Return the folders of packages of an interpreter that is not started: those of its virtual environment, or of its
+    installation, and those that a .pth file names. A program that only starts an interpreter has none."""
+    places = [Path(python), Path(os.path.realpath(python))]
+    if (places[0].parents[1] / "pyvenv.cfg").is_file():
+        places.pop()
+    found = [folder for place in places for folder in sorted(place.parents[1].glob("lib/python3.*/site-packages"))]
+    for file in [file for folder in found for file in sorted(folder.glob("*.pth"))]:
+        with contextlib.suppress(OSError, ValueError):
+            lines = read_file(file).decode().splitlines()  # one that begins with `import` would be executed
+            found += [file.parent / line for line in lines if line.startswith("/") and Path(line).is_dir()]
+    return found
 
 
 def installed_versions(folders: Sequence[Path], names: Sequence[str]) -> dict[str, str]:
