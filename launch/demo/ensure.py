@@ -1,47 +1,41 @@
 """Build the demo's chats, preference pairs and model where they are missing or outdated.
 
-All three are identical for one Python version, one version of the trainer's packages and one version of the builders.
+The rows are files of this package, questions about Python 3.11.7's standard library that its docstrings answer (under
+PYTHON-LICENSE.txt). The model is identical for one version of the trainer's packages.
 """
 
 from __future__ import annotations
 
-import functools
+import gzip
 import hashlib
 import json
 import os
-import platform
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launch.demo.folders import BuiltFolder, build_once
 from launch.errors import Problem, UserError
 from launch.external import run_command
 
-if TYPE_CHECKING:
-    from launch.demo.documentation import DocEntry
-
 SEED = 0
-MIN_ENTRIES = 500  # a Python without its sources has almost none
-BUILDERS = ("documentation.py", "corpus.py", "make_model.py", "../templates/tulu.jinja")
 MODEL_TIMEOUT = 600.0  # seconds; usually ten, but importing torch from a cold network file system can take minutes
 EXIT_MISSING_PACKAGE = 3  # make_model.py's
 
 
-@functools.cache
 def demo_key() -> str:
-    """Return the identity of the demo: 16 hex digits over the source of its builders and Python's version."""
-    package = Path(__file__).parent
-    parts = [platform.python_implementation(), platform.python_version(), str(SEED)]
-    parts += [(package / name).read_text(encoding="utf-8") for name in BUILDERS]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    """Return the identity of the demo, which is in the names of its folders and so in the identity of its plans.
+
+    It stands for the shipped rows, make_model.py, the chat template and the seed: a change of one needs another key.
+    """
+    return "8eb8295e11327cf7"
 
 
 def ensure_chats(folder: Path) -> BuiltFolder:
     """Ensure `folder`/train.jsonl with one chat (`messages`) per row. The facts: its `rows` and `digest` (SHA-256).
 
-    Raises UserError: demo_no_documentation, demo_folder_taken.
+    Raises UserError: demo_folder_taken.
     """
     return build_once(folder, "chats", demo_key(), lambda staging: _build_rows(staging, "chats"))
 
@@ -49,7 +43,7 @@ def ensure_chats(folder: Path) -> BuiltFolder:
 def ensure_preferences(folder: Path) -> BuiltFolder:
     """Ensure `folder`/train.jsonl with `chosen` and `rejected` messages per row. The facts: as of `ensure_chats`.
 
-    Raises UserError: demo_no_documentation, demo_folder_taken.
+    Raises UserError: demo_folder_taken.
     """
     return build_once(folder, "preferences", demo_key(), lambda staging: _build_rows(staging, "preferences"))
 
@@ -59,34 +53,16 @@ def ensure_model(folder: Path, python: str | os.PathLike[str]) -> BuiltFolder:
 
     The facts: `parameters`, what make_model.py prints, and a `digest` over the names and bytes of all files.
 
-    Raises UserError: demo_python_not_started, demo_packages_missing, demo_model_failed, demo_no_documentation,
-    demo_folder_taken.
+    Raises UserError: demo_python_not_started, demo_packages_missing, demo_model_failed, demo_folder_taken.
     """
     return build_once(folder, "model", demo_key(), lambda staging: _build_model(staging, os.fspath(python)))
 
 
 def _build_rows(folder: Path, kind: str) -> dict[str, Any]:
-    from launch.demo import corpus
-    from launch.demo.documentation import stdlib_folder
-
-    source = stdlib_folder()
-    entries = _cached_entries(source)
-    if len(entries) < MIN_ENTRIES:
-        message = (
-            "the demo's text comes from the standard library's source, but this Python has only "
-            f"{len(entries)} documented names"
-        )
-        cure = "use a full Python (on Debian: libpython3-stdlib), or a stage with its own data"
-        raise UserError(Problem("demo_no_documentation", message, str(source), cure))
-    rows = corpus.build_chats(entries, SEED) if kind == "chats" else corpus.build_preferences(entries, SEED)
-    return {"rows": len(rows), "digest": corpus.write_rows(folder / "train.jsonl", rows)}
-
-
-@functools.cache  # reading takes seconds, and one run needs both data and model
-def _cached_entries(source: Path) -> list[DocEntry]:
-    from launch.demo.documentation import read_entries
-
-    return read_entries(source)
+    """Write the shipped rows, one JSON object a line in ASCII."""
+    content = gzip.decompress((Path(__file__).parent / f"{kind}.jsonl.gz").read_bytes())
+    (folder / "train.jsonl").write_bytes(content)
+    return {"rows": content.count(b"\n"), "digest": hashlib.sha256(content).hexdigest()}
 
 
 def _build_model(folder: Path, python: str) -> dict[str, Any]:

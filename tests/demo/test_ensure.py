@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import subprocess
@@ -10,7 +11,9 @@ import pytest
 
 from launch.demo import BuiltFolder, demo_key, ensure, ensure_chats, ensure_model, ensure_preferences
 from launch.errors import UserError
-from tests.paths import ROOT
+from launch.redact import Redactor
+
+FOLDER = Path(ensure.__file__).parent
 
 
 def bare_python(folder: Path) -> Path:
@@ -81,34 +84,38 @@ def test_an_interpreter_that_fails_is_quoted(tmp_path: Path) -> None:
     assert "libgomp.so.1: cannot open shared object file" in text
 
 
-def test_a_library_without_sources_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "lib").mkdir()
-    monkeypatch.setattr("launch.demo.documentation.stdlib_folder", lambda: tmp_path / "lib")
-    with pytest.raises(UserError) as refused:
-        ensure_chats(tmp_path / "chats")
-    assert problem_of(refused)[0] == "demo_no_documentation"
-    assert not (tmp_path / "chats").exists()
+def rows(name: str) -> list[dict[str, list[dict[str, str]]]]:
+    content = gzip.decompress((FOLDER / f"{name}.jsonl.gz").read_bytes())
+    assert content.isascii()  # docstrings have characters like U+2028, at which some readers would split a row
+    return [json.loads(line) for line in content.splitlines()]
 
 
-def test_key_is_stable_and_free_of_side_effects(tmp_path: Path) -> None:
-    program = (
-        "import sys; from launch.demo import demo_key; print(demo_key())\n"
-        "heavy = {'torch', 'transformers', 'tokenizers', 'launch.demo.corpus'} & set(sys.modules)\n"
-        "print(*sorted(heavy))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == f"{demo_key()}\n\n"
-    assert list(tmp_path.iterdir()) == []
+def test_the_shipped_chats() -> None:
+    chats = rows("chats")
+    assert len(chats) == 3949
+    for row in chats:
+        user, assistant = row["messages"]
+        assert (user["role"], assistant["role"]) == ("user", "assistant") and user["content"].count("`") == 2
+        assert 0 < len(assistant["content"]) <= 600 and assistant["content"] == assistant["content"].strip()
+    assert len({row["messages"][0]["content"] for row in chats}) == len(chats)
+    redactor = Redactor({})
+    assert [text for row in chats if redactor.redact_text(text := row["messages"][1]["content"]) != text] == []
 
 
-def test_key_names_every_builder() -> None:
-    folder = Path(ensure.__file__).parent
-    others = {path.name for path in folder.glob("*.py")} - set(ensure.BUILDERS)
-    assert others == {"__init__.py", "ensure.py", "folders.py"}  # they affect where the demo is kept, not its content
+def test_the_shipped_preferences_differ_in_the_answer_only() -> None:
+    pairs = rows("preferences")
+    assert len(pairs) == 1600
+    shuffled = 0
+    for row in pairs:
+        assert row["chosen"][0] == row["rejected"][0]
+        right, wrong = row["chosen"][1], row["rejected"][1]
+        assert right["role"] == wrong["role"] == "assistant" and right["content"] != wrong["content"]
+        assert max(len(right["content"]), len(wrong["content"])) <= 300
+        shuffled += sorted(right["content"].split()) == sorted(wrong["content"].split())
+    assert 0.7 < shuffled / len(pairs) < 0.8
+
+
+def test_the_key_stands_for_what_the_demo_is_made_of() -> None:
+    made_of = ("chats.jsonl.gz", "preferences.jsonl.gz", "make_model.py", "../templates/tulu.jinja")
+    digest = hashlib.sha256(b"\0".join((FOLDER / name).read_bytes() for name in made_of)).hexdigest()[:16]
+    assert (demo_key(), digest) == ("8eb8295e11327cf7", "66accfde6ad50102"), "a change needs another key and digest"
