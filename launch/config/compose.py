@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,10 +16,13 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import hydra
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -28,9 +31,11 @@ from launch import resources
 from launch.config.hydra_errors import COMPOSE_ERRORS, explain, line_origins
 from launch.config.line import MULTIRUN, CommandLine, check_overrides, hydra_problem, quote_value
 from launch.config.origins import GROUPS, Origins
+from launch.config.own_files import check_limits
 from launch.config.schema import RootConfig
 from launch.config.validate import validate
 from launch.errors import Problem, UserError
+from launch.files import read_file
 from launch.redact import process_redactor
 from launch.terminal import printable
 
@@ -43,6 +48,7 @@ _HELP = ("--help", "-h")
 # groups of Hydra's application (launchers, output, help) that composing one configuration doesn't need; they take a
 # sixth of its time
 _APPLICATION_GROUPS = ("launcher", "sweeper", "output", "help", "hydra_help", "env")
+_NAME_PARTS = re.compile(r"[./@\s]+")  # of a package, or of an entry of a defaults list
 _GUARD_OFF = re.compile(r"^(guards(?:\.\w+)?)=(?:false|off)$", re.IGNORECASE)  # OmegaConf: a node is null, never false
 
 _HYDRA_STATE = RLock()
@@ -164,6 +170,31 @@ def _compose_config(overrides: list[str]) -> DictConfig:
     return config
 
 
+class _CheckedSource(FileConfigSource):
+    """Reads a file for Hydra, which follows every alias and, under --multirun, calls what a `hydra` node names."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Raises UserError: yaml_limit, hydra_setting."""
+        path = Path(self.path, self._normalize_file_name(config_path))
+        if path.is_relative_to(resources.CONFIGS):
+            return super().load_config(config_path)
+        with suppress(OSError, UnicodeDecodeError):  # Hydra's own error for it is explained
+            check_limits(path, read_file(path).decode())
+        result = super().load_config(config_path)
+        names = [config_path.removesuffix(".yaml"), result.header.get("package") or ""]
+        if isinstance(result.config, DictConfig):
+            content: Any = OmegaConf.to_container(result.config, resolve=False)
+            defaults = content.get("defaults")
+            entries = defaults if isinstance(defaults, list) else []
+            names += [
+                *content,
+                *(name for entry in entries for name in (entry if isinstance(entry, dict) else [entry])),
+            ]
+        if any("hydra" in _NAME_PARTS.split(str(name)) for name in names):
+            raise UserError(hydra_problem("hydra", str(path)))
+        return result
+
+
 @cache
 def _register() -> None:
     """Register the schema and the user's folder with Hydra, once per process."""
@@ -174,6 +205,7 @@ def _register() -> None:
     OmegaConf.set_struct(schema.flags, False)  # a trainer's own flag needs no `+`
     OmegaConf.set_struct(schema.cluster.env, False)
     Plugins.instance().register(_UserFolder)
+    SourcesRegistry.instance().types["file"] = _CheckedSource
 
 
 @contextmanager

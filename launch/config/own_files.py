@@ -13,6 +13,7 @@ import yaml
 
 from launch.config.origins import GROUPS, find_file
 from launch.config.positions import yaml_positions
+from launch.config.yaml_nodes import NotYamlError, YamlLimitError, read_yaml
 from launch.errors import Problem, UserError, did_you_mean
 
 _GLOBAL_GROUPS = ("stage", "tuned")  # their files set keys of any node
@@ -53,6 +54,19 @@ def _check_chain(group: str, option: str, roots: Sequence[Path], chain: tuple[Pa
             _check_chain(inner_group, inner_option, roots, (*chain, path), line)
 
 
+def check_limits(path: Path, text: str) -> None:
+    """Refuse a file whose size, nesting or aliases would keep its readers busy. Raises UserError: yaml_limit."""
+    try:
+        read_yaml(text)
+    except YamlLimitError as error:
+        cure = "write out what is needed of it"
+        raise UserError(
+            Problem("yaml_limit", f"the file is refused: {error.reason}", f"{path}:{error.line}", cure)
+        ) from None
+    except NotYamlError:  # explained by who reads it
+        pass
+
+
 def _read_text(path: Path) -> str:
     """Raises UserError: unreadable_file, not_utf8."""
     try:
@@ -69,7 +83,8 @@ def _read_text(path: Path) -> str:
 
 
 def _parse(path: Path, text: str) -> object:
-    """Raises UserError: bad_yaml."""
+    """Raises UserError: bad_yaml, yaml_limit."""
+    check_limits(path, text)
     try:
         document = yaml.safe_load(text)
         positions = yaml_positions(text)
@@ -85,7 +100,7 @@ def _parse(path: Path, text: str) -> object:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = Problem("bad_yaml", *_explain_syntax(str(error.problem), text, (mark.line if mark else 0) + 1, path))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         problem = Problem("bad_yaml", f"not YAML: {str(error).splitlines()[0]}", str(path))
     raise UserError(problem)
 

@@ -46,7 +46,7 @@ def json_positions(text: str) -> Positions:
 
 
 def yaml_positions(text: str) -> Positions:
-    """Locate the keys and list items of a YAML text. Raises NotYamlError; RecursionError if a node is inside itself."""
+    """Locate the keys and list items of a YAML text. Raises NotYamlError."""
     from launch.config import yaml_nodes  # slow to import; only what reads a file needs it
 
     lines: dict[tuple[str, ...], int] = {}

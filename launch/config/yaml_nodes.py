@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 MAX_DEPTH = 60  # of nesting; hand-written files have less
-MAX_NODES = 300_000  # of one file
+MAX_NODES = 300_000  # of one file, those that its aliases repeat included
+MAX_CHARACTERS = 1 << 22  # of one file
 
 _BLANK = re.compile(r"\s+")
 _HEADER = re.compile(r"[|>][^\n]*\n?")
@@ -27,6 +28,10 @@ class NotYamlError(ValueError):
         self.reason = reason
         self.line = line
         super().__init__(f"line {line}: {reason}")
+
+
+class YamlLimitError(NotYamlError):
+    """The text is larger than a configuration, a list of flags or a job is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +117,16 @@ def resolve_alias(node: Node) -> Node:
     return node.node if isinstance(node, Alias) else node
 
 
+def load_yaml(text: str) -> Any:
+    """Return the plain data of a YAML text within the limits of `read_yaml`. Raises NotYamlError, yaml.YAMLError."""
+    read_yaml(text)
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
 def read_yaml(text: str) -> list[Node]:
     """Parse the documents of a YAML text. Raises NotYamlError."""
+    if len(text) > MAX_CHARACTERS:
+        raise YamlLimitError(f"it has more than {MAX_CHARACTERS:,} characters", 1)
     loader_class: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     loader: Any = None
     try:
@@ -139,8 +152,9 @@ class _NodeBuilder:
         self.loader = loader
         self.lines = lines
         self.documents: list[Node] = []
-        self.stack: list[tuple[Sequence | Mapping, list[Node]]] = []
+        self.stack: list[tuple[Sequence | Mapping, list[Node], int]] = []  # with the count before it
         self.anchors: dict[str, Node] = {}
+        self.sizes: dict[int, int] = {}  # of the lists and maps that are complete, by their id
         self.count = 0
 
     def add_event(self, event: Any) -> None:
@@ -150,13 +164,18 @@ class _NodeBuilder:
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:
                 raise NotYamlError(f"found undefined alias '{event.anchor}'", line)
-            self._add(Alias(self.anchors[event.anchor], line), None)
+            node = self.anchors[event.anchor]
+            if isinstance(node, Sequence | Mapping) and id(node) not in self.sizes:
+                raise YamlLimitError(f"'{event.anchor}' contains itself", line)
+            self.count += self.sizes.get(id(node), 0)
+            self._add(Alias(node, line), None)
         elif isinstance(event, yaml.SequenceStartEvent):
             self._open(Sequence(line=line), event)
         elif isinstance(event, yaml.MappingStartEvent):
             self._open(Mapping(line=line), event)
         elif isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
-            node, children = self.stack.pop()
+            node, children, before = self.stack.pop()
+            self.sizes[id(node)] = self.count - before
             if isinstance(node, Sequence):
                 node.items.extend(children)
             else:
@@ -168,14 +187,14 @@ class _NodeBuilder:
         self.count += 1
         if self.count > MAX_NODES or len(self.stack) > MAX_DEPTH:
             problem = "has too many values" if self.count > MAX_NODES else "is nested too deeply"
-            raise NotYamlError(f"it {problem} to be a configuration, a list of flags or a job", node.line)
+            raise YamlLimitError(f"it {problem} to be a configuration, a list of flags or a job", node.line)
         (self.stack[-1][1] if self.stack else self.documents).append(node)
         if event is not None and event.anchor:
             self.anchors[event.anchor] = node
 
     def _open(self, node: Sequence | Mapping, event: Any) -> None:
         self._add(node, event)
-        self.stack.append((node, []))
+        self.stack.append((node, [], self.count))
 
 
 def _scalar(loader: Any, event: Any, lines: list[str]) -> Scalar:

@@ -37,15 +37,17 @@ def check_config_file(path: Path, keys: LibraryKeys) -> list[Problem]:
     """
     import yaml  # slow to import, and needed only here
 
+    from launch.config.yaml_nodes import load_yaml
+
     try:
         text = _read_text(path)
         is_json = keys.library == "deepspeed" or path.suffix == ".json"
-        config = parse_json(text) if is_json else yaml.safe_load(text)
+        config = parse_json(text) if is_json else load_yaml(text)
         positions = json_positions(text) if is_json else yaml_positions(text)
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else getattr(error, "lineno", None)
-        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        line = mark.line + 1 if mark else getattr(error, "lineno", None) or getattr(error, "line", None)
+        reason = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error).splitlines()[0]
         verb = "is not JSON" if keys.library == "deepspeed" else "cannot be parsed"
         return [_unreadable(path, keys.library, f"{verb}: {reason}", line)]
     except _UnreadableError as error:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launch.files import write_file
+from launch.files import parse_json, write_file
 
 _INTERVAL = 1.0  # seconds between two heartbeats of a job of few nodes
 _SHORT_INTERVAL = 0.2  # the same before the ranks start, and once this node's ranks have ended
@@ -247,7 +247,7 @@ class Peers:
         if seen.heartbeat and seen.heartbeat.state in (("done", "over") if rank == 0 else ("done", "failed")):
             return seen  # it changes no more
         with contextlib.suppress(OSError, ValueError, TypeError), self._path(rank).open(encoding="utf-8") as file:
-            changed, content = os.fstat(file.fileno()).st_mtime_ns, json.load(file)
+            changed, content = os.fstat(file.fileno()).st_mtime_ns, parse_json(file.read())
             failure = NodeFailure(**content["failure"]) if content["failure"] else None
             heartbeat = Heartbeat(content["state"], content["progress"], failure)
             if (heartbeat, changed) != (seen.heartbeat, seen.time):

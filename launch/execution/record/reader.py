@@ -149,9 +149,11 @@ class RunRecord:
         """The resolved configuration."""
         import yaml
 
+        from launch.config.yaml_nodes import load_yaml
+
         try:
-            return mapping(yaml.safe_load(self.config))
-        except (yaml.YAMLError, ValueError, RecursionError):
+            return mapping(load_yaml(self.config))
+        except (yaml.YAMLError, ValueError):
             return {}
 
     def steps(self) -> Iterator[dict[str, Any]]:
