@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,6 +58,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     run([*install, "--disable-pip-version-check", "--quiet"], folder.parent)
     return folder / "bin" / "launch"
+
+
+def test_the_wheel_has_the_data_files(wheel: Path) -> None:
+    package = resources.ROOT / "launch"
+    files = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    data = {path for path in files if not any(part.startswith(".") for part in path.relative_to(package).parts)}
+    assert {path.suffix for path in data} >= {".yaml", ".gz", ".json", ".j2", ".jinja", ".txt"}
+    assert {path.relative_to(resources.ROOT).as_posix() for path in data} <= set(zipfile.ZipFile(wheel).namelist())
 
 
 def test_nothing_that_trains_comes_with_the_package(installed: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.config.schema import Device, Mode
+from launch.execution.diagnosis.known import known
 from launch.planning.batch import Batch, divisors
 from launch.planning.estimate.forecast import UNCERTAINTY
 from launch.planning.estimate.memory import estimate_memory
@@ -14,18 +15,6 @@ from launch.planning.estimate.remedy import remedy_for
 from launch.planning.estimate.setting import MemorySetting
 
 POSSIBLY = "possibly: "  # begins the text of an uncertain cure
-# import names of the packages in each extra of pyproject.toml
-_EXTRAS = {
-    "train": "torch transformers accelerate datasets peft trl deepspeed liger_kernel ninja setuptools",
-    "open-instruct": "absl olmo_core beaker bitsandbytes immutabledict langdetect nltk pandas dateutil ray requests "
-    "sympy tensorboard tiktoken wandb",
-    "flash": "flash_attn",
-}
-# torch names its own use, and then that of others; in a container its own may be under a number too
-OTHER_PROCESS = (
-    r"(?s)CUDA out of memory.*total capacity of (?P<capacity>[\d.]+) GiB.*[Pp]rocess (?P<pid>\d+) has "
-    r"(?P<used>[\d.]+) GiB memory in use.*this process has [\d.]+ [GM]iB memory in use"
-)
 _NAMED_PATH = re.compile(r"(?:No space left on device|Disk quota exceeded)[^'\"]{0,20}['\"](?P<path>/[^'\"]+)['\"]")
 _CAPACITY = re.compile(r"total capacity of (?P<gib>[\d.]+) GiB")
 _NEXT_MODE = {
@@ -110,8 +99,8 @@ def host_memory(match: re.Match[str], situation: Situation) -> str:
 def missing_package(match: re.Match[str], situation: Situation) -> str:
     name = match["name"].removeprefix("Ninja") or "ninja"
     python = situation.python or "python"
-    for extra, names in _EXTRAS.items():
-        if name in names.split():
+    for extra, names in known().packages.items():
+        if name in names:
             return f'{name} is in the extra "{extra}": {python} -m pip install -c constraints.txt -e ".[{extra}]"'
     return f"{POSSIBLY}install the package that provides {name} ({python} -m pip install ...); no extra has it"
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from launch.execution.diagnosis.advice import Situation
 from launch.execution.diagnosis.cures import Cure, cure_for_errors, cure_for_lines
+from launch.execution.diagnosis.known import known
 from launch.execution.diagnosis.last_words import LogTail, summarize_last_words
 from launch.execution.diagnosis.tracebacks import (
     TRACEBACK,
@@ -36,11 +37,6 @@ _FAILED_RANK = re.compile(r"^\s+rank\s*: (\d+)")
 _FAILED_EXIT = re.compile(r"^\s+exitcode\s*: (-?\d+)")
 # subprocess.CalledProcessError, which accelerate raises for its only process
 _CHILD_EXIT = re.compile(r"CalledProcessError: .*(?:died with <Signals\.\w+: (\d+)>|non-zero exit status (\d+))")
-# printed by ranks whose peer has died: their connections break before the peer's own end is reported
-_PEER_DIED = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Broken pipe|[Rr]emote process exited|ncclRemoteError|"
-    r"Read error \[|Write error \[|recvValue failed|NCCL communicator was aborted"
-)
 # neither SIGTERM, with which elastic ends the other ranks, nor SIGABRT, with which NCCL's watchdog ends its own rank
 _SYSTEM_KILLS = tuple(
     -getattr(signal, name) for name in ("SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL") if hasattr(signal, name)
@@ -234,7 +230,7 @@ class CauseFinder:
 
 
 def _has_lost_peer(chain: Sequence[RaisedError]) -> bool:
-    return any(_PEER_DIED.search(error.message) for error in chain)
+    return any(known().phrases["peer_died"].search(error.message) for error in chain)
 
 
 def _explain_chain(

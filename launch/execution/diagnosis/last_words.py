@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from launch.execution.diagnosis.known import known
 from launch.execution.diagnosis.tracebacks import CHAIN_LINKS, TRACEBACK
 from launch.terminal import strip_escapes
 
@@ -15,14 +16,6 @@ _MAX_WIDTH = 400  # characters of a kept line
 _LAST = 80  # lines at the end that can be a process's last words: a C++ stack has about forty
 _AFTER_TRACEBACK = 30  # lines that follow the last traceback at most, if the process died of it
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?")
-_PROGRESS = re.compile(r"\d+%\|.*\||\d+(?:\.\d+)?(?:it/s|s/it)|^\s*\d+it \[")
-_FATAL = re.compile(
-    r"^terminate called|^\s*what\(\):|^Fatal Python error|[Ww]atchdog (?:caught|thread terminated)|"
-    r"^(?:malloc|free|munmap_chunk|realloc)\(\): |double free or corruption|corrupted size vs|"
-    r"Assertion `.*' failed|^\S+: error: |enforce fail at|^(?:Segmentation fault|Aborted|Bus error|Killed)\b"
-)
-# before the traceback of an exception that Python reports and drops, often while the interpreter shuts down
-_SURVIVED = re.compile(r"^Exception ignored in|^Error in atexit|^--- Logging error ---")
 
 
 @dataclass
@@ -39,7 +32,7 @@ class LogTail:
         """Add one line, printed at `now` (unix seconds)."""
         line = _RANK_PREFIX.sub("", raw) if raw.startswith("[rank") else raw
         line = strip_escapes(line)[:_MAX_WIDTH]
-        is_survived = TRACEBACK in line and bool(self.lines) and _SURVIVED.search(self.lines[-1])
+        is_survived = TRACEBACK in line and bool(self.lines) and known().phrases["survived"].search(self.lines[-1])
         self.lines.append(line)
         if TRACEBACK in line and not is_survived:
             if not any(text.startswith(CHAIN_LINKS) for text in list(self.traceback)[-2:]):
@@ -52,7 +45,7 @@ class LogTail:
             self._keep(line)
         elif self.traceback:
             self._lines_since += 1
-            if self._lines_since <= _AFTER_TRACEBACK and not _PROGRESS.search(line):
+            if self._lines_since <= _AFTER_TRACEBACK and not known().phrases["progress_bar"].search(line):
                 self.traceback.append(line)  # perhaps the message's next line
 
     def _keep(self, line: str) -> None:
@@ -66,13 +59,13 @@ class LogTail:
 
     def printed(self) -> list[str]:
         """Return the last lines without progress bars."""
-        return [line for line in self.lines if not _PROGRESS.search(line)]
+        return [line for line in self.lines if not known().phrases["progress_bar"].search(line)]
 
     def last_words(self) -> list[str]:
         """Return what a dying process printed, from the line that says so; [] if no line does."""
         last = self.printed()[-_LAST:]
         for index, line in enumerate(last):
-            if _FATAL.search(line):
+            if known().phrases["fatal"].search(line):
                 return last[index:]
         return []
 

@@ -12,7 +12,7 @@ import yaml
 from launch.config.schema import Device, Mode
 from launch.execution.diagnosis.advice import Situation
 from launch.execution.diagnosis.causes import Cause, CauseFinder
-from launch.execution.diagnosis.cures import KNOWN_CAUSES
+from launch.execution.diagnosis.known import known
 from launch.execution.diagnosis.tracebacks import printed_chain
 from launch.execution.record.events import Event
 from launch.planning.batch import Batch
@@ -76,7 +76,7 @@ def test_the_cause_and_its_cure_are_found_behind_noise(entry: dict[str, Any]) ->
 def test_the_corpus_covers_every_known_cause() -> None:
     assert len(CORPUS) >= 60
     covered = {entry["cure"] for entry in CORPUS}
-    assert {known.id for known in KNOWN_CAUSES} - covered <= {"nccl_timeout", "loader_killed"}
+    assert {cause.id for cause in known().causes} - covered <= {"nccl_timeout", "loader_killed"}
 
 
 @pytest.mark.parametrize("code", [-9, -11, 1, 7])
