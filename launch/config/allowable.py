@@ -9,11 +9,11 @@ from functools import cache
 from launch.config.guards import GuardsConfig
 from launch.config.origins import Origins
 from launch.errors import Problem, did_you_mean
-from launch.worker.expectations import EVIDENCE
+from launch.worker.expectations import EVIDENCE, STATE
 
 # The lists of rules with an `id` each. Layers above define them, so they are imported only when a line has an `allow`.
 _REGISTERS = (("launch.check.machine.rules", "RULES"), ("launch.trials.rollout.gates", "GATES"))
-_EVIDENCE = (*EVIDENCE, "weights", "global_batch")
+_EVIDENCE = (*STATE, *EVIDENCE, "weights")
 _PLAN = (
     "data_small_epoch",
     "incomplete_model",

@@ -9,30 +9,23 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NoReturn
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from . import accelerator
 from .channel import EventWriter
-from .finding import Evidence
+from .finding import REFUTED, Evidence
 
 EXIT_STOPPED = 3  # launch.errors.EXIT_STOPPED, which this interpreter may not have
 
-DISTRIBUTED = ("NO", "MULTI_CPU", "MULTI_GPU", "DEEPSPEED")
-DEVICES = ("cpu", "cuda")
-
-
-@dataclass(frozen=True)
-class ExpectedState:
-    """The requested state of accelerate; None means not requested."""
-
-    distributed: str | None = None  # a name of accelerate's DistributedType
-    world_size: int | None = None
-    zero_stage: int | None = None  # 0 means no ZeRO
-    device: str | None = None  # a torch device type
-
-
+# The keys of accelerate's state -> the values that can be requested. Checked as soon as it is set up.
+STATE: Mapping[str, str] = {
+    "distributed": "NO|MULTI_CPU|MULTI_GPU|DEEPSPEED",  # accelerate's DistributedType
+    "world_size": r"\d+",
+    "zero_stage": r"\d",  # 0 means no ZeRO
+    "device": "cpu|cuda",
+}
 # What is checked before the first optimizer step (launch/worker/evidence) -> the values that can be requested.
 EVIDENCE: Mapping[str, str] = {
     "liger": r"[a-z_]+(,[a-z_]+)*",  # the required kernels, as far as Liger has them for the model
@@ -52,14 +45,6 @@ EVIDENCE: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Expectations:
-    """Everything that a plan requested."""
-
-    state: ExpectedState = ExpectedState()
-    evidence: Mapping[str, str] = field(default_factory=dict)  # by key of EVIDENCE
-
-
 class UnmetExpectation(SystemExit):
     """Ends the rank with exit code 3 and its message on stderr; a trainer's `except Exception` does not catch it."""
 
@@ -68,95 +53,71 @@ class UnmetExpectation(SystemExit):
         print(f"launch: {message}", file=sys.stderr, flush=True)
 
 
-def end_rank(message: str, ids: Sequence[str], events: EventWriter) -> NoReturn:
-    """Send the reason why this rank ends, and end it. `ids`: of the findings. Raises UnmetExpectation."""
-    events.error(message, type="Unmet", ids=ids)
-    raise UnmetExpectation(message)
+def report_evidence(evidence: Sequence[Evidence], allowed: Collection[str], events: EventWriter) -> None:
+    """Send the evidence as events, and end the rank if a requested setting is not proven and not in `allowed`.
+
+    Raises UnmetExpectation.
+    """
+    for item in evidence:
+        events.emit("evidence", **item.fields())
+    findings = [finding for item in evidence if (finding := item.finding(allowed))]
+    for finding in findings:
+        if finding.allowed:
+            events.warn(str(finding))
+    stopping = [finding for finding in findings if finding.stops]
+    if stopping:
+        ids = [finding.id for finding in stopping]
+        message = f"{'; '.join(map(str, stopping))}; allow=[{','.join(ids)}] runs it anyway"
+        events.error(message, type="Unmet", ids=ids)
+        raise UnmetExpectation(message)
 
 
-def parse_expectations(pairs: Sequence[str]) -> Expectations:
+def parse_expectations(pairs: Sequence[str]) -> dict[str, str]:
     """Parse KEY=VALUE strings. Raises ValueError for an unknown key or an invalid value."""
-    state_keys = {item.name for item in fields(ExpectedState)}
-    values: dict[str, Any] = {}
-    evidence: dict[str, str] = {}
+    patterns = {**STATE, **EVIDENCE}
+    requested: dict[str, str] = {}
     for pair in pairs:
         key, _, value = pair.partition("=")
-        if key in EVIDENCE:
-            if not re.fullmatch(EVIDENCE[key], value):
-                raise ValueError(f"expectation {key}={value}: must match {EVIDENCE[key]}")
-            evidence[key] = value
-            continue
-        if key not in state_keys:
-            raise ValueError(f"unknown expectation '{key}'; known are {', '.join(sorted({*state_keys, *EVIDENCE}))}")
-        choices = {"distributed": DISTRIBUTED, "device": DEVICES}.get(key)
-        if choices is not None and value not in choices:
-            raise ValueError(f"expectation {key}={value}: must be one of {', '.join(choices)}")
-        if choices is None and not value.isdecimal():
-            raise ValueError(f"expectation {key}={value}: must be a whole number")
-        values[key] = value if choices is not None else int(value)
-    return Expectations(ExpectedState(**values), evidence)
+        if key not in patterns:
+            raise ValueError(f"unknown expectation '{key}'; known are {', '.join(sorted(patterns))}")
+        if not re.fullmatch(patterns[key], value):
+            raise ValueError(f"expectation {key}={value}: must match {patterns[key]}")
+        requested[key] = value
+    return requested
 
 
-def read_state(built: Any) -> ExpectedState:
-    """Read the actual state from the trainer's `Accelerator`."""
+def check_state(built: Any, requested: Mapping[str, str]) -> list[Evidence]:
+    """Compare what is requested with the state of the trainer's `Accelerator`."""
     plugin = getattr(built.state, "deepspeed_plugin", None)
-    return ExpectedState(
-        distributed=built.distributed_type.name,
-        world_size=built.num_processes,
-        zero_stage=plugin.zero_stage if plugin is not None else 0,
-        device=built.device.type,
-    )
+    state = {
+        "distributed": built.distributed_type.name,
+        "world_size": built.num_processes,
+        "zero_stage": plugin.zero_stage if plugin is not None else 0,
+        "device": built.device.type,
+    }
+    reasons = {"world_size": "the processes did not find each other, so each would train alone"}
+    if state["device"] == "cpu":
+        if requested.get("distributed") == "DEEPSPEED":
+            patch = "without a GPU accelerate needs the patch deepspeed_on_cpu to connect DeepSpeed's ranks"
+            reasons = dict.fromkeys(STATE, patch)
+        reasons["device"] = "torch sees no GPU on this machine"
+    keys = [key for key in STATE if key in requested]
+    found = [Evidence(key, state[key], "accelerate's state").compare(requested[key]) for key in keys]
+    return [replace(item, note=reasons.get(item.what)) if item.verdict == REFUTED else item for item in found]
 
 
-def describe_mismatch(requested: ExpectedState, actual: ExpectedState) -> str | None:
-    """Return a message if `actual` is not what was `requested`, else None."""
-    wanted = {key: value for key, value in asdict(requested).items() if value is not None}
-    values = asdict(actual)
-    if all(wanted[key] == values[key] for key in wanted):
-        return None
-    message = f"requested {_describe(wanted)}, but the trainer has {_describe(values)}"
-    if requested.distributed == "DEEPSPEED" and actual.device == "cpu":
-        return f"{message}: without a GPU accelerate needs the patch deepspeed_on_cpu to connect DeepSpeed's ranks"
-    if requested.device == "cuda" and actual.device == "cpu":
-        return f"{message}: torch sees no GPU on this machine"
-    if requested.world_size is not None and requested.world_size != actual.world_size:
-        return f"{message}: the processes did not find each other, so each would train alone"
-    return f"{message}: this is not the planned run"
-
-
-def _describe(values: dict[str, Any]) -> str:
-    kind = str(values.get("distributed", ""))
-    if values.get("zero_stage"):
-        kind = f"ZeRO-{values['zero_stage']}"
-    ranks = values.get("world_size")
-    parts = [kind or None]
-    if ranks is not None:
-        parts.append(f"on {ranks} {'rank' if ranks == 1 else 'ranks'}")
-    if values.get("device") is not None:
-        parts.append(f"on {values['device']}")
-    return " ".join(part for part in parts if part)
-
-
-def check_when_built(requested: ExpectedState, events: EventWriter) -> None:
+def check_when_built(requested: Mapping[str, str], allowed: Collection[str], events: EventWriter) -> None:
     """Compare as soon as the trainer has built its Accelerator: send "evidence" events, or end the rank.
 
     A trainer that builds no Accelerator, or an interpreter without accelerate, is not checked.
     """
-    if requested == ExpectedState() or importlib.util.find_spec("accelerate") is None:
+    if requested.keys().isdisjoint(STATE) or importlib.util.find_spec("accelerate") is None:
         return
 
     def compare(built: Any) -> None:
-        actual = read_state(built)
-        message = describe_mismatch(requested, actual)
-        if message is not None:
-            end_rank(message, ["refuted_state"], events)
-        for what, value in asdict(requested).items():
-            if value is not None:
-                item = Evidence(what, getattr(actual, what), "accelerate's state").compare(str(value))
-                events.emit("evidence", **item.fields())
         backend = process_group_backend()
-        if backend is not None:
-            events.emit("evidence", what="backend", value=backend, how="torch's process group")
+        groups = [Evidence("backend", backend, "torch's process group")] if backend is not None else []
+        report_evidence([*check_state(built, requested), *groups], allowed, events)
 
     accelerator.when_built(compare)
 

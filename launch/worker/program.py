@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from . import channel, expectations, lifeline, trainer
@@ -17,7 +17,7 @@ class WorkerArguments:
     """The parsed command line of the worker."""
 
     patches: tuple[tuple[str, str | None], ...]  # (id, value)
-    expectations: expectations.Expectations
+    requested: Mapping[str, str]  # by key of STATE and EVIDENCE (expectations.py)
     allowed: frozenset[str]  # ids of unmet expectations that only warn
     trainer: trainer.TrainerProgram
 
@@ -52,8 +52,8 @@ def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
         requested = expectations.parse_expectations(options.expect)
     except ValueError as error:
         parser.error(str(error))
-    if requested.evidence and not any(name in dict(patches) for name in EVIDENCE_PATCHES):
-        key = next(iter(requested.evidence))
+    key = next((key for key in requested if key in expectations.EVIDENCE), None)
+    if key and not any(name in dict(patches) for name in EVIDENCE_PATCHES):
         parser.error(f"expectation {key} needs --patch {' or '.join(EVIDENCE_PATCHES)}, which checks it")
     program_to_run = trainer.TrainerProgram(options.script, options.module, tuple(flags))
     return WorkerArguments(tuple(patches), requested, frozenset(options.allow), program_to_run)
@@ -70,8 +70,8 @@ def main(arguments: Sequence[str]) -> None:
     trainer.prepare(options.trainer)
     try:
         for name, value in options.patches:
-            install(PATCHES[name], PatchContext(options.trainer, events, value, options.expectations, options.allowed))
-        expectations.check_when_built(options.expectations.state, events)
+            install(PATCHES[name], PatchContext(options.trainer, events, value, options.requested, options.allowed))
+        expectations.check_when_built(options.requested, options.allowed, events)
     except PatchError as error:
         events.error(str(error), type="PatchError", patch=error.patch)
         sys.exit(f"launch: {error}")

@@ -15,7 +15,7 @@ from launch.errors import UserError
 from launch.execution.guards.guard import GuardContext
 from launch.execution.guards.panel import build_guards
 from launch.trials.rollout.gates import GATES
-from launch.worker.expectations import EVIDENCE
+from launch.worker.expectations import EVIDENCE, STATE
 from tests.conftest import composed
 from tests.paths import ROOT
 
@@ -68,9 +68,7 @@ _SLURM_SOURCES = ("slurm/limits.py", "slurm/cluster.py", "slurm/containers.py")
 def test_allow_takes_every_rule_guard_gate_and_expectation() -> None:
     expected = {rule.id for rule in RULES} | {gate.id for gate in GATES} | ids_in_source()
     expected |= {guard.id for guard in build_guards(GuardsConfig(), GuardContext())}
-    expected |= {
-        f"{verdict}_{key}" for verdict in ("refuted", "unproven") for key in (*EVIDENCE, "weights", "global_batch")
-    }
+    expected |= {f"{verdict}_{key}" for verdict in ("refuted", "unproven") for key in (*STATE, *EVIDENCE, "weights")}
     missing = expected - allowable_ids()
     assert not missing
     extra = allowable_ids() - expected

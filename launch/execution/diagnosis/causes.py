@@ -105,7 +105,7 @@ class CauseFinder:
         if first is None or first.data.get("type") != "Unmet":
             return None
         ids = first.data.get("ids")
-        return str(ids[0]) if isinstance(ids, list) and ids else "refuted_state"
+        return str(ids[0]) if isinstance(ids, list) and ids else "unmet"
 
     def find_cause(self, status: int | None, situation: Situation | None = None) -> Cause:
         """Return the best explanation with its cure.

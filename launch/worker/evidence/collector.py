@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..channel import EventWriter
-from ..expectations import Expectations, end_rank
+from ..expectations import report_evidence
 from ..finding import Evidence
 from ..trainer import TrainerProgram
 from . import adapter, attention, batches, global_batches, liger, precision, resume, template, trainer_objects, weights
@@ -17,12 +17,12 @@ class EvidenceCollector:
     """Follows one trainer up to its first optimizer step. `allowed`: ids of unmet expectations that only warn."""
 
     def __init__(
-        self, expectations: Expectations, allowed: frozenset[str], program: TrainerProgram, events: EventWriter
+        self, requested: Mapping[str, str], allowed: frozenset[str], program: TrainerProgram, events: EventWriter
     ) -> None:
-        self._expectations, self._allowed, self._program, self._events = expectations, allowed, program, events
+        self._requested, self._allowed, self._program, self._events = requested, allowed, program, events
         self._first_inputs: batches.ForwardInputs | None = None
         self._passes: list[batches.ForwardInputs] = []  # that train, of the current optimizer step
-        self._counts_samples = "global_batch" in expectations.evidence
+        self._counts_samples = "global_batch" in requested
         self._packing: str | None = None  # in effect
         self._checkpoint: str | None = None
         self._clip_norm: float | None = None
@@ -43,7 +43,7 @@ class EvidenceCollector:
             described = batches.describe_inputs(inputs)
             if is_first:
                 is_first, self._first_inputs = False, described
-                if "lora" in self._expectations.evidence:
+                if "lora" in self._requested:
                     self._events.emit("first_rows", rows=batches.first_rows(inputs))
             if not self._counts_samples:
                 handle.remove()
@@ -71,9 +71,9 @@ class EvidenceCollector:
         self._objects = trainer_objects.find_trainer_objects(accelerator, self._checkpoint)
         self._report(self.collect(self._objects))
         if self._objects.engine is not None:  # which clips and steps within backward()
-            self._report([precision.clipping(self._objects, None, self._expectations.evidence.get("clip"))])
+            self._report([precision.clipping(self._objects, None, self._requested.get("clip"))])
             self._is_done = True
-        if self._expectations.evidence.get("first_update") and self._objects.optimizer is not None:
+        if self._requested.get("first_update") and self._objects.optimizer is not None:
             self._update = adapter.FirstUpdate(self._objects.model)
 
     def step_ended(self) -> bool:
@@ -88,7 +88,7 @@ class EvidenceCollector:
         if not any(float(group["lr"]) > 0 for group in self._objects.optimizer.param_groups):
             return False
         update, self._update = self._update, None
-        self._report([update.compare(self._expectations.evidence.get("first_update"))])
+        self._report([update.compare(self._requested.get("first_update"))])
         return not self._counts_samples
 
     def step_begins(self) -> None:
@@ -97,15 +97,15 @@ class EvidenceCollector:
         if self._is_done or self._objects is None:
             return
         self._is_done = True
-        self._report([precision.clipping(self._objects, self._clip_norm, self._expectations.evidence.get("clip"))])
+        self._report([precision.clipping(self._objects, self._clip_norm, self._requested.get("clip"))])
 
     def collect(self, objects: TrainerObjects) -> list[Evidence]:
         """Collect everything but the clipping."""
-        requested = self._expectations.evidence
+        requested = self._requested
         packing = batches.collect(objects, self._first_inputs, requested.get("packing"))
         kind = self._packing = packing[0].value if packing else None
         return [
-            *precision.zero(objects, self._expectations.state.zero_stage),
+            *precision.zero(objects, requested.get("zero_stage")),
             *liger.collect(objects, requested.get("liger")),
             *packing,
             *batches.check_global_batch(objects, kind),
@@ -125,7 +125,7 @@ class EvidenceCollector:
         if self._objects is None or not self._counts_samples:
             return
         passes, self._passes = self._passes, []
-        requested = self._expectations.evidence["global_batch"]
+        requested = self._requested["global_batch"]
         ranks = self._objects.accelerator.num_processes
         finding = batches.count_samples(passes, self._packing, ranks, requested, resumed=bool(self._objects.step))
         self._counts_samples = finding.verdict is None  # the rest of an epoch: the next step is whole
@@ -133,20 +133,3 @@ class EvidenceCollector:
 
     def _report(self, evidence: Sequence[Evidence]) -> None:
         report_evidence(evidence, self._allowed, self._events)
-
-
-def report_evidence(evidence: Sequence[Evidence], allowed: frozenset[str], events: EventWriter) -> None:
-    """Send the evidence as events, and end the rank if a requested setting is not proven and not in `allowed`.
-
-    Raises UnmetExpectation.
-    """
-    for item in evidence:
-        events.emit("evidence", **item.fields())
-    findings = [finding for item in evidence if (finding := item.finding(allowed))]
-    for finding in findings:
-        if finding.allowed:
-            events.warn(str(finding))
-    stopping = [finding for finding in findings if finding.stops]
-    if stopping:
-        ids = [finding.id for finding in stopping]
-        end_rank(f"{'; '.join(map(str, stopping))}; allow=[{','.join(ids)}] runs it anyway", ids, events)

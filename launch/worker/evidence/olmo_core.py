@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..expectations import Expectations, process_group_backend
+from ..expectations import process_group_backend
 from ..finding import Evidence
 from ..trainer import TrainerProgram
 from . import template
@@ -50,13 +50,12 @@ def describe_inputs(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Doc
 
 
 def collect(
-    module: Any, first: DocumentInputs | None, program: TrainerProgram, expectations: Expectations
+    module: Any, first: DocumentInputs | None, program: TrainerProgram, requested: Mapping[str, str]
 ) -> list[Evidence]:
     """Collect the findings on `module`, a TransformerTrainModule, before its first optimizer step."""
-    requested = expectations.evidence
     packing = _check_packing(module, first, requested.get("packing"))
     found = [
-        *_check_ranks(module, expectations),
+        *_check_ranks(module, requested),
         *_check_sharding(module),
         *_check_dtypes(module, requested.get("dtype")),
         packing,
@@ -83,11 +82,11 @@ def _count_ranks() -> int:
     return int(dist.get_world_size()) if process_group_backend() else 1
 
 
-def _check_ranks(module: Any, expectations: Expectations) -> list[Evidence]:
+def _check_ranks(module: Any, requested: Mapping[str, str]) -> list[Evidence]:
     group, size = process_group_backend(), _count_ranks()
-    state, how = expectations.state, "torch's process group"
-    ranks = Evidence("world_size", size, how).compare(None if state.world_size is None else str(state.world_size))
-    device = Evidence("device", module.device.type, "the train module").compare(state.device)
+    how = "torch's process group"
+    ranks = Evidence("world_size", size, how).compare(requested.get("world_size"))
+    device = Evidence("device", module.device.type, "the train module").compare(requested.get("device"))
     return [ranks, device, *([Evidence("backend", group, how)] if group else [])]
 
 

@@ -16,7 +16,7 @@ def _collect_evidence(context: PatchContext) -> None:
     from accelerate.optimizer import AcceleratedOptimizer
     from accelerate.utils import DistributedType
 
-    collector = EvidenceCollector(context.expectations, context.allowed, context.trainer, context.events)
+    collector = EvidenceCollector(context.requested, context.allowed, context.trainer, context.events)
     accelerator.when_prepared(collector.model_prepared)
     accelerator.when_clipped(lambda _, max_norm, norm: collector.gradients_clipped(max_norm))
 

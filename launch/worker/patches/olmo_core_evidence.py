@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..evidence import olmo_core
-from ..evidence.collector import report_evidence
+from ..expectations import report_evidence
 from ..replacing import replaces
 from .patch import PatchContext, PatchInfo
 
@@ -41,8 +41,8 @@ def _collect_evidence(context: PatchContext) -> None:
         for handle in handles:
             handle.remove()
         inputs = first_inputs[0] if first_inputs else None
-        evidence = olmo_core.collect(self, inputs, context.trainer, context.expectations)
-        evidence += olmo_core.count_samples(passes, context.expectations.evidence.get("global_batch"))
+        evidence = olmo_core.collect(self, inputs, context.trainer, context.requested)
+        evidence += olmo_core.count_samples(passes, context.requested.get("global_batch"))
         report_evidence(evidence, context.allowed, context.events)
         return step(self, *arguments, **options)
 

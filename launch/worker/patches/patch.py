@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..channel import EventWriter
-from ..expectations import Expectations
 from ..trainer import TrainerProgram
 
 # of the packages whose lines the patches name; open-instruct's are those at its pin, e6c3044a
@@ -69,7 +68,7 @@ class PatchContext:
     trainer: TrainerProgram  # about to run
     events: EventWriter
     value: str | None = None  # the patch's VALUE on the command line
-    expectations: Expectations = field(default_factory=Expectations)
+    requested: Mapping[str, str] = field(default_factory=dict)  # by key of STATE and EVIDENCE (expectations.py)
     allowed: frozenset[str] = frozenset()  # ids of unmet expectations that only warn
 
 

@@ -15,7 +15,7 @@ from launch.worker.channel import EventWriter  # noqa: E402
 from launch.worker.evidence import batches, precision, resume, template  # noqa: E402
 from launch.worker.evidence.collector import EvidenceCollector  # noqa: E402
 from launch.worker.evidence.trainer_objects import unwrap  # noqa: E402
-from launch.worker.expectations import Expectations, UnmetExpectation  # noqa: E402
+from launch.worker.expectations import UnmetExpectation  # noqa: E402
 from launch.worker.trainer import TrainerProgram  # noqa: E402
 from tests.worker.evidence import models  # noqa: E402
 
@@ -144,7 +144,7 @@ def test_under_deepspeed_the_engines_clipping_counts() -> None:
 
 
 def test_zero_without_an_engine_is_refuted() -> None:
-    [finding] = precision.zero(models.objects(models.model()), 3)
+    [finding] = precision.zero(models.objects(models.model()), "3")
     assert (finding.value, finding.verdict) == (0, "refuted")
     assert precision.zero(models.objects(models.model()), None) == []
 
@@ -200,7 +200,7 @@ def test_a_look_is_cheap() -> None:
 
     model = models.model(num_hidden_layers=32).train()
     this = models.objects(model, optimizer=torch.optim.AdamW(model.parameters()))
-    watch = EvidenceCollector(Expectations(), frozenset(), TrainerProgram(None, "m", ()), EventWriter(None, 0))
+    watch = EvidenceCollector({}, frozenset(), TrainerProgram(None, "m", ()), EventWriter(None, 0))
     watch.collect(this)  # imports
     times = []
     for _ in range(5):
@@ -272,8 +272,8 @@ def train(accelerator: Any, model: Any, collector: EvidenceCollector, sizes: lis
 def test_a_step_of_other_samples_than_requested_ends_the_rank(sizes: list[int], ends: bool) -> None:
     from accelerate import Accelerator
 
-    expectations = Expectations(evidence={"global_batch": "4 samples"})
-    collector = EvidenceCollector(expectations, frozenset(), TrainerProgram(None, "m", ()), EventWriter(None, 0))
+    requested = {"global_batch": "4 samples"}
+    collector = EvidenceCollector(requested, frozenset(), TrainerProgram(None, "m", ()), EventWriter(None, 0))
     accelerator, model = Accelerator(cpu=True, gradient_accumulation_steps=2), models.model()
     accelerator.prepare(torch.utils.data.DataLoader(list(range(32)), batch_size=2))
     collector.model_prepared(model)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from launch.worker.evidence import olmo_core
-from launch.worker.expectations import Expectations, ExpectedState
 from launch.worker.patches.olmo_core_documents import TorchFlashAttention
 from launch.worker.trainer import TrainerProgram
 
@@ -55,7 +54,7 @@ def module_of(backend: Any, collator: Any = None, clip: float | None = 1.0) -> A
 
 
 def looked(module: Any, documents: int | None = None, ranks: int = 1, **requested: str) -> dict[str, Any]:
-    wanted = Expectations(ExpectedState(world_size=ranks, device="cpu"), requested)
+    wanted = {"world_size": str(ranks), "device": "cpu", **requested}
     inputs = olmo_core.DocumentInputs((1, 64), documents)
     findings = olmo_core.collect(module, inputs, TrainerProgram(None, "none", ()), wanted)
     return {finding.what: finding for finding in findings}
