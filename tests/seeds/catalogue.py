@@ -33,6 +33,7 @@ AREAS = {
     "supervisor": "processes, tear-down and locks",
     "tune": "the search for the fastest setting",
     "upstream": "the verdict on flags, and the pin",
+    "worker": "what runs inside the trainer's process",
 }
 _TEXTS = ("id", "area", "input", "right", "wrong", "file", "old", "new")
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from tests.seeds.catalogue import Seed, find_faults, load_seeds
 from tests.seeds.sandbox import Sandbox
 
 _LIMIT = 300.0  # seconds of one seed's tests
+_running: set[int] = set()  # process groups of tests
 _PYTEST = ("-m", "pytest", "-q", "--maxfail=20", "-p", "no:cacheprovider", "-p", "tests.seeds.plugin")
 
 
@@ -73,6 +74,7 @@ def run_tests(sandbox: Sandbox, tests: Sequence[str], limit: float | None = None
             start_new_session=True,
         )
         status: int | None = None
+        _running.add(process.pid)
         try:
             output, _ = process.communicate(timeout=limit)
             status = process.returncode
@@ -80,12 +82,17 @@ def run_tests(sandbox: Sandbox, tests: Sequence[str], limit: float | None = None
             output = ""
         finally:
             if status is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                _kill_group(process.pid)
                 process.wait()
+            _running.discard(process.pid)
         lines = report.read_text(encoding="utf-8").splitlines() if report.is_file() else []
         seconds = time.monotonic() - began
         return Tested(status, seconds, tuple(json.loads(line) for line in lines), output)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def judge(seed: Seed, tested: Tested) -> Result:
@@ -110,8 +117,8 @@ def _last_line(output: str) -> str:
     return lines[-1][:200] if lines else "no output"
 
 
-def run_seeds(seeds: Sequence[Seed], sandboxes: Sequence[Sandbox]) -> list[Result]:
-    """Apply each seed alone, as many side by side as there are copies; progress goes to stderr."""
+def run_seeds(seeds: Sequence[Seed], sandboxes: Sequence[Sandbox], show: Callable[[str], None]) -> list[Result]:
+    """Apply each seed alone, as many side by side as there are copies; `show` gets a line of each."""
     idle: queue.SimpleQueue[Sandbox] = queue.SimpleQueue()
     for sandbox in sandboxes:
         idle.put(sandbox)
@@ -123,11 +130,16 @@ def run_seeds(seeds: Sequence[Seed], sandboxes: Sequence[Sandbox]) -> list[Resul
                 result = judge(seed, run_tests(sandbox, seed.tests, _LIMIT))
         finally:
             idle.put(sandbox)
-        print(_row(result), file=sys.stderr, flush=True)
+        show(_row(result))
         return result
 
     with ThreadPoolExecutor(len(sandboxes)) as pool:
-        return list(pool.map(run_one, seeds))
+        try:
+            return list(pool.map(run_one, seeds))
+        except BaseException:  # an interrupt, too: the pool waits for the tests that run
+            for pid in tuple(_running):
+                _kill_group(pid)
+            raise
 
 
 def _row(result: Result) -> str:
@@ -163,6 +175,11 @@ def main() -> int:
     if faults:
         print(*faults, sep="\n", file=sys.stderr)
         return 2
+
+    def show(line: str) -> None:
+        print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="launch-seeds-") as folder:
         sandboxes = [Sandbox(Path(folder).resolve() / str(number)) for number in range(max(1, options.j))]
@@ -175,12 +192,12 @@ def main() -> int:
             print(clean.output[-4000:], "seeds: they fail without a fault too", sep="\n", file=sys.stderr)
             return 2
         print(f"seeds: passed in {clean.seconds:.0f} s", file=sys.stderr, flush=True)
-        results = run_seeds(seeds, sandboxes)
+        show(f"{'id':38}{'area':12}{'':8}{'seconds':>7}  test")
+        results = run_seeds(seeds, sandboxes, show)
     caught, seconds = sum(result.caught for result in results), round(time.monotonic() - began)
     if options.json:
         print(json.dumps({"seeds": [asdict(result) for result in results], "seconds": seconds}, indent=1))
     else:
-        print(f"{'id':38}{'area':12}{'':8}{'seconds':>7}  test", *map(_row, results), sep="\n")
         print(f"{caught} of {len(results)} faults caught in {seconds} s")
     return 0 if caught == len(results) else 1
 
