@@ -8,13 +8,17 @@ from pathlib import Path
 
 from launch.config.compose import USER_DIR_VARIABLE, default_user_folder
 from launch.errors import Problem, UserError
+from launch.redact import process_redactor
 
 
 def locate_option(group: str, name: str, usage: str | None) -> Path:
-    """Return where the file of a group's option is written. Raises UserError: usage."""
+    """Return where the file of a group's option is written. Raises UserError: usage, secret_on_line."""
     if not re.fullmatch(r"\w[\w.-]*", name):
         message = f"a name begins with a letter, a digit or _ and may go on with . and - too, got '{name}'"
         raise UserError(Problem("usage", message, "command line", usage))
+    if process_redactor().redact_text(name) != name:
+        message = "the name holds a secret, which the name of the file would show"
+        raise UserError(Problem("secret_on_line", message, "command line", "use another name"))
     return default_user_folder(os.environ) / group / f"{name}.yaml"
 
 

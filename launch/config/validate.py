@@ -35,7 +35,7 @@ def validate(config: RootConfig, plain: Mapping[str, Any], origins: Origins) -> 
         *_path_problems(config, origins),
         *_unknown_keys(RootConfig, plain, "", origins),
         *_recipe_map_problems(config.trainer.recipe, origins),
-        *_secret_problems(config, origins),
+        *_secret_problems(plain, origins),
         *range_problems(config, origins),
         *unknown_ids(config.allow, origins),
     ]
@@ -138,8 +138,9 @@ def _unknown_keys(cls: type, plain: Mapping[str, Any], above: str, origins: Orig
             yield from _unknown_keys(node, value, f"{key}.", origins)
 
 
-def _secret_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
-    """Find secrets in overrides and flags: `ps` shows a command line, and the trainers save their flags in the model.
+def _secret_problems(plain: Mapping[str, Any], origins: Origins) -> Iterator[Problem]:
+    """Find secrets in overrides and values: `ps` shows a command line, the trainers save their flags in the model, and
+    values become names of folders, jobs and projects. An override is checked as it is written and as it is resolved.
 
     The values of `cluster.` are checked with the batch script.
     """
@@ -148,10 +149,27 @@ def _secret_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
         key = override_key(override)
         if not key.startswith("cluster") and redactor.redact_argv([override]) != [override]:
             yield _secret_problem(key, f"override {key}")
-    for name, value in config.flags.items():
-        where = origins.of(f"flags.{name}").where or f"flags.{name}"
-        if not where.startswith("override") and redactor.redact_object(value, name) != value:
-            yield _secret_problem(f"flags.{name}", where)
+            return
+    for key, value in _leaves({name: plain[name] for name in plain.keys() - {"cluster", "trainer"}}, ""):
+        own, _, name = key.partition(".")
+        where = origins.of(key).where or key
+        if own == "flags" and redactor.redact_value(name, value) != value:
+            yield _secret_problem(key, where)
+        elif own != "flags" and redactor.redact_text(value) != value:
+            message = f"the value of {key} holds a secret, which names of folders, files, jobs and projects would show"
+            yield Problem("secret_on_line", message, where, "use another value")
+
+
+def _leaves(node: object, key: str) -> Iterator[tuple[str, str]]:
+    """Yield the texts in plain data with their keys; those of a list have the list's."""
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            yield from _leaves(value, f"{key}.{name}".strip("."))
+    elif isinstance(node, list):
+        for value in node:
+            yield from _leaves(value, key)
+    elif isinstance(node, str) and key != "stage.description":
+        yield key, node
 
 
 def _secret_problem(key: str, where: str) -> Problem:

@@ -6,9 +6,11 @@ import ast
 from pathlib import Path
 
 import pytest
+import yaml
 
 from launch.__main__ import main
 from launch.check.machine.rules import RULES
+from launch.commands.user_files import locate_option
 from launch.config.allowable import allowable_ids
 from launch.config.guards import GuardsConfig
 from launch.errors import UserError
@@ -109,6 +111,56 @@ def test_a_secret_in_a_file_is_refused_with_its_line(monkeypatch: pytest.MonkeyP
     with pytest.raises(UserError, match="secret_on_line") as refused:
         composed("stage=mine")
     assert refused.value.problems[0].where == f"{tmp_path}/stage/mine.yaml:6"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "name=${oc.env:MY_API_KEY}",
+        "name=a-${oc.env:MY_API_KEY}.b",
+        "name=${stage.tasks[0]}",
+        "runs=/tmp/${oc.env:MY_API_KEY}",
+        "cache=${oc.env:MY_API_KEY}",
+        "python=/opt/${oc.env:MY_API_KEY}/python",
+        "tracking_project=${oc.env:MY_API_KEY}",
+        "tracking_entity=${oc.env:MY_API_KEY}",
+        "hub.push=me/${oc.env:MY_API_KEY}",
+        "model.path=./${oc.env:MY_API_KEY}",
+        "data.mix=[{name: '${oc.env:MY_API_KEY}.jsonl'}]",
+        "flags.run_name=${oc.env:MY_API_KEY}",
+        "upstream.dir=${oc.env:MY_API_KEY}",
+    ],
+)
+def test_a_secret_that_an_interpolation_puts_into_a_name(
+    override: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In an override, and in the file of a stage; nothing is made under that name."""
+    monkeypatch.chdir(tmp_path)
+    secret = "5f0c9d7e3b1a48669d21c0ffee5f0c9d7e3b1a48"
+    monkeypatch.setenv("MY_API_KEY", secret)
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path / "config"))
+    (tmp_path / "config" / "stage").mkdir(parents=True)
+    key, _, value = override.partition("=")
+    node = yaml.safe_load(value) if value.startswith("[") else value
+    for part in reversed(key.split(".")):
+        node = {part: node}
+    tasks = {"stage": {"tasks": ["${oc.env:MY_API_KEY}"]}} if "tasks" in value else {}
+    content = yaml.safe_dump({"defaults": ["demo", "_self_"], **node, **tasks})
+    (tmp_path / "config" / "stage" / "mine.yaml").write_text(f"# @package _global_\n{content}")
+    line = ["stage=demo", override, *(["stage.tasks=['${oc.env:MY_API_KEY}']"] if tasks else [])]
+    for argv in (["stage=mine"], line):
+        assert main(["run", "trainer=trl_sft", *argv]) == 2
+        shown = capsys.readouterr()
+        assert "secret_on_line" in shown.err and secret not in shown.err + shown.out
+    assert [path for path in tmp_path.rglob("*") if secret in str(path)] == []
+    assert [path.name for path in tmp_path.iterdir()] == ["config"]
+
+
+def test_a_secret_as_the_name_of_a_drafted_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
+    with pytest.raises(UserError, match="secret_on_line") as refused:
+        locate_option("stage", TOKEN, None)
+    assert TOKEN not in str(refused.value)
 
 
 def test_what_is_printed_holds_no_secret(
