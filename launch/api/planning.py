@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch.check.machine.forecast import forecast_on_machine
+from launch.check.machine.memory import forecast_on_machine
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine, quote_text
 from launch.config.schema import Packing

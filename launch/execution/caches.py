@@ -15,7 +15,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from launch.check.machine.folders import nearest_existing
+from launch.check.machine.disk import nearest_existing
 from launch.errors import Problem, UserError
 from launch.execution.record import lock
 from launch.files import load_json

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from launch.check.machine.rules import RULES, inspect, stopping_problems
-from launch.check.machine.upstream import inputs_exist
+from launch.check.machine.trainer import inputs_exist
 from launch.errors import Problem, UserError
 from launch.execution.record.lock import Holder, file_lock, find_holder, lock_path
 from launch.execution.record.runs import command_for

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.check.machine.packages import run_environment
 from launch.check.machine.rule import Host
+from launch.check.machine.trainer import run_environment
 from launch.config.schema import Device, Precision
 from launch.external import run_command
 from launch.host.nvidia import Gpus

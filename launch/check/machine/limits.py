@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from launch.check.machine.folders import nearest_existing
+from launch.check.machine.disk import nearest_existing
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Device
 from launch.planning.plan import Plan

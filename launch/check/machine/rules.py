@@ -7,12 +7,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from launch.check.machine.builds import no_build_was_killed
-from launch.check.machine.collective import ranks_can_communicate
-from launch.check.machine.disk import disk_has_room
-from launch.check.machine.folders import folders_are_writable
-from launch.check.machine.gpus import enough_gpus, gpus_are_free
-from launch.check.machine.hub import hub_token_exists, push_is_allowed
+from launch.check.machine.accounts import hub_token_exists, push_is_allowed, wandb_key_exists
+from launch.check.machine.disk import disk_has_room, folders_are_writable
+from launch.check.machine.gpus import enough_gpus, gpus_are_free, ranks_can_communicate
 from launch.check.machine.limits import (
     clock_is_right,
     locked_memory_is_unlimited,
@@ -21,11 +18,16 @@ from launch.check.machine.limits import (
     shared_memory_is_large,
 )
 from launch.check.machine.memory import model_fits
-from launch.check.machine.packages import interpreter_has_packages, trainer_can_be_imported
 from launch.check.machine.rule import Host, PreflightRule, as_problem, skipped
 from launch.check.machine.tokens import padding_is_low
-from launch.check.machine.upstream import checkout_exists, checkout_matches_pin, inputs_exist
-from launch.check.machine.wandb import wandb_key_exists
+from launch.check.machine.trainer import (
+    checkout_exists,
+    checkout_matches_pin,
+    inputs_exist,
+    interpreter_has_packages,
+    no_build_was_killed,
+    trainer_can_be_imported,
+)
 from launch.config.schema import Device
 from launch.errors import Problem
 from launch.host.nvidia import query_gpus

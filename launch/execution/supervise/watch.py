@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from launch.check.machine.folders import nearest_existing
+from launch.check.machine.disk import nearest_existing
 from launch.execution.guards.facts import DiskUsage, Fact, RankExited, Tick
 from launch.execution.guards.guard import GuardFinding
 from launch.execution.guards.panel import GuardPanel

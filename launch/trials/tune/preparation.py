@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from launch.check.machine.forecast import card_memory
 from launch.check.machine.gpus import enough_gpus
+from launch.check.machine.memory import card_memory
 from launch.check.machine.rules import inspect, stopping_problems
 from launch.config.schema import Device, Family
 from launch.errors import EXIT_DONE, Problem, UserError

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.machine.collective import ranks_can_communicate
-from launch.check.machine.folders import folders_are_writable
+from launch.check.machine.disk import folders_are_writable
+from launch.check.machine.gpus import ranks_can_communicate
 from launch.check.machine.limits import (
     clock_is_right,
     locked_memory_is_unlimited,
@@ -20,10 +20,9 @@ from launch.check.machine.limits import (
     port_is_free,
     shared_memory_is_large,
 )
-from launch.check.machine.packages import interpreter_has_packages, trainer_can_be_imported
 from launch.check.machine.rule import Host, rule
 from launch.check.machine.rules import RULES, inspect, preflight
-from launch.check.machine.upstream import inputs_exist
+from launch.check.machine.trainer import inputs_exist, interpreter_has_packages, trainer_can_be_imported
 from launch.planning.plan import Plan, build_plan
 from launch.worker.finding import Finding
 from tests.conftest import composed, fixed_machine

@@ -11,9 +11,14 @@ from typing import Any
 
 import pytest
 
-from launch.check.machine.hub import find_hub_token, hub_token_exists, push_is_allowed
+from launch.check.machine.accounts import (
+    find_hub_token,
+    find_wandb_key,
+    hub_token_exists,
+    push_is_allowed,
+    wandb_key_exists,
+)
 from launch.check.machine.rule import Host
-from launch.check.machine.wandb import find_wandb_key, wandb_key_exists
 from launch.planning.plan import build_plan
 from tests.conftest import composed, fixed_machine
 

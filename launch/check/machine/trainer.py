@@ -1,17 +1,23 @@
-"""What the trainer imports, in the trainer's interpreter."""
+"""What the trainer runs from: open-instruct's source, the plan's inputs, the packages, and what DeepSpeed builds."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
 
 from launch import resources
-from launch.check.machine.rule import Host, failed, passed, rule, skipped
+from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Family, Quantization, Tracking
 from launch.external import run_command
 from launch.host.interpreter import InterpreterError, missing_modules
 from launch.planning.plan import Plan
+from launch.upstream.pin.checkout import FETCH_SUBMODULE_COMMAND
 from launch.worker.finding import Finding
 from launch.worker.patches import unused_imports
 
@@ -25,6 +31,41 @@ _NEEDED = {
     Family.open_instruct: ("torch", "transformers", "accelerate", "datasets", "deepspeed", "ray", "olmo_core", "wandb"),
     Family.trl: ("torch", "transformers", "accelerate", "datasets", "trl"),
 }
+_BUILD_SECONDS = 600.0  # longer than any build takes
+
+
+@rule("no_checkout", on_login_node=True)
+def checkout_exists(plan: Plan, host: Host) -> Finding:
+    """An open-instruct trainer runs from open-instruct's source: the lock file holds its schema, not its code."""
+    if plan.config.trainer.family != Family.open_instruct:
+        return skipped(f"{plan.trainer} needs no checkout")
+    if plan.upstream.checkout:
+        return passed(str(plan.upstream.checkout))
+    other = {"sft": "trl_sft", "dpo": "trl_dpo"}.get(plan.config.stage.kind.value)
+    cure = f"run `{FETCH_SUBMODULE_COMMAND}`, or set OPEN_INSTRUCT_DIR or upstream.dir to a checkout"
+    cure += f"; trainer={other} needs none" if other else ""
+    return failed(f"{plan.trainer} needs a checkout of open-instruct, and none was found", cure)
+
+
+@rule("upstream_mismatch", on_login_node=True)
+def checkout_matches_pin(plan: Plan, host: Host) -> Finding:
+    """Patches, hazards and the trainers' flags were read from the pinned commit; another commit may differ."""
+    if plan.upstream.matches_pin:
+        return passed(plan.upstream.description)
+    cure = "check out the pin, or set allow=[upstream_mismatch]; `launch upstream diff` shows the differences"
+    return failed(plan.upstream.description, cure)
+
+
+@rule("no_such_input", on_login_node=True)
+def inputs_exist(plan: Plan, host: Host) -> Finding:
+    """Local models and files exist; what is built on the machine is built after preflight."""
+    sources = [plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)]
+    staged = [entry.source for entry in plan.inputs.mixture if entry.data]  # its files were found when it was planned
+    for source in sources:
+        if source.local and not source.build and source not in staged and not source.local.exists():
+            return failed(f"{source.local} does not exist", "check the path", source.provenance.where)
+    local = sum(1 for source in sources if source.local)
+    return passed(f"{local} local, {len(sources) - local} from the hub")
 
 
 @rule("missing_packages", on_login_node=True)
@@ -87,3 +128,40 @@ def run_environment(plan: Plan, host: Host) -> dict[str, str]:
     """Return the environment that the run itself will have."""
     kept = {name: value for name, value in host.environ.items() if name not in plan.unset}
     return {**kept, **plan.env, **resources.SAFE_PATH}
+
+
+@rule("stale_build_lock")
+def no_build_was_killed(plan: Plan, host: Host) -> Finding:
+    """Torch waits without end for the lock of an extension's build, and a build that was killed leaves it behind."""
+    if plan.parallel.zero_stage is None:
+        return skipped("DeepSpeed is not used")
+    stale, held = {}, 0
+    for lock in (path for pattern in ("*/lock", "*/*/lock") for path in _extensions(host.environ).glob(pattern)):
+        with contextlib.suppress(FileNotFoundError):  # the build has ended
+            age = time.time() - lock.stat().st_mtime
+            if _is_held(lock):
+                held += 1
+            else:
+                stale[str(lock)] = age
+    if not stale:
+        return passed("a build is under way" if held else "no build under way")
+    facts = f"{next(iter(stale))} is there, and no process of this machine holds it"
+    cure = f"rm {' '.join(stale)}, unless another machine builds there now"
+    return failed(facts, cure) if max(stale.values()) > _BUILD_SECONDS else warned(facts, cure)
+
+
+def _extensions(environ: Mapping[str, str]) -> Path:
+    """The folder of the builds (torch/utils/cpp_extension.py, _get_build_directory)."""
+    set_by_user = environ.get("TORCH_EXTENSIONS_DIR")
+    return Path(set_by_user or Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions")
+
+
+def _is_held(lock: Path) -> bool:
+    """Whether a process has the lock open, as its maker does until the build ends (torch/utils/file_baton.py)."""
+    for process in psutil.process_iter():
+        try:
+            if any(Path(file.path) == lock for file in process.open_files()):
+                return True
+        except psutil.Error:
+            continue
+    return False

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.machine.builds import no_build_was_killed
 from launch.check.machine.rule import Host
 from launch.check.machine.rules import preflight
+from launch.check.machine.trainer import no_build_was_killed
 from tests.check.machine.test_machine import planned
 
 ZERO2 = ("stage=demo", "trainer=trl_sft", "gpus=2", "device=cuda", "parallel=zero2")

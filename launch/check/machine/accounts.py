@@ -1,15 +1,18 @@
-"""The Hugging Face hub: a token where one is needed, and its rights where the run ends with a push."""
+"""Accounts: a token of the Hugging Face hub and its rights, a key of Weights & Biases, where the run needs them."""
 
 from __future__ import annotations
 
 import json
+import netrc
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
+from launch.config.schema import Launcher, Tracking
 from launch.planning.estimate.weights import hf_home, hub_snapshot
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
@@ -17,6 +20,7 @@ from launch.worker.finding import Finding
 # owners whose models require a licence to be accepted; there may be others
 _GATED = ("meta-llama/", "google/gemma", "mistralai/", "CohereLabs/", "CohereForAI/", "bigcode/starcoder")
 _TIMEOUT = 3.0  # seconds
+_HOST = "api.wandb.ai"
 
 
 def find_hub_token(environ: Mapping[str, str]) -> str | None:
@@ -91,3 +95,34 @@ def _whoami(endpoint: str, token: str) -> dict[str, Any]:
     if not isinstance(account, dict):
         raise ValueError("the answer is not an object")
     return account
+
+
+@rule("no_wandb_login", on_login_node=True)
+def wandb_key_exists(plan: Plan, host: Host) -> Finding:
+    """Without a key wandb prompts on a terminal that a rank does not have, or dies."""
+    if plan.config.tracking != Tracking.wandb:
+        return skipped(f"tracking={plan.config.tracking}")
+    source = find_wandb_key(host.environ)
+    if source != "WANDB_API_KEY" and plan.config.trainer.launcher == Launcher.torchrun:
+        facts = f"{plan.trainer} reads the key from WANDB_API_KEY only (olmo_core/train/callbacks/wandb.py:127)"
+        return failed(f"{facts}, which is not set", "export WANDB_API_KEY, or set tracking=tensorboard", "tracking")
+    if source:
+        return passed(f"a key in {source}")
+    cure = "run `wandb login`, export WANDB_API_KEY, or set tracking=wandb_offline"
+    return failed("tracking=wandb needs a key, and none was found", cure, "tracking")
+
+
+def find_wandb_key(environ: Mapping[str, str]) -> str | None:
+    """Return where wandb finds its key: the variable, or the netrc file that lists its host; None without one."""
+    if environ.get("WANDB_API_KEY"):
+        return "WANDB_API_KEY"
+    host = urlsplit(environ.get("WANDB_BASE_URL", "")).hostname or _HOST
+    home = Path(environ.get("HOME", "~")).expanduser()
+    files = [Path(environ["NETRC"]).expanduser()] if environ.get("NETRC") else [home / ".netrc", home / "_netrc"]
+    for file in files:
+        try:
+            if netrc.netrc(file).authenticators(host):
+                return str(file)
+        except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
+            continue
+    return None
