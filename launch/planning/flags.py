@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from launch.planning.inputs import Inputs, build_data_flags
 from launch.planning.lora import Lora, recipe_value
 from launch.planning.parallel import Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key
+
+_TRUSTS = re.compile(r"trust_remote_code\W+(true|t|yes|y|1)\b", re.IGNORECASE)
 
 # What a user sets instead of a flag that `launch` computes.
 INSTEAD = {
@@ -84,6 +87,7 @@ def build_flags(
     if problems:
         raise UserError(problems)
     warnings += _high_learning_rate(flags.get("learning_rate"))
+    warnings += _remote_code(flags, inputs.model.reference)
     return Flags(flags, tuple(warnings), subset, composed.config.recipe.chat_template)
 
 
@@ -228,6 +232,20 @@ def _flags_with_value(mapping: Any) -> frozenset[str]:
     if isinstance(mapping, str):
         return frozenset({mapping})
     return frozenset(str(name) for flags in mapping.values() for name, value in flags.items() if value == "{value}")
+
+
+def _remote_code(flags: Mapping[str, Flag], model: str) -> list[Problem]:
+    """Show what a file lets a model do, by a flag or in the JSON of one (TRL's model_init_kwargs)."""
+    return [
+        Problem(
+            "remote_code",
+            f"--{name} lets the Python files that come with {model} and its tokenizer run with your rights",
+            flag.provenance.where,
+            "remove it, unless you have read them or trust their author",
+        )
+        for name, flag in flags.items()
+        if flag.provenance.origin != Origin.override and _TRUSTS.search(json.dumps({name: flag.value}, default=str))
+    ]
 
 
 def _high_learning_rate(flag: Flag | None) -> list[Problem]:
