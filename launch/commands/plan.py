@@ -95,6 +95,7 @@ def describe(
         ("files", "  ".join(_relative(path) for path in plan.files) or "none"),
         ("", f"keys checked against {', '.join(plan.files_checked)}" if plan.files_checked else ""),
         ("patches", ", ".join(_format_patch(patch) for patch in plan.patches) or "none"),
+        ("options", ", ".join(_format_patch(option) for option in plan.options)),
         ("run folder", _relative(plan.folder)),
         ("python", _describe_python(plan)),
         ("afterwards", evaluation if plan.config.evaluate else ""),

@@ -41,6 +41,7 @@ from launch.planning.plan import Plan
 from launch.redact import Redactor, process_redactor
 from launch.worker.finding import Evidence
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
+from launch.worker.trl_entry import OPTIONS
 
 RankRunner = Callable[[Plan, RunFolder, Display, Redactor], Outcome]  # runs a plan's processes to their end
 
@@ -266,16 +267,27 @@ def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
     folder.write_config(OmegaConf.to_yaml(OmegaConf.create(dict(planned.resolved))))
     folder.write_json("plan.json", planned.as_json())
     folder.write_command(started.command, {**started.env, **resources.SAFE_PATH}, started.unset)
-    folder.write_json("patches.json", [_describe_patch(patch) for patch in started.patches])
+    folder.write_json("patches.json", _describe_changes(started))
     folder.write_versions(started.command[0])
     folder.write_git(resources.ROOT, started.upstream.checkout)
 
 
-def _describe_patch(patch: str) -> dict[str, object]:
-    name, _, value = patch.partition("=")
-    info = PATCHES[name]
-    fields = {"id": name, "value": value or None, "reason": info.reason, "upstream": list(info.upstream)}
-    return {"schema_version": SCHEMA_VERSION, **fields}
+def _describe_changes(plan: Plan) -> list[dict[str, object]]:
+    """Describe what differs from upstream's script: the patches, and the options of launch's own entry."""
+    changes = [(text, PATCHES[text.partition("=")[0]]) for text in plan.patches]
+    described = [(text, patch.reason, patch.upstream) for text, patch in changes]
+    described += [(text, OPTIONS[text.partition("=")[0]].meaning, ()) for text in plan.options]
+    rows = [(*text.partition("="), reason, upstream) for text, reason, upstream in described]
+    return [
+        {
+            "schema_version": SCHEMA_VERSION,
+            "id": name,
+            "value": value or None,
+            "reason": reason,
+            "upstream": [*upstream],
+        }
+        for name, _, value, reason, upstream in rows
+    ]
 
 
 def _read_evidence(plan: Plan, folder: RunFolder, began: float) -> tuple[Evidence, ...]:

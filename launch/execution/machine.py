@@ -22,6 +22,7 @@ from launch.upstream.pin.checkout import Checkout, find_checkout
 from launch.upstream.pin.lock import load_lock
 from launch.upstream.reader.registries import REGISTRIES_FILE, read_registries
 from launch.upstream.resolve import resolve_schema
+from launch.worker.trl_entry import TRL
 
 
 def this_machine(
@@ -80,8 +81,7 @@ def _describe_upstream(family: Family, checkout: Checkout | None, live: bool) ->
     source = SourceKind.live if live else SourceKind.lock
     lock = load_lock()
     if family == Family.trl:
-        version = f"TRL {lock.packages['trl']}"
-        description = "TRL as installed" if live else f"{version} by the lock: it is not installed here"
+        description = f"launch's entry over TRL {TRL}" + ("" if live else " by the lock: it is not installed here")
         return UpstreamState(None, source, None, description, matches_pin=True)
     if checkout is None:
         description = f"open-instruct {lock.pin[:9]} by the lock: there is no checkout here"

@@ -24,8 +24,8 @@ from launch.files import load_json
 from launch.planning.inputs import MERGE, MixtureEntry
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 
-# they let the trainer be imported, or decide how it tokenises
-_KEPT_PATCHES = ("unused_imports", "registered_models", "trl_flatten", "trl_chat_template")
+# patches and options that let the trainer be imported, or decide how it tokenises
+_KEPT = ("unused_imports", "registered_models", "chat_template")
 
 
 @dataclass(frozen=True)
@@ -136,15 +136,16 @@ def preview_command(plan: Plan, sets: Sequence[DataSet], folder: Path, request: 
     model = plan.inputs.model
     if model.build == MERGE and model.adapter is not None:  # not merged for its tokenizer alone
         flags[trainer.launch["model"]] = [str(model.adapter.folder)]
-    patches = [patch for patch in plan.patches if patch.partition("=")[0] in _KEPT_PATCHES]
-    capture = next((name for name in ("preview", "trl_preview") if name in trainer.patches), None)
-    if capture is None:
+    is_trl = trainer.family == Family.trl
+    if not is_trl and "preview" not in trainer.patches:
         message = (
             f"the samples of {trainer.name} cannot be shown: {trainer.why.get('preview', 'it has no patch for it')}"
         )
         raise UserError(Problem("no_preview", message, "trainer"))
-    patches.append(f"{capture}={request}")
-    worker = [str(resources.WORKER), *(text for patch in patches for text in ("--patch", patch))]
+    own = "--option" if is_trl else "--patch"
+    kept = [("--patch", text) for text in plan.patches] + [("--option", text) for text in plan.options]
+    kept = [pair for pair in kept if pair[1].partition("=")[0] in _KEPT]
+    worker = [str(resources.WORKER), *chain.from_iterable([*kept, (own, f"preview={request}")])]
     entry = plan.command[separator - 2 : separator + 1]
     return [plan.command[0], *worker, *entry, *replace_flags(plan.command[separator + 1 :], flags)]
 

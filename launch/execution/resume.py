@@ -99,10 +99,11 @@ def resume_plan(plan: Plan, start: AttemptStart) -> Plan:
     # the worker stops a run that does not continue at this checkpoint's step, which an epoch's name does not give
     has_step = chosen.unit == "step" and "evidence" in plan.patches
     expected = ("--expect", f"resumed_step={chosen.number}") if has_step else ()
-    is_trl = plan.config.trainer.family == Family.trl
-    patch = "trl_exact_resume" if is_trl else f"exact_resume={chosen.path.name}"
-    flags = ("--resume_from_checkpoint", str(chosen.path)) if is_trl else ()
-    command = (*plan.command[:end], "--patch", patch, *expected, *plan.command[end:], *flags)
+    if plan.config.trainer.family == Family.trl:
+        flags = ("--resume_from_checkpoint", str(chosen.path))
+        return replace(plan, command=(*plan.command[:end], *expected, *plan.command[end:], *flags))
+    patch = f"exact_resume={chosen.path.name}"
+    command = (*plan.command[:end], "--patch", patch, *expected, *plan.command[end:])
     return replace(plan, command=command, patches=(*plan.patches, patch))
 
 

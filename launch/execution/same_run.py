@@ -1,6 +1,6 @@
 """Recognise the run of a plan in a folder that another version of the launcher wrote, under another identity.
 
-A plan's identity, which is in the name of its folder, changes with the launcher (IDENTITY_VERSION). The settings tell
+A plan's identity, which is in the name of its folder, changes with the launcher (IDENTITY_VERSIONS). The settings tell
 whether a folder holds the same run all the same: it is never trained again in a new folder without a word.
 """
 
@@ -20,7 +20,6 @@ from launch.errors import Problem, UserError
 from launch.execution.record.folder import folder_status
 from launch.execution.record.lock import locked_problem
 from launch.execution.record.reader import RunRecord, mapping
-from launch.planning.identity import IDENTITY_VERSION
 from launch.planning.plan import Plan
 
 _DEFAULT_NAME = re.compile(r"[a-z0-9]+-[0-9a-f]{8}")  # width and identity; of an archived run a date follows
@@ -35,10 +34,14 @@ _NOT_TRAINED = frozenset(
     )
 )
 
+# patches of version 1 of TRL's trainers: those that are options of launch's entry now, and those that it needs none for
+_RENAMED = {"trl_subset": "subset", "trl_validation": "validation", "trl_chat_template": "chat_template"}
+_NO_OPTION = frozenset(("trainer_steps", "trl_flatten", "trl_exact_resume", "trl_lengths", "lengths"))
+
 
 def holds_plan(run: RunRecord, plan: Plan) -> bool:
     """Whether the recorded plan is this one: its identity, computed in the same way."""
-    return (run.plan.get("identity"), _version(run)) == (plan.identity, IDENTITY_VERSION)
+    return (run.plan.get("identity"), _version(run)) == (plan.identity, plan.identity_version)
 
 
 def holds_same_run(run: RunRecord, plan: Plan) -> bool:
@@ -82,7 +85,7 @@ def unfinished_problem(run: RunRecord, plan: Plan, verb: str = "run") -> Problem
     differences = rendered_differences(run, plan)
     message = (
         f"{run.folder} holds an unfinished run of the same settings under another identity: "
-        f"{run.plan.get('identity')} (version {_version(run)}), now {plan.identity} (version {IDENTITY_VERSION})"
+        f"{run.plan.get('identity')} (version {_version(run)}), now {plan.identity} (version {plan.identity_version})"
     )
     overrides = [override for override in plan.origins.overrides if override_key(override) != "restart"]
     command = ["python", "-m", "launch", verb, *overrides]
@@ -98,7 +101,16 @@ def rendered_differences(run: RunRecord, plan: Plan) -> list[str]:
     """Return what of a recorded plan differs from how this one starts its trainer, in the same folder."""
     before, after, now = run.flags, _flag_values(plan), plan.as_json()
     flags = [f"--{name}" for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
-    return flags + [key for key in ("trainer", "parallel", "batch", "patches") if run.plan.get(key) != now[key]]
+    keys = [key for key in ("trainer", "parallel", "batch") if run.plan.get(key) != now[key]]
+    changes = [] if _changes(run.plan) == _changes(now) else ["patches"]
+    return flags + keys + changes
+
+
+def _changes(plan: Mapping[str, Any]) -> set[str]:
+    """Return a plan's patches and options, those of version 1 of TRL's trainers as the options that they are now."""
+    split = [text.partition("=") for text in (*plan.get("patches", ()), *plan.get("options", ()))]
+    named = [(_RENAMED.get(name, name), equals, value) for name, equals, value in split]
+    return {f"{name}{equals}{value}" for name, equals, value in named if name not in _NO_OPTION}
 
 
 def changed_inputs(run: RunRecord, plan: Plan) -> str | None:
@@ -108,7 +120,7 @@ def changed_inputs(run: RunRecord, plan: Plan) -> str | None:
         commits = [str(commit)[:9] if commit else "no known commit" for commit in (before, after)]
         return f"open-instruct was at {commits[0]} and is at {commits[1]}"
     if "inputs" in run.plan:
-        ignored = {path.name for path in plan.files} if _version(run) != IDENTITY_VERSION else set()
+        ignored = {path.name for path in plan.files} if _version(run) != plan.identity_version else set()
         then, now = (_digests(inputs, ignored) for inputs in (mapping(run.plan["inputs"]), plan.input_digests))
         names = sorted({name for name, _ in then ^ now})
     else:  # a record of before: the paths of data that this machine prepares carry a key of its content
@@ -143,7 +155,7 @@ def _has_settings(run: RunRecord, plan: Plan) -> bool:
     if width != (plan.batch.width, plan.parallel.width.device.value) or run.plan.get("trainer") != plan.trainer:
         return False
     defaults = OmegaConf.to_container(OmegaConf.structured(RootConfig))
-    with_trainer = _version(run) == IDENTITY_VERSION  # another version may map a recipe to other flags
+    with_trainer = _version(run) == plan.identity_version  # another version may map a recipe to other flags
     then, now, default = (_settings(values, with_trainer) for values in (run.settings, plan.resolved, defaults))
     # a key that the other version did not know had its default
     return bool(then) and all(then.get(key, default.get(key)) == value for key, value in now.items())

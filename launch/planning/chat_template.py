@@ -14,18 +14,18 @@ from launch.files import load_json
 from launch.planning.flags import Flag
 from launch.planning.inputs import InputSource
 
-_PATCH = "trl_chat_template"
+_OPTIONS = ("chat_template", "trl_chat_template")  # the second is a patch of older runs
 _BOS = "{{ bos_token }}"  # open_instruct/dataset_transformation.py:856 prepends it with --add_bos
 
 
 def check_template(
-    config: RootConfig, origins: Origins, model: InputSource, flags: Mapping[str, Flag], patches: Sequence[str]
+    config: RootConfig, origins: Origins, model: InputSource, flags: Mapping[str, Flag], options: Sequence[str]
 ) -> None:
     """Compare the template of a stage on a run's model with the run's own; a stage that names none takes the model's.
 
     Raises UserError: other_chat_template.
     """
-    template = find_template_name(flags, patches)
+    template = find_template_name(flags, options)
     folder = model.adapter.folder if model.adapter else model.local
     if template is None or folder is None or config.stage.kind == Kind.sft or "other_chat_template" in config.allow:
         return
@@ -33,7 +33,7 @@ def check_template(
     try:
         plan: dict[str, Any] = load_json(run / "plan.json")
         recorded = {name: flag["value"] for name, flag in plan["flags"].items()}
-        trained = _template_name(recorded, plan["patches"])
+        trained = _template_name(recorded, [*plan["patches"], *plan.get("options", ())])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return  # not the model of a run
     own = _read_template(folder)
@@ -51,13 +51,13 @@ def refuse_other_template(template: str, trained: str, who: str, origins: Origin
     raise UserError(Problem("other_chat_template", message, origins.of("recipe.chat_template").where, cure))
 
 
-def find_template_name(flags: Mapping[str, Flag], patches: Sequence[str]) -> str | None:
+def find_template_name(flags: Mapping[str, Flag], options: Sequence[str]) -> str | None:
     """Return the name of the template that a plan sets; None where it is the tokenizer's own."""
-    return _template_name({name: flag.value for name, flag in flags.items()}, patches)
+    return _template_name({name: flag.value for name, flag in flags.items()}, options)
 
 
-def _template_name(flags: Mapping[str, Any], patches: Sequence[str]) -> str | None:
-    values = [value for name, _, value in (patch.partition("=") for patch in patches) if name == _PATCH]
+def _template_name(flags: Mapping[str, Any], options: Sequence[str]) -> str | None:
+    values = [value for name, _, value in (option.partition("=") for option in options) if name in _OPTIONS]
     file = flags.get("chat_template_path") or next(iter(values), None)
     name = flags.get("chat_template_name") or (Path(str(file)).stem if file else None)
     return str(name) if name else None

@@ -24,14 +24,16 @@ def build_command(
     batch: Batch,
     clip: float | None,
     patches: Sequence[str],
+    options: Sequence[str],
     expected: Mapping[str, str],
     allowed: Sequence[str],
     trainer_argv: Sequence[str],
 ) -> tuple[str, ...]:
     """Build the argument list of a run.
 
-    `entry` is the script's path (open-instruct) or the module's name (TRL), `clip` the gradient norm to clip at (None:
-    no clipping), `expected` what the worker checks, except the ids in `allowed`, `trainer_argv` the rendered flags.
+    `entry` is the script's path (open-instruct) or the module whose flags launch's own entry takes (TRL), `options`
+    that entry's, `clip` the gradient norm to clip at (None: no clipping), `expected` what the worker checks, except
+    the ids in `allowed`, `trainer_argv` the rendered flags.
     """
     uses_torchrun = trainer.launcher == Launcher.torchrun
     launcher = _torchrun(parallel) if uses_torchrun else _accelerate(parallel, batch, clip)
@@ -42,7 +44,9 @@ def build_command(
         worker += ["--expect", f"{key}={value}"]
     for name in allowed:
         worker += ["--allow", name]
-    worker += ["--script" if trainer.family == Family.open_instruct else "--module", entry, "--"]
+    for option in options:
+        worker += ["--option", option]
+    worker += ["--script" if trainer.family == Family.open_instruct else "--entry", entry, "--"]
     return (python, "-m", *launcher, *worker, *trainer_argv)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import RootConfig
+from launch.config.schema import Family, RootConfig
 from launch.data.local import Digest
 from launch.planning.inputs import Inputs, InputSource
 from launch.planning.parallel import Parallel
@@ -20,7 +20,8 @@ from launch.planning.parallel import Parallel
 DIGITS = 8
 # of what the identity of an existing stage depends on, or of what is rendered for it: a change raises it, and folders
 # of every version stay readable (launch.execution.same_run). It is recorded beside the identity, and not hashed.
-IDENTITY_VERSION = 1
+# 2 of TRL's trainers: launch's own entry in place of TRL's patched scripts; it trains the same.
+IDENTITY_VERSIONS = {Family.open_instruct: 1, Family.trl: 2}
 # the files that transformers reads a tokenizer and its chat template from
 TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model"),

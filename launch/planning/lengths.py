@@ -15,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from launch.config.schema import Kind, Packing, TrainerConfig
+from launch.config.schema import Family, Kind, Packing, TrainerConfig
 from launch.files import load_json
 from launch.planning.flags import Flag
 from launch.planning.identity import compute_identity
@@ -24,7 +24,6 @@ from launch.planning.recipe import flags_of_key
 SCHEMA_VERSION = 1
 _DRAWS = 4000  # micro batches drawn for the quantile of a sum
 
-_WRITERS = ("lengths", "trl_lengths")
 # keys of trainer.launch and of the recipe whose flags determine the tokens
 _LAUNCH_KEYS = ("model", "revision", "mixer", "splits", "dataset", "split", "tokenized_cache")
 _RECIPE_KEYS = ("max_seq_length", "chat_template")
@@ -162,11 +161,6 @@ class Lengths:
         return sums[min(_DRAWS - 1, max(0, math.ceil(share * _DRAWS) - 1))]
 
 
-def lengths_patch(trainer: TrainerConfig) -> str | None:
-    """Return the patch with which a trainer writes the lengths; None for a trainer that writes none."""
-    return next((name for name in _WRITERS if name in trainer.patches), None)
-
-
 def lengths_file(
     trainer: TrainerConfig,
     flags: Mapping[str, Flag],
@@ -182,7 +176,8 @@ def lengths_file(
     Its name is a digest of the trainer, upstream's `commit`, the flags and TRL's `subset`. `places` and `content`:
     as for `identity`.
     """
-    if lengths_patch(trainer) is None:
+    # launch's entry over TRL writes those of chats
+    if "lengths" not in trainer.patches and (trainer.family, trainer.kind) != (Family.trl, Kind.sft):
         return None
     names = {trainer.launch[key] for key in _LAUNCH_KEYS if key in trainer.launch}
     names |= {flag for key in _RECIPE_KEYS for flag in flags_of_key(trainer.recipe.get(key))}

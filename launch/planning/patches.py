@@ -1,13 +1,16 @@
-"""The patches that a run needs. The worker checks the condition and the source of each again before it applies it."""
+"""The patches that a run needs, and the options of launch's own entry. The worker checks both again."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from launch import resources
-from launch.config.schema import Device, LossAveraging, RootConfig
+from launch.config.schema import Device, Family, LossAveraging, RootConfig
 from launch.planning.flags import Flags
 from launch.planning.inputs import Inputs, continues_adapter
 from launch.planning.parallel import Parallel
 from launch.worker.patches import PATCHES, PlanFacts
+from launch.worker.trl_entry import OPTIONS
 
 
 def choose_patches(config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags) -> tuple[str, ...]:
@@ -16,7 +19,18 @@ def choose_patches(config: RootConfig, parallel: Parallel, inputs: Inputs, flags
     The order is that of the trainer's file, and that of their application.
     """
     facts = _gather_facts(config, parallel, inputs, flags)
-    wanted = {name: PATCHES[name].wanted(facts) for name in config.trainer.patches}
+    return _with_values({name: PATCHES[name].wanted(facts) for name in config.trainer.patches})
+
+
+def choose_options(config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags) -> tuple[str, ...]:
+    """Return the options of launch's entry for TRL that this run wants, likewise; none for another trainer."""
+    if config.trainer.family != Family.trl:
+        return ()
+    facts = _gather_facts(config, parallel, inputs, flags)
+    return _with_values({name: option.wanted(facts) for name, option in OPTIONS.items()})
+
+
+def _with_values(wanted: Mapping[str, bool | str | None]) -> tuple[str, ...]:
     return tuple(f"{name}={value}" if isinstance(value, str) else name for name, value in wanted.items() if value)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from launch import resources
 from launch.config.compose import Composed
 from launch.config.origins import Origins
-from launch.config.schema import RootConfig
+from launch.config.schema import Family, RootConfig
 from launch.data.structure import DataStructure
 from launch.errors import Problem, UserError
 from launch.planning.attention import AttentionChoice, attention_flags, choose_attention, packing_warnings
@@ -25,7 +25,7 @@ from launch.planning.estimate.shape import ModelShape
 from launch.planning.expectations import allowed_expectations, build_expectations
 from launch.planning.flags import Flag, Flags, build_flags, sequence_limit
 from launch.planning.identity import (
-    IDENTITY_VERSION,
+    IDENTITY_VERSIONS,
     InputContent,
     compute_identity,
     digest_flag_files,
@@ -33,14 +33,14 @@ from launch.planning.identity import (
     read_content,
 )
 from launch.planning.inputs import Inputs, check_model_folder, continues_adapter, model_shape, resolve_inputs
-from launch.planning.lengths import lengths_file, lengths_patch
+from launch.planning.lengths import lengths_file
 from launch.planning.local_data import describe_data, read_local_data
 from launch.planning.lora import Lora, resolve_lora
 from launch.planning.machine import Machine
 from launch.planning.names import check_model_preset, check_names
 from launch.planning.packing import check_packing
 from launch.planning.parallel import Parallel, resolve_parallel
-from launch.planning.patches import choose_patches
+from launch.planning.patches import choose_options, choose_patches
 from launch.planning.tracking import (
     TRACKING_VARIABLES,
     add_tracking_flags,
@@ -97,6 +97,7 @@ class _Rendered(_Resolved):
     command: tuple[str, ...]  # the whole argument list
     env: Mapping[str, str]
     patches: tuple[str, ...]
+    options: tuple[str, ...]  # of launch's own entry
     attention: AttentionChoice | None  # of a TRL run on GPUs
     lengths_file: Path | None  # exists once the data is tokenised; see launch.planning.lengths
     files_checked: tuple[str, ...]
@@ -115,6 +116,10 @@ class Plan(_Rendered):
     @property
     def trainer(self) -> str:
         return self.config.trainer.name
+
+    @property
+    def identity_version(self) -> int:
+        return IDENTITY_VERSIONS[self.config.trainer.family]
 
     @property
     def unset(self) -> tuple[str, ...]:
@@ -176,7 +181,7 @@ class Plan(_Rendered):
             "stage": self.stage,
             "name": self.name,
             "identity": self.identity,
-            "identity_version": IDENTITY_VERSION,
+            "identity_version": self.identity_version,
             "trainer": self.trainer,
             "parallel": {
                 "mode": self.parallel.mode.value,
@@ -192,6 +197,7 @@ class Plan(_Rendered):
             "files": [str(path) for path in self.files],
             "files_checked": list(self.files_checked),
             "patches": list(self.patches),
+            **({"options": list(self.options)} if self.options else {}),
             "data": [structure.as_json() if structure else None for structure in self.data],
             "inputs": dict(self.input_digests),
             "lengths_file": str(self.lengths_file) if self.lengths_file else None,
@@ -272,7 +278,8 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
     check_model_preset(trainer.name, built.flags, checkout)
     check_evaluation(config, built.flags, inputs.mixture)
     patches = choose_patches(config, parallel, inputs, built)
-    check_template(config, origins, inputs.model, built.flags, patches)
+    options = choose_options(config, parallel, inputs, built)
+    check_template(config, origins, inputs.model, built.flags, options)
     lengths = lengths_file(
         trainer,
         built.flags,
@@ -282,8 +289,10 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
         places=stage.places,
         content=stage.content.digests,
     )
-    if lengths is not None:
-        patches = (*patches, f"{lengths_patch(trainer)}={lengths}")
+    if lengths is not None and trainer.family == Family.trl:
+        options = (*options, f"lengths={lengths}")
+    elif lengths is not None:
+        patches = (*patches, f"lengths={lengths}")
     flags = {**built.flags, **attention_flags(attention)}
     flags = add_tracking_flags(flags, config, origins, machine.environ, name)
     env = build_environment(
@@ -304,6 +313,7 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
         batch=batch,
         clip=config.recipe.max_grad_norm,
         patches=patches,
+        options=options,
         expected=build_expectations(config, parallel),
         allowed=allowed_expectations(config),
         trainer_argv=trainer_argv,
@@ -316,6 +326,7 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
         command=command,
         env=env | tracking_environment(config, folder),
         patches=patches,
+        options=options,
         attention=attention,
         lengths_file=lengths,
         files_checked=check_library_files(library_files, machine.packages),
@@ -373,6 +384,7 @@ def _decisive_parts(stage: _Rendered, files: Sequence[str | None], flag_files: M
     """
     config, parallel, trainer = stage.config, stage.parallel, stage.config.trainer
     not_decisive = ("PYTHONPATH", *ALLOCATOR_VARIABLES, *TRACKING_VARIABLES)
+    options = [option for option in stage.options if not option.startswith("lengths=")]
     return {
         "trainer": [trainer.name, trainer.entry],
         "upstream": stage.upstream.commit,
@@ -381,7 +393,8 @@ def _decisive_parts(stage: _Rendered, files: Sequence[str | None], flag_files: M
         "parallel": [parallel.mode.value, parallel.precision.value, str(parallel.width)],
         "clip": config.recipe.max_grad_norm,
         "env": {name: value for name, value in stage.env.items() if name not in not_decisive},
-        "patches": [patch for patch in stage.patches if patch.partition("=")[0] != lengths_patch(trainer)],
+        "patches": [patch for patch in stage.patches if not patch.startswith("lengths=")],
+        **({"options": options} if trainer.family == Family.trl else {}),
         "files": list(files),
         **({"flag_files": flag_files} if flag_files else {}),
     }

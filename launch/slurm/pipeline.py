@@ -51,7 +51,7 @@ def check_chained(plan: Plan, before: Plan) -> None:
 
     Raises UserError: nothing_to_continue, adapter_settings, other_chat_template.
     """
-    name, template = find_template_name(before.flags, before.patches), find_template_name(plan.flags, plan.patches)
+    name, template = find_template_name(before.flags, before.options), find_template_name(plan.flags, plan.options)
     if name and template and plan.config.stage.kind != Kind.sft and "other_chat_template" not in plan.config.allow:
         refuse_other_template(template, name, f"stage {before.stage}", plan.origins)
     if not continues_adapter(plan.config) or plan.lora is None:

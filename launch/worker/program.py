@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from . import channel, expectations, lifeline, trainer
+from . import channel, expectations, lifeline, trainer, trl_entry
 from .patches import EVIDENCE_PATCHES, PATCHES, PatchContext, PatchError, install
 
 
@@ -20,6 +20,7 @@ class WorkerArguments:
     requested: Mapping[str, str]  # by key of STATE and EVIDENCE (expectations.py)
     allowed: frozenset[str]  # ids of unmet expectations that only warn
     trainer: trainer.TrainerProgram
+    options: Mapping[str, str]  # of launch's own entry
 
 
 def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
@@ -36,9 +37,10 @@ def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
     parser.add_argument("--patch", action="append", default=[], metavar="ID[=VALUE]")
     parser.add_argument("--expect", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--allow", action="append", default=[], metavar="ID")
+    parser.add_argument("--option", action="append", default=[], metavar="ID[=VALUE]")
     program = parser.add_mutually_exclusive_group(required=True)
     program.add_argument("--script", metavar="PATH")
-    program.add_argument("--module", metavar="NAME")
+    program.add_argument("--entry", metavar="MODULE", choices=sorted(trl_entry.SCRIPTS))
     options = parser.parse_args(own)
     patches = []
     for text in options.patch:
@@ -50,13 +52,16 @@ def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
         patches.append((name, value if equals else None))
     try:
         requested = expectations.parse_expectations(options.expect)
+        of_entry = trl_entry.parse_options(options.option)
     except ValueError as error:
         parser.error(str(error))
     key = next((key for key in requested if key in expectations.EVIDENCE), None)
     if key and not any(name in dict(patches) for name in EVIDENCE_PATCHES):
         parser.error(f"expectation {key} needs --patch {' or '.join(EVIDENCE_PATCHES)}, which checks it")
-    program_to_run = trainer.TrainerProgram(options.script, options.module, tuple(flags))
-    return WorkerArguments(tuple(patches), requested, frozenset(options.allow), program_to_run)
+    if of_entry and options.entry is None:
+        parser.error("--option belongs to --entry")
+    program_to_run = trainer.TrainerProgram(options.script, options.entry, tuple(flags))
+    return WorkerArguments(tuple(patches), requested, frozenset(options.allow), program_to_run, of_entry)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -76,7 +81,13 @@ def main(arguments: Sequence[str]) -> None:
         events.error(str(error), type="PatchError", patch=error.patch)
         sys.exit(f"launch: {error}")
     try:
-        trainer.run(options.trainer)
+        if options.trainer.module is not None:
+            trl_entry.main(options.trainer, options.options, events)
+        else:
+            trainer.run(options.trainer)
+    except trl_entry.EntryError as error:
+        events.error(str(error), type="EntryError")
+        sys.exit(f"launch: {error}")
     except SystemExit as stop:
         if stop.code not in (None, 0) and not isinstance(stop, expectations.UnmetExpectation):
             events.error(f"the trainer exited: {stop.code}", type="SystemExit", lines=trainer.error_location(stop))

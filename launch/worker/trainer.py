@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
 import sys
 import traceback
@@ -17,10 +16,10 @@ _MESSAGE_BYTES = 600  # of each, as JSON: an event has one page for all of them
 
 @dataclass(frozen=True)
 class TrainerProgram:
-    """The trainer to run: a script or a module, and its command-line arguments."""
+    """The trainer to run, and its command-line arguments."""
 
-    script: str | None  # a path; None for a module
-    module: str | None  # a dotted name; None for a script
+    script: str | None  # a path; None for launch's own entry
+    module: str | None  # whose flags launch's own entry takes; None for a script
     flags: tuple[str, ...]
 
     def flag(self, name: str) -> str | None:
@@ -37,7 +36,7 @@ class TrainerProgram:
 
 
 def prepare(trainer: TrainerProgram) -> None:
-    """Set `sys.argv` and `sys.path` as `python SCRIPT` or `python -m MODULE` would.
+    """Set `sys.argv` and `sys.path` as `python SCRIPT` would.
 
     Call it before the patches, which must import the same modules as the trainer.
     """
@@ -48,17 +47,12 @@ def prepare(trainer: TrainerProgram) -> None:
         if not is_safe_path:
             sys.path.insert(0, str(script.resolve().parent))
     else:
-        sys.argv = ["-m", *trainer.flags]
-        if not is_safe_path:
-            sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a string, as python itself inserts
+        sys.argv = [str(trainer.module), *trainer.flags]
 
 
 def run(trainer: TrainerProgram) -> None:
-    """Run the trainer to its end. Its exceptions, including SystemExit, propagate."""
-    if trainer.script is not None:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    else:
-        runpy.run_module(str(trainer.module), run_name="__main__", alter_sys=True)
+    """Run an unmodified script to its end. Its exceptions, including SystemExit, propagate."""
+    runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def error_location(error: BaseException) -> Sequence[str]:

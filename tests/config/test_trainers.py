@@ -18,6 +18,7 @@ from launch.planning.recipe import flags_of_key
 from launch.upstream.pin.lock import SCHEMAS, locked_schema
 from launch.upstream.trainers import ENTRIES
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
+from launch.worker.trl_entry import SCRIPTS
 from tests.test_registers import RENEW, lacks, page
 
 FOLDER = resources.CONFIGS / "trainer"
@@ -56,10 +57,14 @@ def _lacking_patches(content: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"there is no patch {patch}" for patch in patches if patch not in PATCHES)
     if sum(patch in EVIDENCE_PATCHES for patch in patches) != 1:
         yield f"patches has one that proves the settings: {' or '.join(EVIDENCE_PATCHES)}"
-    if not {"preview", "trl_preview"} & set(patches) and "preview" not in content.get("why", {}):
-        yield "patches has preview or trl_preview, or why.preview the reason why its samples cannot be shown"
-    if content.get("resumable") and not {"exact_resume", "trl_exact_resume"} & set(patches):
-        yield "resumable needs exact_resume or trl_exact_resume"
+    if content.get("family") == Family.trl:
+        if content.get("entry") not in SCRIPTS:
+            yield f"launch's entry takes the flags of {', '.join(SCRIPTS)}: add the trainer there"
+    else:
+        if "preview" not in patches and "preview" not in content.get("why", {}):
+            yield "patches has preview, or why.preview the reason why its samples cannot be shown"
+        if content.get("resumable") and "exact_resume" not in patches:
+            yield "resumable needs exact_resume"
     for key, value, patch in (
         ("balanced", "true", "balanced_batches"),
         ("loss_averaging", "tokens", "token_weighting"),
@@ -124,8 +129,8 @@ def test_a_half_added_trainer_is_told_everything() -> None:
         f"reader is one of {', '.join(READERS)}",
         "there is no patch evidenc",
         "patches has one that proves the settings: evidence or olmo_core_evidence",
-        "patches has preview or trl_preview, or why.preview the reason why its samples cannot be shown",
-        "resumable needs exact_resume or trl_exact_resume",
+        "patches has preview, or why.preview the reason why its samples cannot be shown",
+        "resumable needs exact_resume",
         "recipe.balanced=true needs the patch balanced_batches",
         "recipe.loss_averaging=tokens needs the patch token_weighting",
         "launch.accumulation is missing: name its flag",

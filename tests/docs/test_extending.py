@@ -131,4 +131,4 @@ def test_the_trainer_the_patch_and_the_ids_are_in_a_plan(tree: Tree) -> None:
     )
     assert "trl.scripts.reward" in reward and "--max_length" in reward
     known = ("guards.flat_loss.steps=9", "allow=[flat_loss,first_loss,small_tmp]")
-    assert "trl_rows" in json.dumps(tree.plan("stage=demo", "trainer=trl_sft", *known))
+    assert "loaded_rows" in json.dumps(tree.plan("stage=demo", "trainer=trl_sft", *known))

@@ -21,6 +21,7 @@ from launch.execution.guards.guard import GuardContext
 from launch.execution.guards.panel import build_guards
 from launch.trials.rollout.gates import GATES
 from launch.worker.patches import PATCHES
+from launch.worker.trl_entry import OPTIONS
 from tests.paths import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -63,6 +64,13 @@ def rules_page() -> str:
             ("id", "reason", "upstream"),
             ((f"`{patch.id}`", patch.reason, short(patch.upstream)) for patch in PATCHES.values()),
         ),
+        "",
+        "## Options of launch's entry over TRL",
+        "",
+        "`trl_sft` and `trl_dpo` train with TRL as a library, with the flags of `trl sft` and `trl dpo`. What they do",
+        "beside the flags is an option of the run ([what differs](../explanation/upstream.md#trl-is-a-library)).",
+        "",
+        *table(("id", "what it does"), ((f"`{option.id}`", option.meaning) for option in OPTIONS.values())),
         "",
         "## Messages",
         "",

@@ -39,10 +39,12 @@ def test_open_instruct_tokenises_the_samples_with_the_flags_of_the_plan() -> Non
     assert argv[argv.index("--patch") + 1] == "preview=/tmp/p/request.json"
 
 
-def test_trl_reads_the_folder_and_keeps_the_patches_that_decide_how_it_tokenises() -> None:
+def test_trl_reads_the_folder_and_keeps_the_options_that_decide_how_it_tokenises() -> None:
+    argv = command("stage=dpo", "trainer=trl_dpo", "gpus=1", "recipe.chat_template=tulu", "data.fraction=0.5")
+    template, request = [argv[at + 1] for at, argument in enumerate(argv) if argument == "--option"]
+    assert template.startswith("chat_template=") and request == "preview=/tmp/p/request.json"
+    assert "--patch" not in argv
     argv = command("stage=sft", "trainer=trl_sft", "gpus=1", "recipe.packing=flatten")
-    patches = [argv[at + 1] for at, argument in enumerate(argv) if argument == "--patch"]
-    assert patches == ["trl_flatten", "trl_preview=/tmp/p/request.json"]
     assert argv[argv.index("--dataset_name") + 1] == "/tmp/p/0"
     assert argv[argv.index("--use_cpu") + 1] == "true"
 

@@ -89,7 +89,7 @@ def test_trl_gets_the_checkpoint_as_a_flag(tmp_path: Path) -> None:
     start = decide_start(plan)
     resumed = resume_plan(plan, start)
     assert resumed.command[-2:] == ("--resume_from_checkpoint", str(plan.model_dir / "checkpoint-20"))
-    assert resumed.patches == (*plan.patches, "trl_exact_resume")
+    assert (resumed.patches, resumed.options) == (plan.patches, plan.options)
     clear_run_folder(plan, start, print)
     assert not (plan.model_dir / "checkpoint-20" / "COMPLETED").exists()
 

@@ -105,7 +105,7 @@ def _stable(key: str, value: str) -> str:
         return f"{float(value):.2g}"
     if value.startswith('["'):
         return json.dumps(sorted(json.loads(value))) if key.endswith("_modules") else value  # a set, written as a list
-    if _MEASURED.search(key) and value not in ("null", "true", "false"):
+    if _MEASURED.search(key) and value != "null":
         return "{measured}"
     if re.fullmatch(r"-?\d+\.\d+(e-?\d+)?", value) and len(value) > 8:
         return "{number}"

@@ -18,8 +18,7 @@ from launch import resources
 from launch.execution.machine import this_machine
 from launch.execution.prepare import prepare_inputs
 from launch.planning.plan import Plan, build_plan
-from launch.worker.patches.trl_subset import subset_rows
-from launch.worker.patches.trl_validation import split_rows
+from launch.worker.trl_data import split_rows, subset_rows
 from tests.conftest import composed
 from tests.integration.reports import read_report
 from tests.integration.test_demo import launch, records

@@ -37,8 +37,8 @@ TRL = (*RECIPE, "--max_steps", str(STEPS), "--max_length", "128", "--report_to",
 PATCHES = {
     "finetune": ("finetune_local_model", "cuda_memory_on_cpu", "finetune_grad_norm", "evidence"),
     "dpo_tune_cache": ("dpo_single_process_group", "dpo_cpu_device", "dpo_unlisted_gpu", "dpo_steps", "evidence"),
-    "trl_sft": ("trainer_steps", "trl_subset=0.5", "evidence"),
-    "trl_dpo": ("trainer_steps", "evidence"),
+    "trl_sft": ("evidence",),
+    "trl_dpo": ("evidence",),
 }
 # what holds for these recipes: open-instruct trains in bf16 and does not clip, TRL clips at 1.0 and checkpoints
 HOLDS = {"dtype": "bf16", "packing": "none", "gradient_checkpointing": "false", "clip": "none"}
@@ -62,7 +62,7 @@ class Run:
 
 
 def trainer_arguments(trainer: str, tiny: TinyStage, checkout: Path | None) -> list[str | Path]:
-    """The worker's arguments from `--script` or `--module` on."""
+    """The worker's arguments from `--script` or `--entry` on."""
     model = ("--model_name_or_path", tiny.model)
     if trainer == "finetune":
         assert checkout is not None
@@ -76,7 +76,8 @@ def trainer_arguments(trainer: str, tiny: TinyStage, checkout: Path | None) -> l
         return ["--script", script, "--", *model, "--tokenizer_name_or_path", tiny.model, *data, *OPEN_INSTRUCT]
     rows = tiny.chats if trainer == "trl_sft" else tiny.preferences
     module = f"trl.scripts.{trainer.removeprefix('trl_')}"
-    return ["--module", module, "--", *model, "--dataset_name", rows.parent, *TRL]
+    options = ("--option", "subset=0.5") if trainer == "trl_sft" else ()
+    return [*options, "--entry", module, "--", *model, "--dataset_name", rows.parent, *TRL]
 
 
 def train(
@@ -89,10 +90,10 @@ def train(
     patch_zero: bool = True,
     flags: Sequence[str] = (),
     asked: Mapping[str, str] | None = None,
-    more: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> Run:
     """Trains STEPS steps in `folder`: one process for `single`, else two. `flags` go to the trainer; `asked` is what is
-    expected and found besides the distributed state, as strings; `more` are patches beyond the usual ones."""
+    expected and found besides the distributed state, as strings; `options` are of launch's own entry."""
     world = 1 if parallel == "single" else 2
     environment = {
         "HF_HUB_OFFLINE": "1",
@@ -101,7 +102,7 @@ def train(
     }
     if checkout is not None:
         environment["PYTHONPATH"] = str(checkout)
-    patches = (*PATCHES[trainer], *more)
+    patches = PATCHES[trainer]
     if parallel.startswith("zero"):
         config = folder / "deepspeed.json"
         automatic = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -126,7 +127,12 @@ def train(
     pairs = {**expected, **asked}
     own += [word for key, value in pairs.items() for word in ("--expect", f"{key}={value}")]
     finished = ranks.run(
-        [*own, *trainer_arguments(trainer, tiny, checkout), *flags],
+        [
+            *own,
+            *(word for text in options for word in ("--option", text)),
+            *trainer_arguments(trainer, tiny, checkout),
+            *flags,
+        ],
         folder,
         before_entry=(*LAUNCH, *launch, "--num_processes", str(world)),
         ranks=world,
@@ -215,7 +221,7 @@ def test_dpo_tune_cache(tmp_path_factory: pytest.TempPathFactory, tiny: TinyStag
 def test_trl_sft_on_half_the_rows(tmp_path: Path, tiny: TinyStage) -> None:
     run = train(tmp_path, "trl_sft", "single", tiny, None)
     assert_steps_told(run)
-    assert "64 -> 32 rows (patch trl_subset=0.5)" in run.finished.output[0]
+    assert "64 -> 32 rows (subset 0.5)" in run.finished.output[0]
     assert run.steps()[-1]["epoch"] == 1.0  # 4 steps of 8 rows are all of the 32
     assert [event["phase"] for event in run.finished.of_kind("phase")] == ["import", "training", "checkpoint", "save"]
 
@@ -233,7 +239,7 @@ def test_trl_sft_flattened(tmp_path: Path, tiny: TinyStage) -> None:
         None,
         flags=flags,
         asked=asked,
-        more=("trl_flatten", f"trl_lengths={lengths}"),
+        options=(f"lengths={lengths}",),
     )
     assert_steps_told(run)
     assert all(step["tokens"] == step["tokens_padded"] for step in run.steps())

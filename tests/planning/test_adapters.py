@@ -79,7 +79,7 @@ def test_every_name_of_an_adapter_starts_from_its_merged_model(run: Path, place:
         plan = planned(f"model.path={run / place}", f"trainer={trainer}")
         assert plan.flags["model_name_or_path"].value == str(run / "merged")
         assert plan.inputs.model.build == "merge"
-        assert "continue_adapter" not in plan.patches
+        assert "continue_adapter" not in plan.options
 
 
 def test_the_identity_is_that_of_the_adapter(run: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_run_with_a_whole_model(run: Path) -> None:
 def test_going_on_with_an_adapter(run: Path, place: str) -> None:
     plan = planned(f"model.path={run / place}", *CONTINUE)
     assert plan.flags["model_name_or_path"].value == str(run / "model")
-    assert "continue_adapter" in plan.patches
+    assert "continue_adapter" in plan.options
 
 
 def test_what_the_recipe_leaves_open_is_the_adapters_own(run: Path) -> None:
@@ -157,7 +157,7 @@ def test_the_adapter_of_a_run_that_is_still_to_come(run: Path) -> None:
     before = planned(*chain)
     for plan in (before, after):
         assert plan.flags["model_name_or_path"].value == str(run / "model")
-        assert "continue_adapter" in plan.patches
+        assert "continue_adapter" in plan.options
     assert before.identity == after.identity
 
 

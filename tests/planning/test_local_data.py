@@ -59,7 +59,7 @@ def test_several_local_entries_are_one_for_trl(tmp_path: Path) -> None:
     (entry,) = plan.inputs.mixture
     assert entry.data is not None
     assert [path.name for path in entry.data.files.paths] == ["a.jsonl", "b.jsonl"]
-    assert "trl_subset=0.9" in plan.patches
+    assert "subset=0.9" in plan.options
     for other in (
         "{name: ./b.jsonl, share: 0.5}",
         "{name: allenai/tulu-3-sft-mixture}",

@@ -87,7 +87,7 @@ def test_a_fraction_is_written_with_its_point() -> None:
     quarter = build_plan(composed("stage=sft_25pct"), fixed_machine())
     assert quarter.flags["dataset_mixer_list"].value == ["allenai/tulu-3-sft-mixture", "0.25"]
     patched = build_plan(composed("stage=sft_25pct", "trainer=trl_sft"), fixed_machine())
-    assert "trl_subset=0.25" in patched.patches
+    assert "subset=0.25" in patched.options
 
 
 @pytest.mark.parametrize(

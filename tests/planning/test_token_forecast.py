@@ -109,7 +109,7 @@ def test_the_file_is_of_what_decides_the_tokens() -> None:
 def test_trls_run_measures_them_itself() -> None:
     overrides = ("trainer=trl_sft", "data.mix=[{name: some/data}]")
     plan = plan_of(*overrides)
-    assert plan.patches[-1] == f"trl_lengths={plan.lengths_file}"
+    assert plan.options == (f"lengths={plan.lengths_file}",)
     assert f"lengths     {UNKNOWN_TRL}" in describe(plan, Redactor({}), {}, tokens=PlannedRun(plan).tokens)
     assert plan_of(*overrides, "recipe.packing=flatten").lengths_file == plan.lengths_file
     assert plan_of(*overrides, "flags.assistant_only_loss=false").lengths_file != plan.lengths_file

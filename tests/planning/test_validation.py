@@ -44,7 +44,7 @@ def test_trl_evaluates_on_the_split_at_the_end(tmp_path: Path, mine: tuple[str, 
     assert flags["eval_steps"] > 2**30
     assert flags["per_device_eval_batch_size"] == plan.batch.per_device
     assert "load_best_model_at_end" not in flags
-    assert not [patch for patch in plan.patches if patch.startswith(("trl_validation", "early_stop"))]
+    assert not [option for option in plan.options if option.startswith(("validation", "early_stop"))]
     data = plan.inputs.mixture[0].data
     assert data is not None
     assert data.validation == 0.1
@@ -56,8 +56,7 @@ def test_data_that_is_not_staged_is_split_as_it_is_loaded(tmp_path: Path, build:
     trainer = "trl_sft" if build == "stage=demo" else "trl_dpo"
     words = (build, f"trainer={trainer}", "gpus=1", "data.validation=0.02")
     for more in ((), ("data.build=null", "data.mix=[{name: allenai/some-data}]")):
-        patches = plan_of(tmp_path, *words, "data.fraction=0.5", *more).patches
-        assert patches.index("trl_validation=0.02") < patches.index("trl_subset=0.5")
+        assert plan_of(tmp_path, *words, "data.fraction=0.5", *more).options[:2] == ("validation=0.02", "subset=0.5")
 
 
 @pytest.mark.parametrize("more", [(), ("data.build=null", "data.mix=[{name: allenai/some-data}]")])
@@ -73,7 +72,7 @@ def test_a_file_that_does_not_exist_is_reported_before_what_it_could_be_used_for
 def test_early_stop_loads_the_best_checkpoint(tmp_path: Path, mine: tuple[str, ...]) -> None:
     words = ("data.validation=./held.jsonl", "recipe.eval_steps=5", "recipe.checkpoint_steps=5", "recipe.early_stop=2")
     plan = plan_of(tmp_path, *mine, *words)
-    assert "early_stop=2" in plan.patches
+    assert "early_stop=2" in plan.options
     assert plan.flags["load_best_model_at_end"].value is True
     assert plan.flags["eval_steps"].value == plan.flags["save_steps"].value == 5
     assert plan.warnings == ()

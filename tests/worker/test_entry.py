@@ -56,16 +56,6 @@ def test_a_script_sees_what_python_would_show_it(tmp_path: Path, safe: str) -> N
         assert worker == plain
 
 
-@pytest.mark.parametrize("safe", ["", "1"])
-def test_a_module_sees_what_python_would_show_it(tmp_path: Path, safe: str) -> None:
-    script(tmp_path, "", "__init__.py")
-    script(tmp_path, SEES)
-    where = {"PYTHONSAFEPATH": safe, "PYTHONPATH": str(tmp_path) if safe else ""}
-    plain = seen(["-m", "scripts.trainer_script", "--a", "1"], tmp_path, **where)
-    worker = seen([str(ranks.ENTRY), "--module", "scripts.trainer_script", "--", "--a", "1"], tmp_path, **where)
-    assert worker == plain
-
-
 def test_no_module_of_the_worker_shadows_one_of_the_trainer(tmp_path: Path) -> None:
     names = sorted(path.stem for path in WORKER.glob("*.py") if path.stem != "__init__")
     for name in names:
@@ -171,10 +161,15 @@ def test_without_a_supervisor_output_stays_where_it_was(tmp_path: Path, channel:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "one of the arguments --script --module is required"),
-        (["--script", "a", "--module", "b"], "not allowed with"),
+        ([], "one of the arguments --script --entry is required"),
+        (["--script", "a", "--entry", "trl.scripts.sft"], "not allowed with"),
         (["--patch", "no_such", "--script", "a"], "unknown patch 'no_such'; known are "),
-        (["--patch", "trl_subset", "--script", "a"], "patch trl_subset takes a value: trl_subset=VALUE"),
+        (["--patch", "lengths", "--script", "a"], "patch lengths takes a value: lengths=VALUE"),
+        (["--entry", "trl.scripts.rlhf"], "invalid choice: 'trl.scripts.rlhf'"),
+        (["--option", "subset", "--entry", "trl.scripts.sft"], "option subset takes a value: subset=VALUE"),
+        (["--option", "subst=1", "--entry", "trl.scripts.sft"], "unknown option 'subst'; known are chat_template, "),
+        (["--option", "continue_adapter=1", "--entry", "trl.scripts.dpo"], "option continue_adapter takes no value"),
+        (["--option", "subset=1", "--script", "a"], "--option belongs to --entry"),
         (["--patch", "dpo_steps=1", "--script", "a"], "patch dpo_steps takes no value"),
         (["--expect", "world=2", "--script", "a"], "unknown expectation 'world'"),
         (["--scrip", "a", "--script", "b"], "unrecognized arguments: --scrip a"),

@@ -11,17 +11,13 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from launch.worker.channel import EventWriter
 from launch.worker.patches import PATCHES, PatchContext, PatchError, UpstreamSource, install
 from launch.worker.patches.dpo import list_gpu, unlisted_gpu
-from launch.worker.patches.trl_subset import subset_rows, subset_size
 from launch.worker.trainer import TrainerProgram
 from tests.paths import ROOT
 from tests.worker import ranks
@@ -61,7 +57,6 @@ def test_ids_are_stable() -> None:
         "balanced_batches",
         "token_weighting",
         "lengths",
-        "trl_lengths",
         "olmo_core_console",
         "olmo_core_documents",
         "olmo_core_evidence",
@@ -72,20 +67,12 @@ def test_ids_are_stable() -> None:
         "dpo_packed_padding",
         "dpo_reference_cache",
         "exact_resume",
-        "trl_exact_resume",
         "deepspeed_on_cpu",
-        "trainer_steps",
-        "trl_flatten",
-        "trl_subset",
-        "trl_validation",
-        "early_stop",
-        "continue_adapter",
-        "trl_chat_template",
         "registered_models",
         "preview",
-        "trl_preview",
     }
     assert all(PATCHES[name].id == name for name in PATCHES)
+    assert not [name for name in PATCHES if name.startswith("trl_")]  # TRL is a library: launch/worker/trl_entry.py
 
 
 @pytest.mark.parametrize("name", PATCHES)
@@ -156,19 +143,17 @@ def test_a_source_that_changed_stops_the_patch(
 
 
 def test_a_patch_that_does_not_fit_ends_the_rank_before_the_trainer_starts(tmp_path: Path) -> None:
-    source = PATCHES["trainer_steps"].sources[0]
-    write_source(tmp_path / "packages", source, "DEFAULT_CALLBACKS = make_callbacks()")
+    source = PATCHES["evidence"].sources[0]
+    write_source(tmp_path / "packages", source, "def prepare(self): ...")
     script = tmp_path / "trainer.py"
     script.write_text("print('started')", encoding="utf-8")
     environment = {"PYTHONPATH": str(tmp_path / "packages")}
-    run = ranks.run(["--patch", "trainer_steps", "--script", script], tmp_path, environment=environment)
+    run = ranks.run(["--patch", "evidence", "--script", script], tmp_path, environment=environment)
     assert run.code == 1
     [error] = run.of_kind("error")
     assert error["type"] == "PatchError"
-    assert error["patch"] == "trainer_steps"
-    assert error["message"].startswith(
-        "patch trainer_steps: transformers/trainer.py:186 (transformers 5.23.0) has changed"
-    )
+    assert error["patch"] == "evidence"
+    assert error["message"].startswith("patch evidence: accelerate/accelerator.py:1415 (accelerate 1.15.0) has changed")
     assert run.output[0] == f"launch: {error['message']}\n"
     assert run.of_kind("patch") == []
 
@@ -205,7 +190,7 @@ def test_a_patch_that_is_not_needed_is_not_applied_but_listed(tmp_path: Path) ->
 
 
 def test_an_attribute_that_is_gone_is_a_patch_error_too() -> None:
-    patch = PATCHES["trl_subset"]
+    patch = PATCHES["lengths"]
 
     def apply(_: PatchContext) -> None:
         from launch.worker import channel
@@ -271,52 +256,3 @@ def test_a_listed_gpu_is_left_alone(
     list_gpu(specs, device, 1, PatchContext(TrainerProgram(None, "none", ()), EventWriter(None, 0)))
     assert specs == before
     assert capsys.readouterr().err == ""
-
-
-# --- trl_subset, against upstream's own sampling
-
-
-@given(st.integers(1, 300), st.integers(1, 700) | st.floats(0.01, 2.5).map(lambda share: round(share, 3)))
-def test_a_subset_has_the_size_asked_for(rows: int, amount: float) -> None:
-    text = str(amount)
-    if int(amount * rows if "." in text else amount) < 1:
-        with pytest.raises(ValueError, match="selects no rows"):
-            subset_size(text, rows)
-        return
-    pytest.importorskip("numpy")
-    taken = subset_rows(text, rows)
-    assert len(taken) == subset_size(text, rows)
-    assert set(taken) <= set(range(rows))
-    repeats = len(taken) // rows
-    assert all(taken.count(row) in (repeats, repeats + 1) for row in range(rows))
-
-
-def test_a_point_makes_it_a_fraction() -> None:
-    assert subset_size("1", 200) == 1
-    assert subset_size("1.0", 200) == 200
-    assert subset_size("0.25", 202) == 50
-    for wrong in ("0", "0.0", "-3", "all"):
-        with pytest.raises(ValueError, match=r"selects no rows|invalid literal|could not convert"):
-            subset_size(wrong, 200)
-
-
-@pytest.mark.parametrize("size", [1, 16, 63, 64, 65, 150])
-def test_the_rows_are_those_that_open_instruct_takes(checkout: Path, size: int) -> None:
-    numpy = pytest.importorskip("numpy")
-    tree = ast.parse((checkout / "open_instruct" / "dataset_transformation.py").read_text(encoding="utf-8"))
-    [config] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DatasetConfig"]
-    fixed = {"dataset_config_seed": 42}
-    method = ast.Module(
-        [node for node in config.body if isinstance(node, ast.FunctionDef) and node.name == "select_samples"], []
-    )
-    names: dict[str, Any] = {"np": numpy}
-    exec(compile(method, "dataset_transformation.py", "exec"), names)
-    [seed] = [node for node in config.body if ast.unparse(node).startswith("dataset_config_seed: int =")]
-    assert ast.unparse(seed) == f"dataset_config_seed: int = {fixed['dataset_config_seed']}"
-
-    class Rows(list[int]):
-        def select(self, taken: list[int]) -> list[int]:
-            return taken
-
-    this = SimpleNamespace(dataset=Rows(range(64)), dataset_name="rows", **fixed)
-    assert names["select_samples"](this, size) == subset_rows(str(size), 64)

@@ -18,7 +18,7 @@ from launch.worker.patches import PatchContext
 from launch.worker.patches.dpo_steps import DPOStepListener
 from launch.worker.patches.finetune_grad_norm import add_norm
 from launch.worker.patches.logged_step import StepListener
-from launch.worker.patches.trainer_steps import PaddedTokens, StepClock, _callback_class
+from launch.worker.step_events import StepClock, step_events
 from launch.worker.trainer import TrainerProgram
 
 
@@ -156,7 +156,7 @@ def test_a_trainer_that_counts_no_tokens_has_none() -> None:
 def test_an_evaluation_of_the_trainer_becomes_an_event() -> None:
     pytest.importorskip("transformers")
     read, write = os.pipe2(os.O_NONBLOCK)
-    callback = _callback_class(EventWriter(write, 0), PaddedTokens())()
+    callback = step_events(EventWriter(write, 0))
     logs = {"eval_loss": 1.5, "eval_runtime": 2.0, "epoch": 0.5, "note": "text"}
     callback.on_log(None, SimpleNamespace(is_world_process_zero=True, global_step=20), None, logs)
     callback.on_log(None, SimpleNamespace(is_world_process_zero=False, global_step=20), None, logs)

@@ -11,10 +11,8 @@ import pytest
 
 from launch.worker.channel import EventWriter
 from launch.worker.held_out import choose_limit
-from launch.worker.patches.early_stop import _callback_class, find_best
-from launch.worker.patches.trainer_steps import PaddedTokens
-from launch.worker.patches.trainer_steps import _callback_class as step_callback_class
-from launch.worker.patches.trl_validation import split_rows
+from launch.worker.step_events import early_stop, find_best, step_events
+from launch.worker.trl_data import split_rows
 
 
 def evaluations(*losses: float) -> list[dict[str, Any]]:
@@ -44,7 +42,7 @@ def stop_decision(event: str, losses: tuple[float, ...], last: int) -> tuple[boo
     """Return whether the training stops after an event of the Trainer, with a patience of 2, and what is sent."""
     pytest.importorskip("transformers")
     read, write = os.pipe2(os.O_NONBLOCK)
-    callback = _callback_class(EventWriter(write, 0), 2)()
+    callback = early_stop(EventWriter(write, 0), 2)
     control = SimpleNamespace(should_training_stop=False)
     state = SimpleNamespace(
         log_history=evaluations(*losses), global_step=len(losses), max_steps=last, is_world_process_zero=True
@@ -100,7 +98,7 @@ def test_an_evaluated_step_is_sent_once_with_what_was_measured() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     read, write = os.pipe2(os.O_NONBLOCK)
-    callback = step_callback_class(EventWriter(write, 0), PaddedTokens())()
+    callback = step_events(EventWriter(write, 0))
     state = SimpleNamespace(is_world_process_zero=True, global_step=4)
     control = SimpleNamespace(should_evaluate=True, should_log=False)
     args = SimpleNamespace(device="cpu")

@@ -13,7 +13,7 @@ CHAIN_LINKS = (_HANDLING, "The above exception was the direct cause")
 _ERROR = re.compile(r"(?P<type>[A-Za-z_]\w*(?:\.\w+)*)(?:: ?(?P<message>.*))?", re.DOTALL)
 _MOST_MESSAGE_LINES = 12  # of one exception in a log, where nothing marks its end
 _EMBEDDED = "Original Traceback (most recent call last)"  # torch/_utils.py, ExceptionWrapper
-_WORKER_ERRORS = ("Unmet", "PatchError", "SystemExit")  # errors whose message the worker wrote itself
+_WORKER_ERRORS = ("Unmet", "PatchError", "EntryError", "SystemExit")  # errors whose message the worker wrote itself
 _MOST_OUTER = 160  # characters of the outer error in a description
 
 

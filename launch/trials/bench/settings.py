@@ -167,6 +167,7 @@ def list_differences(a: Plan, b: Plan) -> list[tuple[str, str, str]]:
             ("python", a.command[0], b.command[0]),
             ("model", a.inputs.model.reference, b.inputs.model.reference),
             ("patches", _only_in(a.patches, b.patches), _only_in(b.patches, a.patches)),
+            ("options", _only_in(a.options, b.options), _only_in(b.options, a.options)),
         )
     ]
     if a.trainer != b.trainer:  # their flags have different names, so the recipes are compared

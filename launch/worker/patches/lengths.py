@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 from collections import Counter
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import columns
+from ..channel import EventWriter
 from ..replacing import replaces
 from .patch import PatchContext, PatchInfo, on_request
 
@@ -59,31 +59,16 @@ def _write_after_tokenizing(context: PatchContext) -> None:
         built = build(*arguments, **options)
         # only the first dataset is the training data
         dataset_transformation.get_cached_dataset_tulu_with_statistics = build
-        _write(context, built[0])
+        write_lengths(Path(str(context.value)), built[0], context.events)
         return built
 
 
-def _write_after_trl_tokenizing(context: PatchContext) -> None:
-    from trl import SFTTrainer
-
-    if context.events.rank != 0:
-        return
-    signature = inspect.signature(SFTTrainer._prepare_dataset)
-
-    @replaces(SFTTrainer, "_prepare_dataset")
-    def prepare_and_write(prepare: Any, *arguments: Any, **options: Any) -> Any:
-        prepared = prepare(*arguments, **options)
-        given = signature.bind(*arguments, **options).arguments
-        if given["dataset_name"] == "train" and not given["packing"]:  # packed rows are not samples
-            _write(context, prepared)
-        return prepared
-
-
-def _write(context: PatchContext, dataset: Any) -> None:
+def write_lengths(path: Path, dataset: Any, events: EventWriter) -> None:
+    """Write the lengths of a tokenised data set. Failing is only a warning: the file serves the next plan."""
     try:
-        write(Path(str(context.value)), build_content(columns.read_lengths(dataset)))
-    except (OSError, ValueError) as error:  # the file only serves the next plan
-        context.events.warn(f"could not write the lengths of the tokenised data: {error}")
+        write(path, build_content(columns.read_lengths(dataset)))
+    except (OSError, ValueError) as error:
+        events.warn(f"could not write the lengths of the tokenised data: {error}")
 
 
 PATCH = PatchInfo(
@@ -99,17 +84,5 @@ PATCH = PatchInfo(
         "open_instruct/finetune.py": {500: 'transform_fn_args = [{"max_seq_length": args.max_seq_length}, {}]'},
     },
     apply=_write_after_tokenizing,
-    takes_value=True,
-)
-
-TRL_PATCH = PatchInfo(
-    id="trl_lengths",
-    reason=PATCH.reason,
-    wanted=on_request,
-    condition="always; the value is the output file; not written if samples are packed into bins",
-    lines={
-        "trl/trainer/sft_trainer.py": {1026: "train_dataset = self._prepare_dataset(", 1228: "def _prepare_dataset("}
-    },
-    apply=_write_after_trl_tokenizing,
     takes_value=True,
 )

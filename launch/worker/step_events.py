@@ -1,16 +1,15 @@
-"""Sends step events from transformers' Trainer, the base class of TRL's trainers."""
+"""Callbacks of transformers' Trainer, the base class of TRL's trainers: what is reported, and when training ends."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .. import accelerator
-from ..channel import EventWriter
-from ..evidence import trainer_objects
-from . import machine
-from .patch import PatchContext, PatchInfo
+from .channel import EventWriter
+from .evidence import trainer_objects
+from .patches import machine
 
 _OWN_NAMES = {
     "learning_rate": "lr",
@@ -92,11 +91,14 @@ def evaluation_fields(logs: Mapping[str, Any]) -> dict[str, float]:
     return {"eval_loss": numbers["eval_loss"]} | {name: numbers[name] for name in measured}
 
 
-def _callback_class(events: EventWriter, padded: PaddedTokens) -> type:
+def step_events(events: EventWriter) -> Any:
+    """Return the callback that sends what each step logs, with all its metrics, and the phases around it."""
     from transformers import TrainerCallback
 
+    padded = PaddedTokens()
+
     class StepEvents(TrainerCallback):  # type: ignore[misc]
-        """Added to the Trainer's own callbacks; writes events on the first rank only.
+        """Writes events on the first rank only.
 
         A step that is evaluated is sent after its evaluation, with what that measured: a step is sent once.
         """
@@ -105,7 +107,8 @@ def _callback_class(events: EventWriter, padded: PaddedTokens) -> type:
             self._clock = StepClock(time.perf_counter())
             self._evaluated_step: dict[str, Any] | None = None  # its fields, while it is evaluated
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+            padded.follow(model)
             self._clock = StepClock(time.perf_counter())
             if state.is_world_process_zero:
                 events.emit("total_steps", steps=state.max_steps)
@@ -149,25 +152,48 @@ def _callback_class(events: EventWriter, padded: PaddedTokens) -> type:
             if state.is_world_process_zero:
                 events.emit("phase", phase="save")
 
-    return StepEvents
+    return StepEvents()
 
 
-def _add_callback(context: PatchContext) -> None:
-    from transformers import trainer
+def find_best(log: Iterable[Mapping[str, Any]]) -> tuple[int, float, int] | None:
+    """Return the step and the loss of the best evaluation in a Trainer's log, and how many followed it; None without
+    one. A loss that is not finite is never the best."""
+    best: tuple[int, float, int] | None = None
+    for entry in log:
+        if "eval_loss" not in entry:
+            continue
+        loss = float(entry["eval_loss"])
+        if math.isfinite(loss) and (best is None or loss < best[1]):
+            best = entry["step"], loss, 0
+        elif best is not None:
+            best = best[0], best[1], best[2] + 1
+    return best
 
-    padded = PaddedTokens()
-    accelerator.when_prepared(padded.follow)
-    trainer.DEFAULT_CALLBACKS.append(_callback_class(context.events, padded))
 
+def early_stop(events: EventWriter, patience: int) -> Any:
+    """Return the callback that ends the training after `patience` evaluations without a lower loss.
 
-STEPS = PatchInfo(
-    id="trainer_steps",
-    reason="adds a default callback to the Trainer that reports each logged step with all its metrics",
-    lines={
-        "transformers/trainer.py": {
-            186: "DEFAULT_CALLBACKS = [DefaultFlowCallback]",
-            586: "default_callbacks = DEFAULT_CALLBACKS + get_reporting_integration_callbacks(self.args.report_to)",
-        }
-    },
-    apply=_add_callback,
-)
+    EarlyStoppingCallback counts in the process: a resumed run would begin to count again (its state is only restored
+    with restore_callback_states_from_checkpoint). This one counts in the Trainer's log, which every checkpoint has.
+    """
+    from transformers import TrainerCallback
+
+    class EarlyStop(TrainerCallback):  # type: ignore[misc]
+        """Every rank decides the same: the logged losses are gathered from all ranks."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self._decide(state, control)  # a run that resumes from where it stopped
+
+        def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            self._decide(state, control)
+
+        def _decide(self, state: Any, control: Any) -> None:
+            best = find_best(state.log_history)
+            if best is None or best[2] < patience or state.global_step >= state.max_steps:
+                return
+            control.should_training_stop = True
+            if state.is_world_process_zero:
+                step, loss, waited = best
+                events.emit("early_stop", step=state.global_step, best_step=step, best_loss=loss, evaluations=waited)
+
+    return EarlyStop()

@@ -1,0 +1,81 @@
+"""The data that TRL's trainers get: loaded as TRL's scripts load it, with the rows of the recipe."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .held_out import choose_limit, hash_row
+
+_SEED = 42  # fixed upstream: dataset_transformation.py:1870
+_VALIDATION = "validation"
+
+
+def load(script: Any, mixture: Any, *, validation: str | None = None, subset: str | None = None) -> Any:
+    """Load what the flags name (trl/scripts/sft.py:86-101), and keep the rows that the recipe asks for.
+
+    `validation`: the share of the training rows that becomes the split "validation". `subset`: what is trained on of
+    the rest, a share with a point or a count. Raises ValueError where the data has no such rows.
+    """
+    from datasets import DatasetDict, load_dataset
+    from trl import get_dataset
+
+    if not mixture.datasets and not script.dataset_name:
+        raise ValueError("either `datasets` or `dataset_name` must be provided")
+    if mixture.datasets:
+        data = get_dataset(mixture)
+    else:
+        data = load_dataset(script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming)
+    if validation is None and subset is None:
+        return data
+    name, split = script.dataset_name, script.dataset_train_split
+    if not isinstance(data, DatasetDict) or split not in data:
+        raise ValueError(f"{name} is a {type(data).__name__}, not a DatasetDict with a split '{split}'")
+    if validation is not None:
+        rows = data[split]
+        try:
+            kept, held_out = split_rows(rows, float(validation))
+        except ValueError as error:
+            raise ValueError(f"data.validation={float(validation):g}: {error}") from error
+        data[split], data[_VALIDATION] = rows.select(kept), rows.select(held_out)
+        print(f"launch: {name}: {len(kept)} rows to train on, {len(held_out)} for validation", flush=True)
+    if subset is not None:
+        rows = data[split]
+        data[split] = rows.select(subset_rows(subset, len(rows)))
+        print(f"launch: {name}: {len(rows)} -> {len(data[split])} rows (subset {subset})", flush=True)
+    return data
+
+
+def subset_size(amount: str, rows: int) -> int:
+    """Return how many of `rows` rows a mixer amount takes: "0.25" is a fraction, "512" a count.
+
+    As open_instruct/dataset_transformation.py:2343 and :2360-2365 at the pin, where "1" is one row and "1.0" is all.
+    Raises ValueError if `amount` is not a positive number or selects no rows.
+    """
+    size = int(float(amount) * rows) if "." in amount else int(amount)
+    if size < 1:
+        raise ValueError(f"'{amount}' of {rows} rows selects no rows")
+    return size
+
+
+def subset_rows(amount: str, rows: int) -> list[int]:
+    """Return the row numbers that `amount` takes of `rows` rows, in order; a larger amount first repeats all rows.
+
+    As open_instruct/dataset_transformation.py:1916-1943 at the pin: the rest is drawn without replacement with a
+    fixed seed. Needs numpy, as every trainer does. Raises ValueError as `subset_size` does.
+    """
+    import numpy
+
+    repeats, rest = divmod(subset_size(amount, rows), rows)
+    taken = list(range(rows)) * repeats
+    if rest:
+        taken += numpy.random.RandomState(_SEED).choice(rows, size=rest, replace=False).tolist()
+    return taken
+
+
+def split_rows(rows: Any, share: float) -> tuple[list[int], list[int]]:
+    """Return the numbers of the rows to train on and of those held out. Raises ValueError if either has none."""
+    hashes = [hash_row(json.dumps(row, sort_keys=True, default=str).encode()) for row in rows]
+    limit = choose_limit(hashes, share)
+    held_out = [number for number, value in enumerate(hashes) if value <= limit]
+    return [number for number, value in enumerate(hashes) if value > limit], held_out

@@ -1,0 +1,304 @@
+"""Trains with TRL as a library: the flags of TRL's own scripts, its trainers, and data that this entry has chosen.
+
+What differs from `trl sft` and `trl dpo` is in OPTIONS, which the worker's command line sets, and in `_entry_class`.
+Nothing of TRL is replaced: its trainers are subclassed, and get their model, tokenizer and callbacks as arguments.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from . import trl_data
+from .channel import EventWriter
+from .patches.lengths import write_lengths
+from .patches.patch import PlanFacts, on_request
+from .step_events import early_stop, step_events
+from .trainer import TrainerProgram
+
+TRL = "1.16"  # the version that this entry was written for; any patch release of it
+# the script whose flags are taken -> the names of its dataclass and its trainer
+SCRIPTS = {
+    "trl.scripts.sft": ("SFTConfig", "SFTTrainer"),
+    "trl.scripts.dpo": ("DPOConfig", "DPOTrainer"),
+}
+_DISTRIBUTED = ("MULTI_GPU", "DEEPSPEED")  # trl/trainer/dpo_trainer.py:570: these need device_map=None
+
+
+class EntryError(RuntimeError):
+    """What was asked for does not fit TRL, the data or the model; the rank must not continue."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """What the entry is asked to do beside the trainer's own flags."""
+
+    id: str
+    meaning: str
+    wanted: Callable[[PlanFacts], bool | str | None] = on_request  # True, or the VALUE of an option that takes one
+    takes_value: bool = True
+
+
+_OPTIONS = (
+    Option("validation", "holds out this share of data that launch has not split itself", lambda facts: facts.held_out),
+    # after the validation rows are held out, since it may repeat rows
+    Option("subset", "trains on this share or number of rows: those that open-instruct would take", lambda f: f.subset),
+    Option(
+        "chat_template",
+        "sets the template of this file, for a trainer without a flag for it",
+        lambda facts: None if "chat_template_path" in facts.flags else facts.template_file,
+    ),
+    Option(
+        "continue_adapter",
+        "goes on with the adapter that the model's folder holds, on its base; DPO's reference is a frozen copy of it",
+        lambda facts: facts.adapter,
+        takes_value=False,
+    ),
+    Option("early_stop", "ends after this many evaluations without a lower loss", lambda facts: facts.early_stop),
+    Option("lengths", "writes the lengths of the tokenised samples to this file, for the next plan"),
+    Option("preview", "hands the tokenised samples over, as this file requests, and ends before a model is loaded"),
+)
+OPTIONS: Mapping[str, Option] = MappingProxyType({option.id: option for option in _OPTIONS})
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, str]:
+    """Return the values of options given as ID or ID=VALUE. Raises ValueError with a sentence about the first bad one.
+
+    >>> parse_options(["subset=0.5", "continue_adapter"])
+    {'subset': '0.5', 'continue_adapter': ''}
+    """
+    values = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if name not in OPTIONS:
+            raise ValueError(f"unknown option '{name}'; known are {', '.join(sorted(OPTIONS))}")
+        if bool(equals) != OPTIONS[name].takes_value:
+            raise ValueError(f"option {name} takes {f'a value: {name}=VALUE' if not equals else 'no value'}")
+        values[name] = value
+    return values
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command line, parsed."""
+
+    trainer: Any  # TRL's class
+    script: Any  # trl.ScriptArguments
+    args: Any  # trl.SFTConfig or trl.DPOConfig
+    model: Any  # trl.ModelConfig
+    mixture: Any  # trl.DatasetMixtureConfig
+    options: Mapping[str, str]
+    events: EventWriter
+
+
+def main(program: TrainerProgram, options: Mapping[str, str], events: EventWriter) -> None:
+    """Train, and save the model. Raises EntryError, and whatever TRL raises."""
+    job = _parse(program, options, events)
+    if "preview" in options:
+        from . import trl_preview
+
+        trl_preview.hand_over(job)
+        return
+    args, script = job.args, job.script
+    trainer = _build(job)
+    if "lengths" in options and events.rank == 0 and not args.packing:  # packed rows are not samples
+        write_lengths(Path(options["lengths"]), trainer.train_dataset, events)
+    if getattr(script, "ignore_bias_buffers", False) and hasattr(args, "beta"):
+        _ignore_bias_buffers(trainer.model)
+    trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    trainer.save_model(args.output_dir)
+    trainer.accelerator.print(f"launch: the model is saved in {args.output_dir}")
+    if args.push_to_hub:
+        trainer.push_to_hub(dataset_name=script.dataset_name)
+    trainer.end()
+
+
+def _parse(program: TrainerProgram, options: Mapping[str, str], events: EventWriter) -> Job:
+    """Check TRL's version and parse the flags as its script does (trl/scripts/sft.py:75-84, :150-154)."""
+    import trl
+
+    if ".".join(trl.__version__.split(".")[:2]) != TRL:
+        raise EntryError(f"launch's entry is written for TRL {TRL}, and TRL {trl.__version__} is installed")
+    config, trainer = SCRIPTS[str(program.module)]
+    classes = (trl.ScriptArguments, getattr(trl, config), trl.ModelConfig, trl.DatasetMixtureConfig)
+    script, args, model, mixture = trl.TrlParser(classes).parse_args_and_config(
+        list(program.flags), fail_with_unknown_args=False
+    )
+    args.model_init_kwargs = {
+        "revision": model.model_revision,
+        "trust_remote_code": args.trust_remote_code,
+        "attn_implementation": model.attn_implementation,
+        "dtype": model.dtype,
+        **(args.model_init_kwargs or {}),
+    }
+    return Job(getattr(trl, trainer), script, args, model, mixture, options, events)
+
+
+def _build(job: Job) -> Any:
+    """Build TRL's trainer; nothing has been trained yet."""
+    from trl import get_peft_config, get_quantization_config
+
+    script, args, model, options = job.script, job.args, job.model, job.options
+    try:
+        data = trl_data.load(script, job.mixture, validation=options.get("validation"), subset=options.get("subset"))
+    except ValueError as error:
+        raise EntryError(str(error)) from error
+    callbacks = [step_events(job.events)]
+    if "early_stop" in options:
+        callbacks.append(early_stop(job.events, _count_of("early_stop", options)))
+    start: dict[str, Any] = {
+        "model": model.model_name_or_path,
+        "processing_class": load_tokenizer(job),
+        "quantization_config": get_quantization_config(model),
+        "peft_config": get_peft_config(model),
+    }
+    if "continue_adapter" in options:
+        start["model"] = _load_adapter(**start, args=args)
+        start["quantization_config"] = start["peft_config"] = args.model_init_kwargs = None
+    entry, limit = entry_class(job.trainer, args, job.events), args.max_length
+    if entry.truncates:
+        args.max_length = None
+    try:
+        return entry(
+            args=args,
+            train_dataset=data[script.dataset_train_split],
+            eval_dataset=data[script.dataset_test_split] if args.eval_strategy != "no" else None,
+            callbacks=callbacks,
+            **start,
+        )
+    finally:
+        args.max_length = limit
+
+
+def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
+    """Return a subclass of TRL's trainer `base` with what launch changes in it.
+
+    Flattening: SFTTrainer refuses `padding_free` with a length, because its collator would ignore it
+    (trl/trainer/sft_trainer.py:999). The length is applied where TRL applies it otherwise, when the data is prepared;
+    `truncates` says so, and the trainer is then built without a length. Raises EntryError if nothing would truncate.
+
+    Resuming: transformers checks for the end after a step only (trainer.py:1963), so that a run which resumes from the
+    checkpoint of its last step would train one more.
+
+    Adapters: see `skips_input_casts`. Evaluation and saving keep PEFT's casts: they may run outside autocast.
+    """
+    limit = args.max_length
+    flattens = bool(getattr(args, "padding_free", False) and not getattr(args, "packing", True))
+    if flattens and (limit is None or (args.dataset_kwargs or {}).get("skip_prepare_dataset")):
+        raise EntryError("padding_free needs a max_length, and data that the trainer prepares: nothing else truncates")
+
+    class Entry(base):  # type: ignore[misc]
+        truncates = flattens
+        _skips_casts: bool | None = None  # not known before the model is there
+
+        def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *more: Any) -> Any:
+            if flattens:
+                args = copy.copy(args)
+                args.max_length = limit
+            return super()._prepare_dataset(dataset, processing_class, args, *more)
+
+        def training_step(self, *arguments: Any, **options: Any) -> Any:
+            """Run a micro batch forward and backward; with checkpointing the backward pass repeats the casts."""
+            if self._skips_casts is None:
+                self._skips_casts = skips_input_casts(self.model, self.accelerator)
+                if self._skips_casts:
+                    how = "PEFT's setting of each adapted layer while it trains"
+                    events.emit("evidence", what="adapter_inputs", value="not cast", how=how)
+            if not self._skips_casts:
+                return super().training_step(*arguments, **options)
+            from peft.helpers import disable_input_dtype_casting
+
+            with disable_input_dtype_casting(self.model):
+                return super().training_step(*arguments, **options)
+
+        def _run_epoch(self, *arguments: Any, **options: Any) -> Any:
+            if self.state.global_step < self.state.max_steps and not self.control.should_training_stop:
+                return super()._run_epoch(*arguments, **options)
+            print(f"launch: all steps are done ({self.state.global_step}); the model is saved", flush=True)
+            self.control.should_training_stop = True
+            return None
+
+    return Entry
+
+
+def skips_input_casts(model: Any, accelerator: Any) -> bool:
+    """Whether a LoRA layer may take its input in the type that it comes in, with the same numbers.
+
+    PEFT casts it to the adapter's fp32 and autocast casts it back to bf16, which takes 17% of an H200's time and 11 GiB
+    for an 8b model. Both give the same numbers, since bf16 to fp32 to bf16 loses nothing; but the mask of a dropout
+    depends on the type. Without autocast, as under DeepSpeed, the types would not fit.
+    """
+    from accelerate.utils import DistributedType
+    from torch.nn import Dropout
+
+    is_adapted = any(parent.__name__ == "PeftModel" for parent in type(model).__mro__)
+    if not is_adapted or accelerator.mixed_precision != "bf16":
+        return False
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        return False
+    from peft.tuners.lora import LoraLayer
+
+    layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    dropouts = [inner for layer in layers for inner in layer.lora_dropout.modules() if isinstance(inner, Dropout)]
+    return bool(layers) and not any(dropout.p for dropout in dropouts)
+
+
+def load_tokenizer(job: Job) -> Any:
+    """Load the tokenizer that TRL's trainers would, or an adapter's own, and set the template of the options."""
+    from transformers import AutoProcessor, AutoTokenizer
+
+    model, args = job.model.model_name_or_path, job.args
+    if is_adapter(model):
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    else:
+        revision = (args.model_init_kwargs or {}).get("revision")
+        tokenizer = AutoProcessor.from_pretrained(model, revision=revision, trust_remote_code=args.trust_remote_code)
+    if "chat_template" in job.options:
+        tokenizer.chat_template = Path(job.options["chat_template"]).read_text(encoding="utf-8")
+    return tokenizer
+
+
+def is_adapter(folder: str) -> bool:
+    """Whether the folder holds an adapter and no whole model."""
+    return Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file()
+
+
+def _load_adapter(model: str, processing_class: Any, quantization_config: Any, peft_config: Any, args: Any) -> Any:
+    """Load the adapter in the folder `model` on its base, to go on with its training."""
+    from peft import PeftConfig, PeftModel
+    from trl.trainer.utils import create_model_from_path
+
+    if not Path(model, "adapter_config.json").is_file():
+        raise EntryError(f"--model_name_or_path {model} is not the folder of an adapter")
+    config = PeftConfig.from_pretrained(model)
+    if peft_config is not None and peft_config.r != config.r:
+        raise EntryError(f"rank {peft_config.r} was requested, and the adapter has {config.r}")
+    settings = dict(args.model_init_kwargs or {}, revision=config.revision or "main")
+    if quantization_config is not None:
+        settings["quantization_config"] = quantization_config
+    if args.distributed_state.distributed_type in _DISTRIBUTED:
+        settings["device_map"] = None
+    base = create_model_from_path(config.base_model_name_or_path, **settings)
+    plugin = args.deepspeed_plugin
+    # as TRL for a new adapter: ZeRO-3 needs one type (trl/trainer/sft_trainer.py:844)
+    one_type = plugin is not None and plugin.zero_stage == 3 and quantization_config is None
+    return PeftModel.from_pretrained(base, model, is_trainable=True, autocast_adapter_dtype=not one_type)
+
+
+def _count_of(name: str, options: Mapping[str, str]) -> int:
+    text = options[name]
+    if not text.isdigit() or int(text) < 1:
+        raise EntryError(f"option {name}: '{text}' is not a number above 0")
+    return int(text)
+
+
+def _ignore_bias_buffers(model: Any) -> None:
+    """As trl/scripts/dpo.py:110-116."""
+    import torch
+
+    names = [name for name, buffer in model.named_buffers() if buffer.dtype == torch.bool]
+    model._ddp_params_and_buffers_to_ignore = names

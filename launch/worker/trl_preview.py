@@ -1,0 +1,152 @@
+"""Hands over the samples as TRL prepares them, and ends before a model is loaded (`launch preview`, `launch check`)."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import samples, trl_data, trl_entry
+from .columns import MASKED
+
+_PAIR = ("chosen", "rejected")
+_NO_ASSISTANT = "no assistant tokens"  # trl/trainer/sft_trainer.py:1395
+
+
+def hand_over(job: trl_entry.Job) -> None:
+    """Prepare the data with the job's trainer, write what the request asks for, and exit with code 0."""
+    import datasets
+
+    request = samples.Request.read(job.options["preview"])
+    datasets.disable_caching()
+    script, args, model = job.script, job.args, job.model.model_name_or_path
+    split = script.dataset_train_split
+    if request.rows is None or Path(script.dataset_name).exists():
+        data = trl_data.load(script, job.mixture)[split]
+    else:
+        data = samples.stream_rows(script.dataset_name, split, request.rows, name=script.dataset_config)
+    preview = _preview_class(job, request)
+    if preview.truncates:
+        args.max_length = None
+    tokenizer = trl_entry.load_tokenizer(job)
+    preview(model=_create_empty_model(model, args), args=args, train_dataset=data, processing_class=tokenizer)
+
+
+def _preview_class(job: trl_entry.Job, request: samples.Request) -> Any:
+    """Return the entry's trainer, which prepares every sample at its whole length, and ends where it would be built."""
+    from transformers import Trainer
+
+    class Ending(Trainer):  # type: ignore[misc]
+        """Comes after TRL's classes: what these would build transformers' Trainer with."""
+
+        def __init__(self, *, data_collator: Any, **_: Any) -> None:
+            _write(request, limited, self, data_collator)
+            sys.exit(0)
+
+    base, args = job.trainer, job.args
+    limited = copy.copy(args)  # as requested, before flattening takes the length away
+    whole = copy.copy(args)
+    whole.max_length, whole.shuffle_dataset = None, False
+    entry = trl_entry.entry_class(base, args, job.events)
+
+    class Preview(entry, Ending):  # type: ignore[misc, valid-type]
+        def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *more: Any) -> Any:
+            self.source = dataset
+            if more[:1] and isinstance(more[0], bool):
+                more = (False, *more[1:])  # SFT's packing is done afterwards
+
+            def prepare(rows: Any) -> Any:
+                return base._prepare_dataset(self, rows, processing_class, whole, *more)
+
+            try:
+                self.prepared = prepare(dataset)
+            except RuntimeError as error:
+                if _NO_ASSISTANT not in str(error):
+                    raise
+                refusal = {"message": str(error).partition(". ")[0], "row": _find_refused(prepare, dataset)}
+                samples.SampleReport(request, processing_class, lambda messages, tools: "").write(refusal=refusal)
+                sys.exit(0)
+            return self.prepared
+
+    return Preview
+
+
+def _find_refused(prepare: Any, dataset: Any) -> int:
+    """Return the number of the first row that can't be prepared, by halves."""
+    first, end = 0, len(dataset)
+    while end - first > 1:
+        middle = (first + end) // 2
+        try:
+            prepare(dataset.select(range(first, middle)))
+            first = middle
+        except RuntimeError:
+            end = middle
+    return first
+
+
+def _write(request: samples.Request, args: Any, trainer: Any, collator: Any) -> None:
+    tokenizer = trainer._tokenizer
+    columns = trainer.prepared.column_names
+    is_pairs = "prompt_ids" in columns
+    if not is_pairs and "labels" not in columns:
+        raise trl_entry.EntryError(f"the samples of {type(trainer).__mro__[2].__name__} cannot be shown")
+    cut = slice(-args.max_length, None) if args.truncation_mode == "keep_end" else slice(None, args.max_length)
+    template = getattr(trainer, "chat_template", None)
+
+    def render(messages: Any, tools: Any) -> str:
+        return str(tokenizer.apply_chat_template(messages, tools=tools, chat_template=template, tokenize=False))
+
+    report = samples.SampleReport(request, tokenizer, render)
+    report.begin_dataset()
+    used = []
+    for source, whole in zip(trainer.source, trainer.prepared, strict=True):
+        row = whole
+        if is_pairs:
+            kept = args.truncation_mode != "keep_start" or len(row["prompt_ids"]) < args.max_length
+            sides = _pair_sides(source, row, collator)
+        else:
+            row = {name: whole[name][cut] for name in ("input_ids", "labels")}
+            kept = getattr(args, "packing", False) or any(label != MASKED for label in row["labels"])
+            loss = samples.loss_of_labels(row["labels"])
+            sides = [samples.TokenizedSide("messages", source["messages"], row["input_ids"], loss, source.get("tools"))]
+        report.add(sides, kept=kept, limit=args.max_length)
+        if kept:
+            used.append(row)
+    if getattr(args, "packing", False):
+        used = _pack(trainer.prepared, args)
+    batch = collator(used[: request.per_device]) if used else None
+    report.write(batch=samples.describe_batch(batch, tokenizer.pad_token_id) if batch is not None else None)
+
+
+def _pack(prepared: Any, args: Any) -> list[Any]:
+    from trl import pack_dataset
+
+    return list(pack_dataset(prepared.select_columns(["input_ids", "labels"]), args.max_length, args.packing_strategy))
+
+
+def _pair_sides(source: Any, row: Any, collator: Any) -> list[samples.TokenizedSide]:
+    batch = collator([row])
+    sides = []
+    for number, name in enumerate(_PAIR):
+        length = int(batch["attention_mask"][number].sum())
+        ids = batch["input_ids"][number][:length].tolist()
+        loss = [bool(carries) for carries in batch["completion_mask"][number][:length].tolist()]
+        messages = [*(source.get("prompt") or []), *source[name]]
+        sides.append(samples.TokenizedSide(name, messages, ids, loss, source.get("tools")))
+    return sides
+
+
+def _create_empty_model(name: str, args: Any) -> Any:
+    """Create the model without weights: TRL's trainers read its configuration."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if trl_entry.is_adapter(name):
+        from peft import PeftConfig
+
+        name = PeftConfig.from_pretrained(name).base_model_name_or_path
+    revision = args.model_init_kwargs.get("revision")
+    config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=args.trust_remote_code)
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)

@@ -1,0 +1,130 @@
+"""launch's entry over TRL, training: the losses are those of TRL's own scripts, and nothing of TRL is replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.tiny_stage import TinyStage
+from tests.paths import ROOT
+from tests.worker import ranks
+
+pytestmark = pytest.mark.slow
+
+FLAGS = ("--max_steps", "3", "--per_device_train_batch_size", "4", "--max_length", "64", "--bf16", "false")
+COMMON = (*FLAGS, "--report_to", "none", "--logging_steps", "1", "--use_cpu", "true", "--save_strategy", "steps")
+SAVING = (*COMMON, "--save_steps", "3", "--learning_rate", "1e-2")
+EVALUATED = ("--eval_strategy", "steps", "--eval_steps", "2", "--dataset_test_split", "train")
+# what TRL itself trains with and what launch's entry trains with, from the same flags
+SAME = {
+    "sft": ("trl.scripts.sft", ()),
+    "sft bins": ("trl.scripts.sft", ("--packing", "true", "--packing_strategy", "bfd")),
+    "sft evaluated": ("trl.scripts.sft", EVALUATED),
+    "lora": ("trl.scripts.sft", ("--use_peft", "true", "--lora_r", "4")),
+    # without PEFT's casts in training, and with them in evaluation
+    "lora bf16": (
+        "trl.scripts.sft",
+        ("--use_peft", "true", "--bf16", "true", "--dtype", "bfloat16", *EVALUATED),
+    ),
+    "lora bf16 dropout": ("trl.scripts.sft", ("--use_peft", "true", "--bf16", "true", "--lora_dropout", "0.3")),
+    "dpo": ("trl.scripts.dpo", ()),
+    "dpo lora": ("trl.scripts.dpo", ("--use_peft", "true", "--lora_r", "4")),
+}
+TEXT = """{{ bos_token }}{% for message in messages %}{{ message['role'] + ': ' + message['content'] }}
+{% endfor %}"""
+
+
+def train(folder: Path, module: str, tiny: TinyStage, flags: Sequence[str], *, own: bool) -> list[dict[str, Any]]:
+    """Train with launch's entry, or with TRL's script; return the log that its last checkpoint has."""
+    folder.mkdir()
+    data = tiny.chats if module.endswith("sft") else tiny.preferences
+    out = folder / "out"
+    words = ["--model_name_or_path", str(tiny.model), "--dataset_name", str(data.parent), "--output_dir", str(out)]
+    words += [*SAVING, *flags]
+    if own:
+        run = ranks.run(["--entry", module, "--", *words], folder, environment={"HF_HUB_OFFLINE": "1"})
+        assert run.code == 0, run.describe()
+    else:
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, "-m", module, *words]
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    state = json.loads((out / "checkpoint-3" / "trainer_state.json").read_text(encoding="utf-8"))
+    rates = ("runtime", "per_second")
+    return [{name: row[name] for name in row if not name.endswith(rates)} for row in state["log_history"]]
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_losses_are_those_of_trls_own_script(name: str, tmp_path: Path, tiny: TinyStage) -> None:
+    """To the bit: same flags, same data, same trainer."""
+    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+    module, flags = SAME[name]
+    ours = train(tmp_path / "ours", module, tiny, flags, own=True)
+    theirs = train(tmp_path / "theirs", module, tiny, flags, own=False)
+    assert ours == theirs
+    assert len([row for row in ours if "loss" in row]) == 3
+
+
+WATCHED = """
+import sys, types
+sys.path.insert(0, {root!r})
+from launch.worker import channel, trl_entry, trainer
+import trl
+from trl import DPOTrainer, SFTTrainer  # loads them
+from trl.trainer import base_trainer
+
+
+def attributes():
+    found = {{}}
+    for name, module in sorted(sys.modules.items()):
+        if name.split(".")[0] != "trl":
+            continue
+        for key, value in vars(module).items():
+            found[name, key] = id(value)
+            if isinstance(value, type) and value.__module__.startswith("trl"):
+                found.update({{(name, key, own): id(thing) for own, thing in vars(value).items()}})
+    return found
+
+
+before = attributes()
+program = trainer.TrainerProgram(None, {module!r}, {flags!r})
+trainer.prepare(program)
+trl_entry.main(program, {options!r}, channel.EventWriter(None, 0))
+after = attributes()
+changed = [key for key in before if before[key] != after.get(key) and not key[-1].startswith(("__", "_abc"))]
+print("CHANGED", changed)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "flags", "options"),
+    [
+        ("trl.scripts.sft", ("--padding_free", "true"), {"subset": "0.5", "validation": "0.1", "early_stop": "2"}),
+        ("trl.scripts.dpo", (), {"subset": "12", "chat_template": "FILE"}),
+    ],
+)
+def test_nothing_of_trl_is_replaced(
+    module: str, flags: tuple[str, ...], options: dict[str, str], tmp_path: Path, tiny: TinyStage
+) -> None:
+    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+    if "chat_template" in options:
+        (tmp_path / "own.jinja").write_text(TEXT, encoding="utf-8")
+        options = {**options, "chat_template": str(tmp_path / "own.jinja")}
+    data = tiny.chats if module.endswith("sft") else tiny.preferences
+    words = ("--model_name_or_path", str(tiny.model), "--dataset_name", str(data.parent))
+    words += ("--output_dir", str(tmp_path / "out"), *COMMON, *flags)
+    program = WATCHED.format(root=str(ROOT), module=module, flags=words, options=options)
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "CHANGED []" in done.stdout
+    if "chat_template" in options:
+        assert (tmp_path / "out" / "chat_template.jinja").read_text(encoding="utf-8") == TEXT

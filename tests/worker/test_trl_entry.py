@@ -1,0 +1,143 @@
+"""launch's entry over TRL: its options, the rows that it takes, and what it refuses."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.worker import trl_entry
+from launch.worker.channel import EventWriter
+from launch.worker.trainer import TrainerProgram
+from launch.worker.trl_data import load, subset_rows, subset_size
+from launch.worker.trl_entry import OPTIONS, EntryError, entry_class
+from tests.integration.tiny_stage import make_data
+from tests.paths import ROOT
+
+SILENT = EventWriter(None, 0)
+
+
+def test_the_ids_of_the_options_are_stable() -> None:
+    # they stand in the records of runs
+    assert list(OPTIONS) == [
+        *("validation", "subset", "chat_template", "continue_adapter", "early_stop", "lengths", "preview")
+    ]
+    for name, option in OPTIONS.items():
+        assert option.id == name
+        assert option.meaning and "\n" not in option.meaning
+
+
+def test_another_version_of_trl_is_refused_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    trl = pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+    monkeypatch.setattr(trl, "__version__", "1.17.0")
+    with pytest.raises(EntryError, match=r"is written for TRL 1\.16, and TRL 1\.17\.0 is installed"):
+        trl_entry.main(TrainerProgram(None, "trl.scripts.sft", ()), {}, EventWriter(None, 0))
+
+
+@pytest.mark.parametrize("changed", [{"max_length": None}, {"dataset_kwargs": {"skip_prepare_dataset": True}}])
+def test_flattened_samples_that_nothing_would_truncate_are_refused(changed: dict[str, Any]) -> None:
+    args = {"padding_free": True, "packing": False, "max_length": 64, "dataset_kwargs": None}
+    assert entry_class(object, SimpleNamespace(**args), SILENT).truncates
+    assert not entry_class(object, SimpleNamespace(**{**args, "packing": True}), SILENT).truncates
+    with pytest.raises(EntryError, match="needs a max_length, and data that the trainer prepares"):
+        entry_class(object, SimpleNamespace(**{**args, **changed}), SILENT)
+
+
+def test_a_resumed_run_whose_steps_are_done_trains_none() -> None:
+    class Base:
+        state = SimpleNamespace(global_step=2, max_steps=3)
+        control = SimpleNamespace(should_training_stop=False)
+        epochs = 0
+
+        def _run_epoch(self) -> None:
+            self.epochs += 1
+            self.state.global_step = 3
+
+    args = SimpleNamespace(padding_free=False, max_length=64)
+    trainer = entry_class(Base, args, SILENT)()
+    trainer._run_epoch()
+    trainer._run_epoch()
+    assert trainer.epochs == 1 and trainer.control.should_training_stop
+
+
+# --- the data
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"validation": "0.001"}, "data.validation=0.001: 0.001 of 64 rows is less than one row"),
+        ({"validation": "0.999"}, "leaves none to train on"),
+        ({"subset": "0.001"}, "'0.001' of 64 rows selects no rows"),
+        ({"subset": "0.5", "split": "test"}, "is a DatasetDict, not a DatasetDict with a split 'test'"),
+        ({"subset": "0.5", "name": ""}, "either `datasets` or `dataset_name` must be provided"),
+        ({"subset": "0.5", "streaming": True}, "is a IterableDatasetDict, not a DatasetDict"),
+    ],
+)
+def test_rows_that_are_not_there_are_refused(tmp_path: Path, asked: dict[str, Any], says: str) -> None:
+    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+    chats, _ = make_data(tmp_path / "data")
+    asked = {"name": str(chats.parent), "split": "train", "streaming": False, **asked}
+    script = SimpleNamespace(
+        dataset_name=asked.pop("name"),
+        dataset_config=None,
+        dataset_streaming=asked.pop("streaming"),
+        dataset_train_split=asked.pop("split"),
+    )
+    with pytest.raises(ValueError, match=says.replace("(", r"\(")):
+        load(script, SimpleNamespace(datasets=[]), **asked)
+
+
+@given(st.integers(1, 300), st.integers(1, 700) | st.floats(0.01, 2.5).map(lambda share: round(share, 3)))
+def test_a_subset_has_the_size_asked_for(rows: int, amount: float) -> None:
+    text = str(amount)
+    if int(amount * rows if "." in text else amount) < 1:
+        with pytest.raises(ValueError, match="selects no rows"):
+            subset_size(text, rows)
+        return
+    pytest.importorskip("numpy")
+    taken = subset_rows(text, rows)
+    assert len(taken) == subset_size(text, rows)
+    assert set(taken) <= set(range(rows))
+    repeats = len(taken) // rows
+    assert all(taken.count(row) in (repeats, repeats + 1) for row in range(rows))
+
+
+def test_a_point_makes_it_a_fraction() -> None:
+    assert subset_size("1", 200) == 1
+    assert subset_size("1.0", 200) == 200
+    assert subset_size("0.25", 202) == 50
+    for wrong in ("0", "0.0", "-3", "all"):
+        with pytest.raises(ValueError, match=r"selects no rows|invalid literal|could not convert"):
+            subset_size(wrong, 200)
+
+
+@pytest.mark.parametrize("size", [1, 16, 63, 64, 65, 150])
+def test_the_rows_are_those_that_open_instruct_takes(size: int) -> None:
+    checkout = Path(os.environ.get("OPEN_INSTRUCT_DIR") or ROOT / "external" / "open-instruct")
+    if not (checkout / "open_instruct" / "finetune.py").is_file():
+        pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR or fetch the submodule")
+    numpy = pytest.importorskip("numpy")
+    tree = ast.parse((checkout / "open_instruct" / "dataset_transformation.py").read_text(encoding="utf-8"))
+    [config] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "DatasetConfig"]
+    fixed = {"dataset_config_seed": 42}
+    method = ast.Module(
+        [node for node in config.body if isinstance(node, ast.FunctionDef) and node.name == "select_samples"], []
+    )
+    names: dict[str, Any] = {"np": numpy}
+    exec(compile(method, "dataset_transformation.py", "exec"), names)
+    [seed] = [node for node in config.body if ast.unparse(node).startswith("dataset_config_seed: int =")]
+    assert ast.unparse(seed) == f"dataset_config_seed: int = {fixed['dataset_config_seed']}"
+
+    class Rows(list[int]):
+        def select(self, taken: list[int]) -> list[int]:
+            return taken
+
+    this = SimpleNamespace(dataset=Rows(range(64)), dataset_name="rows", **fixed)
+    assert names["select_samples"](this, size) == subset_rows(str(size), 64)
