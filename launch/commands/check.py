@@ -11,8 +11,8 @@ from launch.commands.tool_parsers import build_check_parser
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, EXIT_REFUSED
-from launch.execution.data_findings import inspect_data
 from launch.execution.machine import this_machine
+from launch.execution.preview import inspect_data
 from launch.planning.plan import build_plan
 from launch.planning.width import require_one_machine
 from launch.redact import process_redactor

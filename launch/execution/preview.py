@@ -14,18 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from launch import resources
+from launch.check.machine.rule import as_finding
 from launch.config.schema import Family
 from launch.data.local import Conversion
 from launch.data.rows import read_rows
-from launch.data.samples import TokenizedSamples, parse_samples
+from launch.data.samples import TokenizedSamples, find_sample_problems, parse_samples
 from launch.errors import Problem, UserError
 from launch.execution.prepare import build_missing
 from launch.files import load_json
 from launch.planning.inputs import MERGE, MixtureEntry
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
+from launch.worker.finding import Finding
 
 # patches and options that let the trainer be imported, or decide how it tokenises
 _KEPT = ("unused_imports", "registered_models", "chat_template")
+DATA_RULE = "data_tokens"  # the id of what `check` finds
+_DETAIL = 50  # samples of each data set whose template and masks `check` looks at
 
 
 @dataclass(frozen=True)
@@ -160,3 +164,28 @@ def replace_flags(argv: Sequence[str], values: Mapping[str, Sequence[str]]) -> l
         if not is_replaced:
             kept.append(argument)
     return [*kept, *chain.from_iterable((f"--{name}", *texts) for name, texts in values.items())]
+
+
+def inspect_data(plan: Plan, rows: int | None) -> list[Finding]:
+    """Return what `check` finds in local data, at most `rows` rows of each data set; hub data is not read."""
+    findings = [
+        Finding(DATA_RULE, "skipped", f"{entry.source.reference}: hub data, not read")
+        for entry in plan.inputs.mixture
+        if entry.source.local is None
+    ]
+    names = [", ".join(path.name for path in entry.data.files.paths[:3]) for entry in plan.inputs.mixture if entry.data]
+    if names:
+        findings += _inspect_local(plan, names, rows)
+    return [finding.apply_allow(plan.config.allow) for finding in findings]
+
+
+def _inspect_local(plan: Plan, names: list[str], rows: int | None) -> list[Finding]:
+    try:
+        data = tokenize_samples(plan, rows=rows, detail=_DETAIL, only_local=True)
+    except UserError as error:
+        return [as_finding(problem, "fail") for problem in error.problems]
+    described = (f"{name}: {lengths.describe()}" for name, lengths in zip(names, data.lengths, strict=False))
+    return [
+        *(Finding(DATA_RULE, "pass", text) for text in described),
+        *(as_finding(problem, "fail" if problem is data.refusal else "warn") for problem in find_sample_problems(data)),
+    ]

@@ -1,4 +1,4 @@
-"""Checks the model's actual inputs: padded rows, or concatenated documents."""
+"""Checks the model's actual inputs: rows or documents, the samples of a step, how they are dealt and averaged."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .. import sampling
 from ..finding import Evidence, unproven
 from .trainer_objects import TrainerObjects
 
 _ROWS, _ROW_TOKENS = 2, 512  # that `first_rows` returns
 
+TOKENS, MICRO_BATCH_MEANS = "tokens", "micro_batch_means"
 NONE, FLATTEN, BINS, WRAPPED = "none", "flatten", "bins", "wrapped"
 
 
@@ -134,3 +136,41 @@ def _packing_kind(objects: TrainerObjects, collator: Any) -> str:
         return BINS if "seq_lengths" in columns and getattr(collator, "padding_free", False) else WRAPPED
     flat = "Flattening" in type(collator).__name__ or getattr(collator, "padding_free", False)
     return FLATTEN if flat else NONE
+
+
+def check_dealing(
+    objects: TrainerObjects, first: ForwardInputs | None, balanced: str | None, averaging: str | None
+) -> list[Evidence]:
+    """Check whether a global batch is dealt by length ("balanced"), and the mean of its loss ("loss_averaging")."""
+    findings = [] if balanced is None else [_check_balanced(objects, first, balanced)]
+    if averaging is not None:
+        value, how = _find_averaging(objects)
+        findings.append(Evidence("loss_averaging", value, how).compare(averaging))
+    return findings
+
+
+def _check_balanced(objects: TrainerObjects, first: ForwardInputs | None, requested: str) -> Evidence:
+    batches = sampling.find_sampler(objects.dataloader)
+    if batches is None or not batches.balanced:
+        return Evidence("balanced", "false", "the sampler of the data loader").compare(requested)
+    if first is None or batches.first_batch is None:
+        return Evidence("balanced", None, "the first micro batch was not seen").compare(requested)
+    tokens, actual = batches.tokens_of(batches.first_batch), first.tokens
+    if batches.has_pairs and batches.layout.padded and first.rows == len(batches.first_batch.lengths):
+        tokens //= 2  # the chosen halves alone: concatenated_forward=false (dpo_utils.py:323)
+    how = f"the first micro batch of this rank has the {tokens} tokens that were dealt to it"
+    if actual != tokens:
+        how = f"{tokens} tokens were dealt to the first micro batch of this rank, and the model got {actual}"
+    return Evidence("balanced", str(actual == tokens).lower(), how).compare(requested)
+
+
+def _find_averaging(objects: TrainerObjects) -> tuple[str, str]:
+    if objects.trainer is not None:
+        uses_step_tokens = bool(getattr(objects.trainer, "model_accepts_loss_kwargs", False))
+        return (
+            TOKENS if uses_step_tokens else MICRO_BATCH_MEANS,
+            "whether the Trainer passes the token count of the whole step to the model",
+        )
+    modules = objects.wrapped.modules() if objects.wrapped is not None else ()
+    is_weighted = any(getattr(module, "weighs_tokens_for_launch", False) for module in modules)
+    return TOKENS if is_weighted else MICRO_BATCH_MEANS, "whether the loss of the first micro batch was weighted"

@@ -9,7 +9,7 @@ from ..channel import EventWriter
 from ..expectations import report_evidence
 from ..finding import Evidence
 from ..trainer import TrainerProgram
-from . import adapter, attention, batches, global_batches, liger, precision, resume, template, trainer_objects, weights
+from . import adapter, attention, batches, liger, precision, start, trainer_objects
 from .trainer_objects import TrainerObjects
 
 
@@ -54,7 +54,7 @@ class EvidenceCollector:
 
     def weights_loaded(self, model: Any, source: object, info: Any) -> None:
         """Check what transformers reports of a model that it has just loaded from `source`."""
-        self._report([weights.compare(model, source, info)])
+        self._report([start.check_weights(model, source, info)])
 
     def state_loaded(self, folder: object) -> None:
         """Note that `Accelerator.load_state` loads this folder."""
@@ -109,15 +109,15 @@ class EvidenceCollector:
             *liger.collect(objects, requested.get("liger")),
             *packing,
             *batches.check_global_batch(objects, kind),
-            *global_batches.collect(
+            *batches.check_dealing(
                 objects, self._first_inputs, requested.get("balanced"), requested.get("loss_averaging")
             ),
             *attention.collect(objects, self._first_inputs, kind, requested.get("attention")),
             *precision.dtypes(objects, requested.get("dtype")),
             *adapter.collect(objects, requested.get("lora"), requested.get("base_dtype")),
             *precision.checkpointing(objects, requested.get("gradient_checkpointing")),
-            *template.collect(objects, self._program, requested.get("chat_template")),
-            *resume.collect(objects, requested.get("resumed_step")),
+            *start.check_template(objects, self._program, requested.get("chat_template")),
+            *start.check_step(objects, requested.get("resumed_step")),
         ]
 
     def _count_samples(self) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 from ..expectations import process_group_backend
 from ..finding import Evidence
 from ..trainer import TrainerProgram
-from . import template
 from .attention import check_isolation
 from .batches import BINS, NONE, judge_samples
 from .precision import judge_clipping, short_dtype
+from .start import check_template
 from .trainer_objects import TrainerObjects, frames
 
 _BACKENDS = {
@@ -62,7 +62,7 @@ def collect(
         *_check_attention(module, requested.get("attention")),
         _check_checkpointing(module, requested.get("gradient_checkpointing")),
         judge_clipping(float(module.max_grad_norm or 0), "the norm that optim_step() clips at", requested.get("clip")),
-        *template.collect(
+        *check_template(
             TrainerObjects(accelerator=None, tokenizer=_find_tokenizer()), program, requested.get("chat_template")
         ),
     ]

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
 
 from launch.worker.channel import EventWriter  # noqa: E402
-from launch.worker.evidence import batches, precision, resume, template  # noqa: E402
+from launch.worker.evidence import batches, precision, start  # noqa: E402
 from launch.worker.evidence.collector import EvidenceCollector  # noqa: E402
 from launch.worker.evidence.trainer_objects import unwrap  # noqa: E402
 from launch.worker.expectations import UnmetExpectation  # noqa: E402
@@ -157,7 +157,7 @@ def test_a_template_goes_by_its_content(tmp_path: Path) -> None:
 
     def look(has: str | None, requested: str | None) -> Any:
         this = models.objects(models.model(), tokenizer=SimpleNamespace(chat_template=has))
-        return template.collect(this, program, requested)
+        return start.check_template(this, program, requested)
 
     [finding] = look(text, "tulu")
     assert (finding.value, finding.verdict) == ("tulu", "proven")
@@ -182,7 +182,7 @@ def test_a_template_goes_by_its_content(tmp_path: Path) -> None:
 def test_a_resume_has_done_its_steps_and_loaded_something(
     step: int, checkpoint: str | None, requested: str, verdict: str
 ) -> None:
-    [finding] = resume.collect(models.objects(models.model(), step=step, checkpoint=checkpoint), requested)
+    [finding] = start.check_step(models.objects(models.model(), step=step, checkpoint=checkpoint), requested)
     assert (finding.value, finding.verdict) == (step, verdict)
 
 

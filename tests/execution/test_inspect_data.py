@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launch.execution.data_findings import inspect_data
+from launch.execution.preview import inspect_data
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
 from tests.data.files import CHAT, write_lines

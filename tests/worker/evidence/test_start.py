@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="the `train` dependencies are not installed"
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 
-from launch.worker.evidence import weights  # noqa: E402
+from launch.worker.evidence import start  # noqa: E402
 
 SHAPE = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 16}
 
@@ -27,7 +27,7 @@ def save(folder: Path, *, drop: str = "", tied: bool = False) -> Path:
 
 def loaded(folder: Path, kind: Any, **options: Any) -> Any:
     model, report = kind.from_pretrained(folder, output_loading_info=True, **options)
-    return weights.compare(model, folder, type("Info", (), report))
+    return start.check_weights(model, folder, type("Info", (), report))
 
 
 @pytest.mark.parametrize("tied", [False, True])
