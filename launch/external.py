@@ -84,7 +84,7 @@ def run_command(
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            call.outcome = f"no end within {timeout:g} s"
+            call.outcome = f"timed out after {timeout:g} s"
             raise
         call.outcome = f"exit code {done.returncode}"
     if check:

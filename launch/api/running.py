@@ -91,7 +91,7 @@ class Run:
     def stop(self) -> bool:
         """End every process of the run, as Ctrl-C does; return whether all have ended.
 
-        Raises UserError: not_running, runs_elsewhere, not_its_launcher.
+        Raises UserError: not_running, runs_elsewhere, launcher_mismatch.
         """
         holder, lock = self._holder(), lock_path(self.folder)
         if holder is None:
@@ -103,7 +103,7 @@ class Run:
         if process is None:
             message = f"{lock} names process {holder.pid}, which does not hold that file: no signal was sent"
             cure = "remove the file if no launcher works on this run"
-            raise UserError(Problem("not_its_launcher", message, None, cure))
+            raise UserError(Problem("launcher_mismatch", message, None, cure))
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
             if process.status() == psutil.STATUS_STOPPED:  # it would not handle the signal

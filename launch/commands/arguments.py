@@ -15,7 +15,7 @@ from launch.errors import Problem, UserError, did_you_mean
 
 Number = TypeVar("Number", int, float)
 _WIDEST_HELP = 120  # characters
-_HELP_COLUMN = 22  # where the explanations begin, at the right most
+_HELP_COLUMN = 22  # maximum column of the help text
 _KEY = re.compile(r"(?P<name>[a-z_]+)=(?P<value>.*)", re.DOTALL)
 _OPTION = re.compile(r"(?P<name>--?[A-Za-z][^\s=]*)(=.*)?", re.DOTALL)
 
@@ -65,7 +65,7 @@ class VerbParser(argparse.ArgumentParser):
         action.is_key = True  # type: ignore[attr-defined]  # for _VerbHelp
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse all arguments. Raises UserError: usage, unknown_option, bad_value, said_twice."""
+        """Parse all arguments. Raises UserError: usage, unknown_option, bad_value, duplicate_override."""
         self._refuse_unknown(argv)
         options, surplus = self._parse(argv, self.parse_known_intermixed_args)
         if surplus:
@@ -75,7 +75,7 @@ class VerbParser(argparse.ArgumentParser):
     def pop(self, line: CommandLine) -> tuple[argparse.Namespace, CommandLine]:
         """Parse the options of a verb that composes a stage; return them, and the line without them.
 
-        Raises UserError: usage, bad_value, said_twice.
+        Raises UserError: usage, bad_value, duplicate_override.
         """
         argv = [*line.argv, *(["--json"] if line.json else [])]
         options, remaining = self._parse(argv, self.parse_known_args)
@@ -106,7 +106,7 @@ class VerbParser(argparse.ArgumentParser):
         return Problem("bad_value", f"{name} {message}", where)
 
     def _keys_as_options(self, argv: Sequence[str]) -> Iterable[str]:
-        """Yield the arguments, `key=value` as argparse takes it. Raises UserError: said_twice."""
+        """Yield the arguments, `key=value` as argparse takes it. Raises UserError: duplicate_override."""
         given = set()
         for argument in argv:
             match = _KEY.fullmatch(argument)
@@ -115,7 +115,9 @@ class VerbParser(argparse.ArgumentParser):
                 continue
             if match["name"] in given:
                 name = match["name"]
-                raise UserError(Problem("said_twice", f"'{name}' is set twice", f"override {name}", "remove one"))
+                raise UserError(
+                    Problem("duplicate_override", f"'{name}' is set twice", f"override {name}", "remove one")
+                )
             given.add(match["name"])
             yield f"{self._keys[match['name']]}={match['value']}"
 

@@ -27,7 +27,7 @@ _FAST_INTERFACE = re.compile(r"(ib|hsn|roce)\w*\d")  # InfiniBand, Slingshot, Ro
 def cluster(argv: list[str]) -> int:
     """Draft `cluster/NAME.yaml` from Slurm's output and write it to the user's configuration folder, or print it.
 
-    Raises UserError: those of VerbParser.parse; no_slurm, slurm_silent, unknown_partition, cluster_exists,
+    Raises UserError: those of VerbParser.parse; no_slurm, slurm_unresponsive, unknown_partition, cluster_exists,
     not_writable.
     """
     parser = build_cluster_parser()
@@ -40,7 +40,7 @@ def cluster(argv: list[str]) -> int:
     available = list_partitions() or []
     if not available:
         message = f"sinfo reports no partitions{f': {sinfo.message}' if sinfo.status else ''}"
-        raise UserError(Problem("slurm_silent", message, None, "contact the cluster's admins"))
+        raise UserError(Problem("slurm_unresponsive", message, None, "contact the cluster's admins"))
     facts = _collect_facts()
     named = [partition for partition in available if partition.name == options.partition]
     if options.partition and not named:

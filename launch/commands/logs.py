@@ -78,7 +78,7 @@ class _RunJobs:
         """Return the log of the last job. Raises UserError: no_job_log."""
         job_id = self.status().job_id
         if self.folder is None or job_id is None or not self.folder.log(job_id).is_file():
-            cure = "it has not begun, or its script writes elsewhere" if job_id else "no job was submitted for it"
+            cure = "it has not started, or its script writes elsewhere" if job_id else "no job was submitted for it"
             raise UserError(Problem("no_job_log", f"{run_name(self.run)} has no job log", "--job", cure))
         return self.folder.log(job_id)
 
@@ -101,7 +101,7 @@ def _wait_for_begin(jobs: _RunJobs, following: bool) -> bool:
         reason = str(status.job) if status.job else f"job {status.job_id}, about which Slurm reports nothing"
         if reason != printed:
             printed = reason
-            print(f"{run_name(jobs.run)} has not begun: {reason}", flush=True)
+            print(f"{run_name(jobs.run)} has not started: {reason}", flush=True)
         if not following:
             print(f"to wait for it: {command_for('logs', jobs.run, '--follow')}")
             return False
@@ -113,9 +113,9 @@ def _describe_never_began(jobs: _RunJobs, status: JobStatus) -> str:
     """Return the job's own log, the only output of a run that never began, and the job's state."""
     name = run_name(jobs.run)
     if status.job_id is None or jobs.folder is None:
-        return f"{name} has not begun and was not submitted"
+        return f"{name} has not started and was not submitted"
     state = f"is {status.job.state.lower()}" if status.job else "is gone"
-    summary = f"{name} has not begun: job {status.job_id} {state}"
+    summary = f"{name} has not started: job {status.job_id} {state}"
     try:
         log = jobs.folder.log(status.job_id).read_text(encoding="utf-8", errors="replace").rstrip()
     except OSError:

@@ -81,7 +81,7 @@ def describe(
     description = redactor.redact_text(plan.config.stage.description)
     forecast = describe_forecast(memory) if memory else []
     tasks = ", ".join(plan.config.stage.tasks) or "tulu3"
-    evaluation = f"eval on {tasks}, against the model that it starts from"
+    evaluation = f"evaluated on {tasks}, compared with the starting checkpoint"
     facts = [
         ("stage", f"{plan.stage}: {description}" if description else plan.stage),
         ("trainer", f"{plan.trainer}, {plan.upstream.description}"),
@@ -163,7 +163,7 @@ def _adapter(plan: Plan) -> str:
     targets = plan.lora.targets if isinstance(plan.lora.targets, str) else ", ".join(plan.lora.targets)
     base = "4-bit (nf4)" if plan.lora.quantize == Quantization.nf4 else plan.parallel.precision.value
     adapter = plan.inputs.model.adapter
-    start = f"; goes on with {adapter.folder}" if adapter is not None and plan.inputs.model.build is None else ""
+    start = f"; resumes training {adapter.folder}" if adapter is not None and plan.inputs.model.build is None else ""
     return f"LoRA of rank {plan.lora.rank}, alpha {plan.lora.alpha}, on {targets}; frozen weights in {base}{start}"
 
 

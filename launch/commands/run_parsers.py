@@ -88,9 +88,9 @@ examples:
   launch eval sft/mine tasks=./my_tasks --json | jq '.tasks[].verdict'
 
 Score the model of a run, the base, and each stage between them with lm-evaluation-harness: the same questions in the
-run's chat template, with the run's Python. A task's verdict is better, worse or same (not told apart): whether the mean
-difference to the base, question by question, is beyond its 95% interval. Results and every answer are kept in
-RUN/evaluation by content: what was computed is not computed again.
+run's chat template, with the run's Python. A task's verdict is better, worse or same (no significant
+difference): whether the 95% interval of the mean difference from the base, paired by question, excludes 0. Results and
+answers are cached in RUN/evaluation by content and never computed twice.
 
 arguments:
 exit codes: 0 evaluated; 2 it cannot work; 3 a task's evaluation is broken (all zero, identical, cut off)""")

@@ -23,8 +23,8 @@ _SLURM_PATIENCE = 90.0  # seconds; Slurm gives a job KillWait, often 30, before 
 def stop(argv: list[str]) -> int:
     """Cancel a run's Slurm job, or signal its launcher to end all processes, and wait until that has happened.
 
-    Raises UserError: not_running, runs_elsewhere, not_its_launcher, not_its_job, scancel_refused, unknown_run,
-    ambiguous_run, slurm_silent, usage.
+    Raises UserError: not_running, runs_elsewhere, launcher_mismatch, job_mismatch, scancel_refused, unknown_run,
+    ambiguous_run, slurm_unresponsive, usage.
     """
     options = build_stop_parser().parse(argv)
     runs: Path = options.runs
@@ -56,7 +56,7 @@ def _cancel(folder: Path, job_folder: JobFolder, jobs: list[QueuedJob]) -> int:
     for job in jobs:
         if not is_proven_job(job_folder, job):
             message = f"{job_folder.path} names {job}, whose script does not use that folder: nothing was cancelled"
-            raise UserError(Problem("not_its_job", message, None, f"look at it: scontrol show job {job.job_id}"))
+            raise UserError(Problem("job_mismatch", message, None, f"look at it: scontrol show job {job.job_id}"))
     ids = [job.job_id for job in jobs]
     result = query_slurm(["scancel", *ids])
     if result.status:

@@ -94,7 +94,7 @@ def _split_finished(jobs: list[PlannedJob], *, dry_run: bool) -> tuple[list[Plan
 def _parse_options(line: CommandLine) -> tuple[tuple[str, ...], bool, TokenizeFirst, CommandLine]:
     """Split off what only `submit` has: the pipeline's stages, dry_run and tokenize_first; the line without them.
 
-    Raises UserError: bad_value, submit_conflict, not_in_pipeline, said_twice.
+    Raises UserError: bad_value, submit_conflict, not_in_pipeline, duplicate_override.
     """
     values, kept = line.pop_overrides(("pipeline", "dry_run", "tokenize_first"))
     dry_run = values.get("dry_run", "false").lower()

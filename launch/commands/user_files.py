@@ -14,7 +14,7 @@ from launch.redact import process_redactor
 def locate_option(group: str, name: str, usage: str | None) -> Path:
     """Return where the file of a group's option is written. Raises UserError: usage, secret_on_line."""
     if not re.fullmatch(r"\w[\w.-]*", name):
-        message = f"a name begins with a letter, a digit or _ and may go on with . and - too, got '{name}'"
+        message = f"names must match [A-Za-z0-9_][A-Za-z0-9_.-]*, got '{name}'"
         raise UserError(Problem("usage", message, "command line", usage))
     if process_redactor().redact_text(name) != name:
         message = "the name holds a secret, which the name of the file would show"

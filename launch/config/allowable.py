@@ -29,6 +29,17 @@ _SLURM = (
     *("account_not_admitted", "qos_not_admitted", "gpu_fault"),
 )
 
+_RENAMED = {  # old id -> new id
+    "clock_off": "clock_skew",
+    "dealing_shared_samples": "balanced_sequence_parallel",
+    "few_open_files": "open_files_limit",
+    "locked_memory": "memlock_limit",
+    "not_its_job": "job_mismatch",
+    "not_its_launcher": "launcher_mismatch",
+    "said_twice": "duplicate_override",
+    "slurm_silent": "slurm_unresponsive",
+}
+
 
 @cache
 def allowable_ids() -> frozenset[str]:
@@ -44,6 +55,11 @@ def unknown_ids(allow: list[str], origins: Origins) -> list[Problem]:
     where, problems = origins.of("allow").where, []
     for id in allow:
         if id in allowable_ids():
+            continue
+        if id in _RENAMED:
+            new = _RENAMED[id]
+            cure = f"set allow=[{new}]" if new in allowable_ids() else "remove it: it cannot be allowed"
+            problems.append(Problem("unknown_id", f"allow=[{id}]: this id is now {new}", where, cure))
             continue
         cure = did_you_mean(id, sorted(allowable_ids())) or "docs/reference/rules.md lists the rules, guards and gates"
         problems.append(Problem("unknown_id", f"allow=[{id}] turns nothing into a warning", where, cure))

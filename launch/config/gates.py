@@ -28,7 +28,7 @@ class GradNormGate:
 
 @dataclass
 class MemoryGate:
-    room: float = BELOW_ONE.of(0.05)  # fraction of the card's memory; a peak that leaves less free is a warning
+    room: float = BELOW_ONE.of(0.05)  # fraction of the GPU's memory; a peak that leaves less free is a warning
 
 
 @dataclass

@@ -76,7 +76,7 @@ class CommandLine:
     def pop_overrides(self, keys: Collection[str]) -> tuple[dict[str, str], CommandLine]:
         """Return the values set for `keys`, which Hydra does not know, and the line without them.
 
-        Raises UserError: said_twice.
+        Raises UserError: duplicate_override.
         """
         values: dict[str, str] = {}
         remaining: list[str] = []
@@ -92,7 +92,7 @@ class CommandLine:
         return values, replace(self, argv=tuple(remaining))
 
     def without(self, *keys: str) -> CommandLine:
-        """Return the line without the overrides of `keys`. Raises UserError: said_twice."""
+        """Return the line without the overrides of `keys`. Raises UserError: duplicate_override."""
         _, line = self.pop_overrides(keys)
         deletions = {override for override in line.overrides if override_key(override) in keys}
         return replace(line, argv=tuple(argument for argument in line.argv if argument not in deletions))
@@ -146,7 +146,8 @@ def check_overrides(line: CommandLine) -> None:
 
     A comma list outside brackets is a sweep for Hydra and needs `--multirun`; an argument without `=` is no override.
     Hydra's own settings are refused: they write folders, or are ignored.
-    Raises UserError, with all of them: unknown_option, said_twice, not_an_override, several_values, hydra_setting.
+    Raises UserError, with all of them: unknown_option, duplicate_override, not_an_override, several_values,
+    hydra_setting.
     """
     split = _find_split(line.overrides)
     if split:
@@ -250,4 +251,4 @@ def _count_open(text: str) -> int:
 
 
 def _set_twice(key: str) -> Problem:
-    return Problem("said_twice", f"'{key}' is set twice", f"override {key}", "remove one")
+    return Problem("duplicate_override", f"'{key}' is set twice", f"override {key}", "remove one")

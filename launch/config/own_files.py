@@ -119,7 +119,7 @@ def _explain_syntax(problem: str, text: str, line: int, path: Path) -> tuple[str
         return f"the tag in '{content.strip()}' is not supported", f"{path}:{line}", "write plain text, in quotes"
     if line > len(lines) or not content.strip():
         return f"the file ends too early: {problem}", f"{path}:{line}", "close the bracket or quote that is still open"
-    return f"'{content.strip()}' is not YAML: {problem}", f"{path}:{line}", "quote the value, or mend the line"
+    return f"'{content.strip()}' is not YAML: {problem}", f"{path}:{line}", "quote the value, or fix this line"
 
 
 def _read_defaults(path: Path, group: str, text: str, document: object) -> list[object]:

@@ -125,7 +125,7 @@ class LoraConfig:
     quantize: Quantization = Quantization.none  # nf4 is QLoRA: the frozen weights are kept in 4 bit
     start: AdapterStart = (
         AdapterStart.merged
-    )  # when model.path is an adapter: train a new one on the merged model, or go on with it
+    )  # when model.path is an adapter: train a new one on the merged model, or resume training it
 
 
 @dataclass

@@ -50,7 +50,7 @@ class TuneConfig:
     probes: int = 8  # maximum number of short runs
     minutes: float = 10.0  # for all probes together; the first one runs to its end
     skip: int = 2  # first steps that are not measured
-    room: float = 0.05  # fraction of a card's memory that the chosen setting leaves free
+    room: float = 0.05  # fraction of a GPU's memory that the chosen setting leaves free
     dry_run: bool = False  # only predict
 
 

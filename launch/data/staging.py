@@ -151,5 +151,5 @@ def _write_error(data: LocalData, error: OSError) -> UserError:
 
 
 def _no_room(data: LocalData, reason: str) -> UserError:
-    message = f"no room for the converted copy of the data in {data.folder.parent}: {reason}"
+    message = f"no disk space for the converted copy of the data in {data.folder.parent}: {reason}"
     return UserError(Problem("data_disk_full", message, "cache", "free disk space, or set cache= to a larger disk"))

@@ -1,4 +1,4 @@
-"""The demo's own tasks, made on this machine from the standard library's documentation.
+"""The demo's own tasks, made of the demo's chats.
 
 `demo_order` asks which of two sentences is the documentation and which has its words in another order,
 `demo_likelihood` how likely the documentation is, in bits per byte. Both are log-likelihoods: a tiny model writes no

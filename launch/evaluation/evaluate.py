@@ -173,11 +173,11 @@ def _describe_task(task: TaskResult) -> Iterator[str]:
     for previous, label in zip([None, *labels], labels, strict=False):
         score = task.scores[label]
         error = "" if score.stderr is None else f" +- {score.stderr:.4f}"
-        against = f"{task.gain(label, previous).verdict} than the one before" if previous else ""
+        against = f"{task.gain(label, previous).verdict} than the previous model" if previous else ""
         against = against.replace("same than", "same as")
         yield f"  {label[-_WIDTH:]:<{_WIDTH}}  {score.score:.4f}{error:<12}  {against}".rstrip()
     if len(labels) > 1:
-        words = "not told apart from" if gain.verdict == "same" else f"{gain.verdict} than"
+        words = "no significant difference from" if gain.verdict == "same" else f"{gain.verdict} than"
         yield f"  verdict: {words} {labels[0]}, by {gain.mean:+.4f} +- {gain.half:.4f} a question"
     yield from (f"  broken: {reason}" for reason in task.broken)
 

@@ -104,7 +104,7 @@ def _explain_refusal(report: Mapping[str, Any]) -> Problem:
         return Problem("no_task_files", f"{report['folder']} defines no task", "override tasks", "add a task: NAME")
     if report["refused"] == "context_too_short":
         tokens, room = report["tokens"], report["context"]
-        message = f"a prompt has {tokens:,} tokens, and there is room for {room:,} in {report['model']}"
+        message = f"a prompt has {tokens:,} tokens, and the context of {report['model']} leaves {room:,} for it"
         return Problem("context_too_short", message, "override tasks", "choose tasks with shorter prompts")
     message = f"task '{task}' cannot be loaded: {report.get('reason')}"
     return Problem("task_not_loadable", message, "override tasks")

@@ -1,4 +1,4 @@
-"""Judge two models on the same questions: better, worse or not told apart; and recognise a broken evaluation."""
+"""Judge two models on the same questions: better, worse or no significant difference; find a broken evaluation."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def last_logged_step(run: Path) -> int:
 
 def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:
     outcome = read_outcome(plan.folder)
-    ending = f"it ended with: {outcome.cause}" if outcome and outcome.cause else "it was ended from outside"
+    ending = f"it ended with: {outcome.cause}" if outcome and outcome.cause else "it was killed externally"
     step = last_logged_step(plan.folder)
     message = f"{plan.folder} holds an unfinished run of this plan, at step {step} ({ending})"
     if not find_output_faults(plan.model_dir, plan.config.trainer.leaves):

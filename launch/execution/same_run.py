@@ -30,7 +30,7 @@ _NOT_TRAINED = frozenset(
         *("name", "runs", "cache", "restart", "detach", "cache_only", "report", "evaluate", "python", "allow"),
         *("expandable_segments", "nodes", "gpus", "device", "processes", "cluster", "upstream", "guards", "gates"),
         *("rollout", "bench", "tune", "tuned", "tracking", "tracking_project", "tracking_entity"),
-        *("stage.description", "stage.tasks", "model.trained_by"),
+        *("stage.description", "stage.tasks", "model.trained_by", "trainer.why", "trainer.refused", "trainer.unread"),
     )
 )
 

@@ -78,7 +78,9 @@ def check_adapter(adapter: Adapter, shape: ModelShape | None) -> None:
         shapes = read_safetensors_header(adapter.folder / WEIGHTS)
     except BrokenFileError as error:
         message = f"{adapter.folder / WEIGHTS} is missing or not readable: {error}"
-        raise UserError(Problem("bad_adapter", message, "model.path", "was the run that wrote it finished?")) from error
+        raise UserError(
+            Problem("bad_adapter", message, "model.path", "check that the run that wrote it has finished")
+        ) from error
     wrong = _find_misfit(shapes, shape) if shape is not None else None
     if wrong:
         message = f"the adapter in {adapter.folder} does not fit {adapter.base}: {wrong}"

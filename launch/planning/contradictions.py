@@ -56,14 +56,15 @@ def check_evaluation(config: RootConfig) -> None:
 def check_dealing(config: RootConfig) -> None:
     """Check what the patches balanced_batches and token_weighting can't do; the worker refuses it too.
 
-    Raises UserError: dealing_shared_samples, weighted_auxiliary_loss.
+    Raises UserError: balanced_sequence_parallel, weighted_auxiliary_loss.
     """
     weights_tokens = config.recipe.loss_averaging == LossAveraging.tokens
     key = "recipe.balanced" if config.recipe.balanced else "recipe.loss_averaging" if weights_tokens else None
     sequence_parallel = config.flags.get("sequence_parallel_size")
     if key and isinstance(sequence_parallel, int) and sequence_parallel > 1:
-        message = f"{key} deals samples to ranks, but flags.sequence_parallel_size={sequence_parallel} splits a sample"
-        raise UserError(Problem("dealing_shared_samples", message, key, "remove one of the two"))
+        splits = f"flags.sequence_parallel_size={sequence_parallel} splits each sample"
+        message = f"{key} distributes whole samples over the ranks, but {splits}"
+        raise UserError(Problem("balanced_sequence_parallel", message, key, "remove one of the two"))
     if weights_tokens and config.flags.get("load_balancing_loss") is True:
         message = "the load-balancing loss is added to the loss and is not a mean over tokens"
         raise UserError(Problem("weighted_auxiliary_loss", message, "recipe.loss_averaging", "remove one of the two"))

@@ -161,7 +161,7 @@ def continues_adapter(config: RootConfig) -> bool:
 
 
 def _nothing_to_continue(why: str, where: str | None) -> UserError:
-    message = f"recipe.lora.start=continue goes on with an adapter, and {why}"
+    message = f"recipe.lora.start=continue resumes training an adapter, and {why}"
     cure = "set model.path to a LoRA run or an adapter's folder, or remove recipe.lora.start"
     return UserError(Problem("nothing_to_continue", message, where, cure))
 

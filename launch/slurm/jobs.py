@@ -131,7 +131,7 @@ def write_job_identity(attempt: Path, job_id: str) -> None:
 
 def is_proven_job(folder: JobFolder, job: QueuedJob) -> bool:
     """Whether the script that Slurm keeps of the job uses this folder: what the folder itself records may be copied
-    from another run's, or made up. Raises UserError: no_slurm, slurm_silent."""
+    from another run's, or made up. Raises UserError: no_slurm, slurm_unresponsive."""
     script = query_slurm(["scontrol", "write", "batch_script", job.job_id, "-"])
     shown = query_slurm(["scontrol", "show", "job", job.job_id])
     start = re.search(r"^\s*WorkDir=(.*)", shown.output, re.MULTILINE)
@@ -159,7 +159,7 @@ def _matches(identity: dict[str, Any], job: QueuedJob) -> bool:
 
 
 def find_live_jobs(folder: JobFolder) -> list[QueuedJob]:
-    """Find this folder's jobs that run, wait or will be restarted. Raises UserError: no_slurm, slurm_silent."""
+    """Find this folder's jobs that run, wait or will be restarted. Raises UserError: no_slurm, slurm_unresponsive."""
     jobs = find_jobs(folder, list_user_jobs(patient=True))
     return [job for job in jobs if job.is_live and job.state != "COMPLETING"]
 

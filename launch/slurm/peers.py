@@ -1,4 +1,4 @@
-"""Signs of life between the supervisors of a job's nodes, through a folder that all of them share.
+"""Heartbeats between the per-node supervisors of a job, through a folder that all of them share.
 
 Slurm notices a dead node only after minutes, and a rank whose peer is gone waits in a collective even longer. Node 0
 watches every node and every node watches node 0. A logged step proves that every rank is alive; without one, a node is

@@ -58,13 +58,13 @@ def check_chained(plan: Plan, before: Plan) -> None:
         return
     where = plan.origins.of("recipe.lora.start").where
     if before.lora is None:
-        message = f"recipe.lora.start=continue goes on with an adapter, and stage {before.stage} trains none"
+        message = f"recipe.lora.start=continue resumes training an adapter, and stage {before.stage} trains none"
         raise UserError(Problem("nothing_to_continue", message, where, "remove recipe.lora.start"))
     own, requested = settings_to_keep(before.lora), settings_to_keep(plan.lora)
     differing = [key for key, value in own.items() if requested[key] != value]
     if differing:
         kept = " and ".join(f"{key} {own[key]}" for key in differing)
-        message = f"{plan.stage} goes on with the adapter of {before.stage}, which keeps its own {kept}"
+        message = f"{plan.stage} resumes training the adapter of {before.stage}, which keeps its own {kept}"
         message += f", got {' and '.join(requested[key] for key in differing)}"
         cure = " ".join(f"{plan.stage}:recipe.lora.{key}={own[key]}" for key in differing)
         raise UserError(Problem("adapter_settings", message, where, f"set {cure}"))

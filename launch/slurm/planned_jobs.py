@@ -152,7 +152,7 @@ def job_problems(job: PlannedJob) -> list[Problem]:
 
 
 def _unquotable(plan: Plan, texts: Sequence[str]) -> list[Problem]:
-    """Find what would break out of its line of the batch script: a #SBATCH line knows no escape, a comment no end."""
+    """Find what would break out of its line of the batch script: neither #SBATCH lines nor comments have an escape."""
     if any(not text.isprintable() for text in texts):
         return [Problem("unquotable", "a line break or control character cannot be in a batch script", "command line")]
     if '"' in str(plan.runs):

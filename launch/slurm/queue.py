@@ -77,14 +77,14 @@ class QueuedJob:
 def list_user_jobs(patient: bool = False) -> list[QueuedJob]:
     """List this user's jobs that Slurm still knows, one entry per task of an array.
 
-    `patient` retries while Slurm is busy. Raises UserError: no_slurm, slurm_silent.
+    `patient` retries while Slurm is busy. Raises UserError: no_slurm, slurm_unresponsive.
     """
     fields = ",".join(f"{name}:|" for name in _FIELDS)
     argv = ["squeue", "--me", "--array", "--states=all", "--noheader", f"--Format={fields}"]
     environ = {**os.environ, "SLURM_TIME_FORMAT": "%s"}  # unix seconds, whatever format the user has set
     result = query_slurm(argv, environ=environ) if patient else run_once(argv, SHORT_TIMEOUT, environ)
     if result.status != 0:
-        raise UserError(Problem("slurm_silent", f"squeue failed: {result.message}"))
+        raise UserError(Problem("slurm_unresponsive", f"squeue failed: {result.message}"))
     return list(_parse(result.output))
 
 

@@ -41,13 +41,14 @@ def write_decision(attempt: Path, messages: Sequence[str], *, requeued: bool, is
 
     `is_retry`: after a fault of the hardware.
     """
-    content = {"schema_version": 1, "said": messages, "requeued": requeued, "retry": is_retry}
+    content = {"schema_version": 1, "messages": messages, "requeued": requeued, "retry": is_retry}
     write_file(attempt / _DECISION, json.dumps(content))
 
 
 def read_decision(attempt: Path) -> list[str]:
     """The messages of `write_decision`; empty if there are none."""
-    messages: list[str] = read_json_object(attempt / _DECISION).get("said", [])
+    content = read_json_object(attempt / _DECISION)
+    messages: list[str] = content.get("messages", content.get("said", []))  # `said` in 0.1's first job folders
     return messages
 
 

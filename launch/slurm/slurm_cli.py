@@ -96,7 +96,7 @@ def report_retry(command: str, result: SlurmResult) -> None:
 def query_slurm(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str, str] | None = None) -> SlurmResult:
     """Run a command that may safely be repeated, and retry it while Slurm is busy.
 
-    Raises UserError: no_slurm; slurm_silent (Slurm never responds, or no cluster is configured).
+    Raises UserError: no_slurm; slurm_unresponsive (Slurm never responds, or no cluster is configured).
     """
     result = run_once(argv, timeout, environ)
     for pause in _PAUSES:
@@ -108,5 +108,5 @@ def query_slurm(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[
     if result.is_unreachable:
         message = f"Slurm does not respond to {argv[0]}: {result.message}"
         cure = "try again later" if result.is_transient else "run this on a login node of the cluster"
-        raise UserError(Problem("slurm_silent", message, None, cure))
+        raise UserError(Problem("slurm_unresponsive", message, None, cure))
     return result

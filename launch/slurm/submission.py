@@ -70,7 +70,7 @@ def submission_locks(
 ) -> Iterator[None]:
     """Lock the job folders, so that no file that a job still reads is written, and nothing is submitted twice.
 
-    Raises UserError: already_submitted, run_is_locked, not_writable, no_slurm, slurm_silent.
+    Raises UserError: already_submitted, run_is_locked, not_writable, no_slurm, slurm_unresponsive.
     """
     jobs = [job for step in steps for job in step.jobs]
     folders = [*(job.folder for job in jobs), *(step.folder for step in steps)]
@@ -97,7 +97,7 @@ def check_script(folder: JobFolder, notify: Callable[[str], None], *, allowed: b
     """Check with `sbatch --test-only` that Slurm accepts the script.
 
     A refusal that is `allowed`, or that drained or down nodes may explain, is only a warning. Raises UserError:
-    sbatch_refused, no_slurm, slurm_silent.
+    sbatch_refused, no_slurm, slurm_unresponsive.
     """
     result = query_slurm(["sbatch", "--test-only", str(folder.script)], environ=job_environment(os.environ))
     if result.status and _NO_NODES_NOW in result.message:
@@ -111,7 +111,7 @@ def check_script(folder: JobFolder, notify: Callable[[str], None], *, allowed: b
 def submit_all(steps: Sequence[SubmissionStep], notify: Callable[[str], None], settle: float = _SETTLE) -> list[str]:
     """Submit the scripts of locked folders in turn and return their job ids; if one fails, cancel those before it.
 
-    Raises UserError: sbatch_refused, no_slurm, slurm_silent.
+    Raises UserError: sbatch_refused, no_slurm, slurm_unresponsive.
     """
     ids: list[str] = []
     try:
@@ -151,7 +151,7 @@ def refuse_live_jobs(
 ) -> None:
     """Refuse jobs whose runs are running or have a live job.
 
-    Raises UserError: already_submitted, run_is_locked; no_slurm, slurm_silent unless it is a dry run.
+    Raises UserError: already_submitted, run_is_locked; no_slurm, slurm_unresponsive unless it is a dry run.
     """
     slurm_responds = True
     for folder, run in dict.fromkeys((job.folder, job.run) for job in planned):
@@ -198,7 +198,7 @@ def _submit(step: SubmissionStep, after: Sequence[str], settle: float) -> str:
             break
         time.sleep(pause)
     message = f"Slurm does not respond to sbatch: {result.message}"
-    raise UserError(Problem("slurm_silent", message, None, "check `squeue --me` before you try again"))
+    raise UserError(Problem("slurm_unresponsive", message, None, "check `squeue --me` before you try again"))
 
 
 def _record(step: SubmissionStep, job_id: str) -> None:

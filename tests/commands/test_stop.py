@@ -83,7 +83,7 @@ def test_a_process_that_a_lock_names_and_that_does_not_hold_it(start: Start, run
         argv = (argv[0].replace("open(sys.argv[1])", "__import__('os').open(sys.argv[1], 0)"), argv[-1])
     process = start(*(part.replace("{run}", str(run)) for part in argv))
     name_in_lock(run, process.pid, process.create_time())
-    assert refused(run) == "not_its_launcher"
+    assert refused(run) == "launcher_mismatch"
     time.sleep(0.2)
     assert process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
@@ -102,13 +102,13 @@ def test_this_process_and_the_first_one(run: Path) -> None:
         except psutil.Error:
             continue
         name_in_lock(run, pid, born)
-        assert refused(run) == "not_its_launcher"
+        assert refused(run) == "launcher_mismatch"
 
 
 def test_a_copied_run_names_the_launcher_of_the_original(start: Start, run: Path, tmp_path: Path) -> None:
     process = start(HOLD, str(run))
     shutil.copytree(tmp_path / "runs", tmp_path / "copy")
-    assert refused(tmp_path / "copy" / "sft" / "mine") == "not_its_launcher"
+    assert refused(tmp_path / "copy" / "sft" / "mine") == "launcher_mismatch"
     assert process.status() != psutil.STATUS_ZOMBIE
 
 
@@ -120,7 +120,7 @@ def test_the_lock_of_another_run_under_this_ones_name(start: Start, run: Path, l
         os.link(lock_path(other), lock_path(run))
     else:
         lock_path(run).symlink_to(lock_path(other))
-    assert refused(run) == ("not_its_launcher" if link == "hard" else "not_running")
+    assert refused(run) == ("launcher_mismatch" if link == "hard" else "not_running")
     assert process.status() != psutil.STATUS_ZOMBIE
 
 
@@ -137,7 +137,7 @@ def test_a_lock_that_was_replaced_under_its_launcher(start: Start, run: Path) ->
     launcher, other = start(HOLD, str(run)), start(WAITS)
     lock_path(run).unlink()
     name_in_lock(run, other.pid, other.create_time())
-    assert refused(run) == "not_its_launcher"
+    assert refused(run) == "launcher_mismatch"
     assert psutil.STATUS_ZOMBIE not in (launcher.status(), other.status())
     name_in_lock(run, launcher.pid, launcher.create_time())  # the right one after all
     assert stop([f"runs={run.parent.parent}", run.name]) == 0

@@ -72,7 +72,7 @@ def test_unknown_lengths_are_reported(words: list[str], capsys: pytest.CaptureFi
 
 def test_an_unknown_card_is_reported(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", *words[:-2], "cluster.gpu_type=frobnicator", "cluster.gpu_memory=100", "dry_run=true"]) == 0
-    assert "frobnicator is an unknown card" in capsys.readouterr().out
+    assert "frobnicator is an unknown GPU" in capsys.readouterr().out
 
 
 def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:

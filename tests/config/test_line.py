@@ -65,8 +65,8 @@ def test_override_key(word: str, key: str) -> None:
     [
         (["gpus=1,2"], "several_values"),
         (["flags.x=a,b"], "several_values"),
-        (["stage=demo", "stage=sft"], "said_twice"),
-        (["stage=demo", "recipe.seed=1", "+recipe.seed=2"], "said_twice"),
+        (["stage=demo", "stage=sft"], "duplicate_override"),
+        (["stage=demo", "recipe.seed=1", "+recipe.seed=2"], "duplicate_override"),
         (["stage=demo", "gpus"], "not_an_override"),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_line_gives_its_overrides_away_and_takes_others() -> None:
     assert line.pop_overrides(("gpus", "name"))[0] == {"gpus": "2", "name": "a"}
     changed = line.without("gpus", "flags.x").with_overrides("gpus=4")
     assert changed.argv == ("--config-name", "gpus=1", "stage=demo", "name=a", "gpus=4")
-    with pytest.raises(UserError, match=r"'gpus' is set twice; remove one \[said_twice\]"):
+    with pytest.raises(UserError, match=r"'gpus' is set twice; remove one \[duplicate_override\]"):
         changed.with_overrides("gpus=8").without("gpus")
 
 

@@ -32,6 +32,8 @@ MISTAKES = {
     "trainer.recipe.seed=5": "trainer.recipe.seed must be a flag, or a map from values to flags, got 5",
     "++data.mix=${recipe}": "data.mix is set to another part of the configuration",
     "allow=[divergense]": "allow=[divergense] turns nothing into a warning; did you mean 'divergence'?",
+    "allow=[clock_off]": "allow=[clock_off]: this id is now clock_skew; set allow=[clock_skew]",
+    "allow=[said_twice]": "this id is now duplicate_override; remove it: it cannot be allowed",
     "allow=[batch_not_divisible]": "allow=[batch_not_divisible] turns nothing into a warning",
 }
 

@@ -84,7 +84,7 @@ def test_trls_bins_under_zero3(tmp_path: Path, tiny: TinyStage) -> None:
     run = train(tmp_path, "trl_sft", "zero3", tiny, None, flags=flags, asked={**TRL_HOLDS, "packing": "bins"})
     for rank in (0, 1):
         found = {event["what"]: event for event in run.finished.of_kind("evidence", rank)}
-        assert found["isolation"]["value"] == "documents are apart"
+        assert found["isolation"]["value"] == "no attention across documents"
         assert "documents" in found["packing"]["note"]
         assert found["master_dtype"]["value"] == "fp32"
 

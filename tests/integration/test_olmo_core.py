@@ -47,7 +47,7 @@ def test_packed_dpo_on_two_processes(olmo_stage: tiny_stage.TinyStage, tmp_path:
     asked = {what for what, item in found.items() if item["verdict"] is not None}
     assert asked >= {"world_size", "device", "dtype", "packing", "clip", "gradient_checkpointing", "isolation"}
     assert {found[what]["verdict"] for what in asked} == {"proven"}
-    assert found["isolation"]["found"] == "documents are apart"
+    assert found["isolation"]["found"] == "no attention across documents"
     assert found["sharding"]["found"].startswith("fsdp")
     assert found["reference_logprobs"]["found"].startswith("64 pairs in ")
     assert list(folder.glob("model/*/hf_model/model.safetensors")) and (folder / "DONE").is_file()
@@ -69,7 +69,7 @@ def test_sft_tokenises_first_and_not_twice(olmo_stage: tiny_stage.TinyStage, tmp
     assert all(step["loss"] > 0 and step["tokens_padded"] == 2 * 128 >= step["tokens"] > 0 for step in steps)
     found = verdicts(folder)
     assert {item["verdict"] for item in found.values() if item["verdict"] is not None} == {"proven"}
-    assert (found["packing"]["found"], found["isolation"]["found"]) == ("bins", "documents are apart")
+    assert (found["packing"]["found"], found["isolation"]["found"]) == ("bins", "no attention across documents")
     [statistics] = tmp_path.glob("runs/.cache/tokenized/*/numpy_sft/*/dataset_statistics.json")
     again = launch(
         "run", "stage=sft", "trainer=olmo_core_finetune", "cache_only=true", *words, cwd=tmp_path, python=sys.executable

@@ -63,7 +63,7 @@ def test_who_has_it_not_says_why(overrides: list[str]) -> None:
 
 def test_what_does_not_go_together() -> None:
     message = problem_of("stage=sft", "gpus=8", "recipe.balanced=true", "flags.sequence_parallel_size=2")
-    assert message.endswith("[dealing_shared_samples]")
+    assert message.endswith("[balanced_sequence_parallel]")
     message = problem_of("stage=sft", "gpus=8", "recipe.loss_averaging=tokens", "flags.load_balancing_loss=true")
     assert message.endswith("[weighted_auxiliary_loss]")
 

@@ -194,7 +194,7 @@ def test_a_controller_that_is_away(slurm: Cluster, tmp_path: Path, monkeypatch: 
     for name, value in {**slurm.environ, "SLURM_CONF": str(conf)}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("launch.slurm.slurm_cli._PAUSES", (0.1,))
-    with pytest.raises(UserError, match="slurm_silent"):
+    with pytest.raises(UserError, match="slurm_unresponsive"):
         query_slurm(["squeue", "--noheader"], timeout=1.0)
 
 

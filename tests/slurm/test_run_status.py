@@ -300,9 +300,9 @@ def test_a_silent_slurm_is_said_and_not_fatal(
     squeue(tmp_path, monkeypatch, "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     assert status([]) == 0
     shown = capsys.readouterr()
-    assert "Unable to contact slurm controller" in shown.err and "[slurm_silent]" in shown.err
+    assert "Unable to contact slurm controller" in shown.err and "[slurm_unresponsive]" in shown.err
     assert " ".join(shown.out.splitlines()[1].split()).startswith("sft/waits submitted")
-    with pytest.raises(UserError, match="slurm_silent"):
+    with pytest.raises(UserError, match="slurm_unresponsive"):
         stop(["waits"])
     with pytest.raises(UserError, match="not_running"):
         stop(["rendered"])  # of which there never was a job
@@ -317,7 +317,7 @@ def test_a_machine_of_no_cluster_is_not_refused_a_job(tmp_path: Path, monkeypatc
     with pytest.raises(UserError, match="Could not establish") as caught:
         query_slurm(["squeue", "--noheader"])
     [problem] = caught.value.problems
-    assert (problem.id, problem.cure) == ("slurm_silent", "run this on a login node of the cluster")
+    assert (problem.id, problem.cure) == ("slurm_unresponsive", "run this on a login node of the cluster")
     assert len(calls.read_text().splitlines()) == 1  # asking again would not help
 
 
@@ -330,17 +330,17 @@ def test_logs_of_a_run_that_waits_and_of_one_that_never_began(
     own = JobFolder.of(runs, "sft", "waits").script.absolute()
     listed.write_text(f"12|PENDING|Priority|1:00:00|0:00|0|2||N/A|1763740800|lab|{own}|\n", encoding="utf-8")
     assert logs(["waits"]) == 0
-    assert capfd.readouterr().out.startswith("sft/waits has not begun: job 12, pending (Priority)\n")
+    assert capfd.readouterr().out.startswith("sft/waits has not started: job 12, pending (Priority)\n")
     asking = tmp_path / "bin" / "squeue"
     answering = asking.read_text()
     asking.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     assert logs(["waits"]) == 0
-    assert capfd.readouterr().out.startswith("sft/waits has not begun: job 12, about which Slurm reports nothing\n")
+    assert capfd.readouterr().out.startswith("sft/waits has not started: job 12, about which Slurm reports nothing\n")
     asking.write_text(answering, encoding="utf-8")
     listed.write_text("\n", encoding="utf-8")
     JobFolder.of(runs, "sft", "waits").log("12").write_text("no module named launch\n", encoding="utf-8")
     assert logs(["waits", "--follow"]) == 0
-    assert capfd.readouterr().out == "no module named launch\nsft/waits has not begun: job 12 is gone\n"
+    assert capfd.readouterr().out == "no module named launch\nsft/waits has not started: job 12 is gone\n"
     assert logs(["waits", "--job"]) == 0
     assert capfd.readouterr().out == "no module named launch\n"
     write_run(runs / "sft" / "alone", steps=1)

@@ -322,7 +322,7 @@ LORA_CHAIN = ("pipeline=demo_lora,demo_dpo", "demo_dpo:trainer=trl_dpo", "demo_d
     ("overrides", "id"),
     [
         (["stage=demo", "tokenize_first=maybe"], "bad_value"),
-        (["stage=demo", "dry_run=false"], "said_twice"),
+        (["stage=demo", "dry_run=false"], "duplicate_override"),
         (["stage=demo", "trainer=trl_sft", "tokenize_first=true"], "no_cache_pass"),
         (["stage=demo", "detach=true"], "submit_conflict"),
         (["pipeline=demo,demo_dpo", "model.path=x"], "submit_conflict"),

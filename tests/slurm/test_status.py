@@ -43,7 +43,7 @@ def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
     assert stopped.stdout == f"cancelled job {never}, pending (BeginTime)\ndemo/never is stopped\n", stopped.stderr
     assert states(slurm, home)["demo/never"]["state"] == "ended"
     logs = slurm.launch("logs", "never", cwd=home)
-    assert logs.stdout == f"demo/never has not begun: job {never} is cancelled, without a log\n", logs.stderr
+    assert logs.stdout == f"demo/never has not started: job {never} is cancelled, without a log\n", logs.stderr
 
     follower = subprocess.Popen(
         [sys.executable, "-m", "launch", "logs", "waits", "--follow"],
@@ -54,7 +54,7 @@ def test_a_run_from_pending_to_its_end(slurm: Cluster, home: Path) -> None:
     )
     try:
         assert follower.stdout is not None
-        assert follower.stdout.readline() == f"demo/waits has not begun: job {job}, pending (BeginTime)\n"
+        assert follower.stdout.readline() == f"demo/waits has not started: job {job}, pending (BeginTime)\n"
         slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")
         until(lambda: states(slurm, home)["demo/waits"]["state"] == "running", 90)
         running = states(slurm, home)["demo/waits"]
@@ -112,12 +112,12 @@ def test_a_job_that_a_record_names_is_not_cancelled_unless_its_script_is_the_run
         for kind in ("array", "identity", "link"):
             forge(f"{kind}-{number}", number, kind)
             refused = slurm.launch("stop", f"{kind}-{number}", cwd=home)
-            assert refused.returncode == 2 and "[not_its_job]" in refused.stderr, refused.stdout + refused.stderr
+            assert refused.returncode == 2 and "[job_mismatch]" in refused.stderr, refused.stdout + refused.stderr
     copied = home / "copied" / "runs"
     shutil.copytree(jobs / "victim", copied / ".jobs" / "demo" / "victim")
     JobFolder(copied / ".jobs" / "demo" / "victim").record_submission(own, commands[own])
     refused = slurm.launch("stop", "victim", cwd=home / "copied")
-    assert refused.returncode == 2 and "[not_its_job]" in refused.stderr, refused.stdout + refused.stderr
+    assert refused.returncode == 2 and "[job_mismatch]" in refused.stderr, refused.stdout + refused.stderr
     assert slurm.state(own) == slurm.state(other) == "PENDING"
     stopped = slurm.launch("stop", "victim", cwd=home)
     assert stopped.stdout.startswith(f"cancelled job {own}"), stopped.stdout + stopped.stderr

@@ -43,7 +43,7 @@ def test_a_slurm_that_is_away_is_reported_at_the_first_try(
     stand_in(tmp_path, "squeue", "echo 'error: Unable to contact slurm controller' >&2; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr("launch.slurm.slurm_cli._PAUSES", (0.0,))
-    with pytest.raises(UserError, match="slurm_silent"):
+    with pytest.raises(UserError, match="slurm_unresponsive"):
         query_slurm(["squeue"])
     assert (
         "Slurm does not respond to squeue (Unable to contact slurm controller); trying again" in capsys.readouterr().err

@@ -68,7 +68,10 @@ def push_is_allowed(plan: Plan, host: Host) -> Finding:
         return warned(f"the hub answers {error.code}: the token's rights are not checked", "try again later")
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        return warned(f"the hub cannot be reached ({reason}): the token's rights are not checked", "is it offline?")
+        return warned(
+            f"the hub cannot be reached ({reason}): the token's rights are not checked",
+            "check the network of this machine",
+        )
     return _check_rights(account, name.partition("/")[0])
 
 

@@ -47,7 +47,7 @@ def enough_gpus(plan: Plan, host: Host) -> Finding:
 
 @rule("gpus_busy")
 def gpus_are_free(plan: Plan, host: Host) -> Finding:
-    """On a card that somebody else computes on, a run runs out of memory or slows every other rank down."""
+    """A GPU that another process uses may run out of memory, or slow down every other rank."""
     width = plan.parallel.width
     gpus = host.gpus or Gpus()
     selected = gpus.seen[: width.local]
@@ -63,7 +63,9 @@ def gpus_are_free(plan: Plan, host: Host) -> Finding:
     busy = [gpu for gpu in selected if (gpu.utilisation or 0.0) >= _BUSY_PERCENT]
     if busy:
         facts = ", ".join(f"GPU {gpu.index} is {gpu.utilisation:.0f}% busy" for gpu in busy)
-        return warned(f"{facts} and none of its processes is visible", "look from the host, outside of the container")
+        return warned(
+            f"{facts} and none of its processes is visible", "run nvidia-smi on the host, not in the container"
+        )
     used = max((gpu.used or 0.0) for gpu in selected)
     return passed(f"{len(selected)} idle, at most {used:.0f} MiB in use")
 

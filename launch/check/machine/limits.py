@@ -26,7 +26,7 @@ _INFINIBAND = Path("/sys/class/infiniband")
 _SHM = Path("/dev/shm")
 
 
-@rule("few_open_files")
+@rule("open_files_limit")
 def open_file_limit_suffices(plan: Plan, host: Host) -> Finding:
     """Shards, sockets and data loaders add up: `Too many open files` comes hours into a run."""
     limits = _resource_limits("RLIMIT_NOFILE")
@@ -48,7 +48,7 @@ def open_file_limit_suffices(plan: Plan, host: Host) -> Finding:
     )
 
 
-@rule("locked_memory")
+@rule("memlock_limit")
 def locked_memory_is_unlimited(plan: Plan, host: Host) -> Finding:
     """InfiniBand registers memory, which a small `ulimit -l` forbids: NCCL then dies at its first collective."""
     if plan.parallel.width.device != Device.cuda or not (_INFINIBAND.is_dir() and any(_INFINIBAND.iterdir())):
@@ -91,7 +91,7 @@ def port_is_free(plan: Plan, host: Host) -> Finding:
     return passed("any free port, chosen at the start" if port == 0 else f"{port} is free")
 
 
-@rule("clock_off")
+@rule("clock_skew")
 def clock_is_right(plan: Plan, host: Host) -> Finding:
     """Certificates, heartbeats and caches depend on the time: a wrong clock breaks each in its own way."""
     now = time.time()

@@ -43,7 +43,7 @@ def state_bytes(plan: Plan, parameters: float) -> tuple[float, float]:
 
 @rule("model_too_big")
 def model_fits(plan: Plan, host: Host) -> Finding:
-    """A model that is too large is loaded on every card for minutes before it fails."""
+    """A model that is too large is loaded onto every GPU for minutes before it fails."""
     if plan.lora is not None and plan.parallel.width.device == Device.cuda and not plan.only_tokenizes:
         return _predict_peak(plan, host, f"an adapter of rank {plan.lora.rank} is trained", _smallest_card(plan, host))
     return _full_model_fits(plan, host)

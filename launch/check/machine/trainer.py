@@ -106,7 +106,10 @@ def trainer_can_be_imported(plan: Plan, host: Host) -> Finding:
         argv = [plan.command[0], "-c", f"{resources.WITHOUT_CWD}; {program}", module, str(resources.ROOT)]
         done = run_command(argv, env=environ, timeout=_IMPORT_TIMEOUT)
     except subprocess.TimeoutExpired:
-        return failed(f"`import {module}` takes more than {_IMPORT_TIMEOUT:.0f} s", "is the file system slow?")
+        return failed(
+            f"`import {module}` takes more than {_IMPORT_TIMEOUT:.0f} s",
+            "check whether the file system of its packages is slow",
+        )
     except OSError as error:
         return skipped(f"{plan.command[0]} does not start: {error.strerror}")
     if done.returncode == 0:
@@ -146,7 +149,7 @@ def no_build_was_killed(plan: Plan, host: Host) -> Finding:
     if not stale:
         return passed("a build is under way" if held else "no build under way")
     facts = f"{next(iter(stale))} is there, and no process of this machine holds it"
-    cure = f"rm {' '.join(stale)}, unless another machine builds there now"
+    cure = f"unless another machine is building there: rm {' '.join(stale)}"
     return failed(facts, cure) if max(stale.values()) > _BUILD_SECONDS else warned(facts, cure)
 
 

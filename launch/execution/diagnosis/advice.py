@@ -127,10 +127,10 @@ def disk_full(match: re.Match[str], situation: Situation) -> str:
     folders = [folder for folder in (situation.runs, situation.cache) if folder is not None]
     is_own = named is not None and any(named["path"].startswith(f"{folder}/") for folder in folders)
     if named is not None and not is_own:
-        return f"free some room on the disk of {named['path']}"
+        return f"free some space on the disk of {named['path']}"
     if situation.runs is None:
-        return "free some room, or write to another disk"
-    where = f"free some room where {situation.runs} and {situation.cache} are, or set runs= and cache= to another disk"
+        return "free some space, or write to another disk"
+    where = f"free some space where {situation.runs} and {situation.cache} are, or set runs= and cache= to another disk"
     return where if is_own else f"{POSSIBLY}{where}"
 
 

@@ -81,7 +81,7 @@ def printed_chain(lines: Sequence[str]) -> list[RaisedError]:
 
 
 def describe_chain(chain: Sequence[RaisedError], leading: RaisedError) -> str:
-    """Describe a chain by its telling error, and the one that ended the process if that is another."""
+    """Describe a chain by its root error, and the one that ended the process if that is another."""
     outer = chain[-1]
     if outer is leading or str(outer) == str(leading):
         return str(leading)

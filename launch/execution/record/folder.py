@@ -1,6 +1,6 @@
 """Write and read the folder of one run.
 
-Files are redacted and written atomically and durably. DONE and FAILED have their room on the disk from the start.
+Files are redacted and written atomically and durably. Disk space for DONE and FAILED is reserved from the start.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class RunFolder:
         self.write_json(name, content, reserved=self.path / _RESERVED)
 
     def write_json(self, name: str, value: Any, reserved: Path | None = None) -> None:
-        """Write a file of the run durably, as strict JSON without secrets; `reserved` is a file that frees its room."""
+        """Write a file of the run durably, as strict JSON without secrets; `reserved` is a file that gives way."""
         clean = self.redactor.redact_object(value)
         clean = to_strict_json(clean) if isinstance(clean, dict) else [to_strict_json(item) for item in clean]
         text = json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

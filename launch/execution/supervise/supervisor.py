@@ -290,7 +290,7 @@ def _follow_run(
             if not reaper.halted and removal() and reaper.halt():
                 screen.say("the run folder was removed: ending every process of this run")
             if reaper.is_silent(urgent=len(stops.signals) > 1):
-                screen.say("the process that supervises the run does not answer: ending every process from here")
+                screen.say("the reaper is unresponsive; terminating all processes directly")
                 reaper.kill()
             for number in stops.signals[signals_seen:]:
                 how = "at once" if signals_seen else f"of this run{_REPEAT if _has_terminal() else ''}"

@@ -76,7 +76,7 @@ class MemoryForecast:
         return {
             "fit": self.fit.value,
             "why_unknown": self.why or None,
-            "card": card,
+            "gpu": card,
             "uncertainty": UNCERTAINTY,
             "worst_tokens": self.setting.tokens if self.setting else None,
             "worst": self.worst.as_json() if self.worst else None,
@@ -170,7 +170,7 @@ def describe(forecast: MemoryForecast) -> list[str]:
     elif forecast.fit == MemoryFit.wont:
         lines.append("no setting with this global batch fits at this width")
     elif forecast.card is None:
-        lines.append("the card is unknown: set cluster.gpu_memory=GIB, or cluster.gpu_type to its name, such as h100")
+        lines.append("the GPU is unknown: set cluster.gpu_memory=GIB, or cluster.gpu_type to its name, such as h100")
     return lines
 
 

@@ -92,7 +92,7 @@ def rates_for_card(card: str | None) -> CardRates:
     assert reference is not None
     if listed is None:
         unknown = replace(H200, bias=_UNKNOWN_BIAS)
-        return CardRates(unknown, False, f"{card} is an unknown card: treated as an {_H200}")
+        return CardRates(unknown, False, f"{card} is an unknown GPU: treated as an {_H200}")
     if listed.name == _H200:
         return CardRates(H200, True, "")
     share = listed.tflops / reference.tflops

@@ -33,7 +33,7 @@ class BenchRequest:
 
 
 def read_request(line: CommandLine) -> BenchRequest:
-    """Split the line at its `--`. Raises UserError: bench_settings, bench_alone, bench_common, said_twice."""
+    """Split the line at its `--`. Raises UserError: bench_settings, bench_alone, bench_common, duplicate_override."""
     parts: list[list[str]] = [[]]
     for word in line.argv:
         if word == SEPARATOR:

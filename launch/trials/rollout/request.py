@@ -73,7 +73,7 @@ def read_request(line: CommandLine) -> RolloutRequest:
     """Read the widths and the rollout's own options from the line.
 
     Raises UserError: no_widths, device_conflict, bad_width, widths_not_ascending, widths_repeated, rollout_alone,
-    bad_value, said_twice.
+    bad_value, duplicate_override.
     """
     own, rest = line.pop_overrides(OWN_KEYS)
     _refuse_unsupported(line)

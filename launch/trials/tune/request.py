@@ -11,7 +11,10 @@ SHORT = ("steps", "probes", "minutes", "dry_run")  # short for keys of the node 
 
 
 def read_request(line: CommandLine) -> CommandLine:
-    """The line for Hydra, with `tune`'s short options as keys of its node. Raises UserError: tune_alone, said_twice."""
+    """The line for Hydra, with `tune`'s short options as keys of its node.
+
+    Raises UserError: tune_alone, duplicate_override.
+    """
     problems = []
     if line.multirun:
         message = "tune does not support --multirun: it searches one stage at one width"

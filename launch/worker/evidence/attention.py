@@ -54,7 +54,7 @@ def check_isolation(leaks: Callable[[], bool], how: str, note: str | None = None
     except Exception as error:  # any model or kernel may refuse to be built or called like this
         why = f"the test did not run ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
         return Evidence("isolation", None, how, note=why).compare("true")
-    value = "documents see each other" if has_leak else "documents are apart"
+    value = "attention leaks across documents" if has_leak else "no attention across documents"
     return Evidence("isolation", value, how, note=note).judge("true", not has_leak)
 
 

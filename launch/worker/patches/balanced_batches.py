@@ -78,7 +78,7 @@ def refuse_sequence_parallel(patch: str, context: PatchContext) -> None:
 
 PATCH = PatchInfo(
     id=_ID,
-    reason="the ranks wait for the longest micro batch; this deals the samples of a global batch to them by length",
+    reason="ranks wait for the longest micro batch; this balances the samples of a global batch across them by length",
     wanted=lambda facts: facts.balanced,
     condition="recipe.balanced is true",
     lines={

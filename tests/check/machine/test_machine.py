@@ -183,10 +183,10 @@ def test_what_fails_is_a_problem_unless_it_is_allowed(tmp_path: Path, monkeypatc
     @rule("always")
     def always(plan: Plan, host: Host) -> Finding:
         """This one fails on every machine, with an id that is its own or a problem's."""
-        return Finding("clock_off", "fail", "so it is", "none")
+        return Finding("clock_skew", "fail", "so it is", "none")
 
-    (finding,) = inspect(planned(tmp_path, "stage=demo", "allow=[clock_off]"), [always])
-    assert (finding.id, finding.allowed, finding.stops) == ("clock_off", True, False)
+    (finding,) = inspect(planned(tmp_path, "stage=demo", "allow=[clock_skew]"), [always])
+    assert (finding.id, finding.allowed, finding.stops) == ("clock_skew", True, False)
 
 
 def test_a_rule_that_cannot_look_is_skipped(tmp_path: Path) -> None:

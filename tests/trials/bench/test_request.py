@@ -62,4 +62,4 @@ def test_bench_keys_are_refused_for_a_single_setting() -> None:
     assert refused("stage=sft", "--", "steps=3", "--", "repeats=2") == ["bench_common"] * 2
     assert refused("stage=sft", "--", "bench.steps=3", "--") == ["bench_common"]
     assert refused("stage=sft", "--", "name=x", "--", "--cfg") == ["bench_common"] * 2
-    assert refused("stage=sft", "steps=3", "steps=4", "--", "--") == ["said_twice"]
+    assert refused("stage=sft", "steps=3", "steps=4", "--", "--") == ["duplicate_override"]

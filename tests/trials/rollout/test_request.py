@@ -92,7 +92,7 @@ def test_widths_that_are_none(text: str, expected: str) -> None:
 def test_what_a_rollout_cannot_be() -> None:
     assert refused("stage=sft") == ["no_widths"]
     assert refused("stage=sft", "gpus=1", "processes=1") == ["device_conflict"]
-    assert refused("stage=sft", "gpus=1,2", "gpus=4") == ["said_twice"]
+    assert refused("stage=sft", "gpus=1,2", "gpus=4") == ["duplicate_override"]
     assert refused("stage=sft", "gpus=1,2", "--multirun", "detach=true", "nodes=2") == ["rollout_alone"] * 3
     assert refused("stage=sft", "gpus=1,2", "submit=true") == ["bad_value"]
     assert refused("stage=sft", "gpus=1,2", "submit=all", "dry_run=1") == ["bad_value"]

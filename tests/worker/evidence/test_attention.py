@@ -1,4 +1,4 @@
-"""Whether packed documents see each other, tried on real models; and which attention there is."""
+"""Whether attention leaks across packed documents, tried on real models; and which attention there is."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def inputs_of(names: frozenset[str]) -> batches.ForwardInputs:
 def test_isolation_is_proven_refuted_or_unproven() -> None:
     this = models.objects(models.model())
     apart = attention.collect(this, inputs_of(FLATTENED), "flatten", None)[1]
-    assert (apart.what, apart.value, apart.verdict) == ("isolation", "documents are apart", "proven")
+    assert (apart.what, apart.value, apart.verdict) == ("isolation", "no attention across documents", "proven")
     assert apart.note == "without flash attention a row of T tokens costs T x T, masked or not"
     leak = attention.collect(this, inputs_of(frozenset({"input_ids"})), "flatten", None)[1]
-    assert (leak.value, leak.verdict) == ("documents see each other", "refuted")
+    assert (leak.value, leak.verdict) == ("attention leaks across documents", "refuted")
     unseen = attention.collect(this, None, "flatten", None)[1]
     assert (unseen.value, unseen.verdict) == (None, "unproven")
     assert len(attention.collect(this, inputs_of(FLATTENED), "none", None)) == 1

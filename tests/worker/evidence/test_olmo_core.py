@@ -66,7 +66,7 @@ def test_a_packed_run_that_is_as_it_was_asked() -> None:
         module, 3, packing="bins", attention="flash_2", clip="1.0", dtype="fp32", gradient_checkpointing="false"
     )
     assert {item.verdict for item in findings.values() if item.requested is not None} == {"proven"}
-    assert findings["isolation"].value == "documents are apart"
+    assert findings["isolation"].value == "no attention across documents"
     assert findings["packing"].note == "first micro batch: 1 x 64 tokens in 3 documents"
     assert (findings["sharding"].value, findings["master_dtype"].value) == ("none", "fp32")
 
@@ -77,7 +77,7 @@ def test_what_is_otherwise_is_refuted() -> None:
     assert {what for what, item in findings.items() if item.verdict == "refuted"} == {
         *("world_size", "packing", "attention", "clip", "dtype", "isolation")
     }
-    assert findings["isolation"].value == "documents see each other"
+    assert findings["isolation"].value == "attention leaks across documents"
 
 
 def test_packing_that_never_reaches_the_model() -> None:
