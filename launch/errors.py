@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 EXIT_DONE = 0
 EXIT_FAILED = 1  # the run failed
@@ -27,9 +26,6 @@ class Problem:
         place = f"{self.where}: " if self.where else ""
         cure = f"; {self.cure}" if self.cure else ""
         return f"{place}{self.message}{cure} [{self.id}]"
-
-    def as_json(self) -> dict[str, Any]:
-        return {"id": self.id, "message": self.message, "where": self.where, "cure": self.cure}
 
 
 class UserError(Exception):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +34,3 @@ def trainer_files() -> dict[str, dict[str, Any]]:
     files = sorted((CONFIGS / "trainer").glob("*.yaml"))
     contents = {path.stem: yaml.load(path.read_text(encoding="utf-8"), Loader=loader) for path in files}
     return {name: content for name, content in contents.items() if isinstance(content, dict)}
-
-
-def worker_command(python: str, module: str, request: Mapping[str, object]) -> list[str]:
-    """Return the command that calls `main` of a module of launch.worker with one JSON object in another interpreter.
-
-    The project's folder is on its path only while the module is imported.
-    """
-    load = f"{WITHOUT_CWD}; sys.path.insert(0, sys.argv[1]); from launch.worker import {module}; del sys.path[0]"
-    return [python, "-c", f"{load}; {module}.main(sys.argv[2:])", str(ROOT), json.dumps(request)]

@@ -15,6 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 import launch
 from launch.api.planning import overrides
 from launch.errors import UserError
+from launch.worker.json_codec import to_json
 
 
 def test_importing_launch_imports_nothing_else() -> None:
@@ -70,7 +71,7 @@ def test_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert planned.batch.global_ == 128 and planned.command[-2:] and planned.env
     assert planned.memory is not None and planned.memory.as_json() and planned.tokens is None
     assert planned.folder.parent == tmp_path / "runs" / "sft"
-    assert planned.as_json()["batch"] == planned.batch.as_json()
+    assert planned.as_json()["batch"] == to_json(planned.batch)
     with pytest.raises(UserError) as refused:
         launch.plan("sft", gpus=3)
     assert [problem.id for problem in refused.value.problems] == ["batch_not_divisible"]

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import resources
-from launch.host.interpreter import inventory, missing_modules, package_folders
+from launch.host.interpreter import inventory, missing_modules, package_folders, worker_command
 from tests.paths import ROOT
 
 # imported by `python -m` itself before any of the package's own lines
@@ -88,7 +87,7 @@ def test_questions_to_another_interpreter(folder: Path, other_python: str) -> No
 
 
 def test_a_worker_that_answers_requests(folder: Path) -> None:
-    [*command, _] = resources.worker_command(sys.executable, "merging", {})
+    [*command, _] = worker_command(sys.executable, "merging", {})
     command[2] = command[2].replace("merging.main", "print")
     done = subprocess.run([*command, "{}"], capture_output=True, text=True, check=True)
     assert done.stdout == "['{}']\n" and imported(folder) == []

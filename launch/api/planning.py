@@ -24,6 +24,7 @@ from launch.planning.plan import Plan, build_plan
 from launch.planning.token_forecast import TokenForecast, forecast_tokens
 from launch.redact import process_redactor
 from launch.slurm.cluster import cluster_problems
+from launch.worker.json_codec import SCHEMA_VERSION, to_json
 
 _PLAIN_TEXT = re.compile(r"[A-Za-z_./][\w./:@+-]*")  # needs no quotes in an override
 _YAML_WORDS = frozenset(("true", "false", "null", "none", "yes", "no", "on", "off", "nan", "inf"))
@@ -86,11 +87,8 @@ class PlannedRun:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `launch plan --json` prints."""
-        forecasts = {
-            "memory": self.memory.as_json() if self.memory else None,
-            "tokens": self.tokens.as_json() if self.tokens else None,
-        }
-        return {**self.plan.as_json(), **forecasts}
+        tokens = {"schema_version": SCHEMA_VERSION, **to_json(self.tokens)} if self.tokens else None
+        return {**self.plan.as_json(), "memory": self.memory.as_json() if self.memory else None, "tokens": tokens}
 
 
 def plan(stage: str, **keys: Any) -> PlannedRun:

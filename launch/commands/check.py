@@ -18,6 +18,7 @@ from launch.planning.width import require_one_machine
 from launch.redact import process_redactor
 from launch.terminal import align_columns, notify, print_json
 from launch.worker.finding import Finding
+from launch.worker.json_codec import to_json
 
 SCHEMA_VERSION = 1
 _WIDTH = 100
@@ -49,7 +50,7 @@ def check(line: CommandLine) -> int:
                 "ok": not stopping,
                 "seconds": round(time.monotonic() - started, 3),
                 "findings": [_as_json(finding) for finding in findings],
-                "warnings": [{"schema_version": SCHEMA_VERSION, **warning.as_json()} for warning in plan.warnings],
+                "warnings": [{"schema_version": SCHEMA_VERSION, **to_json(warning)} for warning in plan.warnings],
             }
             print_json(redactor.redact_object(payload))
         else:

@@ -7,10 +7,10 @@ from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.comparison import compare_runs, read_noise
 from launch.evaluation.comparison_table import comparison_table
 from launch.evaluation.run_facts import read_run_facts, split_checkpoint
-from launch.execution.record.events import to_strict_json
 from launch.execution.record.runs import resolve_run
 from launch.execution.report.write import announce_reading
 from launch.terminal import notify, print_json, printable
+from launch.worker.json_codec import to_json
 
 
 def compare(argv: list[str]) -> int:
@@ -27,7 +27,7 @@ def compare(argv: list[str]) -> int:
     noise = read_noise(options.runs, [folder.parent.name for folder in folders])
     comparison = compare_runs(runs, noise)
     if options.json:
-        print_json(to_strict_json(comparison.as_json()))
+        print_json(to_json(comparison.as_json()))
     else:
         print("\n".join(map(printable, comparison_table(comparison))))
     return EXIT_DONE

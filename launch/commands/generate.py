@@ -16,6 +16,7 @@ from launch.evaluation.generation import Answer, Messages, Sampling, as_conversa
 from launch.evaluation.models import ModelSource, find_model
 from launch.files import write_file
 from launch.terminal import notify, printable
+from launch.worker.json_codec import to_json
 
 
 def generate(argv: list[str]) -> int:
@@ -119,7 +120,7 @@ def _as_rows(
     sampling: Sampling,
 ) -> Iterator[dict[str, object]]:
     for number, conversation in enumerate(conversations):
-        by_run = {model.label: of_model[number].as_json() for model, of_model in zip(models, answers, strict=True)}
+        by_run = {model.label: to_json(of_model[number]) for model, of_model in zip(models, answers, strict=True)}
         yield {"schema_version": 1, "messages": conversation, "seed": sampling.seed, "answers": by_run}
 
 

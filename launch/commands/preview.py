@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
 
 from launch.commands.tool_parsers import build_preview_parser
 from launch.config.compose import Composed, compose
@@ -17,8 +16,7 @@ from launch.execution.preview import tokenize_samples
 from launch.planning.plan import build_plan
 from launch.redact import process_redactor
 from launch.terminal import notify, print_json
-
-SCHEMA_VERSION = 1
+from launch.worker.json_codec import SCHEMA_VERSION, to_json
 
 
 def preview(line: CommandLine) -> int:
@@ -44,10 +42,10 @@ def preview(line: CommandLine) -> int:
                 "stage": plan.stage,
                 "trainer": plan.trainer,
                 "samples": [sample.as_json() for sample in data.samples],
-                "batch": asdict(data.batch) if data.batch else None,
-                "warnings": [problem.as_json() for problem in problems],
+                "batch": data.batch,
+                "warnings": problems,
             }
-            print_json(redactor.redact_object(payload))
+            print_json(redactor.redact_object(to_json(payload)))
             return EXIT_DONE
         if options.html:
             print(redactor.redact_text(render_page(f"{plan.stage}: samples", data, notes, problems)), end="")

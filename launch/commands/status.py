@@ -11,7 +11,6 @@ from launch.commands.run_parsers import build_status_parser
 from launch.errors import EXIT_DONE, UserError
 from launch.evaluation.record import describe_summary, read_summary
 from launch.execution.display.progress import format_duration
-from launch.execution.record.events import to_strict_json
 from launch.execution.record.folder import describe_cure
 from launch.execution.record.lock import INTERVAL
 from launch.execution.record.runs import resolve_run
@@ -19,6 +18,7 @@ from launch.execution.record.validation import ValidationRecord
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import JobStatus, find_job_folders, list_job_statuses, read_job_status
 from launch.terminal import align_columns, notify, print_json, printable
+from launch.worker.json_codec import to_json
 
 OVERDUE_HEARTBEAT = 3 * INTERVAL  # seconds without a heartbeat after which the table shows its age
 
@@ -39,9 +39,7 @@ def status(argv: list[str]) -> int:
     else:
         statuses = list_job_statuses(runs, queue)
     if options.json:
-        objects = [
-            to_strict_json({**status.as_json(), "evaluation": read_summary(status.run.path)}) for status in statuses
-        ]
+        objects = [to_json({**status.as_json(), "evaluation": read_summary(status.run.path)}) for status in statuses]
         print_json(objects)
     elif not statuses:
         print(f"no runs in {runs}")

@@ -23,6 +23,7 @@ from launch.upstream.pin.ledger import LEDGER_FILE
 from launch.upstream.pin.lock import load_lock
 from launch.upstream.reader.tree import PackageTree
 from launch.upstream.trainers import OPEN_INSTRUCT
+from launch.worker.json_codec import to_json
 
 
 def upstream(args: list[str]) -> int:
@@ -98,8 +99,8 @@ def impact_json(impact: Impact) -> dict[str, Any]:
             for trainer in impact.trainers
             if trainer.schema
         },
-        "unreadable": {trainer.trainer: trainer.problem.as_json() for trainer in impact.trainers if trainer.problem},
-        "breaks": [problem.as_json() for problem in impact.breaks],
+        "unreadable": {trainer.trainer: to_json(trainer.problem) for trainer in impact.trainers if trainer.problem},
+        "breaks": to_json(impact.breaks),
     }
 
 

@@ -105,7 +105,7 @@ _BASES = {
 def _recipe(data: DraftedData, base: str) -> list[str]:
     shipped = yaml.safe_load((CONFIGS / "stage" / f"{base}.yaml").read_text(encoding="utf-8"))["recipe"]
     is_demo = base.startswith("demo")
-    rows, known = data.structure.read, data.structure.is_all
+    rows, known = data.structure.read, data.structure.all_
     batch = _batch_size(rows, 16 if is_demo else _TULU_BATCH[data.kind]) if known else _TULU_BATCH[data.kind]
     steps = f", {max(1, rows // batch)} steps an epoch" if known else ""
     unit = "samples" if data.kind == Kind.sft else "pairs"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.errors import Problem
+from launch.worker.json_codec import from_json
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,9 @@ def parse_samples(
     """Parse the worker's file; `places` are those of the rows of each data set, `duplicates` those of equal rows."""
     tokenizer = content["tokenizer"] or {}
     samples = tuple(
-        Sample(places[item["dataset"]][item["row"]], item["kept"], tuple(map(_parse_side, item["sides"])))
+        Sample(
+            places[item["dataset"]][item["row"]], item["kept"], tuple(from_json(Side, side) for side in item["sides"])
+        )
         for item in content["samples"]
     )
     equal = duplicates or [()] * len(places)
@@ -142,20 +145,6 @@ def parse_samples(
         Problem("no_loss_tokens", f"the trainer stops here: {refusal['message']}", places[0][refusal["row"]])
         if refusal
         else None,
-    )
-
-
-def _parse_side(item: Mapping[str, Any]) -> Side:
-    return Side(
-        item["name"],
-        tuple(item["ids"]),
-        tuple(item["pieces"]),
-        None if item["loss"] is None else tuple(map(bool, item["loss"])),
-        tuple(item["turns"]),
-        tuple((role, bool(rendered)) for role, rendered in item["messages"]),
-        tuple(item["hidden"]),
-        item["untruncated"],
-        bool(item["drops_calls"]),
     )
 
 

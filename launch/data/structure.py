@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from launch.data.local import Conversion, DataFiles, LocalData
 from launch.data.staging import load_staged
@@ -20,7 +19,7 @@ class DataStructure:
 
     files: tuple[Path, ...]
     read: int  # rows
-    is_all: bool  # whether there are no more rows than those read
+    all_: bool  # whether there are no more rows than those read
     validation: int | None  # rows held out, where known
     formats: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()  # of the turns
@@ -31,22 +30,10 @@ class DataStructure:
         names = ", ".join(path.name for path in self.files[:3]) + (", ..." if len(self.files) > 3 else "")
         if self.unread:
             return f"{names}: not read, {self.unread}"
-        rows = f"{self.read:,} rows" if self.is_all else f"the first {self.read:,} rows"
+        rows = f"{self.read:,} rows" if self.all_ else f"the first {self.read:,} rows"
         least, most = self.turns
         turns = f"{least} to {most} turns" if least < most else f"{least} turns"
         return f"{names}: {rows} read: {'; '.join(self.formats)}; {turns} ({', '.join(self.roles)})"
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "files": [str(path) for path in self.files],
-            "read": self.read,
-            "all": self.is_all,
-            "validation": self.validation,
-            "formats": list(self.formats),
-            "roles": list(self.roles),
-            "turns": list(self.turns),
-            "unread": self.unread,
-        }
 
 
 def read_structure(data: LocalData, rows: int = FIRST_ROWS) -> DataStructure:

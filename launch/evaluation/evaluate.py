@@ -14,12 +14,13 @@ from launch.errors import Problem, UserError
 from launch.evaluation.harness import MODULE, Job, run_jobs
 from launch.evaluation.models import ModelSource, find_chain, find_model, require_chat_template, require_modules
 from launch.evaluation.record import ResultFiles, read_scores, write_summary
-from launch.evaluation.suites import TaskSpec, default_tasks, find_specs
+from launch.evaluation.suites import default_tasks, find_specs
 from launch.evaluation.verdict import PairedDifference, TaskScore, compare_scores, find_breakage
 from launch.execution.record.runs import run_name
 from launch.execution.report.write import write_run_report
 from launch.host.interpreter import inventory
 from launch.planning.plan import Plan
+from launch.worker.evaluating import TaskSpec
 
 SCHEMA_VERSION = 1
 _BATCH_SIZE = 8  # questions at once, where none is set

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from launch import resources
 from launch.errors import Problem, UserError
 from launch.evaluation.models import ModelSource, require_chat_template, require_modules
+from launch.host.interpreter import worker_command
 
 Conversation = Sequence[Mapping[str, str]]
 Messages = list[dict[str, str]]
@@ -41,9 +41,6 @@ class Answer:
     text: str
     tokens: int
     finished: bool  # False if it was cut off at the limit of tokens
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Responder:
@@ -95,7 +92,7 @@ def open_responder(model: ModelSource) -> Iterator[Responder]:
     """
     require_chat_template(model)
     require_modules(model, "torch", "transformers")
-    argv = resources.worker_command(model.python, "generating", model.as_request())
+    argv = worker_command(model.python, "generating", model.request)
     environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         process = subprocess.Popen(

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch import resources
 from launch.errors import Problem, UserError
 from launch.evaluation.models import ModelSource
-from launch.evaluation.suites import TaskSpec
+from launch.host.interpreter import worker_command
+from launch.worker import evaluating
+from launch.worker.evaluating import TaskSpec
 
 MODULE = "lm_eval"
 
@@ -43,24 +44,10 @@ def run_jobs(
     Raises UserError: unknown_task, task_needs_network, task_not_loadable, no_task_files, context_too_short,
     evaluation_failed, no_space.
     """
-    specs = list(dict.fromkeys(job.spec for job in jobs))
-    request = {
-        "specs": [spec.as_request() for spec in specs],
-        "jobs": [
-            {
-                "spec": specs.index(job.spec),
-                "model": job.model.as_request(),
-                "tokenizer": str(tokenizer),
-                "out": str(job.result),
-                "samples": str(job.samples),
-            }
-            for job in jobs
-        ],
-        "limit": limit,
-        "batch_size": batch_size,
-    }
+    requested = tuple(evaluating.Job(job.model.request, job.spec, job.result, job.samples) for job in jobs)
+    request = evaluating.Request(requested, str(tokenizer), limit, batch_size)
     labels = {str(job.result): job.model.label for job in jobs}
-    argv = resources.worker_command(python, "evaluating", request)
+    argv = worker_command(python, "evaluating", request)
     environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_ALLOW_CODE_EVAL": "0"}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         with subprocess.Popen(

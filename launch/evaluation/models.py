@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.execution import merge
@@ -16,6 +15,7 @@ from launch.files import read_json_object
 from launch.planning.adapters import Adapter, check_adapter, read_adapter
 from launch.planning.estimate.shape import read_shape
 from launch.planning.model_folder import find_model_faults
+from launch.worker.model_loading import ModelRequest
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
 _STATE_FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model")  # of accelerate's save_state
@@ -35,10 +35,10 @@ class ModelSource:
     quantized: bool = False  # whether the adapter was trained on a base in 4 bit
     state: Path | None = None  # a training state, whose weights take the place of the folder's
 
-    def as_request(self) -> dict[str, Any]:
-        """Return what the worker loads it by."""
-        state = str(self.state) if self.state else None
-        return {"folder": str(self.folder), "quantized": self.quantized, "state": state}
+    @property
+    def request(self) -> ModelRequest:
+        """What the worker loads it by."""
+        return ModelRequest(str(self.folder), self.quantized, str(self.state) if self.state else None)
 
     @property
     def checkpoint(self) -> str | None:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from launch.evaluation.models import ModelSource
-from launch.evaluation.suites import TaskSpec
+from launch.evaluation.suites import digest_spec
 from launch.evaluation.verdict import TaskScore
 from launch.files import load_json, read_json_object, write_file
 from launch.planning.digests import DigestCache
 from launch.planning.identity import TOKENIZER_FILES
+from launch.worker.evaluating import TaskSpec
+from launch.worker.json_codec import from_json
 
 SUMMARY = "evaluation.json"  # in the run folder
 RESULTS = "evaluation"  # the folder of the results there
@@ -31,7 +33,13 @@ class ResultFiles:
     def result(self, model: ModelSource, spec: TaskSpec, limit: int | None) -> Path:
         """Return the file of a model's scores; the same for the same model, tokenizer, tasks and harness."""
         base = model.adapter.local_base if model.adapter else None
-        parts = [self._identify(model.folder), self._identify(base), str(model.quantized), spec.digest(), str(limit)]
+        parts = [
+            self._identify(model.folder),
+            self._identify(base),
+            str(model.quantized),
+            digest_spec(spec),
+            str(limit),
+        ]
         parts += [self._identify(model.state)] if model.state else []
         key = hashlib.sha256("\n".join([*self._common, *parts]).encode()).hexdigest()[:16]
         return self.folder / f"{key}.json"
@@ -51,7 +59,7 @@ def read_scores(result: Path) -> dict[str, TaskScore] | None:
     """Return the scores by task; None if the file is missing or not readable."""
     try:
         tasks = load_json(result)["tasks"]
-        return {str(name): TaskScore.parse(content) for name, content in tasks.items()}
+        return {str(name): from_json(TaskScore, content) for name, content in tasks.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

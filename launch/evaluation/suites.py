@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.evaluation.demo_suite import ensure_demo_suite
 from launch.execution.record.reader import RunRecord, mapping
+from launch.worker.evaluating import TaskSpec
 
 DEMO, TULU3 = "demo", "tulu3"
-
-
-@dataclass(frozen=True)
-class TaskSpec:
-    """Tasks that are evaluated in one way."""
-
-    names: tuple[str, ...]  # of the harness; none with a folder: all of its tasks
-    folder: Path | None = None  # of own tasks
-    num_fewshot: int | None = None  # None: the task's own
-    chat: bool = True  # prompts in the run's chat template
-    multiturn: bool = False  # few-shot examples as turns of the chat
-    metric: str | None = None  # that the verdict is about; None: the task's first
-    filter: str | None = None  # of the answers; None: the task's first
-
-    def as_request(self) -> dict[str, Any]:
-        """Return what the worker takes."""
-        return {**asdict(self), "names": list(self.names), "folder": str(self.folder) if self.folder else None}
-
-    def digest(self) -> str:
-        """Identify the tasks by name and settings, own ones by their files too."""
-        digest = hashlib.sha256(repr(sorted({**asdict(self), "folder": None}.items())).encode())
-        for path in sorted(self.folder.rglob("*")) if self.folder else ():
-            if path.is_file() and path.parent.name != "__pycache__":  # written as a task's functions are imported
-                digest.update(path.name.encode() + b"\0" + path.read_bytes())
-        return digest.hexdigest()[:16]
 
 
 # Tulu 3's suite, as far as the harness has it. Shots, chain of thought and metric: the table of results in
@@ -51,6 +26,15 @@ TULU3_SPECS = (
     TaskSpec(("gsm8k_cot",), num_fewshot=8, multiturn=True, metric="exact_match", filter="flexible-extract"),
     TaskSpec(("ifeval",), num_fewshot=0, metric="prompt_level_loose_acc"),  # 0 shots, prompt loose
 )
+
+
+def digest_spec(spec: TaskSpec) -> str:
+    """Identify the tasks by name and settings, own ones by their files too."""
+    digest = hashlib.sha256(repr(sorted({**asdict(spec), "folder": None}.items())).encode())
+    for path in sorted(spec.folder.rglob("*")) if spec.folder else ():
+        if path.is_file() and path.parent.name != "__pycache__":  # written as a task's functions are imported
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def default_tasks(run: Path | None) -> str:

@@ -7,7 +7,6 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from launch.trials.bench.statistics import student_t
 
@@ -27,21 +26,6 @@ class TaskScore:
     values: tuple[float, ...]  # of each question
     cut_off: float | None  # share of the generated answers
     responses: str  # digest of all answers
-
-    @classmethod
-    def parse(cls, content: Mapping[str, Any]) -> TaskScore:
-        """Read what the worker wrote. Raises KeyError, TypeError, ValueError."""
-        stderr, cut_off = content["stderr"], content["cut_off"]
-        return cls(
-            str(content["metric"]),
-            bool(content["higher_is_better"]),
-            float(content["score"]),
-            None if stderr is None else float(stderr),
-            tuple(content["questions"]),
-            tuple(float(value) for value in content["values"]),
-            None if cut_off is None else float(cut_off),
-            str(content["responses"]),
-        )
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from launch.execution.diagnosis.cures import cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display.progress import Display, format_duration
 from launch.execution.prepare import prepare_inputs
-from launch.execution.record.events import SCHEMA_VERSION
 from launch.execution.record.evidence import evidence_as_json, evidence_table, read_evidence
 from launch.execution.record.folder import Outcome, RunFolder, describe_cure, read_outcome
 from launch.execution.record.lock import run_lock
@@ -40,6 +39,7 @@ from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 from launch.redact import Redactor, process_redactor
 from launch.worker.finding import Evidence
+from launch.worker.json_codec import SCHEMA_VERSION
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
 from launch.worker.trl_entry import OPTIONS
 

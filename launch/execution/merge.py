@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch import resources
 from launch.errors import Problem, UserError
 from launch.execution.record.folder import folder_status
 from launch.execution.record.reader import RunRecord
 from launch.external import run_command
 from launch.files import read_json_object
-from launch.host.interpreter import InterpreterError, missing_modules
+from launch.host.interpreter import InterpreterError, missing_modules, worker_command
 from launch.planning.adapters import Adapter, check_adapter
 from launch.planning.digests import DigestCache
 from launch.planning.estimate.shape import read_shape
 from launch.planning.identity import TOKENIZER_FILES
 from launch.planning.model_folder import find_model_faults
+from launch.worker.merging import Request
 
 RECORD = "merge.json"  # in the folder of the merged model
 SCHEMA_VERSION = 1
@@ -114,15 +114,10 @@ def refuse_unfinished(run: Path) -> None:
 
 
 def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
-    request = {
-        "adapter": str(adapter.folder),
-        "out": str(staging),
-        "rows": training.rows,
-        "dtype": training.dtype,
-        "quantized": training.quantized,
-        "copied": TOKENIZER_FILES,
-    }
-    argv = resources.worker_command(training.python, "merging", request)
+    request = Request(
+        adapter.folder, staging, training.rows, training.dtype, training.quantized, copied=TOKENIZER_FILES
+    )
+    argv = worker_command(training.python, "merging", request)
     environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     done = run_command(argv, env=environ)
     if done.returncode:

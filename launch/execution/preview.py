@@ -25,6 +25,8 @@ from launch.files import load_json
 from launch.planning.inputs import MERGE, MixtureEntry
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.worker.finding import Finding
+from launch.worker.json_codec import encode
+from launch.worker.samples import Request
 
 # patches and options that let the trainer be imported, or decide how it tokenises
 _KEPT = ("unused_imports", "registered_models", "chat_template")
@@ -108,8 +110,7 @@ def _run(plan: Plan, sets: Sequence[DataSet], folder: Path, rows: int | None, de
 def write_request(plan: Plan, folder: Path, *, rows: int | None, detail: int) -> tuple[Path, Path]:
     """Write the request of the patch; return its file and the one that the samples will be in."""
     request, out = folder / "request.json", folder / "samples.json"
-    content = {"out": str(out), "detail": detail, "rows": rows, "per_device": plan.batch.per_device}
-    request.write_text(json.dumps(content), encoding="utf-8")
+    request.write_text(encode(Request(out, detail, rows, plan.batch.per_device)), encoding="utf-8")
     return request, out
 
 

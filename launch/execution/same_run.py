@@ -21,6 +21,7 @@ from launch.execution.record.folder import folder_status
 from launch.execution.record.lock import locked_problem
 from launch.execution.record.reader import RunRecord, mapping
 from launch.planning.plan import Plan
+from launch.worker.json_codec import to_json
 
 _DEFAULT_NAME = re.compile(r"[a-z0-9]+-[0-9a-f]{8}")  # width and identity; of an archived run a date follows
 # keys of config.yaml that describe how a run is started and watched, and not what it trains; the width and the Python
@@ -131,7 +132,7 @@ def changed_inputs(run: RunRecord, plan: Plan) -> str | None:
 
 
 def _flag_values(plan: Plan) -> dict[str, Any]:
-    return {name: flag.as_json()["value"] for name, flag in plan.flags.items()}
+    return {name: to_json(flag.value) for name, flag in plan.flags.items()}
 
 
 def _digests(inputs: Mapping[str, str], ignored: set[str]) -> set[tuple[str, str]]:

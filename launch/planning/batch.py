@@ -22,14 +22,6 @@ class Batch:
         ranks = "1 rank" if self.width == 1 else f"{self.width} ranks"
         return f"{self.global_} = {ranks} x {self.per_device} per device x {self.accumulation} accumulation"
 
-    def as_json(self) -> dict[str, int]:
-        return {
-            "global": self.global_,
-            "per_device": self.per_device,
-            "accumulation": self.accumulation,
-            "width": self.width,
-        }
-
 
 def split_batch(global_batch: int, per_device: int, width: int) -> Batch:
     """Split a global batch over ranks and accumulation steps.

@@ -42,9 +42,6 @@ class Flag:
     value: Any
     provenance: Provenance
 
-    def as_json(self) -> dict[str, Any]:
-        return {"value": self.value, "origin": self.provenance.origin.value, "where": self.provenance.where}
-
 
 @dataclass(frozen=True)
 class Flags:

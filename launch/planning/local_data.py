@@ -49,7 +49,7 @@ def _check_split(inputs: Inputs, structures: tuple[DataStructure | None, ...]) -
     for entry, structure in zip(inputs.mixture, structures, strict=True):
         if structure is None or entry.data is None or not isinstance(entry.data.validation, float):
             continue
-        if structure.is_all and structure.validation in (0, structure.read):
+        if structure.all_ and structure.validation in (0, structure.read):
             share, empty = entry.data.validation, "to validate" if structure.validation == 0 else "to train"
             message = f"data.validation={share:g} of {structure.read} rows leaves none {empty} on"
             cure = "set another share, or name a file with data.validation=FILE"
@@ -64,7 +64,7 @@ def _check_epoch(
         return  # a packed row holds several samples
     rows = 0
     for entry, structure in zip(inputs.mixture, structures, strict=True):
-        if structure is None or structure.unread or not structure.is_all:
+        if structure is None or structure.unread or not structure.all_:
             return
         rows += int((structure.read - (structure.validation or 0)) * entry.share)
     where = inputs.mixture[0].source.provenance.where

@@ -52,6 +52,7 @@ from launch.planning.tuned import locate_in_overlay, tuned_warnings
 from launch.planning.upstream import UpstreamState, trainer_entry
 from launch.planning.validation import check_evaluation, check_validation, validation_warnings
 from launch.planning.width import resolve_width
+from launch.worker.json_codec import to_json
 
 SCHEMA_VERSION = 1
 # finetune.py:298, dpo_tune_cache.py:268, dpo.py:166, olmo_core_utils.py:202
@@ -176,7 +177,7 @@ class Plan(_Rendered):
         )
 
     def as_json(self) -> dict[str, Any]:
-        return {
+        content = {
             "schema_version": SCHEMA_VERSION,
             "stage": self.stage,
             "name": self.name,
@@ -184,27 +185,28 @@ class Plan(_Rendered):
             "identity_version": self.identity_version,
             "trainer": self.trainer,
             "parallel": {
-                "mode": self.parallel.mode.value,
+                "mode": self.parallel.mode,
                 "zero_stage": self.parallel.zero_stage,
-                "precision": self.parallel.precision.value,
-                "device": self.parallel.width.device.value,
+                "precision": self.parallel.precision,
+                "device": self.parallel.width.device,
             },
-            "batch": self.batch.as_json(),
-            "flags": {name: flag.as_json() for name, flag in self.flags.items()},
-            "command": list(self.command),
-            "env": dict(self.env),
-            "unset": list(self.unset),
-            "files": [str(path) for path in self.files],
-            "files_checked": list(self.files_checked),
-            "patches": list(self.patches),
-            **({"options": list(self.options)} if self.options else {}),
-            "data": [structure.as_json() if structure else None for structure in self.data],
-            "inputs": dict(self.input_digests),
-            "lengths_file": str(self.lengths_file) if self.lengths_file else None,
-            "upstream": self.upstream.as_json(),
-            "folder": str(self.folder),
-            "warnings": [warning.as_json() for warning in self.warnings],
+            "batch": self.batch,
+            "flags": {name: {"value": flag.value, **vars(flag.provenance)} for name, flag in self.flags.items()},
+            "command": self.command,
+            "env": self.env,
+            "unset": self.unset,
+            "files": self.files,
+            "files_checked": self.files_checked,
+            "patches": self.patches,
+            **({"options": self.options} if self.options else {}),
+            "data": self.data,
+            "inputs": self.input_digests,
+            "lengths_file": self.lengths_file,
+            "upstream": self.upstream,
+            "folder": self.folder,
+            "warnings": self.warnings,
         }
+        return {**to_json(content)}
 
 
 def build_plan(composed: Composed, machine: Machine, *, reads_rows: bool = True) -> Plan:
@@ -382,14 +384,19 @@ def _decisive_parts(stage: _Rendered, files: Sequence[str | None], flag_files: M
     Left out: an automatic choice of attention, as the same plan may be made where the packages are not; tracking and
     the measuring of lengths, which change nothing in the training; what a machine sets of paths and of the allocator.
     """
-    config, parallel, trainer = stage.config, stage.parallel, stage.config.trainer
+    config, parallel, trainer, batch = stage.config, stage.parallel, stage.config.trainer, stage.batch
     not_decisive = ("PYTHONPATH", *ALLOCATOR_VARIABLES, *TRACKING_VARIABLES)
     options = [option for option in stage.options if not option.startswith("lengths=")]
     return {
         "trainer": [trainer.name, trainer.entry],
         "upstream": stage.upstream.commit,
         "flags": {name: flag.value for name, flag in stage.built.flags.items()},
-        "batch": stage.batch.as_json(),
+        "batch": {
+            "global": batch.global_,
+            "per_device": batch.per_device,
+            "accumulation": batch.accumulation,
+            "width": batch.width,
+        },
         "parallel": [parallel.mode.value, parallel.precision.value, str(parallel.width)],
         "clip": config.recipe.max_grad_norm,
         "env": {name: value for name, value in stage.env.items() if name not in not_decisive},

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 from launch.config.schema import Family, Packing, RecipeConfig
 from launch.planning.batch import Batch
-from launch.planning.lengths import SCHEMA_VERSION, Lengths
+from launch.planning.lengths import Lengths
 from launch.worker.dealing import compute_load, deal
 
 UNKNOWN = "unknown: cache_only=true measures them"
@@ -33,9 +32,6 @@ class TokenForecast:
     micro_batch_p99: int | None  # the tokens that 99% of the micro batches do not exceed
     imbalance_upstream: float | None  # in upstream's order; None for bins and for a single rank
     imbalance_balanced: float | None  # dealt by length; None also where the trainer can't deal
-
-    def as_json(self) -> dict[str, Any]:
-        return {"schema_version": SCHEMA_VERSION, **vars(self)}
 
 
 def forecast_tokens(

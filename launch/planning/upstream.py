@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from launch.config.schema import Family, TrainerConfig
 
@@ -27,15 +26,6 @@ class UpstreamState:
     checkout: Path | None  # the folder of open-instruct's source
     description: str
     matches_pin: bool  # False for a checkout that differs from the pin
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "commit": self.commit,
-            "source": self.source.value,
-            "checkout": str(self.checkout) if self.checkout else None,
-            "description": self.description,
-            "matches_pin": self.matches_pin,
-        }
 
 
 def trainer_entry(trainer: TrainerConfig, checkout: Path | None) -> str:

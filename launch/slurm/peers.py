@@ -10,17 +10,17 @@ The more nodes, the rarer and the more scattered are the accesses: all nodes tog
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from launch.files import parse_json, write_file
+from launch.files import write_file
+from launch.worker.json_codec import decode, encode, to_json
 
 _INTERVAL = 1.0  # seconds between two heartbeats of a job of few nodes
 _SHORT_INTERVAL = 0.2  # the same before the ranks start, and once this node's ranks have ended
@@ -247,9 +247,7 @@ class Peers:
         if seen.heartbeat and seen.heartbeat.state in (("done", "over") if rank == 0 else ("done", "failed")):
             return seen  # it changes no more
         with contextlib.suppress(OSError, ValueError, TypeError), self._path(rank).open(encoding="utf-8") as file:
-            changed, content = os.fstat(file.fileno()).st_mtime_ns, parse_json(file.read())
-            failure = NodeFailure(**content["failure"]) if content["failure"] else None
-            heartbeat = Heartbeat(content["state"], content["progress"], failure)
+            changed, heartbeat = os.fstat(file.fileno()).st_mtime_ns, decode(Heartbeat, file.read())
             if (heartbeat, changed) != (seen.heartbeat, seen.time):
                 self._seen[rank] = seen = _Seen(heartbeat, changed, now)
         return seen
@@ -302,6 +300,5 @@ class Peers:
         if heartbeat == self._written:
             os.utime(path, ns=(time.time_ns(), time.time_ns()))
             return
-        content = {"schema_version": 1, **asdict(heartbeat), "pid": os.getpid()}
-        write_file(path, json.dumps(content))
+        write_file(path, encode({**to_json(heartbeat), "pid": os.getpid()}))
         self._written = heartbeat

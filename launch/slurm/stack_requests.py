@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch.execution.supervise.stacks import Stacks
-from launch.files import load_json, write_file
+from launch.files import read_file, write_file
+from launch.worker.json_codec import decode, encode
 
 RESPONSE_TIMEOUT = 15.0  # seconds; py-spy takes one or two, and a shared folder may show files late
 LOOKS_PER_SECOND = 20  # at a file for which all nodes wait, by all of them together
@@ -41,9 +41,7 @@ class StackRequests:
 
     def publish(self, stacks: Stacks) -> None:
         """Publish this node's stacks."""
-        content = {"schema_version": 1, "files": [str(path) for path in stacks.files], "summary": stacks.summary}
-        path = self._path(self._node_rank)
-        write_file(path, json.dumps(content))
+        write_file(self._path(self._node_rank), encode(stacks))
 
     def collect(self) -> Stacks:
         """Collect the stacks of the other nodes, with a summary line for each node that did not respond in time."""
@@ -63,8 +61,7 @@ class StackRequests:
     def _await(self, node_rank: int) -> Stacks | None:
         while True:
             try:
-                content = load_json(self._path(node_rank))
-                return Stacks(tuple(Path(path) for path in content["files"]), tuple(content["summary"]))
+                return decode(Stacks, read_file(self._path(node_rank)))
             except (OSError, ValueError):
                 if time.monotonic() > self._deadline:
                     return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from launch.files import read_json_object, write_file
+from launch.files import read_file, write_file
+from launch.worker.json_codec import decode, encode
 
 _FILE = "start.json"
 _CONNECT_TIMEOUT = 5.0  # seconds
@@ -28,7 +28,7 @@ class StartRecord:
 
     def write(self, folder: Path) -> None:
         """Write the record into the folder of this start of the job."""
-        write_file(folder / _FILE, json.dumps({"schema_version": 1, **asdict(self)}, indent=2))
+        write_file(folder / _FILE, encode(self, indent=2))
 
 
 def is_listening(record: StartRecord | None) -> bool:
@@ -44,10 +44,10 @@ def is_listening(record: StartRecord | None) -> bool:
 
 def read_start_record(folder: Path) -> StartRecord | None:
     """The record, None until node 0 has written it."""
-    content = read_json_object(folder / _FILE)
-    if not content:
+    try:
+        return decode(StartRecord, read_file(folder / _FILE))
+    except (OSError, ValueError):
         return None
-    return StartRecord(content["identity"], tuple(content["command"]), content["host"], content["port"])
 
 
 def rendezvous_port(job_id: str) -> int:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from launch.errors import Problem, UserError
-from launch.execution.record.events import to_strict_json
 from launch.files import load_json, write_file
 from launch.redact import Redactor
+from launch.worker.json_codec import to_json
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class TrialRecord(ABC):
 
     def write(self, redactor: Redactor, texts: Mapping[str, str]) -> None:
         """Write the JSON to `path` and `texts`, by file name, beside it; each file whole or not at all."""
-        clean = to_strict_json(redactor.redact_object(self.as_json()))
+        clean = to_json(redactor.redact_object(self.as_json()))
         files = {self.path.name: json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False) + "\n"}
         files |= {name: redactor.redact_text(text) for name, text in texts.items()}
         for name, content in files.items():

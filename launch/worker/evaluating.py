@@ -1,14 +1,7 @@
 """Scores models on tasks of lm-evaluation-harness. Runs in the trainer's interpreter.
 
-`main` takes one JSON object:
-
-    specs: [{names, folder, num_fewshot, chat, multiturn, metric, filter}], where `folder` has tasks of its own, and
-        without `names` all of them are meant
-    jobs: [{spec, model: {folder, quantized, state}, tokenizer, out, samples}], one per model and spec: `out` and
-        `samples` are the files that are written, the samples as JSON lines
-    limit, batch_size
-
-It prints a JSON object a line: `{"done": out}` after each job, or `{"refused": reason, ...}` and ends.
+`main` takes a `Request`. It prints a JSON object a line: `{"done": result}` after each job, or
+`{"refused": reason, ...}` and ends.
 """
 
 from __future__ import annotations
@@ -19,13 +12,48 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .model_loading import load_model, read_base
+from .json_codec import SCHEMA_VERSION, decode
+from .model_loading import ModelRequest, load_model, read_base
 
 _NETWORK_ERRORS = ("Connection", "OfflineMode", "Timeout", "MaxRetry", "LocalEntryNotFound", "HubHTTP", "ConnectError")
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """Tasks that are evaluated in one way."""
+
+    names: tuple[str, ...]  # of the harness; none with a folder: all of its tasks
+    folder: Path | None = None  # of own tasks
+    num_fewshot: int | None = None  # None: the task's own
+    chat: bool = True  # prompts in the run's chat template
+    multiturn: bool = False  # few-shot examples as turns of the chat
+    metric: str | None = None  # that the verdict is about; None: the task's first
+    filter: str | None = None  # of the answers; None: the task's first
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model on the tasks of one spec."""
+
+    model: ModelRequest
+    spec: TaskSpec
+    result: Path  # the file of the scores that is written
+    samples: Path  # that of every answer, as JSON lines
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is evaluated in one process."""
+
+    jobs: tuple[Job, ...]
+    tokenizer: str  # of the run that is evaluated: it tokenises every prompt
+    limit: int | None  # of the questions of a task
+    batch_size: int
 
 
 class RefusalError(Exception):
@@ -36,38 +64,37 @@ def main(arguments: Sequence[str]) -> None:
     """Check the tasks of all jobs, then do them in turn; what libraries print goes to stderr."""
     reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    request: dict[str, Any] = json.loads(arguments[0])
+    request = decode(Request, arguments[0])
     try:
-        for spec in request["specs"]:
-            spec["names"] = check_tasks(spec)
+        specs = dict.fromkeys(job.spec for job in request.jobs)
+        named = {spec: replace(spec, names=check_tasks(spec)) for spec in specs}
+        request = replace(request, jobs=tuple(replace(job, spec=named[job.spec]) for job in request.jobs))
         check_prompts(request)
-        loaded: tuple[str, Any] = ("", None)
-        for job in request["jobs"]:
-            key = json.dumps(job["model"])
-            if loaded[0] != key:
-                loaded = ("", None)  # one model at a time in memory
-                loaded = (key, load_harness_model(job["model"], job["tokenizer"], request["batch_size"]))
-            spec = request["specs"][job["spec"]]
-            evaluate(loaded[1], spec, request["limit"], Path(job["out"]), Path(job["samples"]))
-            print(json.dumps({"done": job["out"]}), file=reports, flush=True)
+        loaded: tuple[ModelRequest | None, Any] = (None, None)
+        for job in request.jobs:
+            if loaded[0] != job.model:
+                loaded = (None, None)  # one model at a time in memory
+                loaded = (job.model, load_harness_model(job.model, request.tokenizer, request.batch_size))
+            evaluate(loaded[1], job, request.limit)
+            print(json.dumps({"done": str(job.result)}), file=reports, flush=True)
     except RefusalError as refusal:
         print(json.dumps(refusal.args[0]), file=reports, flush=True)
 
 
 @cache
-def task_manager(folder: str | None) -> Any:
+def task_manager(folder: Path | None) -> Any:
     """Return the harness's index of tasks: its own, or those of a folder alone."""
     from lm_eval.tasks import TaskManager
 
-    return TaskManager(include_path=folder, include_defaults=folder is None)
+    return TaskManager(include_path=folder and str(folder), include_defaults=folder is None)
 
 
-def check_tasks(spec: Mapping[str, Any]) -> list[str]:
+def check_tasks(spec: TaskSpec) -> tuple[str, ...]:
     """Return the names of a spec's tasks, which exist and whose data is here. Raises RefusalError."""
-    manager = task_manager(spec["folder"])
-    names: list[str] = spec["names"] or list(manager.all_subtasks)
+    manager = task_manager(spec.folder)
+    names = spec.names or tuple(manager.all_subtasks)
     if not names:
-        raise RefusalError({"refused": "no_tasks", "folder": spec["folder"]})
+        raise RefusalError({"refused": "no_tasks", "folder": str(spec.folder)})
     for name in names:
         if name not in manager.all_tasks:
             near = difflib.get_close_matches(name, manager.all_tasks, n=3)
@@ -84,30 +111,30 @@ def check_tasks(spec: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def check_prompts(request: Mapping[str, Any]) -> None:
+def check_prompts(request: Request) -> None:
     """Check that the prompts of all jobs fit into their models' contexts, before any weights are loaded.
 
     Raises RefusalError.
     """
     measured = set()
-    for job in request["jobs"]:
-        model = load_measuring_model(job["model"], job["tokenizer"], request["batch_size"])
-        if (job["spec"], model.max_length) not in measured:
-            measured.add((job["spec"], model.max_length))
+    for job in request.jobs:
+        model = load_measuring_model(job.model, request.tokenizer, request.batch_size)
+        if (job.spec, model.max_length) not in measured:
+            measured.add((job.spec, model.max_length))
             try:
-                _run_tasks(model, request["specs"][job["spec"]], request["limit"], bootstrap_iters=0)
+                _run_tasks(model, job.spec, request.limit, bootstrap_iters=0)
             except RefusalError:
                 raise
             except Exception as error:  # of a task's scoring, which comes last: the empty answers mean nothing
                 print(f"after the prompts were measured: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def load_measuring_model(model: Mapping[str, Any], tokenizer: str, batch_size: int) -> Any:
+def load_measuring_model(model: ModelRequest, tokenizer: str, batch_size: int) -> Any:
     """Return a model without weights as the harness takes it, which measures prompts and answers nothing."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    class MeasuringModel(_checked_model_class(model["folder"])):  # type: ignore[misc]
+    class MeasuringModel(_checked_model_class(model.folder)):  # type: ignore[misc]
         def _loglikelihood_tokens(self, requests: Any, *arguments: Any, **options: Any) -> Any:
             self.check_targets(requests)
             return [(0.0, False)] * len(requests)
@@ -116,7 +143,7 @@ def load_measuring_model(model: Mapping[str, Any], tokenizer: str, batch_size: i
             return context
 
     with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(read_base(model["folder"])))
+        empty = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(read_base(model.folder)))
     measuring = MeasuringModel(
         pretrained=empty, tokenizer=AutoTokenizer.from_pretrained(tokenizer), batch_size=batch_size
     )
@@ -124,12 +151,10 @@ def load_measuring_model(model: Mapping[str, Any], tokenizer: str, batch_size: i
     return measuring
 
 
-def load_harness_model(model: Mapping[str, Any], tokenizer: str, batch_size: int) -> Any:
+def load_harness_model(model: ModelRequest, tokenizer: str, batch_size: int) -> Any:
     """Load a model, with the tokenizer of the run that is evaluated, as the harness takes it."""
-    loaded, own_tokenizer = load_model(
-        model["folder"], quantized=model["quantized"], tokenizer=tokenizer, state=model.get("state")
-    )
-    harness_model = _checked_model_class(model["folder"])
+    loaded, own_tokenizer = load_model(model.folder, quantized=model.quantized, tokenizer=tokenizer, state=model.state)
+    harness_model = _checked_model_class(model.folder)
     return harness_model(pretrained=loaded, tokenizer=own_tokenizer, batch_size=batch_size)
 
 
@@ -160,43 +185,44 @@ def _checked_model_class(folder: str) -> Any:
     return CheckedModel
 
 
-def evaluate(model: Any, spec: Mapping[str, Any], limit: int | None, out: Path, samples: Path) -> None:
-    """Score a model on the tasks of a spec, and write the result and every answer."""
-    results = _run_tasks(model, spec, limit, bootstrap_iters=1000)
-    tasks = {name: summarize(name, results, spec, model) for name in spec["names"]}
+def evaluate(model: Any, job: Job, limit: int | None) -> None:
+    """Score a model on the tasks of a job, and write the result and every answer."""
+    results = _run_tasks(model, job.spec, limit, bootstrap_iters=1000)
+    tasks = {name: summarize(name, results, job.spec, model) for name in job.spec.names}
     rows = [
         json.dumps({"task": task, **_readable(row)}, ensure_ascii=False, default=str)
         for task, task_rows in results["samples"].items()
         for row in task_rows
     ]
-    samples.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-    out.write_text(json.dumps({"schema_version": 1, "tasks": tasks}, indent=1, default=str), encoding="utf-8")
+    job.samples.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    content = {"schema_version": SCHEMA_VERSION, "tasks": tasks}
+    job.result.write_text(json.dumps(content, indent=1, default=str), encoding="utf-8")
 
 
-def _run_tasks(model: Any, spec: Mapping[str, Any], limit: int | None, bootstrap_iters: int) -> Any:
+def _run_tasks(model: Any, spec: TaskSpec, limit: int | None, bootstrap_iters: int) -> Any:
     from lm_eval import simple_evaluate
 
     return simple_evaluate(
         model=model,
-        tasks=spec["names"],
-        num_fewshot=spec["num_fewshot"],
+        tasks=list(spec.names),
+        num_fewshot=spec.num_fewshot,
         limit=limit,
-        apply_chat_template=spec["chat"],
-        fewshot_as_multiturn=spec["multiturn"],
-        task_manager=task_manager(spec["folder"]),
+        apply_chat_template=spec.chat,
+        fewshot_as_multiturn=spec.multiturn,
+        task_manager=task_manager(spec.folder),
         log_samples=True,
         bootstrap_iters=bootstrap_iters,
     )
 
 
-def summarize(name: str, results: Mapping[str, Any], spec: Mapping[str, Any], model: Any) -> dict[str, Any]:
+def summarize(name: str, results: Mapping[str, Any], spec: TaskSpec, model: Any) -> dict[str, Any]:
     """Return the scores of a task, or of a group over the questions of all its tasks."""
     leaves = _leaves(name, results)
     rows = [(leaf, row) for leaf in leaves for row in results["samples"][leaf]]
     config = results["configs"][leaves[0]]
-    metric = spec["metric"] or _primary_metric(config, rows[0][1])
+    metric = spec.metric or _primary_metric(config, rows[0][1])
     filters = list(dict.fromkeys(row["filter"] for _, row in rows))
-    chosen = spec["filter"] if spec["filter"] in filters else filters[0]
+    chosen = spec.filter if spec.filter in filters else filters[0]
     kept = [(leaf, row) for leaf, row in rows if row["filter"] == chosen]
     reported = {
         key: value for key, value in results["results"].get(name, {}).items() if isinstance(value, (int, float))

@@ -1,7 +1,7 @@
 """Answers prompts with a model. Runs in the trainer's interpreter.
 
-`main` takes one JSON object: `folder`, `quantized` and `state` of the model. It reads requests from stdin and writes an
-answer to each on stdout, a JSON object a line:
+`main` takes a `ModelRequest`. It reads requests from stdin and writes an answer to each on stdout, a JSON object a
+line:
 
     {"measure": [CONVERSATION, ...]}  ->  {"lengths": [prompt tokens, ...], "context": tokens}
     {"messages": CONVERSATION, "seed": 0, "temperature": 0.0, "top_p": 1.0, "max_tokens": 256}
@@ -19,7 +19,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, TextIO
 
-from .model_loading import load_model, read_base
+from .json_codec import decode
+from .model_loading import ModelRequest, load_model, read_base
 
 _UNLIMITED = 1 << 30  # a tokenizer without a limit has an astronomic one
 
@@ -27,16 +28,16 @@ _UNLIMITED = 1 << 30  # a tokenizer without a limit has an astronomic one
 class Generator:
     """A model folder's tokenizer and, once it is needed, its model."""
 
-    def __init__(self, folder: str, *, quantized: bool, state: str | None = None) -> None:
+    def __init__(self, model: ModelRequest) -> None:
         from transformers import AutoConfig, AutoTokenizer
 
-        self._folder, self._quantized, self._state = folder, quantized, state
-        self._tokenizer = AutoTokenizer.from_pretrained(folder)
-        self._config = AutoConfig.from_pretrained(read_base(folder))
+        self._request = model
+        self._tokenizer = AutoTokenizer.from_pretrained(model.folder)
+        self._config = AutoConfig.from_pretrained(read_base(model.folder))
 
     @cached_property
     def _model(self) -> Any:
-        model, _ = load_model(self._folder, quantized=self._quantized, state=self._state)
+        model, _ = load_model(self._request.folder, quantized=self._request.quantized, state=self._request.state)
         return model
 
     def measure(self, conversations: Sequence[Sequence[Mapping[str, str]]]) -> dict[str, Any]:
@@ -96,5 +97,4 @@ def main(arguments: Sequence[str]) -> None:
     """Serve the requests of the launcher; what libraries print goes to stderr."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    model: dict[str, Any] = json.loads(arguments[0])
-    serve(Generator(model["folder"], quantized=model["quantized"], state=model.get("state")), sys.stdin, answers)
+    serve(Generator(decode(ModelRequest, arguments[0])), sys.stdin, answers)

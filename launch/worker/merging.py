@@ -1,53 +1,64 @@
 """Merges an adapter into its base and compares the saved model with base + adapter. Runs in the trainer's interpreter.
 
-`main` takes one JSON object: `adapter` (folder), `out` (an empty folder), `rows` (lists of token ids), `dtype`, and
-`quantized` (whether the run kept the base in 4 bit). It prints one JSON object with the differences.
+`main` takes a `Request`, and prints one JSON object with the differences.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .json_codec import decode
 from .model_loading import load_model
 
 _FALLBACK_TOKENS = 64  # of a row of our own, for an adapter whose samples are unknown
 
 
+@dataclass(frozen=True)
+class Request:
+    """What is merged."""
+
+    adapter: Path  # a folder
+    out: Path  # an empty one
+    rows: Sequence[Sequence[int]]  # token ids to compare on
+    dtype: str
+    quantized: bool  # whether the run kept the base in 4 bit
+    copied: Sequence[str]  # files of the adapter's folder that the merged model needs
+
+
 def main(arguments: Sequence[str]) -> None:
     """Merge, save, load what was saved, compare, and print the differences."""
-    request: dict[str, Any] = json.loads(arguments[0])
-    adapter, out, dtype = request["adapter"], request["out"], request["dtype"]
+    request = decode(Request, arguments[0])
+    adapter, out, dtype = request.adapter, request.out, request.dtype
     model, _ = load_model(adapter, dtype=dtype)
-    rows = request["rows"] or [_fallback_row(model)]
+    rows = request.rows or [_fallback_row(model)]
     with model.disable_adapter():
         base = compute_logits(model, rows)
     adapted = compute_logits(model, rows)
     merged = model.merge_and_unload(safe_merge=True)
     merged.save_pretrained(out)
     del model, merged
-    for name in request["copied"]:
-        if (Path(adapter) / name).is_file():
-            (Path(out) / name).write_bytes((Path(adapter) / name).read_bytes())
+    for name in request.copied:
+        if (adapter / name).is_file():
+            (out / name).write_bytes((adapter / name).read_bytes())
     saved, _ = load_model(out, dtype=dtype)
     reloaded = compute_logits(saved, rows)
     report = {
         "dtype": str(saved.dtype).removeprefix("torch."),
         "tokens": sum(len(row) for row in rows),
-        "own_samples": bool(request["rows"]),
+        "own_samples": bool(request.rows),
         "error": relative_difference(reloaded, adapted),
         "adapter_effect": relative_difference(base, adapted),
         "same_first_choice": _agreement(reloaded, adapted),
     }
-    if request["quantized"]:
+    if request.quantized:
         del saved
         quantized, _ = load_model(adapter, dtype=dtype, quantized=True)
         report["quantized_error"] = relative_difference(reloaded, compute_logits(quantized, rows))
-    json.dump(report, sys.stdout)
-    print(flush=True)
+    print(json.dumps(report), flush=True)
 
 
 def compute_logits(model: Any, rows: Sequence[Sequence[int]]) -> list[Any]:

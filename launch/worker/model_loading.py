@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 _EMBEDDING_MULTIPLE = 8  # upstream pads resized embeddings to it (open_instruct/finetune.py:612)
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """A model that the launcher wants to have loaded."""
+
+    folder: str  # a whole model, or an adapter; or a hub id
+    quantized: bool  # whether the base of an adapter is kept in 4 bit
+    state: str | None = None  # a checkpoint whose weights take the place of the folder's
 
 
 def load_model(

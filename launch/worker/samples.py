@@ -5,15 +5,14 @@ The patches `preview` and `trl_preview` hand them over; launch/data/samples.py r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .columns import MASKED
+from .json_codec import decode, encode
 
-SCHEMA_VERSION = 1
 Place = tuple[int, int]  # of characters: first, behind the last
 Render = Callable[[Sequence[Mapping[str, Any]], Any], str]  # messages and tools -> the text that is tokenised
 
@@ -29,8 +28,7 @@ class Request:
 
     @classmethod
     def read(cls, path: str) -> Request:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        return cls(Path(content["out"]), content["detail"], content["rows"], content["per_device"])
+        return decode(cls, Path(path).read_bytes())
 
 
 @dataclass(frozen=True)
@@ -82,14 +80,13 @@ class SampleReport:
         """Write the file. `refusal` is what the trainer raised about a sample: its message and the sample's number."""
         tokenizer = self.tokenizer
         content = {
-            "schema_version": SCHEMA_VERSION,
             "tokenizer": None if tokenizer is None else _describe_tokenizer(tokenizer),
             "samples": self.samples,
             "lengths": self.lengths,
             "batch": batch,
             "refusal": refusal,
         }
-        self.request.out.write_text(json.dumps(content), encoding="utf-8")
+        self.request.out.write_text(encode(content), encoding="utf-8")
 
     def _describe(self, side: TokenizedSide) -> dict[str, Any]:
         text = self.render(side.messages, side.tools)
@@ -108,7 +105,7 @@ class SampleReport:
             "name": side.name,
             "ids": list(side.ids),
             "pieces": pieces,
-            "loss": None if side.loss is None else [int(carries) for carries in side.loss],
+            "loss": None if side.loss is None else [bool(carries) for carries in side.loss],
             "turns": turns,
             "messages": [[str(message["role"]), span is not None] for message, span in contents],
             "drops_calls": any(name not in text for name in _called_tools(side.messages)),

@@ -165,7 +165,7 @@ def test_the_first_rows_are_described(tmp_path: Path) -> None:
     assert structure.describe() == (
         "a.jsonl: the first 200 rows read: chat (messages), taken as it is; 2 turns (user, assistant)"
     )
-    assert read_structure(local(path), 500).is_all
+    assert read_structure(local(path), 500).all_
     staged(local(path))
     assert read_structure(local(path)).read == 500  # known from the copy
 

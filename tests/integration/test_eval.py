@@ -7,6 +7,7 @@ import re
 import resource
 import shutil
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 from launch.__main__ import main
 from launch.evaluation.demo_suite import ensure_demo_suite
 from launch.execution.record.reader import RunRecord
-from launch.worker.evaluating import RefusalError, check_prompts, check_tasks, task_manager
+from launch.worker.evaluating import Job, RefusalError, Request, TaskSpec, check_prompts, check_tasks, task_manager
+from launch.worker.model_loading import ModelRequest
 from tests.integration.conftest import launch_in
 from tests.paths import ROOT
 
@@ -159,7 +161,7 @@ def test_an_unknown_task_ends_the_command(trained_demo: Path, capsys: pytest.Cap
 
 def test_a_task_that_does_not_exist_or_needs_the_network_is_refused(own_tasks: Path, tmp_path: Path) -> None:
     pytest.importorskip("lm_eval", reason="the `eval` dependencies are not installed")
-    spec = {"folder": str(own_tasks), "names": ["never_rigth"]}
+    spec = TaskSpec(("never_rigth",), own_tasks)
     with pytest.raises(RefusalError) as refused:
         check_tasks(spec)
     assert refused.value.args[0] == {"refused": "unknown_task", "task": "never_rigth", "near": ["never_right"]}
@@ -169,7 +171,7 @@ def test_a_task_that_does_not_exist_or_needs_the_network_is_refused(own_tasks: P
         .replace("task: never_right", "task: of_the_hub")
     )
     with pytest.raises(RefusalError) as refused:
-        check_tasks({"folder": str(tmp_path), "names": []})
+        check_tasks(TaskSpec((), tmp_path))
     assert refused.value.args[0]["refused"] == "task_needs_network"
 
 
@@ -236,11 +238,15 @@ def test_a_prompt_that_does_not_fit_is_refused_without_any_weights(trained_demo:
     tasks.mkdir()
     (tasks / "questions.jsonl").write_text(json.dumps({"question": "word " * 3000}) + "\n")
     (tasks / "long.yaml").write_text(NEVER_RIGHT.replace("DATA", json.dumps(str(tasks / "questions.jsonl"))))
-    spec: dict[str, Any] = {"folder": str(tasks), "names": [], "num_fewshot": 0, "chat": True, "multiturn": False}
-    spec["names"] = check_tasks(spec)
-    job = {"spec": 0, "model": {"folder": str(model), "quantized": False}, "tokenizer": str(model)}
+    spec = TaskSpec((), tasks, num_fewshot=0)
+    job = Job(
+        ModelRequest(str(model), quantized=False),
+        replace(spec, names=check_tasks(spec)),
+        tmp_path / "out.json",
+        tmp_path / "samples.jsonl",
+    )
     with pytest.raises(RefusalError) as refused:
-        check_prompts({"specs": [spec], "jobs": [job], "limit": None, "batch_size": 8})
+        check_prompts(Request((job,), str(model), None, 8))
     reason = refused.value.args[0]
     assert reason["refused"] == "context_too_short"
     assert reason["tokens"] > 3000 and reason["context"] == 2048 - 4, "the four tokens of the answer need room too"

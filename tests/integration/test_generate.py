@@ -12,6 +12,7 @@ import pytest
 from launch.__main__ import main
 from launch.evaluation.models import find_model
 from launch.worker.generating import Generator
+from launch.worker.model_loading import ModelRequest
 
 PROMPT = "What does `os.path.join` do?"
 USER = {"role": "user", "content": PROMPT}
@@ -26,7 +27,7 @@ def test_the_answers_are_those_of_transformers_for_the_same_seed(trained_demo: P
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     inputs = tokenizer.apply_chat_template([USER], add_generation_prompt=True, return_tensors="pt", return_dict=True)
-    generator = Generator(str(folder), quantized=False)
+    generator = Generator(ModelRequest(str(folder), quantized=False))
     texts = []
     for temperature, seed in ((0.0, 0), (0.9, 3), (0.9, 4)):
         sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
@@ -52,7 +53,7 @@ def test_an_adapter_answers_on_its_base_without_a_merge(trained_adapter: Path) -
     plain = base.generate(**inputs, max_new_tokens=16, do_sample=False)[0][length:]
     adapted = PeftModel.from_pretrained(base, model.folder).eval()
     output = adapted.generate(**inputs, max_new_tokens=16, do_sample=False)[0][length:]
-    answer = Generator(**model.as_request()).answer([USER], seed=0, temperature=0.0, top_p=1.0, max_tokens=16)
+    answer = Generator(model.request).answer([USER], seed=0, temperature=0.0, top_p=1.0, max_tokens=16)
     assert answer["text"] == tokenizer.decode(output, skip_special_tokens=True)
     assert answer["text"] != tokenizer.decode(plain, skip_special_tokens=True)
 
@@ -96,7 +97,7 @@ def test_a_training_state_answers_as_the_model_whose_weights_it_holds(trained_de
     AcceleratorState._reset_state(reset_partial_state=True)
 
     def answer(name: str) -> str:
-        generator = Generator(**find_model(name, tmp_path / "runs").as_request())
+        generator = Generator(find_model(name, tmp_path / "runs").request)
         text: str = generator.answer([USER], seed=0, temperature=0.0, top_p=1.0, max_tokens=16)["text"]
         return text
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-SCHEMA_VERSION = 1
+from launch.worker.json_codec import SCHEMA_VERSION, to_json
+
 PHASES = ("import", "tokenize", "load", "reference_logprobs", "training", "evaluate", "checkpoint", "save", "push")
 _REQUIRED: Mapping[str, Mapping[str, type]] = {
     "phase": {"phase": str},
@@ -43,27 +44,8 @@ class Event:
             "kind": self.kind,
             "time": self.time,
             "rank": self.rank,
-            **to_strict_json(self.data),
+            **to_json(self.data),
         }
-
-
-def to_strict_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Make `values` strict JSON: a NaN or an infinity becomes null, and `NAME_text` keeps which it was.
-
-    >>> to_strict_json({"loss": float("nan"), "lr": 0.5})
-    {'loss': None, 'loss_text': 'nan', 'lr': 0.5}
-    """
-    out: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            out[name], out[f"{name}_text"] = None, str(value)
-        elif isinstance(value, Mapping):
-            out[name] = to_strict_json(value)
-        elif isinstance(value, (list, tuple)):
-            out[name] = [to_strict_json({"": item})[""] for item in value]
-        else:
-            out[name] = value
-    return out
 
 
 def parse_event(line: bytes, rank: int) -> Event | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from launch.execution.record.events import SCHEMA_VERSION
 from launch.execution.record.reader import RunRecord
 from launch.terminal import align_columns
 from launch.worker.finding import PROVEN, REFUTED, UNPROVEN, Evidence, Finding
+from launch.worker.json_codec import SCHEMA_VERSION
 
 _NOT_REACHED = "the run ended before it was checked"
 _NO_INSPECTOR = "nothing checks it in this trainer"

@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from launch.execution.record.command_script import render_command_script
-from launch.execution.record.events import SCHEMA_VERSION, to_strict_json
 from launch.execution.record.validation import ValidationRecord, parse_validation
 from launch.execution.record.versions import read_git_state, read_versions
 from launch.files import load_json, reserve, write_file
 from launch.redact import Redactor
+from launch.worker.json_codec import SCHEMA_VERSION, from_json, to_json
 
 FolderStatus = Literal["absent", "unfinished", "done", "failed"]
 _RESERVED = "outcome.reserved"  # becomes DONE or FAILED
@@ -129,8 +129,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any, reserved: Path | None = None) -> None:
         """Write a file of the run durably, as strict JSON without secrets; `reserved` is a file that gives way."""
-        clean = self.redactor.redact_object(value)
-        clean = to_strict_json(clean) if isinstance(clean, dict) else [to_strict_json(item) for item in clean]
+        clean = to_json(self.redactor.redact_object(value))
         text = json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         write_file(self.path / name, text, 0o644, durable=True, reserved=reserved)
 
@@ -162,27 +161,9 @@ def read_outcome(folder: Path) -> Outcome | None:
     for name in ("DONE", "FAILED"):
         try:
             content = load_json(folder / name)
-            loss = content["last_loss"]
-            if loss is None and "last_loss_text" in content:
-                loss = float(content["last_loss_text"])
-            outcome = Outcome(
-                exit_code=int(content["exit_code"]),
-                seconds=float(content["seconds"]),
-                steps=int(content["steps"]),
-                last_loss=None if loss is None else float(loss),
-                planned_steps=content.get("planned_steps"),
-                samples=content.get("samples"),
-                ended_processes=int(content["ended_processes"]),
-                cause=_text(content.get("cause")),
-                detail=tuple(str(line) for line in content.get("detail", ())),
-                cause_id=_text(content.get("cause_id")),
-                cure=_text(content.get("cure")),
-                guard=content.get("guard"),
-                checkpoint=_text(content.get("checkpoint")),
-                stacks=tuple(str(file) for file in content.get("stacks", ())),
-                validation=parse_validation(content.get("validation")),
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            validation = parse_validation(content.get("validation"))
+            outcome = replace(from_json(Outcome, {**content, "validation": None}), validation=validation)
+        except (OSError, ValueError, AttributeError):
             continue
         if (outcome.exit_code == 0) == (name == "DONE"):
             return outcome
@@ -195,7 +176,3 @@ def describe_cure(outcome: Outcome) -> str:
     text = str(outcome.cure)
     line = text if text.startswith(possibly) else f"cure: {text}"
     return f"{line} [{outcome.cause_id}]" if outcome.cause_id else line
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

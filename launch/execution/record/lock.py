@@ -8,7 +8,6 @@ process is gone; elsewhere, when there is no heartbeat for STALE seconds.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import socket
@@ -17,14 +16,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from launch.errors import Problem, UserError
 from launch.files import read_file
+from launch.worker.json_codec import decode, encode, to_json
 
 INTERVAL = 10.0  # seconds between heartbeats
 STALE = 6 * INTERVAL
@@ -178,7 +177,7 @@ def _acquire(path: Path, holder: Holder) -> bool:
 
 def _create(path: Path, holder: Holder) -> bool:
     """Create the file with its content atomically, by a link; without links, empty at first. False: it exists."""
-    text = json.dumps({"schema_version": 1, **asdict(holder), "started": time.time(), "interval": INTERVAL}) + "\n"
+    text = encode({**to_json(holder), "started": time.time(), "interval": INTERVAL}) + "\n"
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
     temporary = Path(name)
     try:
@@ -231,16 +230,8 @@ def _read(path: Path) -> tuple[Holder, float] | None:
         return None
     age = max(0.0, _file_system_time(path.parent) - heartbeat)
     try:
-        content: dict[str, Any] = json.loads(text)
-        holder = Holder(
-            host=str(content["host"]),
-            user=str(content["user"]),
-            pid=int(content["pid"]),
-            born=float(content["born"]),
-            machine=str(content["machine"]),
-            token=str(content["token"]),
-        )
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        holder = decode(Holder, text)
+    except (ValueError, OverflowError):
         holder = Holder("unknown", "unknown", 0, 0.0, "", "unreadable")
     return holder, age
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from launch.execution.record.events import SCHEMA_VERSION, Event, to_strict_json
+from launch.execution.record.events import Event
+from launch.worker.json_codec import SCHEMA_VERSION, to_json
 
 # the keys above, whichever the trainer's own names are
 MetricName = Literal[
@@ -84,7 +85,7 @@ class Metrics:
         if "loss" in values:
             self.last_loss = float(values["loss"])
         self.last = values
-        return {"schema_version": SCHEMA_VERSION, **to_strict_json(values)}
+        return {"schema_version": SCHEMA_VERSION, **to_json(values)}
 
     def _add_rates(self, values: dict[str, Any]) -> None:
         tokens, seconds = values.get("tokens"), values.get("seconds", 0)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED
-from launch.execution.record.events import PHASES, SCHEMA_VERSION
+from launch.execution.record.events import PHASES
 from launch.execution.record.reader import RunRecord, number
 from launch.execution.report.curves import Metrics, read_metrics
+from launch.worker.json_codec import SCHEMA_VERSION
 
 _FILES = ("plan.json", "metrics.jsonl", "events.jsonl", "config.yaml", "command.sh", "DONE", "FAILED", "logs")
 _LATEST = 253_402_300_800.0  # unix seconds: the year 10000, which no calendar has

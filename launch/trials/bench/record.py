@@ -24,6 +24,7 @@ from launch.trials.card_rate import CardRate, parse_card_rate
 from launch.trials.measurement import Measurement
 from launch.trials.record_file import TrialRecord, another_record, changed_versions, read_record, utc_now
 from launch.worker.finding import REFUTED, UNPROVEN
+from launch.worker.json_codec import to_json
 
 SCHEMA_VERSION = 1
 FILE = "bench.json"
@@ -144,7 +145,7 @@ class BenchRecord(TrialRecord):
             "differs": [
                 {"schema_version": SCHEMA_VERSION, "what": what, "a": a, "b": b} for what, a, b in planned.differences
             ],
-            "notes": [_versioned(note.as_json()) for note in planned.notes],
+            "notes": [_versioned(to_json(note)) for note in planned.notes],
             "runs": [self._run(run) for run in self.runs],
             "pairs": [_pair(*pair) for pair in self.pairs],
             "verdict": None if verdict is None else _verdict(verdict),
@@ -163,7 +164,7 @@ class BenchRecord(TrialRecord):
             "ranks": plan.batch.width,
             "parallel": plan.parallel.mode.value,
             "precision": plan.parallel.precision.value,
-            "batch": plan.batch.as_json(),
+            "batch": to_json(plan.batch),
             "versions": dict(self.versions[side]),
             "rate": None if rate is None else rate.as_json(),
             "operations": _versioned(self.operations(side).as_json()),

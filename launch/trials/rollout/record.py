@@ -13,6 +13,7 @@ from launch.trials.rollout.gates.gate import GateResult
 from launch.trials.rollout.plan_differences import PlanDifference
 from launch.trials.rollout.projection import Projection
 from launch.trials.rollout.widths import PlannedRollout, PlannedWidth
+from launch.worker.json_codec import to_json
 
 SCHEMA_VERSION = 1
 FILE = "rollout.json"
@@ -63,7 +64,7 @@ class WidthRecord:
             "parallel": plan.parallel.mode.value,
             "zero_stage": plan.parallel.zero_stage,
             "precision": plan.parallel.precision.value,
-            "batch": plan.batch.as_json(),
+            "batch": to_json(plan.batch),
             "measured": None if measured is None else _measured(measured, skip),
             "efficiency": None if self.efficiency is None else round(self.efficiency, 4),
             "gates": [result.as_json() for result in self.gate_results],

@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from launch.execution.record.events import Event, parse_event, to_strict_json
+from launch.execution.record.events import Event, parse_event
+from launch.worker.json_codec import to_json
 
 GOOD = {"schema_version": 1, "kind": "step", "time": 1.5, "rank": 2, "step": 3, "loss": 0.5}
 
@@ -58,5 +59,5 @@ def test_garbage_is_no_event(line: bytes) -> None:
 
 
 def test_strict_goes_into_lists_and_dicts() -> None:
-    value = to_strict_json({"a": {"b": math.inf}, "c": [1.0, -math.inf], "d": "nan"})
+    value = to_json({"a": {"b": math.inf}, "c": [1.0, -math.inf], "d": "nan"})
     assert value == {"a": {"b": None, "b_text": "inf"}, "c": [1.0, None], "d": "nan"}

@@ -1,0 +1,128 @@
+"""From a dataclass to JSON and back: for files, for what `--json` prints, and between two interpreters.
+
+A key is the field's name, without the underscore that ends a Python keyword's. A NaN or an infinity becomes null, and
+`NAME_text` keeps which it was. The trainer's interpreter imports this too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+SCHEMA_VERSION = 1
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> Any:
+    """Return a value as strict JSON.
+
+    >>> to_json({"loss": float("nan"), "path": Path("a"), "sizes": (1, 2)})
+    {'loss': None, 'loss_text': 'nan', 'path': 'a', 'sizes': [1, 2]}
+    """
+    if is_dataclass(value):
+        value = {_key(item.name): getattr(value, item.name) for item in fields(value)}
+    if isinstance(value, Mapping):
+        out: dict[str, Any] = {}
+        for name, item in value.items():
+            out[name] = to_json(item)
+            if isinstance(item, float) and not math.isfinite(item):
+                out[f"{name}_text"] = str(item)
+        return out
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def encode(value: Any, indent: int | None = None) -> str:
+    """Return the text of a file that holds one object: its version, then the fields."""
+    return json.dumps({"schema_version": SCHEMA_VERSION, **to_json(value)}, indent=indent, ensure_ascii=False)
+
+
+def decode(cls: type[T], text: str | bytes) -> T:
+    """Return the object in the text of a file. Raises ValueError for any other text."""
+    try:
+        return from_json(cls, json.loads(text))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def from_json(cls: type[T], value: Any) -> T:
+    """Return the dataclass that a JSON object holds; a key that is not a field's is skipped, as of another version.
+
+    Raises ValueError for a value of another type, and for a missing one that has no default.
+    """
+    result: T = _parse(cls, value, cls.__name__)
+    return result
+
+
+def _key(name: str) -> str:
+    return name.removesuffix("_")
+
+
+@cache
+def _types(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _parse(kind: Any, value: Any, where: str) -> Any:
+    """Return `value` as the annotated type `kind`."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _parse_union(arguments, value, where)
+    if isinstance(value, Mapping) and (
+        is_dataclass(kind) or (isinstance(origin, type) and issubclass(origin, Mapping))
+    ):
+        return _parse_object(kind, arguments, value, where)
+    if isinstance(value, (list, tuple)) and origin in (list, tuple, Sequence):
+        each = arguments if origin is tuple and arguments[-1] is not ... else arguments[:1] * len(value)
+        if len(each) == len(value):
+            items = map(_parse, each, value, [where] * len(value))
+            return list(items) if origin is list else tuple(items)
+    elif kind is Any or type(value) is kind or (origin is Literal and value in arguments):
+        return value
+    elif isinstance(kind, type) and (
+        type(value) is int if kind is float else type(value) is str and issubclass(kind, (Path, Enum))
+    ):
+        return kind(value)
+    raise ValueError(f"{where} is not a {getattr(kind, '__name__', kind)}: {value!r:.80}")
+
+
+def _parse_union(kinds: Sequence[Any], value: Any, where: str) -> Any:
+    reasons = []
+    for kind in kinds:
+        try:
+            return _parse(kind, value, where)
+        except ValueError as error:  # noqa: PERF203
+            reasons.append(error)
+    raise reasons[0]
+
+
+def _parse_object(kind: Any, arguments: Sequence[Any], value: Mapping[str, Any], where: str) -> Any:
+    if arguments:
+        return {name: _parse(arguments[1], item, f"{where}.{name}") for name, item in value.items()}
+    known = [item.name for item in fields(kind) if _is_present(item, value, where)]
+    return kind(**{name: _parse(_types(kind)[name], _read(value, _key(name)), f"{where}.{name}") for name in known})
+
+
+def _is_present(item: Field[Any], value: Mapping[str, Any], where: str) -> bool:
+    if _key(item.name) in value:
+        return True
+    if item.default is MISSING and item.default_factory is MISSING:
+        raise ValueError(f"{where}.{item.name} is missing")
+    return False
+
+
+def _read(value: Mapping[str, Any], key: str) -> Any:
+    text = value.get(f"{key}_text") if value[key] is None else None
+    return value[key] if text is None else float(text)
