@@ -20,7 +20,15 @@ from launch.config.own_files import file_problems
 from launch.config.validate import suggest_key
 from launch.errors import Problem, UserError, did_you_mean
 
-_WRONG_TYPE = re.compile(r"Value (?P<value>'.*') of type 'str' could not be converted to (?P<type>Integer|Float)")
+_MEANINGS = {  # OmegaConf's words for a wrong value -> what is wrong with it
+    r"Value '(.*)' of type '\w+' could not be converted to Integer": "must be an integer, got '{0}'",
+    r"Value '(.*)' of type '\w+' could not be converted to Float": "must be a number, got '{0}'",
+    r"Value '(.*)' is not a valid bool": "must be true or false, got '{0}'",
+    r"Invalid value '(.*)', expected one of \[(.*)\]": "must be one of {1}, got '{0}'",
+    r"is not a ListConfig, list or tuple": "must be a list: [A,B]",
+    r"Invalid type assigned: \w+ is not a subclass of \w+. value: (.*)": "has keys of its own, got {0}",
+    r"does not support deletion": "cannot be removed: set it to another value",
+}
 # what Hydra, OmegaConf and PyYAML raise for a configuration that they cannot compose
 COMPOSE_ERRORS = (
     *(HydraException, OmegaConfBaseException, yaml.YAMLError),
@@ -104,7 +112,7 @@ def _explain_value(error: OmegaConfBaseException, origins: Origins) -> Problem:
         message = f"'{key}' has no value"
         cure = "set it on the command line, or in the stage file, which may build on another stage (`defaults: [sft]`)"
         return Problem("missing_value", message, origins.choice_file("stage"), cure)
-    if (wrong := _WRONG_TYPE.fullmatch(text)) and key:
-        kind = {"Integer": "an integer", "Float": "a number"}.get(wrong["type"], wrong["type"])
-        return Problem("bad_value", f"{key} must be {kind}, got {wrong['value']}", where)
+    for pattern, meaning in _MEANINGS.items():
+        if key and (match := re.search(pattern, text)):
+            return Problem("bad_value", f"{key} {meaning.format(*match.groups())}", where)
     return Problem("bad_value", f"{key}: {text}" if key and key not in text else text, where)

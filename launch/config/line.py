@@ -173,9 +173,16 @@ def check_overrides(line: CommandLine) -> None:
             message = f"'{override}' is not a key=value override"
             quoted = f"if it belongs to the value before it, quote both: '{previous} {override}'" if previous else None
             problems.append(Problem("not_an_override", message, "command line", quoted))
+        elif key == "stage" and value.startswith(("[", "{")):
+            message = f"stage={value} must be the name of one stage"
+            problems.append(
+                Problem("bad_value", message, "override stage", "add --multirun and write stage=A,B to run each")
+            )
         elif not line.multirun and _BARE_COMMA.match(value):
             cure = f"write a list as '{key}=[{value}]', or add --multirun to run each value in turn"
-            if key == "gpus":
+            if key == "stage":
+                cure = "set one stage, or add --multirun to run each in turn"
+            elif key == "gpus":
                 cure = "set one width, add --multirun to run each, or use rollout, which puts gates between them"
             problems.append(Problem("several_values", f"'{line.verb}' takes one value", f"override {key}", cure))
         previous = override

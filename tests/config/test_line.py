@@ -65,6 +65,9 @@ def test_override_key(word: str, key: str) -> None:
     [
         (["gpus=1,2"], "several_values"),
         (["flags.x=a,b"], "several_values"),
+        (["stage=a,b"], "several_values"),
+        (["stage=[a,b]"], "bad_value"),
+        (["stage={a:b}"], "bad_value"),
         (["stage=demo", "stage=sft"], "duplicate_override"),
         (["stage=demo", "recipe.seed=1", "+recipe.seed=2"], "duplicate_override"),
         (["stage=demo", "gpus"], "not_an_override"),
