@@ -55,7 +55,7 @@ def _read_conversations(options: argparse.Namespace, usage: str | None) -> tuple
     names: list[str] = options.names
     takes_prompt = not (options.chat or options.prompts)
     if len(names) < 1 + takes_prompt or (options.chat and options.prompts):
-        raise UserError(Problem("usage", "'generate' takes runs, and a prompt behind them", "command line", usage))
+        raise UserError(Problem("usage", "'generate' takes runs, followed by a prompt", "command line", usage))
     if takes_prompt:
         return names[:-1], [as_conversation(names[-1], options.system)]
     return names, read_prompts(options.prompts, options.system) if options.prompts else []

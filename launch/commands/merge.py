@@ -37,7 +37,7 @@ def _find_adapter(name: str, runs: Path) -> Adapter:
     adapter = read_adapter(run / "model")
     if adapter is None:
         message = f"{run / 'model'} is not an adapter: there is nothing to merge"
-        raise UserError(Problem("not_an_adapter", message, None, "its model is whole already"))
+        raise UserError(Problem("not_an_adapter", message, None, "it already contains the full model"))
     return adapter
 
 

@@ -43,7 +43,7 @@ def _render(folders: Sequence[Path], runs: Path) -> str:
         raise UserError(Problem("usage", message, "command line", "give one of them, or several runs"))
     for folder in trials:
         kind = trial_kind(folder)
-        notify(f"{folder} is left out: a {kind} has a page of its own")
+        notify(f"{folder} is skipped: a {kind} has its own page")
     of_runs = [folder for folder in folders if folder not in trials]
     announce_reading([*of_runs, *of_runs], notify)  # once for the curves, once to be compared
     tables, notes = comparison_tables(of_runs, runs) if len(of_runs) > 1 else ([], [])

@@ -61,7 +61,7 @@ GROUPS: tuple[tuple[Verb, ...], ...] = (
         Verb("eval", "score a run's model against its base, with a verdict per task", "RUN"),
         Verb("generate", "answers of trained models, one run or several side by side", "RUN PROMPT"),
         Verb("compare", "what differs between runs: settings, data, versions, losses, speed", "RUN RUN..."),
-        Verb("merge", "make a whole model of a LoRA run's adapter", "RUN"),
+        Verb("merge", "merge a LoRA run's adapter into its base model", "RUN"),
         Verb("cluster", "draft the description of this machine's Slurm cluster", "NAME"),
     ),
     (

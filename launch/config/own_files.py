@@ -127,9 +127,7 @@ def _read_defaults(path: Path, group: str, text: str, document: object) -> list[
     if document is not None and not isinstance(document, dict):
         raise UserError(Problem("bad_yaml", "the file must be a map of keys", f"{path}:1", "write KEY: VALUE lines"))
     if not document:
-        raise UserError(
-            Problem("bad_yaml", "the file has no keys", str(path), f"begin with those of a shipped {group}")
-        )
+        raise UserError(Problem("bad_yaml", "the file has no keys", str(path), f"copy the keys of a shipped {group}"))
     if group in _GLOBAL_GROUPS and not _HEADER.search(text):
         other = _PACKAGE.search(text)
         line = text.count("\n", 0, other.start()) + 1 if other else 1

@@ -123,7 +123,7 @@ def check_messages(messages: list[Message]) -> None:
             raise RowError(f"turn {number + 1} is a system turn; it may only be the first", None, "data_roles")
     spoken = [message["role"] for message in messages if message["role"] != "system"]
     if not spoken:
-        raise RowError("the row has no turns besides the system turn", None, "data_no_answer")
+        raise RowError("the row has only a system turn", None, "data_no_answer")
 
 
 def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:

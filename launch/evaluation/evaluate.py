@@ -113,7 +113,7 @@ def evaluate_model(
     """
     began = time.monotonic()
     if model.run is None:
-        message = f"{model.folder} is not the model of a run, so nothing says what it comes from"
+        message = f"{model.folder} is not the model of a run, so its base model is unknown"
         raise UserError(Problem("not_a_run", message, "command line", "name a run"))
     if any(spec.chat for spec in specs):
         require_chat_template(model)

@@ -85,7 +85,7 @@ def _explain_refusal(report: Mapping[str, Any]) -> Problem:
     if report["refused"] == "task_needs_network":
         message = f"the data of task '{task}' is not on this machine, and the hub cannot be reached"
         return Problem(
-            "task_needs_network", message, "override tasks", "load it once with a network (HF_HOME keeps it)"
+            "task_needs_network", message, "override tasks", "load it once with network access: HF_HOME caches it"
         )
     if report["refused"] == "no_tasks":
         return Problem("no_task_files", f"{report['folder']} defines no task", "override tasks", "add a task: NAME")

@@ -80,8 +80,8 @@ def find_chain(model: ModelSource) -> tuple[ModelSource, ...]:
             break
         path = Path(base).expanduser()
         if path.is_absolute() and not path.exists():
-            message = f"{chain[0].label} was trained from {path}, which is gone"
-            raise UserError(Problem("base_gone", message, chain[0].label, "put the folder back"))
+            message = f"{chain[0].label} was trained from {path}, which no longer exists"
+            raise UserError(Problem("base_gone", message, chain[0].label, "restore the folder"))
         if not path.exists():  # a hub id
             chain.insert(0, replace(model, label=base, folder=Path(base), run=None, adapter=None, quantized=False))
             break
@@ -170,8 +170,8 @@ def _find_output(run: Path) -> Path:
     """Return the folder of a finished run's model. Raises UserError: no_transformers_model, model_gone."""
     output = run / "model"
     if not output.is_dir():
-        cure = "put the folder back, or train again with restart=true"
-        raise UserError(Problem("model_gone", f"the run is done, but {output} is gone", run_name(run), cure))
+        cure = "restore the folder, or train again with restart=true"
+        raise UserError(Problem("model_gone", f"the run is done, but {output} no longer exists", run_name(run), cure))
     if _holds_model(output):
         return output
     exports = [path for pattern in _EXPORTS for path in sorted(output.glob(pattern)) if _holds_model(path)]

@@ -12,7 +12,7 @@ from launch.files import parse_json, read_file
 from launch.upstream.libraries.library_keys import KeyMismatch, KeySpec, LibraryKeys, find_mismatches, library_keys
 
 _MAX_BYTES = 1_000_000  # larger than any configuration: a data file given by mistake
-_TYPE_NAMES = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a string", "map": "a map"}
+_TYPE_NAMES = {"bool": "true or false", "int": "an integer", "float": "a number", "str": "a string", "map": "a map"}
 
 
 def check_config(

@@ -109,7 +109,7 @@ def _push_problems(config: RootConfig) -> list[Problem]:
         return [Problem("push_unsupported", message, "hub.push", cure)]
     if not _OWNER_AND_NAME.fullmatch(name) or "--" in name or ".." in name or len(name) > 96:
         cure = "set hub.push=OWNER/NAME: letters, digits, '-', '_' and '.'"
-        return [Problem("bad_hub_name", f"hub.push={name} is not a model name of the hub", "hub.push", cure)]
+        return [Problem("bad_hub_name", f"hub.push={name} is not a repository name on the hub", "hub.push", cure)]
     return []
 
 

@@ -126,7 +126,7 @@ def answered(content: object) -> dict[str, object]:
         ({"messages": "Hi"}, "data_row", "messages is a text; a list of messages is expected"),
         (messages("Hi"), "data_row", "turn 1 of messages is a text; an object with role is expected"),
         (messages(QUESTION), "data_no_answer", "no turn of the assistant: nothing in this row carries loss"),
-        (messages(SYSTEM), "data_no_answer", "the row has no turns besides the system turn"),
+        (messages(SYSTEM), "data_no_answer", "the row has only a system turn"),
         (messages(QUESTION, SYSTEM, ANSWER), "data_roles", "turn 2 is a system turn; it may only be the first"),
         (messages({"role": "bard", "content": "x"}), "data_roles", "turn 1 of messages has the unknown role 'bard'"),
         (messages({"content": "x"}), "data_roles", "turn 1 of messages has no 'role'; it has 'content'"),

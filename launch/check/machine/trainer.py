@@ -148,7 +148,7 @@ def no_build_was_killed(plan: Plan, host: Host) -> Finding:
                 stale[str(lock)] = age
     if not stale:
         return passed("a build is under way" if held else "no build under way")
-    facts = f"{next(iter(stale))} is there, and no process of this machine holds it"
+    facts = f"{next(iter(stale))} exists, but no process on this machine holds it"
     cure = f"unless another machine is building there: rm {' '.join(stale)}"
     return failed(facts, cure) if max(stale.values()) > _BUILD_SECONDS else warned(facts, cure)
 

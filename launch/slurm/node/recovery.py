@@ -50,12 +50,12 @@ def choose_end_delay(node: NodeContext, before: Checkpoint | None) -> float | No
     until_limit = max(0.0, plan.config.cluster.warn_before - _TEAR_DOWN)
     left = RunRecord(plan.folder).status().seconds_left
     if left is not None and left <= until_limit / 2:
-        log(f"the run goes on: about {left:.0f} s are left of it")
+        log(f"the run continues: about {left:.0f} s remain")
         return until_limit
     requeues = count_requeues(JobFolder(node.attempt.parent), allocation)
     obstacle = requeue_obstacle(plan, requeues, lost=None, before=before, now=last_checkpoint(plan))
     if obstacle:
-        log(f"the run goes on until {_TEAR_DOWN:.0f} s before the limit; it would not be requeued: {obstacle}")
+        log(f"the run continues until {_TEAR_DOWN:.0f} s before the limit; it would not be requeued: {obstacle}")
         return until_limit
     return 0.0
 

@@ -167,7 +167,7 @@ def test_the_verb_finds_runs_and_trials(
     assert capsys.readouterr().out.splitlines() == [str(path) for path in written]
     assert all(path.read_text(encoding="utf-8").startswith("<!doctype html>") for path in written)
     assert report(["bench-x", "first", "second"]) == 0
-    assert "bench-x is left out: a bench has a page of its own" in capsys.readouterr().err
+    assert "bench-x is skipped: a bench has its own page" in capsys.readouterr().err
     assert "2 runs: first, second" in Path("report.html").read_text(encoding="utf-8")
     another = trial.with_name("tune-x")
     another.mkdir()

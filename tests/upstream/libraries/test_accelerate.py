@@ -72,7 +72,7 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("zero_stage: 3\n", "unknown_accelerate_key", 1, "it belongs at "),
         ("mixed_precision: no\n", "bad_accelerate_value", 1, "quote it"),
         ("gpu_ids: 0\n", "bad_accelerate_value", 1, "a string"),
-        ("num_processes: '8'\n", "bad_accelerate_value", 1, "a whole number"),
+        ("num_processes: '8'\n", "bad_accelerate_value", 1, "an integer"),
         ("distributed_type: DEEPSPED\n", "bad_accelerate_value", 1, "DEEPSPEED"),
         ("deepspeed_config: 3\n", "bad_accelerate_value", 1, "a map"),
         ("debug: false\ndebug: true\n", "duplicate_accelerate_key", 2, "twice"),

@@ -145,7 +145,7 @@ def test_zero_of_bool_and_old_names_are_accepted(kind: str) -> None:
         ({"gradient_clipping": "1.0"}, "bad_deepspeed_value", "a number"),
         ({"fp16": True}, "bad_deepspeed_value", "a map"),
         ({"zero_optimization": {"stage": 4}}, "bad_deepspeed_value", "0, 1, 2, 3"),
-        ({"zero_optimization": {"reduce_bucket_size": 0.5}}, "bad_deepspeed_value", "a whole number"),
+        ({"zero_optimization": {"reduce_bucket_size": 0.5}}, "bad_deepspeed_value", "an integer"),
         ({"zero_optimization": {"offload_optimizer": {"device": "gpu"}}}, "bad_deepspeed_value", "none, cpu, nvme"),
     ],
 )
