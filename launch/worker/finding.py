@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
 
-Level = Literal["pass", "info", "skipped", "warn", "fail"]
+Level = Literal["pass", "skipped", "warn", "fail"]
 
 PROVEN, REFUTED, UNPROVEN = "proven", "refuted", "unproven"
 
