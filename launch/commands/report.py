@@ -10,12 +10,12 @@ from launch.commands.run_parsers import build_report_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.comparison_table import comparison_tables
 from launch.execution.record.runs import resolve_run
-from launch.execution.report.page import FILE, render_runs, render_trial
+from launch.execution.report.page import FILE, render_document, render_runs
 from launch.execution.report.run import ReportedRun, is_run_folder
-from launch.execution.report.trials import read_trial, trial_kind
 from launch.execution.report.write import announce_reading, save_page
 from launch.slurm.run_status import find_job_folders
 from launch.terminal import notify, printable
+from launch.trials.view import read_trial, trial_verb
 
 
 def report(argv: list[str]) -> int:
@@ -24,7 +24,7 @@ def report(argv: list[str]) -> int:
     options = build_report_parser().parse(argv)
     folders = list(dict.fromkeys(_find_folder(name, options.runs) for name in options.names))
     path: Path = options.output or (Path(FILE) if len(options.names) > 1 else folders[0] / FILE)
-    if len(folders) == 1 and not trial_kind(folders[0]):
+    if len(folders) == 1 and not trial_verb(folders[0]):
         announce_reading(folders, notify)
         Run(folders[0]).report(path)
     else:
@@ -35,15 +35,14 @@ def report(argv: list[str]) -> int:
 
 def _render(folders: Sequence[Path], runs: Path) -> str:
     """Return the page of one trial, or of the runs; a trial among several (`runs/sft/*`) is left out with a notice."""
-    if len(folders) == 1 and trial_kind(folders[0]):
-        return render_trial(read_trial(folders[0]))
-    trials = [folder for folder in folders if trial_kind(folder)]
+    if len(folders) == 1 and trial_verb(folders[0]):
+        return render_document(read_trial(folders[0]))
+    trials = [folder for folder in folders if trial_verb(folder)]
     if len(trials) == len(folders):
         message = f"{len(trials)} rollouts, benches or searches do not share a page"
         raise UserError(Problem("usage", message, "command line", "give one of them, or several runs"))
     for folder in trials:
-        kind = trial_kind(folder)
-        notify(f"{folder} is skipped: a {kind} has its own page")
+        notify(f"{folder} is skipped: a {trial_verb(folder)} has its own page")
     of_runs = [folder for folder in folders if folder not in trials]
     announce_reading([*of_runs, *of_runs], notify)  # once for the curves, once to be compared
     tables, notes = comparison_tables(of_runs, runs) if len(of_runs) > 1 else ([], [])
@@ -54,9 +53,9 @@ def _find_folder(name: str, runs: Path) -> Path:
     """Return the folder that a name means; one that a crash left half-written counts. Raises UserError: unknown_run,
     ambiguous_run, no_record."""
     for folder in (Path(name).expanduser(), runs / name):
-        if is_run_folder(folder) or trial_kind(folder):
+        if is_run_folder(folder) or trial_verb(folder):
             return folder.resolve()
         if folder.is_dir() and not any(folder.iterdir()):
             raise UserError(Problem("no_record", f"{folder} is empty: no run has written to it", "command line"))
-    trials = [path for path in runs.glob("[!.]*/*") if trial_kind(path)]
+    trials = [path for path in runs.glob("[!.]*/*") if trial_verb(path)]
     return resolve_run(name, runs, [*find_job_folders(runs), *trials])

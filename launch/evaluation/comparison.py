@@ -11,8 +11,8 @@ from typing import Any
 
 from launch.evaluation.run_facts import Progress, RunFacts
 from launch.files import load_json
-from launch.trials.bench.record import FILE as BENCH_FILE
 from launch.trials.bench.verdict import relative_difference
+from launch.trials.version_1 import upgrade
 
 SCHEMA_VERSION = 1
 SECTIONS = ("settings", "data", "versions", "patches")
@@ -115,7 +115,7 @@ def read_noise(runs: Path, stages: Sequence[str]) -> Noise:
     speeds: list[float] = []
     repeats = 0
     for stage in dict.fromkeys(stages):
-        for path in sorted((runs / stage).glob(f"*/{BENCH_FILE}")):
+        for path in sorted((runs / stage).glob("*/bench.json")):
             for side in _read_sides(path):
                 repeats += len(side) if len(side) > 1 else 0
                 losses += _spread([figures.get("loss") for figures in side])
@@ -181,12 +181,12 @@ def _judge(first: float | None, other: float | None, noise: float | None, names:
 def _read_sides(path: Path) -> Iterator[list[Mapping[str, Any]]]:
     """Yield the figures of the finished runs of A, and of B; those of both where A and B are the same setting."""
     try:
-        record = load_json(path)
-        finished = [(str(run["side"]), run["figures"]) for run in record["runs"] if run["figures"]]
-        is_same = bool(record["alike"])
-    except (OSError, ValueError, KeyError, TypeError):
+        record = upgrade("bench", load_json(path))
+        finished = [(run["label"][0], run["measured"]) for run in record["runs"] if run["state"] == "done"]
+        is_same = bool(record["identical_settings"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return
-    for sides in [("a", "b")] if is_same else [("a",), ("b",)]:
+    for sides in [("A", "B")] if is_same else [("A",), ("B",)]:
         yield [figures for side, figures in finished if side in sides]
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from launch.evaluation.comparison import SECTIONS, Comparison, compare_runs, read_noise
 from launch.evaluation.run_facts import read_run_facts
-from launch.execution.report.trial import Table
+from launch.table import Table, format_number
 from launch.terminal import align_columns
-from launch.trials.rows import format_number
 
 _WIDTH = 40  # characters of a value
 

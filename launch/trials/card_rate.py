@@ -19,7 +19,6 @@ from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import Card, card_named
 from launch.planning.plan import Plan
 
-SCHEMA_VERSION = 1
 _SCRIPT = Path(__file__).with_name("matrix_product.py")
 _SECONDS = 1.0
 _TIMEOUT = 180.0  # seconds; importing torch from a cold file system takes most of it
@@ -47,17 +46,27 @@ class CardRate:
         """Operations per second; the data sheets list bf16 only."""
         return self.card.tflops * 1e12 if self.card and self.precision == Precision.bf16 else None
 
+    def __str__(self) -> str:
+        if self.measured is None:
+            measured = f"not measured ({self.why})"
+        else:
+            whole = " of the whole machine" if self.device == Device.cpu else ""
+            measured = f"{self.measured / 1e12:.3g} TFLOP/s{whole} measured ({self.size} x {self.size} x {self.size})"
+        datasheet = "no data sheet known"
+        if self.datasheet is not None and self.card is not None:
+            datasheet = f"{self.datasheet / 1e12:.3g} by the data sheet ({self.card.name}, {self.card.source})"
+        return f"{self.name}, {self.precision.value}: {measured}; {datasheet}"
+
     def as_json(self) -> dict[str, Any]:
         card = self.card
         return {
-            "schema_version": SCHEMA_VERSION,
             "name": self.name,
             "device": self.device.value,
             "precision": self.precision.value,
-            "measured_tflops": None if self.measured is None else round(self.measured / 1e12, 6),
+            "measured_tflops": None if self.measured is None else self.measured / 1e12,
             "matrix": self.size,
             "torch": self.torch,
-            "why": self.why,
+            "message": self.why,
             "datasheet_tflops": None if self.datasheet is None else self.datasheet / 1e12,
             "datasheet": None if card is None else f"{card.name}: {card.source}",
         }
@@ -73,7 +82,7 @@ def parse_card_rate(fields: Mapping[str, Any]) -> CardRate:
         measured=None if measured is None else float(measured) * 1e12,
         size=fields["matrix"],
         torch=fields["torch"],
-        why=fields["why"],
+        why=fields["message"],
     )
 
 

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from launch.check.machine.gpus import gpus_are_free
 from launch.check.machine.rules import inspect
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.config.schema import Device
-from launch.errors import EXIT_DONE, Problem
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display.progress import Display
 from launch.execution.engine import run_steps
 from launch.host.nvidia import Gpus, find_gpus
 from launch.planning.plan import Plan
 from launch.redact import process_redactor
-from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
+from launch.table import format_row
+from launch.trials.measurement import TIME_USED, Measurement, archive_earlier_try, read_measurement
+from launch.trials.record import State, TrialRecord, TrialRun
+from launch.trials.view import COLUMNS, build_document, write_trial_report
+from launch.worker.json_codec import to_json
 
+R = TypeVar("R", bound=TrialRun)
 _FREE_TIMEOUT = 20.0  # seconds until the memory of the run before is expected to be free
 # overrides of each short run: it only measures, and writes nothing outside of its folder
 PROBE = ("tracking=none", "hub.push=null", "recipe.checkpoint_steps=null")
@@ -71,6 +77,33 @@ def measure(
     return measured
 
 
+def attempt(run: R, start: Callable[[R], Measurement], on_change: Callable[[R], None], *, is_first: bool) -> bool:
+    """Run one setting and record how it ended; returns whether it was started. `start` measures it.
+
+    Raises UserError when the first run cannot be started; a later one that cannot has failed.
+    """
+    run.state, run.message = State.running, None
+    on_change(run)
+    try:
+        run.measured = start(run)
+    except UserError as error:
+        run.state, run.message = State.failed, "; ".join(str(problem) for problem in error.problems)
+        if is_first:
+            on_change(run)
+            raise
+        return False
+    outcome = run.measured.outcome
+    if outcome.exit_code == EXIT_INTERRUPTED:
+        run.state = State.interrupted
+    elif run.measured.finished:
+        run.state = State.done
+    else:
+        run.state = State.not_run if outcome.cause_id == TIME_USED else State.failed
+    if run.state != State.done:
+        run.message = "; ".join(text for text in (outcome.cause, outcome.cure) if text) or None
+    return True
+
+
 def gpus_for(plan: Plan) -> Gpus:
     """The GPUs visible to this process; none for a plan that runs on CPU."""
     return find_gpus(os.environ) if plan.parallel.width.device == Device.cuda else Gpus()
@@ -92,6 +125,22 @@ def say_warnings(display: Display, plans: Iterable[Plan], notes: Iterable[Proble
     """Show the notes and the plans' warnings, each once."""
     warnings = [*notes, *(warning for plan in plans for warning in plan.warnings)]
     say_lines(display, (f"warning: {warning}" for warning in dict.fromkeys(map(str, warnings))))
+
+
+def say_row(display: Display, verb: str, contents: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Show a run that has ended, and why it did not measure everything; returns its JSON."""
+    run: Mapping[str, Any] = to_json(contents)
+    why = [f"  {run['message']}"] if run["message"] else []
+    say_lines(display, [format_row(COLUMNS[verb]), format_row(COLUMNS[verb], run), *why])
+    return run
+
+
+def say_document(display: Display, record: TrialRecord) -> None:
+    """Show the whole report at the end, and write its page."""
+    document = build_document(record.as_json(), record.folder)
+    say_lines(display, [document.text(), record.folder])
+    if record.plan.config.report:
+        write_trial_report(record.folder, display.say)
 
 
 def wait_for_gpus(plan: Plan, say: Callable[[str], None]) -> None:

@@ -31,15 +31,16 @@ def write_run(folder: Path, losses: Sequence[float | None], tokens: float | None
     return folder
 
 
-def write_bench(runs: Path, losses: Sequence[float], speeds: Sequence[float], *, alike: bool = False) -> None:
+def write_bench(runs: Path, losses: Sequence[float], speeds: Sequence[float], *, identical: bool = False) -> None:
     folder = runs / "sft" / "bench-1"
     folder.mkdir(parents=True)
     finished = [
-        {"side": "ab"[index % 2], "figures": {"loss": loss, "per_second": speed}}
+        {"label": f"{'AB'[index % 2]}1", "state": "done", "measured": {"loss": loss, "per_second": speed}}
         for index, (loss, speed) in enumerate(zip(losses, speeds, strict=True))
     ]
-    failed = {"side": "a", "figures": None}
-    (folder / "bench.json").write_text(json.dumps({"runs": [*finished, failed], "alike": alike}))
+    failed = {"label": "A9", "state": "failed", "measured": None}
+    record = {"schema_version": 2, "runs": [*finished, failed], "identical_settings": identical}
+    (folder / "bench.json").write_text(json.dumps(record))
 
 
 def test_only_what_differs_is_listed(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_noise_is_what_repeats_of_one_setting_differ_in(tmp_path: Path) -> None:
 
 
 def test_a_bench_of_one_setting_against_itself_is_noise_alone(tmp_path: Path) -> None:
-    write_bench(tmp_path, losses=[2.0, 2.1], speeds=[100, 100], alike=True)
+    write_bench(tmp_path, losses=[2.0, 2.1], speeds=[100, 100], identical=True)
     assert read_noise(tmp_path, ["sft"]) == Noise(pytest.approx(0.05), 0.0, 2)
 
 

@@ -17,7 +17,7 @@ import pytest
 from tests.integration import warm
 from tests.integration.demo_kit import give_demo
 from tests.integration.reports import read_report
-from tests.trials.rollout.test_record import check
+from tests.trials.records import check
 
 pytestmark = pytest.mark.slow
 
@@ -68,11 +68,11 @@ def green(home: Path) -> tuple[str, dict[str, Any]]:
 
 def test_a_green_rollout_over_three_widths(green: tuple[str, dict[str, Any]]) -> None:
     shown, record = green
-    assert record["state"] == "passed"
-    assert [width["width"] for width in record["widths"]] == ["cpu1", "cpu2", "cpu4"]
-    assert [width["batch"]["accumulation"] for width in record["widths"]] == [4, 2, 1]
-    assert all(not red(width) for width in record["widths"])
-    verdicts = {gate["id"]: gate["verdict"] for gate in record["widths"][2]["gates"]}
+    assert record["state"] == "done"
+    assert [width["label"] for width in record["runs"]] == ["cpu1", "cpu2", "cpu4"]
+    assert [width["batch"]["accumulation"] for width in record["runs"]] == [4, 2, 1]
+    assert all(not red(width) for width in record["runs"])
+    verdicts = {gate["id"]: gate["verdict"] for gate in record["runs"][2]["gates"]}
     proofs = ("evidence_complete", "all_ranks_step", "same_data", "same_schedule", "loss_parity")
     assert {id: verdicts[id] for id in proofs} == dict.fromkeys(proofs, "pass")
     assert "all 3 widths passed" in shown
@@ -80,27 +80,27 @@ def test_a_green_rollout_over_three_widths(green: tuple[str, dict[str, Any]]) ->
 
 def test_the_losses_agree_at_every_width(green: tuple[str, dict[str, Any]]) -> None:
     """In float32: what is left is the order in which the ranks' gradients are added."""
-    reference, *others = [losses(width)[:4] for width in green[1]["widths"]]
+    reference, *others = [losses(width)[:4] for width in green[1]["runs"]]
     for other in others:
         assert other == pytest.approx(reference, rel=1e-4)
 
 
 def test_the_runs_were_ended_after_their_steps(green: tuple[str, dict[str, Any]]) -> None:
-    for width in green[1]["widths"]:
+    for width in green[1]["runs"]:
         folder = Path(width["folder"])
         assert json.loads((folder / "DONE").read_text())["exit_code"] == 0
         assert width["measured"]["steps"] == 4 and width["measured"]["total_steps"] == 6
         assert width["projection"]["total_steps"] == 6
-    written = {path.name for path in Path(green[1]["widths"][0]["folder"]).parent.iterdir()}
+    written = {path.name for path in Path(green[1]["runs"][0]["folder"]).parent.iterdir()}
     assert {"rollout.json", "rollout.txt", "rollout.md"} <= written
-    assert "3 of 3 widths passed" in read_report(Path(green[1]["widths"][0]["folder"]).parent).text
+    assert "3 of 3 widths passed" in read_report(Path(green[1]["runs"][0]["folder"]).parent).text
 
 
 def test_what_passed_is_kept_and_the_whole_stage_follows(home: Path, green: tuple[str, dict[str, Any]]) -> None:
-    before = {width["folder"]: losses(width) for width in green[1]["widths"]}
+    before = {width["folder"]: losses(width) for width in green[1]["runs"]}
     shown, record = rollout(*TRL, "processes=1", "steps=4", "then=run", cwd=home, code=0)
-    assert record["widths"][0]["reused"] is True and "kept" in shown
-    assert losses(record["widths"][0]) == before[record["widths"][0]["folder"]]
+    assert record["runs"][0]["reused"] is True and "reused" in shown
+    assert losses(record["runs"][0]) == before[record["runs"][0]["folder"]]
     assert record["full_run"] == 0
     done = list((home / "runs" / "demo").glob("cpu1-*/DONE"))
     assert len(done) == 1 and json.loads(done[0].read_text())["steps"] == 6
@@ -110,9 +110,9 @@ def test_what_passed_is_kept_and_the_whole_stage_follows(home: Path, green: tupl
 def test_a_learning_rate_that_diverges_fails(home: Path, green: tuple[str, dict[str, Any]]) -> None:
     words = (*TRL[:-1], "recipe.learning_rate=30", "recipe.warmup_ratio=0.0", "recipe.max_grad_norm=null")
     shown, record = rollout(*words, "processes=1,2", "steps=12", "report=false", cwd=home, code=3)
-    assert not (Path(record["widths"][0]["folder"]).parent / "report.html").exists()
-    assert [width["state"] for width in record["widths"]] == ["stopped", "planned"]
-    assert set(red(record["widths"][0])) & {"loss_finite", "loss_falls", "grad_norm_sane", "finished_steps"}
+    assert not (Path(record["runs"][0]["folder"]).parent / "report.html").exists()
+    assert [width["state"] for width in record["runs"]] == ["failed", "planned"]
+    assert set(red(record["runs"][0])) & {"loss_finite", "loss_falls", "grad_norm_sane", "finished_steps"}
     assert "not widened to cpu2" in shown
 
 
@@ -124,11 +124,11 @@ def test_a_rank_that_is_killed_fails_with_the_cause(home: Path, green: tuple[str
         os.kill(rank_that_trains(home / "runs" / "demo" / "rollout-killed"), signal.SIGKILL)
         shown, _ = running.communicate(timeout=120)
     assert running.returncode == 3
-    width = read_record(home)["widths"][0]
-    assert width["state"] == "stopped" and red(width) == ["finished_steps"]
+    width = read_record(home)["runs"][0]
+    assert width["state"] == "failed" and red(width) == ["finished_steps"]
     assert width["measured"]["cause"] and "cpu2 failed: finished_steps" in shown
     page = read_report(home / "runs" / "demo" / "rollout-killed")
-    assert "stopped 0 of 1 widths passed" in page.text and "[finished_steps]" in page.text
+    assert "0 of 1 widths passed" in page.text and "[finished_steps]" in page.text
 
 
 def rank_that_trains(folder: Path) -> int:
@@ -152,7 +152,7 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
 def test_open_instruct_is_the_same_on_one_rank_and_two(home: Path, open_instruct: Path) -> None:
     """Its weights are bf16, so its tolerance is the measured one of the gate."""
     shown, record = rollout(*FINETUNE, "processes=1,2", "steps=5", cwd=home, code=0)
-    one, two = (losses(width)[:5] for width in record["widths"])
+    one, two = (losses(width)[:5] for width in record["runs"])
     assert two == pytest.approx(one, rel=5e-3)
     assert one[0] == pytest.approx(two[0], rel=2e-3)
     assert "warmup_rounding" not in shown
@@ -162,9 +162,9 @@ def test_a_schedule_that_the_width_changes_is_reported_and_then_fails(home: Path
     """Upstream counts the warm-up in ranks' steps: on four it has a quarter of one, whose first rate is 0."""
     shown, record = rollout(*FINETUNE, "processes=1,2,4", "steps=5", cwd=home, code=3)
     assert "0 on 1, 0 on 2, 0.25 on 4" in shown and "[warmup_rounding]" in shown
-    assert [width["state"] for width in record["widths"]] == ["passed", "passed", "stopped"]
-    assert [width["reused"] for width in record["widths"]] == [True, True, False]
-    assert red(record["widths"][2]) == ["loss_parity"]
+    assert [width["state"] for width in record["runs"]] == ["done", "done", "failed"]
+    assert [width["reused"] for width in record["runs"]] == [True, True, False]
+    assert red(record["runs"][2]) == ["loss_parity"]
 
 
 def test_a_width_that_cannot_hold_the_batch_is_reported_in_the_first_second(tmp_path: Path) -> None:
@@ -193,6 +193,6 @@ def test_missing_gpus_are_planned_and_reported(tmp_path: Path) -> None:
     (path,) = tmp_path.rglob("rollout.json")
     record = json.loads(path.read_text())
     check(record)
-    assert record["state"] == "not_run" and [width["state"] for width in record["widths"]] == ["not_run"] * 2
+    assert record["state"] == "not_run" and [width["state"] for width in record["runs"]] == ["not_run"] * 2
     assert json.loads(ran.stdout) == record
     assert "planned but not run here: gpu1, gpu2" in ran.stderr

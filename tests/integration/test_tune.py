@@ -13,7 +13,7 @@ import pytest
 from tests.integration import warm
 from tests.integration.demo_kit import give_demo
 from tests.integration.reports import read_report
-from tests.trials.tune.test_record import check
+from tests.trials.records import check
 
 pytestmark = pytest.mark.slow
 
@@ -54,13 +54,13 @@ def test_a_search_its_overlay_and_calling_it_again(home: Path, open_instruct: Pa
     searched = record(home)
     assert searched["state"] == "done" and searched["stop"] in ("probes_used", "best_beats_the_rest")
     assert searched["data"]["measured"] and searched["data"]["mean_tokens"] > 10
-    probes = searched["probes"]
-    assert len(probes) == 2 and {probe["verdict"] for probe in probes} == {"measured"}
-    assert searched["best"] in [probe["setting"] for probe in probes] and searched["held"] == [
+    probes = searched["runs"]
+    assert len(probes) == 2 and {probe["state"] for probe in probes} == {"done"}
+    assert searched["best"] in [probe["label"] for probe in probes] and searched["held"] == [
         "recipe.gradient_checkpointing"
     ]
     # the same samples in each step, and every token weighs alike: the settings are the same training
-    assert probes[0]["losses"] == pytest.approx(probes[1]["losses"], rel=2e-3)
+    assert probes[0]["measured"]["losses"] == pytest.approx(probes[1]["measured"]["losses"], rel=2e-3)
     for probe in probes:
         events = (Path(probe["folder"]) / "events.jsonl").read_text(encoding="utf-8")
         built = [json.loads(line)["value"] for line in events.splitlines() if '"dataset_cache"' in line]
@@ -73,15 +73,16 @@ def test_a_search_its_overlay_and_calling_it_again(home: Path, open_instruct: Pa
     page.unlink()
     again = launch(home, *SEARCH, *LIMITS, "report=false")
     assert not page.exists()
-    assert again.returncode == 0 and "(kept)" in again.stdout
+    assert again.returncode == 0 and "(reused)" in again.stdout
     assert {path: path.stat().st_mtime_ns for path in home.rglob("metrics.jsonl")} == before
     kept = record(home)
-    assert kept["best"] == searched["best"] and all(probe["reused"] for probe in kept["probes"])
+    assert kept["best"] == searched["best"] and all(probe["reused"] for probe in kept["runs"])
 
     planned = launch(home, "plan", "stage=demo", "device=cpu", "processes=1", "+tuned=small", "--json")
     assert planned.returncode == 0 and "tuned_elsewhere" not in planned.stderr
-    chosen = next(probe["keys"] for probe in probes if probe["setting"] == searched["best"])
-    assert json.loads(planned.stdout)["batch"]["per_device"] == chosen["recipe.per_device_batch_size"]
+    chosen = next(probe["overrides"] for probe in probes if probe["label"] == searched["best"])
+    per_device = json.loads(planned.stdout)["batch"]["per_device"]
+    assert f"recipe.per_device_batch_size={per_device}" in chosen
     wider = launch(
         home, "plan", "stage=demo", "device=cpu", "processes=2", "+tuned=small", "recipe.per_device_batch_size=4"
     )
@@ -94,5 +95,5 @@ def test_probes_that_all_fail_say_why_and_are_kept(home: Path, open_instruct: Pa
     assert "nothing was measured in 2 probes (the probes fail with one cause at every setting): " in ran.stdout
     searched = record(home, "broken")
     assert searched["state"] == "failed" and searched["stop"] == "all_failed" and searched["overlay"] is None
-    assert "no setting was measured" in read_report(home / "runs/demo/tune-broken").text
-    assert all("/no/such/model" in probe["why"] and Path(probe["folder"]).is_dir() for probe in searched["probes"])
+    assert "nothing was measured" in read_report(home / "runs/demo/tune-broken").text
+    assert all("/no/such/model" in probe["message"] and Path(probe["folder"]).is_dir() for probe in searched["runs"])

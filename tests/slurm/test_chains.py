@@ -12,7 +12,7 @@ import pytest
 
 from tests.slurm.cluster import Cluster, until
 from tests.slurm.stand_ins import stand_in_overrides
-from tests.trials.rollout.test_record import check
+from tests.trials.records import check
 
 pytestmark = pytest.mark.slow
 
@@ -176,28 +176,28 @@ def test_a_rollout_stops_at_a_red_width_and_goes_on_from_there(slurm: Cluster, h
     pytest.importorskip("torch", reason="the `train` dependencies are not installed")
     python = interpreter(home, "narrow", 'case $words in *"--num_processes 2 "*) echo "no luck"; exit 7 ;; esac')
     handed = rollout(slurm, home, python)
-    assert [width["state"] for width in handed["widths"]] == ["submitted"] * 3 and handed["state"] == "submitted"
-    jobs = [width["job_id"] for width in handed["widths"]]
+    assert [width["state"] for width in handed["runs"]] == ["submitted"] * 3 and handed["state"] == "submitted"
+    jobs = [width["job_id"] for width in handed["runs"]]
     refused = slurm.launch("rollout", *WIDE, cwd=home)
     assert refused.returncode == 2 and "[already_submitted]" in refused.stderr, refused.stderr
     assert read(home)["state"] in ("submitted", "running")
-    logs = [f"demo/{Path(width['folder']).relative_to(home / 'runs' / 'demo')}" for width in handed["widths"]]
+    logs = [f"demo/{Path(width['folder']).relative_to(home / 'runs' / 'demo')}" for width in handed["runs"]]
     assert slurm.wait(jobs[0], 240) == "COMPLETED", job_log(home, logs[0], jobs[0])
     assert slurm.wait(jobs[1], 120) == "FAILED"
     assert slurm.wait(jobs[2], 60) == "CANCELLED"
     red = read(home)
-    assert [width["state"] for width in red["widths"]] == ["passed", "stopped", "planned"]
-    assert [gate["id"] for gate in red["widths"][1]["gates"] if gate["verdict"] == "fail"] == ["finished_steps"]
+    assert [width["state"] for width in red["runs"]] == ["done", "failed", "planned"]
+    assert [gate["id"] for gate in red["runs"][1]["gates"] if gate["verdict"] == "fail"] == ["finished_steps"]
     assert "cpu2 failed: finished_steps; not widened to cpu2x2" in job_log(home, logs[1], jobs[1])
 
     handed = rollout(slurm, home)
-    assert [width["state"] for width in handed["widths"]] == ["passed", "submitted", "submitted"]
-    for width, log in zip(handed["widths"][1:], logs[1:], strict=True):
+    assert [width["state"] for width in handed["runs"]] == ["done", "submitted", "submitted"]
+    for width, log in zip(handed["runs"][1:], logs[1:], strict=True):
         assert slurm.wait(width["job_id"], 240) == "COMPLETED", job_log(home, log, width["job_id"])
     green = read(home)
-    assert green["state"] == "passed", green
-    assert [width["width"] for width in green["widths"]] == ["cpu1", "cpu2", "cpu2x2"]
-    wide = green["widths"][2]
+    assert green["state"] == "done", green
+    assert [width["label"] for width in green["runs"]] == ["cpu1", "cpu2", "cpu2x2"]
+    wide = green["runs"][2]
     assert (wide["ranks"], wide["batch"]["accumulation"], wide["measured"]["steps"]) == (4, 1, 3)
     verdicts = {gate["id"]: gate["verdict"] for gate in wide["gates"]}
     proofs = ("evidence_complete", "all_ranks_step", "same_data", "loss_parity")

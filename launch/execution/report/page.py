@@ -12,6 +12,7 @@ from typing import Any
 
 from launch.execution.record.reader import mapping
 from launch.execution.report.charts import build_charts, format_value
+from launch.execution.report.document import Document
 from launch.execution.report.evaluation import read_evaluation
 from launch.execution.report.library import MISSING, find_library
 from launch.execution.report.plan_tables import flag_rows, git_rows, guard_rows, version_figures
@@ -26,7 +27,7 @@ from launch.execution.report.summary import (
     verdict,
 )
 from launch.execution.report.timeline import build_timelines
-from launch.execution.report.trial import Table, TrialPage
+from launch.table import Table
 from launch.terminal import printable
 
 FILE = "report.html"
@@ -55,12 +56,12 @@ def render_runs(runs: Sequence[ReportedRun], tables: Sequence[Table] = (), notes
     )
 
 
-def render_trial(trial: TrialPage) -> str:
-    """Return the page of a rollout, a bench or a tune, with the curves of its short runs."""
-    for metrics in trial.runs.values():
-        metrics.thin(_MAX_POINTS // len(trial.runs))
-    charts = build_charts(trial.runs)
-    return _render(trial.title, trial=trial, charts=charts, data=[chart.as_json() for chart in charts])
+def render_document(document: Document) -> str:
+    """Return the page of a trial, with the curves of its short runs."""
+    for metrics in document.runs.values():
+        metrics.thin(_MAX_POINTS // len(document.runs))
+    charts = build_charts(document.runs)
+    return _render(document.title, trial=document, charts=charts, data=[chart.as_json() for chart in charts])
 
 
 def _render(title: str, **content: Any) -> str:

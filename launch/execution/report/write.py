@@ -34,18 +34,6 @@ def write_run_report(folder: Path, notify: Callable[[str], None]) -> None:
     write_report(folder, render, notify)
 
 
-def write_trial_report(folder: Path, notify: Callable[[str], None]) -> None:
-    """Write report.html into the folder of a rollout, a bench or a tune; a problem is a warning."""
-
-    def render() -> str:
-        from launch.execution.report.page import render_trial
-        from launch.execution.report.trials import read_trial
-
-        return render_trial(read_trial(folder))
-
-    write_report(folder, render, notify)
-
-
 def write_report(folder: Path, render: Callable[[], str], notify: Callable[[str], None]) -> None:
     """Write what `render` returns as report.html into a folder, and print its path; a problem is a warning."""
     from launch.execution.report.page import FILE

@@ -10,19 +10,18 @@ from launch.errors import UserError
 from launch.execution.display.progress import Display
 from launch.execution.machine import this_machine
 from launch.execution.record.lock import run_lock
-from launch.execution.report.write import write_trial_report
 from launch.host.interpreter import installed_versions, package_folders
 from launch.planning.plan import build_plan
 from launch.planning.tuned import PACKAGES
 from launch.redact import process_redactor
-from launch.trials.bench.loop import run_in_turn, turns
-from launch.trials.bench.record import BenchRecord, BenchState, EarlierBench, RunRecord, read_earlier
+from launch.trials.bench.loop import run_in_turn
+from launch.trials.bench.record import BenchRecord, BenchRun, EarlierBench, plan_runs
 from launch.trials.bench.request import BenchRequest
 from launch.trials.bench.settings import PlannedBench, plan_bench
-from launch.trials.bench.table import HEADS, markdown, rate_lines, report, row, run_lines, text, verdict_lines
 from launch.trials.card_rate import CardRate, card_name, measure_card_rate
-from launch.trials.measure import composed_probe, gpus_for, measure, say_lines, say_warnings
+from launch.trials.measure import composed_probe, gpus_for, measure, say_document, say_lines, say_row, say_warnings
 from launch.trials.measurement import Measurement, find_earlier_measurement
+from launch.trials.record import State, read_earlier
 
 
 def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int]:
@@ -32,13 +31,9 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
     Raises UserError when the two cannot be compared or cannot run.
     """
     planned = plan_bench(request, composed_probe, lambda composed: build_plan(composed, this_machine(composed)))
-    earlier = read_earlier(planned)
-    runs = [
-        RunRecord(repeat, side, planned.run_plan(side, repeat))
-        for repeat, side in turns(planned.config.repeats, planned.config.order)
-    ]
     versions = [installed_versions(package_folders(side.plan.command[0]), PACKAGES) for side in planned.sides]
-    record = BenchRecord(planned, runs, versions=(versions[0], versions[1]))
+    record = BenchRecord(planned, plan_runs(planned), versions=(versions[0], versions[1]))
+    earlier = EarlierBench.of(read_earlier(planned.folder, record.verb, {"stage": record.plan.stage}))
     with run_lock(planned.folder, display.say):
         return record, _run(record, earlier, display)
 
@@ -52,29 +47,27 @@ def _run(record: BenchRecord, earlier: EarlierBench, display: Display) -> int:
     changes = earlier.version_changes(record.versions)
     if changes is not None:
         display.say(f"earlier runs are not reused: {changes}")
-    say_lines(display, [*rate_lines(record), row(HEADS)])
+    say_lines(display, record.rate_lines)
 
-    def measure_run(run: RunRecord, inspected: bool, seconds: float | None) -> Measurement:
+    def measure_run(run: BenchRun, inspected: bool, seconds: float | None) -> Measurement:
         plan = run.plan
         display.say(f"{run.label}: {record.steps} steps; {plan.batch}; {plan.folder}")
         # another process, at the least the matrix product, has just been on the cards
         return measure(run.plan, record.steps, display, after_another=True, inspected=inspected, seconds=seconds)
 
-    def on_change(run: RunRecord | None) -> None:
-        record.write(process_redactor(), {"bench.txt": text(record), "bench.md": markdown(record)})
-        if run is None or run.state == BenchState.running:
+    def on_change(run: BenchRun | None) -> None:
+        record.write(process_redactor())
+        if run is None or run.state == State.running:
             return
-        say_lines(display, run_lines(record, run))
+        say_row(display, record.verb, record.run_json(run))
         pair_is_complete = any(repeat == run.repeat for repeat, _, _ in record.pairs)
-        if run.state == BenchState.done and run is not record.runs[-1] and pair_is_complete:
-            display.say(f"  so far: {verdict_lines(record)[0]}")
+        if run.state == State.done and run is not record.runs[-1] and pair_is_complete:
+            display.say(f"  so far: {record.summary[0]}")
 
-    reuse = same_cards and changes is None and not planned.sides[0].plan.config.restart
+    reuse = same_cards and changes is None and not record.plan.config.restart
     code = run_in_turn(record, measure_run, reuse, on_change)
     on_change(None)
-    say_lines(display, ["", *report(record), planned.folder])
-    if planned.sides[0].plan.config.report:
-        write_trial_report(planned.folder, display.say)
+    say_document(display, record)
     return code
 
 

@@ -1,34 +1,26 @@
-"""The order and the control flow of a bench: earlier runs are reused, a failure or the time limit ends it."""
+"""The control flow of a bench: earlier runs are reused, a failure or the time limit ends it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 
-from launch.config.trials import Order
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
-from launch.trials.bench.record import BenchRecord, BenchState, RunRecord
-from launch.trials.measurement import TIME_USED, Measurement, find_earlier_measurement
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED
+from launch.trials.bench.record import BenchRecord, BenchRun
+from launch.trials.measure import attempt
+from launch.trials.measurement import Measurement, find_earlier_measurement
+from launch.trials.record import State
 
 # run(record, inspected, seconds) measures one run in its folder. `inspected`: the same plan has just run here;
 # `seconds`: the run is ended after them (None: no limit). Raises UserError when it cannot be started.
-MeasureRun = Callable[[RunRecord, bool, float | None], Measurement]
-
-
-def turns(repeats: int, order: Order) -> list[tuple[int, int]]:
-    """(repeat from 1, side 0 or 1) of each run, in the order in which they run."""
-    runs = []
-    for repeat in range(1, repeats + 1):
-        sides = (1, 0) if order == Order.abba and repeat % 2 == 0 else (0, 1)
-        runs += [(repeat, side) for side in sides]
-    return runs
+MeasureRun = Callable[[BenchRun, bool, float | None], Measurement]
 
 
 def run_in_turn(
     record: BenchRecord,
     measure: MeasureRun,
     reuse: bool,
-    on_change: Callable[[RunRecord | None], None],
+    on_change: Callable[[BenchRun | None], None],
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Take every run in its turn; `on_change` is called with a run that has changed. `clock`: seconds.
@@ -40,63 +32,45 @@ def run_in_turn(
     deadline = None if minutes is None else clock() + 60 * minutes
     seconds: dict[int, list[float]] = {0: [], 1: []}
     ran: set[int] = set()
+
+    def start(run: BenchRun) -> Measurement:
+        # how long a run takes is unknown before the first one, which therefore has no limit
+        return measure(run, run.side in ran, deadline - clock() if ran and deadline is not None else None)
+
     for index, run in enumerate(record.runs):
         measured = find_earlier_measurement(run.plan, record.steps) if reuse else None
         if measured is not None:
-            run.state, run.measured, run.reused = BenchState.done, measured, True
+            run.state, run.measured, run.reused = State.done, measured, True
             seconds[run.side].append(measured.outcome.seconds)
             on_change(run)
             continue
-        left = None if deadline is None else deadline - clock()
-        if left is not None and ran and left < _expected_seconds(seconds, record.runs[index:]):
+        if deadline is not None and ran and deadline - clock() < _expected_seconds(seconds, record.runs[index:]):
             _drop_runs_from(record, index)
             on_change(None)
             break
-        run.state = BenchState.running
-        on_change(run)
-        started = clock()
-        try:
-            # how long a run takes is unknown before the first one, which therefore has no limit
-            run.measured = measure(run, run.side in ran, left if ran else None)
-        except UserError as error:
-            run.state, run.why = BenchState.failed, "; ".join(str(problem) for problem in error.problems)
-            on_change(run)
-            if not ran:
-                raise
-            break
-        ran.add(run.side)
-        seconds[run.side].append(clock() - started)
-        run.state = _state_after(run.measured)
-        if run.state == BenchState.not_run:
+        began = clock()
+        if attempt(run, start, on_change, is_first=not ran):
+            ran.add(run.side)
+            seconds[run.side].append(clock() - began)
+        if run.state == State.not_run:
             _drop_runs_from(record, index)
-        if run.state != BenchState.done:
-            outcome = run.measured.outcome
-            run.why = "; ".join(text for text in (outcome.cause, outcome.cure) if text) or None
         on_change(run)
-        if run.state != BenchState.done:
+        if run.state != State.done:
             break
-    if record.state == BenchState.interrupted:
+    if record.state == State.interrupted:
         return EXIT_INTERRUPTED
-    failed = any(run.state == BenchState.failed for run in record.runs)
+    failed = any(run.state == State.failed for run in record.runs)
     return EXIT_STOPPED if failed or not record.pairs else EXIT_DONE
-
-
-def _state_after(measured: Measurement) -> BenchState:
-    if measured.outcome.exit_code == EXIT_INTERRUPTED:
-        return BenchState.interrupted
-    if measured.finished:
-        return BenchState.done
-    return BenchState.not_run if measured.outcome.cause_id == TIME_USED else BenchState.failed
 
 
 def _drop_runs_from(record: BenchRecord, index: int) -> None:
     """Leave out the runs from `index` on, for which there is no time."""
     for later in record.runs[index:]:
-        later.state = BenchState.not_run
-    record.why = f"max_minutes={record.planned.config.max_minutes:g} is too short for the rest"
+        later.state = State.not_run
+    record.message = f"max_minutes={record.planned.config.max_minutes:g} is too short for the rest"
 
 
-def _expected_seconds(seconds: dict[int, list[float]], rest: Sequence[RunRecord]) -> float:
+def _expected_seconds(seconds: dict[int, list[float]], rest: Sequence[BenchRun]) -> float:
     """Seconds of the next run and, when it begins a pair, of the other run of that pair: half a pair compares nothing.
     A setting that has not run yet counts as 0."""
     return sum(max(seconds[run.side], default=0.0) for run in rest if run.repeat == rest[0].repeat)

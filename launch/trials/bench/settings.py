@@ -10,7 +10,7 @@ from launch import resources
 from launch.config.compose import Composed
 from launch.config.line import CommandLine, format_value
 from launch.config.schema import Packing
-from launch.config.trials import BenchConfig
+from launch.config.trials import BenchConfig, Order
 from launch.errors import Problem, UserError
 from launch.planning.identity import compute_identity
 from launch.planning.plan import Plan
@@ -51,6 +51,15 @@ class PlannedBench:
     def same_setting(self) -> bool:
         """Whether A and B are the same, so that their difference is noise."""
         return self.sides[0].plan.identity == self.sides[1].plan.identity
+
+    @property
+    def turns(self) -> list[tuple[int, int]]:
+        """(repeat from 1, side 0 or 1) of each run, in the order in which they run."""
+        runs = []
+        for repeat in range(1, self.config.repeats + 1):
+            sides = (1, 0) if self.config.order == Order.abba and repeat % 2 == 0 else (0, 1)
+            runs += [(repeat, side) for side in sides]
+        return runs
 
     def run_plan(self, side: int, repeat: int) -> Plan:
         """The plan of the run of one setting (0 or 1) in one repeat (from 1); its folder has the plan's identity."""

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launch.trials.bench.figures import Figures
 from launch.trials.bench.statistics import CONFIDENCE, Ratio, median, paired_ratio
+from launch.trials.figures import Figures
 
 _SAME_MEMORY = 0.01  # relative difference of the peaks below which they count as the same
 _SAME_TOKENS = 1e-6  # relative: tokens are counted exactly
@@ -32,9 +32,9 @@ class BenchVerdict:
     data: str  # same, differs or unknown
     memory: str  # less, more, same or unknown
     ratio: Ratio  # of the speeds
-    loss_apart: float | None  # relative, after the last step; median of the pairs
-    loss_most: float | None  # relative, at any step of any pair
-    moved: float | None  # relative change of A's own loss from the first step to the last
+    loss_difference: float | None  # relative, after the last step; median of the pairs
+    largest_loss_difference: float | None  # relative, at any step of any pair
+    loss_progress: float | None  # relative change of A's own loss from the first step to the last
     memory_ratio: float | None
     sentences: tuple[str, ...]
 
@@ -67,9 +67,9 @@ def judge_pairs(pairs: Sequence[Pair], tolerance: float, same_setting: bool = Fa
         data=data,
         memory=memory,
         ratio=ratio,
-        loss_apart=last_difference,
-        loss_most=largest_difference,
-        moved=moved,
+        loss_difference=last_difference,
+        largest_loss_difference=largest_difference,
+        loss_progress=moved,
         memory_ratio=memory_ratio,
         sentences=tuple(sentences),
     )

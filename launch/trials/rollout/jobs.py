@@ -15,12 +15,12 @@ from launch.slurm.slurm_cli import slurm_is_installed
 from launch.slurm.submission import refuse_live_jobs, submit_steps
 from launch.slurm.submission_report import report_lines
 from launch.trials.measure import composed_line
-from launch.trials.rollout.record import RolloutRecord, WidthState
+from launch.trials.record import State
+from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import RequestedWidth, RolloutRequest
-from launch.trials.rollout.widths import PlannedWidth
 
 
-def plan_width_job(width: PlannedWidth, request: RolloutRequest) -> PlannedJob:
+def plan_width_job(width: WidthRun, request: RolloutRequest) -> PlannedJob:
     """The job of a width: its nodes get the overrides of the whole rollout, and which of the widths is theirs."""
     plan = width.plan
     overrides = node_overrides((*request.line.argv, request.widths_override, f"width={width.requested}"))
@@ -30,7 +30,7 @@ def plan_width_job(width: PlannedWidth, request: RolloutRequest) -> PlannedJob:
 
 def refuse_impossible_jobs(record: RolloutRecord, request: RolloutRequest) -> None:
     """Raise UserError with what keeps widths from being jobs, before any width has run."""
-    jobs = [plan_width_job(width.planned, request) for width in record.widths]
+    jobs = [plan_width_job(run, request) for run in record.runs]
     problems = [problem for job in jobs for problem in job_problems(job)]
     if not (request.dry_run or slurm_is_installed()):
         cure = "run it on a login node of the cluster; submit=all dry_run=true only writes the job folders"
@@ -43,23 +43,23 @@ def refuse_impossible_jobs(record: RolloutRecord, request: RolloutRequest) -> No
 def submit_remaining(record: RolloutRecord, request: RolloutRequest) -> Iterator[str]:
     """Submit the widths that were not run here, each to start when the one before has passed, and with then=run the
     whole stage after them. Yields the report's lines. Raises UserError when they cannot be submitted."""
-    remaining = {width.planned.plan.folder: width for width in record.widths if width.state == WidthState.not_run}
-    narrowest = next(iter(remaining.values())).planned.requested
+    remaining = {run.plan.folder: run for run in record.runs if run.state == State.not_run}
+    narrowest = next(iter(remaining.values())).requested
     first = _plan_stage_job(narrowest, request, record)
     jobs = [plan_tokenize_job(first)] if needs_tokenize_job(first, TokenizeFirst.auto) else []
-    jobs += [plan_width_job(width.planned, request) for width in remaining.values()]
+    jobs += [plan_width_job(run, request) for run in remaining.values()]
     if record.then == Then.run:
         jobs.append(_plan_stage_job(request.widths[-1], request, record))
     steps = as_chain(jobs, TokenizeFirst.never)
     ids = submit_steps(steps, dry_run=request.dry_run)
     for job, job_id in zip(jobs, ids, strict=False):
         if job.run in remaining:
-            width = remaining[job.run]
-            width.state, width.why, width.job_id = WidthState.submitted, None, job_id
+            run = remaining[job.run]
+            run.state, run.message, run.job_id = State.submitted, None, job_id
     return report_lines(steps, ids, {})
 
 
 def _plan_stage_job(width: RequestedWidth, request: RolloutRequest, record: RolloutRecord) -> PlannedJob:
-    mode = record.planned.widths[0].plan.config.rollout.parallel_at_one
+    mode = record.plan.config.rollout.parallel_at_one
     composed = composed_line(request.stage_line(width, mode if width.ranks == 1 else None))
     return plan_run_job(build_plan(composed, this_machine(composed)))

@@ -13,11 +13,11 @@ from launch.slurm.jobs import JobFolder, find_job_ids
 from launch.slurm.node.task import NodeTask
 from launch.slurm.requeue_policy import RestartMark, wait_for_lock
 from launch.trials.measure import card_gib, gpus_for
+from launch.trials.record import State
 from launch.trials.rollout.engine import plan_rollout, run_and_report
 from launch.trials.rollout.loop import WidthRunner
-from launch.trials.rollout.record import WidthState
+from launch.trials.rollout.record import WidthRun
 from launch.trials.rollout.request import read_request
-from launch.trials.rollout.widths import PlannedWidth
 
 _SUBMIT_TIMEOUT = 300.0  # seconds that `rollout` may need to submit its jobs to a busy Slurm
 
@@ -28,17 +28,17 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
     """
     request = read_request(line)
     record = plan_rollout(request)
-    chosen = [width for width in record.widths if str(width.planned.requested) == label]
+    chosen = [run for run in record.runs if str(run.requested) == label]
     if not chosen:
         message = f"width={label} is not one of {request.widths_override}"
         cure = "submit the rollout's jobs with `rollout ... submit=all`"
         raise UserError(Problem("bad_width", message, "override width", cure))
-    only, plan = chosen[0], chosen[0].planned.plan
+    only, plan = chosen[0], chosen[0].plan
     only.job_id = allocation.job_id
     restart_mark = RestartMark(plan, allocation)
 
     def lead(ranks: RankRunner, display: Display) -> int:
-        def run_width(width: PlannedWidth) -> Outcome:
+        def run_width(width: WidthRun) -> Outcome:
             restart_mark.set()  # an earlier try of this width is archived by now
             display.say(f"{width.label}: {record.steps} steps; {width.plan.batch}; {width.plan.folder}")
             return run_steps(width.plan, display, record.steps, run_ranks=ranks)
@@ -47,16 +47,14 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
         if allocation.restarts:
             wait_for_lock(plan.folder, display.say)
         # the `rollout` that submits this job holds the lock until all its jobs are submitted
-        wait_for_lock(
-            record.planned.folder, display.say, _SUBMIT_TIMEOUT, "another launcher holds this rollout's record"
-        )
+        wait_for_lock(record.folder, display.say, _SUBMIT_TIMEOUT, "another launcher holds this rollout's record")
         gpus = gpus_for(plan)
         runner = WidthRunner(run_width, len(gpus.seen), card_gib(gpus), nodes=plan.parallel.width.nodes)
-        with run_lock(record.planned.folder, display.say):
-            for later in record.widths[record.widths.index(only) + 1 :]:
-                ids = find_job_ids(JobFolder.of(plan.runs, plan.stage, later.planned.plan.name))
+        with run_lock(record.folder, display.say):
+            for later in record.runs[record.runs.index(only) + 1 :]:
+                ids = find_job_ids(JobFolder.of(plan.runs, plan.stage, later.plan.name))
                 if ids:
-                    later.state, later.job_id = WidthState.submitted, ids[-1]
+                    later.state, later.job_id = State.submitted, ids[-1]
             return run_and_report(record, runner, display, only=only, restart=restart_mark.is_due)
 
     return NodeTask(plan, lead, record.steps)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from launch.config.schema import Family, Kind, Launcher, LossAveraging, Packing, Precision
 from launch.planning.plan import Plan
-
-SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -25,9 +22,6 @@ class PlanDifference:
     def __str__(self) -> str:
         parts = [self.what, self.bound or "by how much is unknown", *([self.cure] if self.cure else [])]
         return f"{'; '.join(parts)} [{self.id}]"
-
-    def as_json(self) -> dict[str, Any]:
-        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
 
 def find_plan_differences(plans: Sequence[Plan]) -> tuple[PlanDifference, ...]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from launch.config.schema import Device
 from launch.trials.measurement import Measurement, compute_speed
 
-SCHEMA_VERSION = 1
 _STARTUP_PHASES = ("import", "tokenize", "load", "reference_logprobs")  # which a run goes through once
 
 
@@ -22,16 +20,6 @@ class Projection:
     gpu_hours: float | None  # None on CPU
     cost: float | None  # None on CPU, or without a price
     basis: str  # `measured`, or the width from which it is scaled linearly
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "total_steps": self.total_steps,
-            "hours": round(self.hours, 4),
-            "gpu_hours": None if self.gpu_hours is None else round(self.gpu_hours, 4),
-            "cost": None if self.cost is None else round(self.cost, 2),
-            "basis": self.basis,
-        }
 
 
 def project(

@@ -1,46 +1,25 @@
-"""The record of a rollout: rollout.json, rewritten after every change, and the tables beside it."""
+"""The record of a rollout: rollout.json, and the sentences of its report."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from launch.trials.measurement import Measurement, compute_speed, padding_share
-from launch.trials.record_file import TrialRecord, another_record, read_record, utc_now
+from launch.planning.plan import Plan
+from launch.trials.figures import measurement_json
+from launch.trials.record import State, TrialRecord, TrialRun, combine_states, utc_now
 from launch.trials.rollout.gates.gate import GateResult
 from launch.trials.rollout.plan_differences import PlanDifference
 from launch.trials.rollout.projection import Projection
-from launch.trials.rollout.widths import PlannedRollout, PlannedWidth
-from launch.worker.json_codec import to_json
-
-SCHEMA_VERSION = 1
-FILE = "rollout.json"
-
-
-class WidthState(StrEnum):
-    """The state of one width, and of a rollout as a whole."""
-
-    planned = "planned"  # its turn has not come
-    running = "running"
-    passed = "passed"
-    stopped = "stopped"  # a gate failed, or it could not be started
-    not_run = "not_run"  # this machine cannot run it
-    submitted = "submitted"  # a Slurm job waits for the widths before; of a rollout: its remaining widths are jobs
-    interrupted = "interrupted"
+from launch.trials.rollout.request import RequestedWidth
 
 
 @dataclass
-class WidthRecord:
-    """One width, as far as it has come."""
+class WidthRun(TrialRun):
+    """The run of one width."""
 
-    planned: PlannedWidth
-    state: WidthState = WidthState.planned
-    why: str | None = None  # why it was not run, or could not be started
-    reused: bool = False  # it passed in an earlier call and was not run again
-    job_id: str | None = None  # of the Slurm job that runs it
-    measured: Measurement | None = None
+    requested: RequestedWidth = field(kw_only=True)
     gate_results: tuple[GateResult, ...] = ()
     projection: Projection | None = None
     efficiency: float | None = None  # against one rank
@@ -49,105 +28,75 @@ class WidthRecord:
     def failed_gates(self) -> list[GateResult]:
         return [result for result in self.gate_results if result.stops]
 
-    def as_json(self, skip: int) -> dict[str, Any]:
-        plan, measured = self.planned.plan, self.measured
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "width": self.planned.label,
-            "ranks": self.planned.ranks,
-            "state": self.state.value,
-            "why": self.why,
-            "reused": self.reused,
-            "job_id": self.job_id,
-            "folder": str(plan.folder),
-            "identity": plan.identity,
-            "parallel": plan.parallel.mode.value,
-            "zero_stage": plan.parallel.zero_stage,
-            "precision": plan.parallel.precision.value,
-            "batch": to_json(plan.batch),
-            "measured": None if measured is None else _measured(measured, skip),
-            "efficiency": None if self.efficiency is None else round(self.efficiency, 4),
-            "gates": [result.as_json() for result in self.gate_results],
-            "projection": None if self.projection is None else self.projection.as_json(),
-        }
-
-
-def _measured(measured: Measurement, skip: int) -> dict[str, Any]:
-    losses, speed = measured.values("loss"), compute_speed(measured, skip)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "steps": measured.last_step,
-        "total_steps": measured.total_steps,
-        "seconds": round(measured.outcome.seconds, 3),
-        "phases": dict(measured.phases),
-        "first_loss": losses[0] if losses else None,
-        "last_loss": losses[-1] if losses else None,
-        "per_second": round(speed.per_second, 3) if speed else None,
-        "unit": speed.unit if speed else None,
-        "step_seconds": round(speed.step_seconds, 6) if speed else None,
-        "memory_gib": max(measured.values("memory_gib"), default=None),
-        "padding_share": padding_share(measured),
-        "exit_code": measured.outcome.exit_code,
-        "cause": measured.outcome.cause,
-    }
-
 
 @dataclass
 class RolloutRecord(TrialRecord):
     """A rollout, as far as it has come."""
 
-    planned: PlannedRollout
+    folder: Path  # <runs>/<stage>/rollout-<id>
     steps: int
     then: str
     price: float | None  # per GPU and hour
     skip: int  # first steps, which count for no speed
+    runs: list[WidthRun]
     differences: tuple[PlanDifference, ...] = ()  # between the widths
-    widths: list[WidthRecord] = field(default_factory=list)
     began: str = field(default_factory=utc_now)
     full_run: int | None = None  # exit code of the whole run with then=run
+    verb = "rollout"
 
     @property
-    def path(self) -> Path:
-        return self.planned.folder / FILE
+    def plan(self) -> Plan:  # type: ignore[override]
+        return self.runs[0].plan
 
     @property
-    def state(self) -> WidthState:
-        states = [width.state for width in self.widths]
-        order = (
-            WidthState.interrupted,
-            WidthState.stopped,
-            WidthState.not_run,
-            WidthState.running,
-            WidthState.submitted,
-            WidthState.planned,
-        )
-        return next((state for state in order if state in states), WidthState.passed)
+    def state(self) -> State:
+        return combine_states(run.state for run in self.runs)
 
-    def as_json(self) -> dict[str, Any]:
-        plan = self.planned.widths[0].plan
+    @property
+    def summary(self) -> list[str]:
+        passed = sum(run.state == State.done for run in self.runs)
+        lines = [self.verdict, f"{passed} of {len(self.runs)} widths passed"]
+        lines += [f"{run.label}: {run.message}" for run in self.runs if run.message]
+        return lines + [
+            f"{run.label}: {result.message} [{result.id}]" for run in self.runs for result in run.failed_gates
+        ]
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of the whole rollout."""
+        if self.state == State.done:
+            return f"all {len(self.runs)} widths passed: {self.runs[-1].label} may run the whole stage"
+        for run in self.runs:
+            if run.state == State.failed:
+                reasons = ", ".join(result.id for result in run.failed_gates) or "it could not be started"
+                later = [other.label for other in self.runs if other.state == State.planned]
+                return f"{run.label} failed: {reasons}" + (f"; not widened to {', '.join(later)}" if later else "")
+        not_run = [run.label for run in self.runs if run.state == State.not_run]
+        if not_run:
+            return (
+                f"planned but not run here: {', '.join(not_run)}; on a Slurm cluster submit=rest submits them as jobs"
+            )
+        jobs = [f"{run.label} (job {run.job_id})" for run in self.runs if run.state == State.submitted]
+        return f"submitted: {', '.join(jobs)}" if jobs else f"the rollout is {self.state.value}"
+
+    @property
+    def notes(self) -> list[str]:
+        return [str(difference) for difference in self.differences]
+
+    def contents(self) -> dict[str, Any]:
         return {
-            "schema_version": SCHEMA_VERSION,
-            "id": self.planned.id,
-            "stage": plan.stage,
-            "trainer": plan.trainer,
-            "kind": plan.config.stage.kind.value,
-            "upstream": plan.upstream.description,
-            "state": self.state.value,
-            "steps": self.steps,
-            "then": self.then,
-            "price_per_gpu_hour": self.price,
-            "began": self.began,
-            "updated": utc_now(),
-            "differences": [difference.as_json() for difference in self.differences],
-            "widths": [width.as_json(self.skip) for width in self.widths],
+            "options": {"steps": self.steps, "then": self.then, "price_per_gpu_hour": self.price},
+            "differences": self.differences,
+            "runs": [self.run_json(run) for run in self.runs],
             "full_run": self.full_run,
         }
 
-
-def refuse_another(planned: PlannedRollout) -> None:
-    """Raise UserError (other_rollout) when the folder holds a rollout of another stage or trainer."""
-    file, plan = planned.folder / FILE, planned.widths[0].plan
-    earlier = read_record(file, lambda record: f"{record['stage']} with {record['trainer']}", "other_rollout")
-    own = f"{plan.stage} with {plan.trainer}"
-    if earlier not in (None, own):
-        raise another_record("other_rollout", f"{planned.folder} is a rollout of {earlier}, not of {own}")
+    def run_json(self, run: WidthRun) -> dict[str, Any]:
+        return {
+            **run.as_json(),
+            "measured": measurement_json(run.measured, self.skip),
+            "job_id": run.job_id,
+            "efficiency": run.efficiency,
+            "gates": run.gate_results,
+            "projection": run.projection,
+        }

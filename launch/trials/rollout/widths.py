@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from launch import resources
@@ -11,41 +10,19 @@ from launch.config.compose import Composed
 from launch.errors import Problem, UserError
 from launch.planning.identity import compute_identity
 from launch.planning.plan import Plan
+from launch.trials.rollout.record import WidthRun
 from launch.trials.rollout.request import RequestedWidth, RolloutRequest
-
-
-@dataclass(frozen=True)
-class PlannedWidth:
-    """One width, and the plan of the short run that measures it."""
-
-    requested: RequestedWidth
-    plan: Plan  # its folder is below the rollout's
-
-    @property
-    def ranks(self) -> int:
-        return self.requested.ranks
-
-    @property
-    def label(self) -> str:
-        return str(self.plan.parallel.width)
-
-
-@dataclass(frozen=True)
-class PlannedRollout:
-    """A rollout before it runs."""
-
-    id: str
-    folder: Path  # <runs>/<stage>/rollout-<id>
-    widths: tuple[PlannedWidth, ...]
 
 
 def plan_widths(
     request: RolloutRequest,
     compose: Callable[[RequestedWidth, str | None], Composed],
     build: Callable[[Composed], Plan],
-) -> PlannedRollout:
-    """Plan every width; `compose(width, parallel)` composes one. Raises UserError with the problems of all widths, each
-    problem once."""
+) -> tuple[Path, list[WidthRun]]:
+    """Plan the short run of every width, below the folder that they share, <runs>/<stage>/rollout-<id>.
+
+    `compose(width, parallel)` composes one. Raises UserError with the problems of all widths, each problem once.
+    """
     plans: list[Plan] = []
     problems: list[Problem] = []
     for width in request.widths:
@@ -60,13 +37,14 @@ def plan_widths(
             problems += [problem for problem in error.problems if problem not in problems]
     if problems:
         raise UserError(problems)
-    id_ = plans[0].config.name or rollout_id(plans[0])
-    name = f"rollout-{id_}"
-    widths = tuple(
-        PlannedWidth(width, plan.renamed(f"{name}/{plan.parallel.width}-{plan.identity}"))
+    name = f"rollout-{plans[0].config.name or rollout_id(plans[0])}"
+    runs = [
+        WidthRun(
+            str(plan.parallel.width), plan.renamed(f"{name}/{plan.parallel.width}-{plan.identity}"), requested=width
+        )
         for width, plan in zip(request.widths, plans, strict=True)
-    )
-    return PlannedRollout(id_, plans[0].runs / plans[0].stage / name, widths)
+    ]
+    return plans[0].runs / plans[0].stage / name, runs
 
 
 def _check_numbers(composed: Composed) -> None:

@@ -12,34 +12,26 @@ from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem, Use
 from launch.execution.display.progress import Display
 from launch.execution.machine import this_machine
 from launch.execution.record.lock import run_lock
-from launch.execution.report.write import write_trial_report
 from launch.files import write_file
 from launch.planning.plan import Plan, build_plan
 from launch.redact import process_redactor
-from launch.trials.measure import composed_probe, measure, say_lines
+from launch.table import Table
+from launch.trials.measure import composed_probe, measure, say_document, say_lines, say_row
 from launch.trials.measurement import read_measurement
+from launch.trials.record import State, read_earlier
 from launch.trials.tune.loop import refuse_if_nothing_fits, search
 from launch.trials.tune.overlay import overlay_path, overlay_text
 from launch.trials.tune.predict import Prediction
 from launch.trials.tune.preparation import begin_record
 from launch.trials.tune.probe import Probe, ProbeVerdict, is_final, summarize_probe
-from launch.trials.tune.record import TuneRecord, TuneState, describe_changes, refuse_another
+from launch.trials.tune.record import TuneRecord, describe_changes, estimate_json
 from launch.trials.tune.request import check_numbers, line_for_candidate
 from launch.trials.tune.search import time_left
 from launch.trials.tune.space import extra_options
-from launch.trials.tune.table import (
-    HEADS,
-    fact_lines,
-    loss_line,
-    markdown,
-    prediction_lines,
-    probe_lines,
-    row,
-    text,
-    verdict_line,
-)
+from launch.trials.view import PREDICTIONS
 
-_EXITS = {TuneState.failed: EXIT_FAILED, TuneState.interrupted: EXIT_INTERRUPTED}
+_SHOWN = 12  # predictions
+_EXITS = {State.failed: EXIT_FAILED, State.interrupted: EXIT_INTERRUPTED}
 
 
 def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
@@ -53,18 +45,16 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
     plan = build_plan(composed, this_machine(composed))
     name = composed.config.name or f"{plan.stage}-{plan.parallel.width}-{plan.identity}"
     folder = plan.runs / plan.stage / f"tune-{name}"
-    refuse_another(folder, plan.identity)
+    earlier = read_earlier(folder, "tune", {"identity": plan.identity})
     with run_lock(folder, display.say):
         record = begin_record(name, plan, display)
-        code = _search(record, request, display)
-        if plan.config.report:
-            write_trial_report(folder, display.say)
+        changes = describe_changes(earlier, record.card, record.versions)
+        code = _search(record, request, display, changes)
         _refuse_if_none_started(record)
         return record, code
 
 
-def _search(record: TuneRecord, request: CommandLine, display: Display) -> int:
-    changes = describe_changes(record.folder, record.card, record.versions)
+def _search(record: TuneRecord, request: CommandLine, display: Display, changes: str | None) -> int:
     if changes and not record.dry_run:
         display.say(f"earlier probes are not reused: {changes}")
     reuse = not record.plan.config.restart and changes is None
@@ -81,11 +71,12 @@ def _search(record: TuneRecord, request: CommandLine, display: Display) -> int:
             return Probe(prediction, ProbeVerdict.refused, "", why=why)
 
     def on_change(probe: Probe | None) -> None:
-        record.write(process_redactor(), {"tune.txt": text(record), "tune.md": markdown(record)})
-        say_lines(display, [row(HEADS), *probe_lines(probe)] if probe is not None else ())
+        record.write(process_redactor())
+        if probe is not None:
+            say_row(display, record.verb, record.run_json(probe))
 
     display.say(f"tune of {record.plan.stage} with {record.plan.trainer}, {record.plan.upstream.description}")
-    say_lines(display, [*fact_lines(record), *prediction_lines(record)])
+    say_lines(display, [*record.notes, *_prediction_lines(record)])
     refuse_if_nothing_fits(record)
     if record.dry_run and len(record.predictions) > 1:
         on_change(None)
@@ -96,8 +87,15 @@ def _search(record: TuneRecord, request: CommandLine, display: Display) -> int:
         write_file(record.overlay, process_redactor().redact_text(overlay_text(record)))
         display.say(f"wrote {record.overlay}: use it as +tuned={record.name} with the same stage and width")
         on_change(None)
-    say_lines(display, [verdict_line(record), loss_line(record), record.folder])
+    say_document(display, record)
     return _EXITS.get(record.state, EXIT_DONE)
+
+
+def _prediction_lines(record: TuneRecord) -> list[str]:
+    """The fastest predictions that may be probed, and the recipe's own."""
+    shown, base = [estimate for estimate in record.estimates if estimate.is_open][:_SHOWN], record.base_estimate
+    lines = Table.of("", PREDICTIONS, map(estimate_json, shown if base in shown else [*shown, base])).lines()
+    return [*lines[:-1], lines[-1] + "  the recipe's own"] if base not in shown else lines
 
 
 def _reuse_or_run(

@@ -15,10 +15,11 @@ from launch.config.yaml_nodes import write_comment
 from launch.planning.flags import sequence_limit
 from launch.planning.parallel import default_mode
 from launch.planning.plan import Plan
+from launch.table import Table
 from launch.trials.tune.candidate import Candidate
-from launch.trials.tune.record import TuneRecord, round_figures
+from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.space import held_flags
-from launch.trials.tune.table import HEADS, cells, gain, loss_line, row
+from launch.trials.view import COLUMNS
 
 GROUP = "tuned"
 
@@ -39,10 +40,10 @@ def overlay_text(record: TuneRecord) -> str:
     )
     comments = [
         title,
-        f"Use it as `+tuned={record.name}`. {gain(record)}",
-        loss_line(record),
+        f"Use it as `+tuned={record.name}`. {record.gain}",
+        record.loss_sentence,
         f"The search is in {record.folder}. Its probes:",
-        *(f"  {row(values)}" for values in [HEADS, *(cells(probe) for probe in record.probes)]),
+        *(f"  {line}" for line in Table.of("", COLUMNS[record.verb], record.as_json()["runs"]).lines()),
     ]
     facts: dict[str, Any] = {
         "name": record.name,
@@ -56,9 +57,9 @@ def overlay_text(record: TuneRecord) -> str:
         "machine": platform.node(),
         "card": record.card,
         "versions": dict(record.versions),
-        "tokens_per_second": round_figures(best.per_second) if best.unit == "tokens" else None,
-        "step_seconds": round_figures(best.seconds),
-        "reserved_gib": round_figures(best.memory_gib),
+        "tokens_per_second": _rounded(best.per_second) if best.unit == "tokens" else None,
+        "step_seconds": _rounded(best.seconds),
+        "reserved_gib": _rounded(best.memory_gib),
         "record": str(record.folder),
     }
     setting = _setting_keys(best.prediction.candidate, record.plan)
@@ -86,3 +87,7 @@ def _setting_keys(best: Candidate, plan: Plan) -> dict[str, Any]:
             group = group.setdefault(each, {})
         group[name] = value
     return setting
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")

@@ -1,4 +1,4 @@
-"""The record of a search: tune.json, rewritten after every probe, and the tables beside it."""
+"""The record of a search: tune.json, and the sentences of its report."""
 
 from __future__ import annotations
 
@@ -6,48 +6,39 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from launch.files import load_json
+from launch.config.schema import Kind
+from launch.execution.record.reader import mapping
 from launch.planning.plan import Plan
-from launch.trials.record_file import TrialRecord, another_record, changed_versions, read_record, utc_now
+from launch.trials.record import State, TrialRecord, changed_versions, utc_now
 from launch.trials.tune.predict import Prediction, Workload
-from launch.trials.tune.probe import Probe
+from launch.trials.tune.probe import Probe, ProbeVerdict
 from launch.trials.tune.search import Estimate, Stop, TuneLimits, correct_predictions, find_fastest
 from launch.trials.tune.space import LossWeighting, Space, compare_loss
 
-SCHEMA_VERSION = 1
-FILE = "tune.json"
 _LISTED = 40  # predictions in the file
-
-
-class TuneState(StrEnum):
-    predicted = "predicted"  # dry_run=true, or one setting only
-    running = "running"
-    done = "done"
-    failed = "failed"  # no probe measured anything
-    interrupted = "interrupted"
+_REASONS = {
+    Stop.best_beats_the_rest: "no other setting is predicted to be faster than the best one measured",
+    Stop.all_tried: "every setting that fits was probed",
+    Stop.probes_used: "the probes are used up",
+    Stop.time_used: "the time is used up: another probe would exceed it",
+    Stop.nothing_fits: "no remaining setting fits",
+    Stop.all_failed: "the probes fail with one cause at every setting",
+    Stop.interrupted: "interrupted; the same command continues with what was measured",
+    Stop.one_setting: "there is only one setting at this width",
+}
 
 
 @dataclass(frozen=True)
 class LossChange:
     """The losses of the chosen setting against the recipe's own on the same samples."""
 
-    weighting: LossWeighting  # whether tokens weigh as in the recipe, so that only rounding differs
+    loss_weighting: LossWeighting  # whether tokens weigh as in the recipe, so that only rounding differs
     first: float | None  # relative difference at the first step, None unless both were measured
     median: float | None  # of the relative differences
     steps: int  # that were compared
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kept": self.weighting.value,
-            "first": self.first,
-            "median": self.median,
-            "steps": self.steps,
-        }
 
 
 @dataclass
@@ -68,20 +59,17 @@ class TuneRecord(TrialRecord):
     overlay: Path | None = None  # the file that was written
     dry_run: bool = False
     began: str = field(default_factory=utc_now)
+    verb = "tune"
 
     @property
-    def path(self) -> Path:
-        return self.folder / FILE
-
-    @property
-    def state(self) -> TuneState:
+    def state(self) -> State:
         if self.stop == Stop.interrupted:
-            return TuneState.interrupted
+            return State.interrupted
         if self.dry_run or self.stop == Stop.one_setting:
-            return TuneState.predicted
+            return State.planned
         if self.stop is None:
-            return TuneState.running
-        return TuneState.done if self.best is not None else TuneState.failed
+            return State.running
+        return State.done if self.best is not None else State.failed
 
     @property
     def estimates(self) -> list[Estimate]:
@@ -115,116 +103,185 @@ class TuneRecord(TrialRecord):
             return LossChange(weighting, None, None, 0)
         return LossChange(weighting, differences[0], statistics.median(differences), len(differences))
 
-    def as_json(self) -> dict[str, Any]:
-        best, change = self.best, self.loss_change
-        lengths = self.workload.lengths
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "name": self.name,
-            "identity": self.plan.identity,
-            "stage": self.plan.stage,
-            "trainer": self.plan.trainer,
-            "upstream": self.plan.upstream.description,
-            "model": self.plan.inputs.model.reference,
-            "width": str(self.plan.parallel.width),
-            "card": self.card,
-            "card_gib": round_figures(self.workload.card_gib),
-            "card_measured": self.workload.card_rates.measured,
-            "versions": dict(self.versions),
-            "state": self.state.value,
-            "stop": self.stop.value if self.stop else None,
-            "steps": self.limits.steps,
-            "probes_allowed": self.limits.probes,
-            "minutes_allowed": round_figures(self.limits.seconds / 60),
-            "minutes_used": round_figures(self.used / 60),
-            "began": self.began,
-            "updated": utc_now(),
-            "global_batch": self.workload.global_batch,
-            "data": {
-                "measured": self.workload.measured_lengths,
-                "samples": lengths.samples if self.workload.measured_lengths else None,
-                "mean_tokens": round_figures(lengths.tokens.mean),
-                "longest_tokens": lengths.tokens.longest,
-            },
-            "held": list(self.space.held),
-            "left_out": list(self.space.left_out),
-            "candidates": len(self.predictions),
-            "predictions": [_estimate_as_json(estimate) for estimate in self.estimates[:_LISTED]],
-            "probes": [self._probe_as_json(probe) for probe in self.probes],
-            "best": None if best is None else best.prediction.label,
-            "base": self.space.base.label(self.plan.batch.accumulation),
-            "loss_change": None if change is None else change.as_json(),
-            "overlay": None if self.overlay is None else str(self.overlay),
-        }
+    @property
+    def summary(self) -> list[str]:
+        applied = [f"+tuned={self.name} applies it ({self.overlay})"] if self.overlay else []
+        return [self.verdict, self.loss_sentence, *applied]
+
+    @property
+    def verdict(self) -> str:
+        """What was found, and why the search stopped."""
+        reason = _REASONS[self.stop] if self.stop else "running"
+        if self.state == State.failed:
+            causes = [probe.why for probe in self.probes if probe.why]
+            last = f": {causes[-1]}" if causes else ""
+            return f"nothing was measured in {len(self.probes)} probes ({reason}){last}"
+        if self.best is None or self.state == State.planned:
+            return reason if self.stop else "predicted; nothing was run"
+        return f"the fastest setting measured is {self.best.prediction.label}: {self.gain} Stopped: {reason}"
+
+    @property
+    def gain(self) -> str:
+        """How much faster the best setting is than the recipe's own."""
+        best, base = self.best, self.base
+        if best is None or best.step_seconds is None:
+            return ""
+        rate = f"{best.per_second:,.0f} {best.unit} per second" if best.per_second else ""
+        if best is base:
+            return f"{rate}: the recipe's own setting is the fastest."
+        if base is not None and base.step_seconds is not None:
+            return f"{rate}, {base.step_seconds / best.step_seconds:.2f} times the recipe's own setting, measured."
+        speedup = self.base_estimate.seconds / best.step_seconds
+        return f"{rate}, about {speedup:.1f} times the recipe's own setting, which was predicted but not probed."
+
+    @property
+    def loss_sentence(self) -> str:
+        """How the best setting changes the loss."""
+        change, unit = self.loss_change, self._loss_unit
+        if change is None or self.best is self.base:
+            return ""
+        measured = ""
+        if change.median is not None and change.first is not None:
+            apart = f"{change.first:.2%} apart at the first step, a median of {change.median:.2%} over {change.steps}"
+            measured = f" ({apart})"
+        if change.loss_weighting == LossWeighting.same:
+            return f"The loss is the recipe's own: every {unit} weighs as before{measured}."
+        amount = measured or "; by how much was not measured"
+        if change.loss_weighting == LossWeighting.token_weighted:
+            return f"It changes the loss: every token has the same weight, independent of its micro batch{amount}."
+        return f"It changes the loss: a different micro-batch split changes the weight of each {unit}{amount}."
+
+    @property
+    def notes(self) -> list[str]:
+        """The facts on which the predictions are based."""
+        workload, space = self.workload, self.space
+        tokens = workload.lengths.tokens
+        if workload.measured_lengths:
+            data = f"{tokens.samples:,} samples of {tokens.mean:,.0f} tokens on average, {tokens.longest:,} at most"
+        else:
+            data = f"lengths are unknown, so every sample is assumed to have {tokens.longest:,} tokens, the limit"
+        lines = [f"data: {data}"]
+        if workload.card_rates.why:
+            lines.append(f"uncertain: {workload.card_rates.why}")
+        if workload.card_gib is None:
+            lines.append("memory: not predicted; a probe that runs out of memory rules out the settings that need more")
+        if space.held:
+            lines.append(f"not searched, as you set them: {', '.join(space.held)}")
+        lines += [f"left out: {why}" for why in space.left_out]
+        if overrides := self._loss_preserving_overrides():
+            cure = f"{' '.join(overrides)} keep{'s' if len(overrides) == 1 else ''} it"
+            split = f"a different micro-batch split changes the weight of each {self._loss_unit}, and so the loss"
+            lines.append(f"loss: {split}; {cure}")
+        return lines
+
+    def _loss_preserving_overrides(self) -> list[str]:
+        """The overrides that exclude the settings whose micro batches change the loss."""
+        base, values = self.space.base, {}
+        for candidate in self.space.candidates:
+            names = ("per_device", "balanced", "packing")
+            differing = [name for name in names if getattr(candidate, name) != getattr(base, name)]
+            if len(differing) == 1 and compare_loss(candidate, base, self.plan) == LossWeighting.micro_batches:
+                values[differing[0]] = getattr(base, differing[0])
+        keys = {"per_device": "recipe.per_device_batch_size"}
+        return [f"{keys.get(name, f'recipe.{name}')}={str(value).lower()}" for name, value in values.items()]
+
+    @property
+    def _loss_unit(self) -> str:
+        """What the loss is the mean of."""
+        return "token" if self.plan.config.stage.kind == Kind.sft else "pair"
 
     @property
     def used(self) -> float:
         """Seconds that the probes took, reused ones included, so that repeating a finished search changes nothing."""
         return sum(probe.wall for probe in self.probes)
 
-    def _probe_as_json(self, probe: Probe) -> dict[str, Any]:
-        candidate = probe.prediction.candidate
+    def contents(self) -> dict[str, Any]:
+        best, lengths = self.best, self.workload.lengths
         return {
-            "schema_version": SCHEMA_VERSION,
-            "setting": probe.prediction.label,
-            "keys": candidate.keys(),
-            "verdict": probe.verdict.value,
-            "why": probe.why,
+            "identity": self.plan.identity,
+            "width": str(self.plan.parallel.width),
+            "card": self.card,
+            "card_gib": self.workload.card_gib,
+            "card_measured": self.workload.card_rates.measured,
+            "versions": self.versions,
+            "stop": self.stop,
+            "options": {
+                "steps": self.limits.steps,
+                "probes": self.limits.probes,
+                "minutes": self.limits.seconds / 60,
+                "dry_run": self.dry_run,
+            },
+            "minutes_used": self.used / 60,
+            "data": {
+                "measured": self.workload.measured_lengths,
+                "samples": lengths.samples if self.workload.measured_lengths else None,
+                "mean_tokens": lengths.tokens.mean,
+                "longest_tokens": lengths.tokens.longest,
+            },
+            "held": self.space.held,
+            "left_out": self.space.left_out,
+            "candidates": len(self.predictions),
+            "predictions": [estimate_json(estimate) for estimate in self.estimates[:_LISTED]],
+            "runs": [self.run_json(probe) for probe in self.probes],
+            "best": None if best is None else best.prediction.label,
+            "base": self.space.base.label(self.plan.batch.accumulation),
+            "loss_change": self.loss_change,
+            "overlay": self.overlay,
+        }
+
+    def run_json(self, probe: Probe) -> dict[str, Any]:
+        prediction, losses = probe.prediction, probe.losses
+        ended = {ProbeVerdict.measured: State.done, ProbeVerdict.interrupted: State.interrupted}
+        state = ended.get(probe.verdict, State.failed)
+        return {
+            "label": prediction.label,
+            "overrides": prediction.candidate.overrides(),
+            "state": state,
+            "cause_id": probe.verdict if state == State.failed else None,
+            "message": probe.why,
             "reused": probe.reused,
             "folder": probe.folder,
-            "steps": probe.steps,
-            "predicted_seconds": round_figures(probe.prediction.seconds),
-            "step_seconds": round_figures(probe.seconds),
-            "per_second": round_figures(probe.per_second),
-            "unit": probe.unit,
-            "noise": round_figures(probe.noise),
-            "predicted_gib": round_figures(probe.prediction.probe_gib),
-            "reserved_gib": round_figures(probe.memory_gib),
-            "padding_share": round_figures(probe.padding),
-            "losses": [round_figures(loss) for loss in probe.losses],
-            "loss_kept": compare_loss(candidate, self.space.base, self.plan).value,
-            "wall_seconds": round_figures(probe.wall),
+            "seconds": probe.wall,
+            "predicted_seconds": prediction.seconds,
+            "predicted_gib": prediction.probe_gib,
+            "measured": {
+                "steps": probe.steps,
+                "step_seconds": probe.seconds,
+                "per_second": probe.per_second,
+                "unit": probe.unit,
+                "noise": probe.noise,
+                "reserved_gib": probe.memory_gib,
+                "padding": probe.padding,
+                "first_loss": losses[0] if losses else None,
+                "loss": losses[-1] if losses else None,
+                "losses": losses,
+            },
+            "loss_weighting": compare_loss(prediction.candidate, self.space.base, self.plan),
         }
 
 
-def refuse_another(folder: Path, identity: str) -> None:
-    """Raise UserError (other_tune) when the folder holds the search of another recipe, model, data or width."""
-    earlier = read_record(folder / FILE, lambda record: str(record["identity"]), "other_tune")
-    if earlier not in (None, identity):
-        message = f"{folder} is the search of another recipe, data, model or width ({earlier})"
-        raise another_record("other_tune", message)
-
-
-def describe_changes(folder: Path, card: str | None, versions: Mapping[str, str]) -> str | None:
-    """What has changed since the probes in the folder ran, so that they are not reused; None if nothing has, or there
-    are none."""
-    try:
-        record = load_json(folder / FILE)
-        before = {"card": record["card"], **record["versions"]}
-    except (OSError, ValueError, KeyError, TypeError):
+def describe_changes(earlier: Mapping[str, Any] | None, card: str | None, versions: Mapping[str, str]) -> str | None:
+    """What has changed since an earlier record, so that its probes are not reused; None if nothing has, or there is
+    none."""
+    if earlier is None:
         return None
+    before = {"card": earlier.get("card"), **mapping(earlier.get("versions"))}
     return ", ".join(changed_versions(before, {"card": card, **versions})) or None
 
 
-def _estimate_as_json(estimate: Estimate) -> dict[str, Any]:
+def estimate_json(estimate: Estimate) -> dict[str, Any]:
     step = estimate.prediction.step
     return {
-        "schema_version": SCHEMA_VERSION,
-        "setting": estimate.prediction.label,
-        "keys": estimate.prediction.candidate.keys(),
-        "predicted_seconds": round_figures(step.seconds),
-        "step_seconds": round_figures(estimate.seconds),
-        "low_seconds": round_figures(estimate.low),
-        "high_seconds": round_figures(estimate.high),
-        "per_second": round_figures(estimate.per_second),
-        "parts_seconds": {name: round_figures(seconds) for name, seconds in step.parts.items()},
-        "padding_share": round_figures(step.load.padding),
-        "imbalance": round_figures(step.load.imbalance),
-        "memory_gib": round_figures(estimate.memory_gib),
-        "fit": estimate.feasibility.value,
+        "label": estimate.prediction.label,
+        "overrides": estimate.prediction.candidate.overrides(),
+        "predicted_seconds": step.seconds,
+        "step_seconds": estimate.seconds,
+        "low_seconds": estimate.low,
+        "high_seconds": estimate.high,
+        "per_second": estimate.per_second,
+        "parts_seconds": step.parts,
+        "padding": step.load.padding,
+        "imbalance": step.load.imbalance,
+        "memory_gib": estimate.memory_gib,
+        "fit": estimate.feasibility,
     }
-
-
-def round_figures(value: float | None) -> float | None:
-    """Round to five significant digits; None for what is not finite."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")

@@ -11,9 +11,8 @@ import pytest
 
 from launch.errors import EXIT_STOPPED
 from launch.execution.record.folder import Outcome
-from launch.execution.report.page import render_runs, render_trial
+from launch.execution.report.page import render_document, render_runs
 from launch.execution.report.run import ReportedRun
-from launch.execution.report.trials import read_trial
 from tests.execution.report.browser import (
     CONTRASTS,
     PHONE,
@@ -29,9 +28,8 @@ from tests.execution.report.browser import (
 from tests.execution.report.folders import START, write_run
 from tests.execution.report.test_page import HOSTILE
 from tests.trials.bench.benches import benched
-from tests.trials.bench.test_record import written as written_bench
+from tests.trials.records import written
 from tests.trials.rollout.test_record import rolled
-from tests.trials.rollout.test_record import written as written_rollout
 
 pytestmark = pytest.mark.slow
 
@@ -61,16 +59,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     killed = write_run(home / "demo" / "killed", DPO[:3], outcome=None)
     hostile = write_run(home / "demo" / "a<b>&c", [{"loss": 1.0, HOSTILE: step} for step in range(5)])
     rollout, (bench, _, _) = rolled(home / "rollout"), benched(home / "bench", "repeats=2")
-    written_rollout(rollout)
-    written_bench(bench)
     texts = {
         "dpo": render_runs([ReportedRun(dpo)]),
         "stopped": render_runs([ReportedRun(stopped)]),
         "killed": render_runs([ReportedRun(killed)]),
         "hostile": render_runs([ReportedRun(hostile)]),
         "several": render_runs([ReportedRun(folder) for folder in (dpo, stopped, killed)]),
-        "rollout": render_trial(read_trial(rollout.planned.folder)),
-        "bench": render_trial(read_trial(bench.planned.folder)),
+        "rollout": render_document(written(rollout)),
+        "bench": render_document(written(bench)),
     }
     for name, text in texts.items():
         (home / f"{name}.html").write_text(text, encoding="utf-8")

@@ -12,8 +12,8 @@ from launch.config.line import parse_line
 from launch.config.schema import Device, Precision
 from launch.execution.record.folder import Outcome
 from launch.planning.plan import build_plan
-from launch.trials.bench.loop import run_in_turn, turns
-from launch.trials.bench.record import BenchRecord, RunRecord
+from launch.trials.bench.loop import run_in_turn
+from launch.trials.bench.record import BenchRecord, BenchRun, plan_runs
 from launch.trials.bench.request import read_request
 from launch.trials.bench.settings import PlannedBench, plan_bench
 from launch.trials.card_rate import CardRate
@@ -40,11 +40,7 @@ def planned(home: Path, *words: str, a: Sequence[str] = A, b: Sequence[str] = B)
 
 
 def record_of(plan: PlannedBench) -> BenchRecord:
-    runs = [
-        RunRecord(repeat, side, plan.run_plan(side, repeat))
-        for repeat, side in turns(plan.config.repeats, plan.config.order)
-    ]
-    return BenchRecord(plan, runs, (RATE, RATE))
+    return BenchRecord(plan, plan_runs(plan), (RATE, RATE))
 
 
 def steps(count: int = 5, seconds: float = 1.0, loss: float = 3.0, **more: Any) -> list[dict[str, Any]]:
@@ -69,7 +65,7 @@ DONE = Outcome(exit_code=0, seconds=60.0, steps=5, last_loss=2.5)
 
 
 def made_up(
-    run: RunRecord, metrics: Sequence[dict[str, Any]] | None = None, outcome: Outcome = DONE, steps_: int = 5
+    run: BenchRun, metrics: Sequence[dict[str, Any]] | None = None, outcome: Outcome = DONE, steps_: int = 5
 ) -> Measurement:
     """Leave what a run of a bench leaves, and read it back."""
     metrics = metrics if metrics is not None else steps(seconds=(2.0, 1.0)[run.side])
@@ -83,7 +79,7 @@ def made_up(
 def benched(
     home: Path,
     *words: str,
-    run: Callable[[RunRecord], Measurement] = made_up,
+    run: Callable[[BenchRun], Measurement] = made_up,
     reuse: bool = True,
     clock: Callable[[], float] | None = None,
     **sides: Sequence[str],
@@ -92,7 +88,7 @@ def benched(
     record = record_of(planned(home, *WORDS, *words, **sides))
     ran: list[str] = []
 
-    def run_and_log(bench_run: RunRecord, inspected: bool, seconds: float | None) -> Measurement:
+    def run_and_log(bench_run: BenchRun, inspected: bool, seconds: float | None) -> Measurement:
         assert inspected == any(label[0] == bench_run.label[0] for label in ran)
         assert (seconds is None) == (record.planned.config.max_minutes is None or not ran)
         ran.append(bench_run.label)

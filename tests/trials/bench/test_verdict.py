@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from launch.trials.bench.figures import Figures
 from launch.trials.bench.verdict import BenchVerdict, format_ratio, judge_pairs
+from launch.trials.figures import Figures
 
 
 def figures(per_second: float = 1000.0, losses: tuple[float, ...] = (3.0, 2.8, 2.5), **more: Any) -> Figures:
@@ -15,7 +15,7 @@ def figures(per_second: float = 1000.0, losses: tuple[float, ...] = (3.0, 2.8, 2
         "unit": "tokens",
         "padded_per_second": None,
         "step_seconds": 1000 / per_second,
-        "steps": 3,
+        "counted_steps": 3,
         "padding": None,
         "flops": None,
         "mfu_measured": None,
@@ -56,7 +56,7 @@ def test_a_speed_up_that_changes_the_loss_is_not_called_one() -> None:
     other = figures(5600, losses=(3.0, 2.8, 2.7))
     result = verdict((figures(1000), other), (figures(1000), other))
     assert (result.speed, result.loss) == ("faster", "differs")
-    assert result.loss_apart == pytest.approx(0.08)
+    assert result.loss_difference == pytest.approx(0.08)
     assert "speed-up is not one of the same training" in result.sentences[1]
     slow = verdict((figures(1000), figures(900, losses=(3.0, 2.8, 2.7))))
     assert "B changes the loss" in slow.sentences[1]
@@ -76,7 +76,7 @@ def test_a_loss_that_hardly_moved_shows_little() -> None:
 
 def test_no_losses() -> None:
     result = verdict((figures(losses=()), figures(losses=())))
-    assert result.loss == "unknown" and result.loss_apart is None
+    assert result.loss == "unknown" and result.loss_difference is None
 
 
 def test_other_tokens_are_other_data() -> None:

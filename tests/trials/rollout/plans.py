@@ -6,6 +6,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,16 @@ from launch.planning.plan import Plan, build_plan
 from launch.redact import Redactor
 from launch.trials.measure import probe_line
 from launch.trials.rollout.plan_differences import find_plan_differences
-from launch.trials.rollout.record import RolloutRecord, WidthRecord
+from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import read_request
-from launch.trials.rollout.widths import PlannedRollout, PlannedWidth, plan_widths
+from launch.trials.rollout.widths import plan_widths
 from tests.conftest import composed, fixed_machine
 
+Planned = tuple[Path, list[WidthRun]]
 _composed = functools.cache(composed)  # composing is most of a test's time, and nothing changes what it gives
 
 
-def planned(home: Path, *words: str) -> PlannedRollout:
+def planned(home: Path, *words: str) -> Planned:
     """What `rollout WORDS` plans in the folder `home`."""
     request = read_request(parse_line(["rollout", *words], ["rollout"]))
     machine = fixed_machine(cwd=home)
@@ -34,10 +36,11 @@ def planned(home: Path, *words: str) -> PlannedRollout:
     )
 
 
-def record_of(plan: PlannedRollout, steps: int = 3, price: float | None = None) -> RolloutRecord:
-    widths = [WidthRecord(width) for width in plan.widths]
-    differing = find_plan_differences([width.plan for width in plan.widths])
-    return RolloutRecord(plan, steps, "stop", price, skip=1, differences=differing, widths=widths)
+def record_of(planned: Planned, steps: int = 3, price: float | None = None) -> RolloutRecord:
+    folder, runs = planned
+    differing = find_plan_differences([run.plan for run in runs])
+    fresh = [replace(run) for run in runs]
+    return RolloutRecord(folder, steps, "stop", price, skip=1, differences=differing, runs=fresh)
 
 
 def steps(losses: Sequence[float], seconds: float = 1.0) -> list[dict[str, Any]]:
@@ -57,9 +60,7 @@ def steps(losses: Sequence[float], seconds: float = 1.0) -> list[dict[str, Any]]
     ]
 
 
-def leave(
-    width: PlannedWidth, outcome: Outcome, metrics: Sequence[Mapping[str, Any]], total_steps: int = 1000
-) -> Outcome:
+def leave(width: WidthRun, outcome: Outcome, metrics: Sequence[Mapping[str, Any]], total_steps: int = 1000) -> Outcome:
     """What the run of a width leaves in its folder."""
     return leave_run(width.plan, outcome, metrics, total_steps)
 

@@ -12,53 +12,53 @@ import pytest
 
 from launch.config.gates import GatesConfig
 from launch.execution.record.folder import Outcome
+from launch.trials.record import State
 from launch.trials.rollout.loop import WidthRunner, run_widths
-from launch.trials.rollout.record import WidthState
-from launch.trials.rollout.widths import PlannedWidth
+from launch.trials.rollout.record import WidthRun
 from tests.trials.rollout.plans import leave, planned, record_of, steps
 
 WORDS = ("stage=sft", "trainer=finetune", "gpus=1,2,4")
 STEPS = 14
 LOSSES = [3.0 - 0.05 * step for step in range(STEPS)]
 DONE = Outcome(exit_code=0, seconds=60.0, steps=STEPS, last_loss=LOSSES[-1])
-Fault = Callable[[PlannedWidth], Outcome]
+Fault = Callable[[WidthRun], Outcome]
 
 
-def run(width: PlannedWidth, losses: list[float] = LOSSES, outcome: Outcome = DONE, **columns: Any) -> Outcome:
+def run(width: WidthRun, losses: list[float] = LOSSES, outcome: Outcome = DONE, **columns: Any) -> Outcome:
     """A good run, with `columns` (a function of the step) in place of its own numbers."""
-    metrics = steps(losses, seconds=2.0 / width.ranks)
+    metrics = steps(losses, seconds=2.0 / width.requested.ranks)
     for step in metrics:
         step.update({name: value(step["step"]) for name, value in columns.items()})
     return leave(width, outcome, metrics)
 
 
-def out_of_memory(width: PlannedWidth) -> Outcome:
+def out_of_memory(width: WidthRun) -> Outcome:
     cause = "rank 1: torch.OutOfMemoryError: CUDA out of memory"
     dead = replace(DONE, exit_code=1, steps=2, cause=cause, cause_id="out_of_memory", cure="say parallel=zero3")
     return run(width, LOSSES[:2], dead)
 
 
-def nan(width: PlannedWidth) -> Outcome:
+def nan(width: WidthRun) -> Outcome:
     return run(width, [*LOSSES[:5], float("nan"), *LOSSES[6:]])
 
 
-def guard(width: PlannedWidth) -> Outcome:
+def guard(width: WidthRun) -> Outcome:
     return run(width, LOSSES[:6], replace(DONE, exit_code=3, steps=6, cause="the loss diverged", cause_id="divergence"))
 
 
-def killed(width: PlannedWidth) -> Outcome:
+def killed(width: WidthRun) -> Outcome:
     return run(width, LOSSES[:3], replace(DONE, exit_code=1, steps=3, cause="rank 1: was killed by SIGKILL"))
 
 
-def diverging(width: PlannedWidth) -> Outcome:
+def diverging(width: WidthRun) -> Outcome:
     return run(width, [3.0 + 0.2 * step for step in range(STEPS)])
 
 
-def exploding(width: PlannedWidth) -> Outcome:
+def exploding(width: WidthRun) -> Outcome:
     return run(width, grad_norm=lambda step: 10.0**step)
 
 
-def evidence(width: PlannedWidth, what: str, requested: str, found: str) -> Outcome:
+def evidence(width: WidthRun, what: str, requested: str, found: str) -> Outcome:
     outcome = run(width)
     item = {"what": what, "requested": requested, "found": found, "verdict": "refuted"}
     evidence_json = {"schema_version": 1, "items": [item]}
@@ -66,11 +66,11 @@ def evidence(width: PlannedWidth, what: str, requested: str, found: str) -> Outc
     return outcome
 
 
-def liger(width: PlannedWidth) -> Outcome:
+def liger(width: WidthRun) -> Outcome:
     return evidence(width, "liger", "rms_norm,rope,swiglu", "none")
 
 
-def alone(width: PlannedWidth) -> Outcome:
+def alone(width: WidthRun) -> Outcome:
     """Rank 1 never came to its first step."""
     outcome = run(width)
     path = width.plan.folder / "events.jsonl"
@@ -78,19 +78,19 @@ def alone(width: PlannedWidth) -> Outcome:
     return outcome
 
 
-def other_data(width: PlannedWidth) -> Outcome:
+def other_data(width: WidthRun) -> Outcome:
     return run(width, tokens=lambda step: 900 + step)
 
 
-def other_rate(width: PlannedWidth) -> Outcome:
+def other_rate(width: WidthRun) -> Outcome:
     return run(width, lr=lambda step: 2e-3)
 
 
-def slower(width: PlannedWidth) -> Outcome:
+def slower(width: WidthRun) -> Outcome:
     return run(width, seconds=lambda step: 6.0)
 
 
-def collapsing(width: PlannedWidth) -> Outcome:
+def collapsing(width: WidthRun) -> Outcome:
     return run(width, seconds=lambda step: 0.3 if step < 9 else 1.5)
 
 
@@ -117,8 +117,8 @@ def test_a_fault_fails_for_its_reason(fault: Fault, expected: list[str], tmp_pat
     faulty = {"gpu2": fault}
     machine = WidthRunner(lambda width: faulty.get(width.label, run)(width), cards=8, card_gib=80.0)
     assert run_widths(record, machine, GatesConfig(), lambda width: None) == 3
-    first, second, third = record.widths
-    assert (first.state, second.state, third.state) == (WidthState.passed, WidthState.stopped, WidthState.planned)
+    first, second, third = record.runs
+    assert (first.state, second.state, third.state) == (State.done, State.failed, State.planned)
     assert [result.id for result in second.failed_gates] == expected
 
 

@@ -8,6 +8,7 @@ from launch.config.gates import GatesConfig
 from launch.execution.record.folder import Outcome
 from launch.trials.rollout.gates import GATES, apply_gates
 from launch.trials.rollout.gates.gate import GateCase, GateVerdict
+from launch.worker.json_codec import to_json
 from tests.trials.rollout.cases import gate_result, measured
 
 
@@ -30,7 +31,7 @@ def test_allow_is_visible_and_stops_nothing() -> None:
     allowed = gate_result("loss_finite", red, allow=["loss_finite"])
     assert plain is not None and plain.stops
     assert allowed is not None and not allowed.stops
-    assert allowed.verdict == GateVerdict.fail and allowed.as_json()["allowed"] is True
+    assert allowed.verdict == GateVerdict.fail and allowed.allowed is True
 
 
 def test_a_width_that_died_is_not_judged_by_what_it_did_not_do() -> None:
@@ -42,10 +43,9 @@ def test_a_width_that_died_is_not_judged_by_what_it_did_not_do() -> None:
 
 def test_a_judgement_is_json() -> None:
     for result in apply_gates(GateCase(measured(), None, GatesConfig())):
-        as_json = json.loads(json.dumps(result.as_json()))
-        assert as_json["schema_version"] == 1
+        as_json = json.loads(json.dumps(to_json(result)))
         assert as_json["verdict"] in ("pass", "warn", "fail")
-        assert as_json["said"] and as_json["reason"] and as_json["source"]
+        assert as_json["message"] and as_json["reason"] and as_json["source"]
 
 
 def test_the_gates_of_dpo_leave_sft_alone() -> None:

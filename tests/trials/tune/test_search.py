@@ -10,10 +10,11 @@ import pytest
 from launch.config.schema import Kind, Mode
 from launch.errors import UserError
 from launch.planning.lengths import Histogram, Lengths
+from launch.trials.record import State
 from launch.trials.tune.loop import refuse_if_nothing_fits, search
 from launch.trials.tune.predict import Prediction
 from launch.trials.tune.probe import Probe, ProbeVerdict
-from launch.trials.tune.record import TuneRecord, TuneState
+from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import Feasibility, Stop, TuneLimits, needs_at_least, next_probe
 from tests.trials.tune.searches import failed, host_memory, measured, out_of_memory, record_in
 
@@ -48,7 +49,7 @@ def test_the_predicted_fastest_goes_first_and_a_true_model_is_soon_confirmed(rec
     go(record, probes)
     assert probes.probed[0] == first and record.stop == Stop.best_beats_the_rest
     assert len(probes.probed) < 8 and record.best is not None and record.best.prediction.label == first
-    assert record.state == TuneState.done
+    assert record.state == State.done
 
 
 @pytest.mark.parametrize("factor", [0.4, 3.0])
@@ -209,7 +210,7 @@ def test_probes_with_one_cause_end_it_and_are_reported(record: TuneRecord) -> No
 
     probes = Dead()
     go(record, probes)
-    assert len(probes.probed) == 2 and record.stop == Stop.all_failed and record.state == TuneState.failed
+    assert len(probes.probed) == 2 and record.stop == Stop.all_failed and record.state == State.failed
 
 
 @pytest.mark.parametrize("broken", [("flatten",), ("liger",), ("zero1",), ("flatten", "liger")])
@@ -223,7 +224,7 @@ def test_what_the_failing_probes_share_is_dropped_and_the_rest_goes_on(tmp_path:
 
     probes = Broken()
     go(record, probes)
-    assert record.state == TuneState.done and record.best is not None and record.stop != Stop.all_failed
+    assert record.state == State.done and record.best is not None and record.stop != Stop.all_failed
     able = [
         prediction
         for prediction in record.predictions
@@ -261,7 +262,7 @@ def test_one_that_fails_by_itself_does_not(record: TuneRecord) -> None:
             return failed(prediction) if len(self.probed) == 1 else super().result(prediction)
 
     go(record, Once())
-    assert record.state == TuneState.done and record.best is not None
+    assert record.state == State.done and record.best is not None
 
 
 def test_everything_that_runs_out_of_memory_is_a_failure(record: TuneRecord) -> None:
@@ -270,7 +271,7 @@ def test_everything_that_runs_out_of_memory_is_a_failure(record: TuneRecord) -> 
             return out_of_memory(prediction)
 
     go(record, Full())
-    assert record.state == TuneState.failed and record.stop in (Stop.all_tried, Stop.probes_used)
+    assert record.state == State.failed and record.stop in (Stop.all_tried, Stop.probes_used)
 
 
 def test_an_interrupted_probe_ends_it(record: TuneRecord) -> None:
@@ -282,7 +283,7 @@ def test_an_interrupted_probe_ends_it(record: TuneRecord) -> None:
 
     probes = Stopped()
     go(record, probes)
-    assert len(probes.probed) == 2 and record.state == TuneState.interrupted
+    assert len(probes.probed) == 2 and record.state == State.interrupted
 
 
 def test_the_recipes_own_setting_is_compared_where_there_is_time(record: TuneRecord) -> None:
@@ -336,7 +337,7 @@ def test_one_setting_is_nothing_to_choose_from(tmp_path: Path) -> None:
     )
     record, probes = record_in(tmp_path, *words, *held), Probes()
     go(record, probes)
-    assert probes.probed == [] and record.stop == Stop.one_setting and record.state == TuneState.predicted
+    assert probes.probed == [] and record.stop == Stop.one_setting and record.state == State.planned
 
 
 def test_a_card_that_nobody_has_seen_is_less_certain(tmp_path: Path) -> None:

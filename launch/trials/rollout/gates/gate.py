@@ -11,7 +11,6 @@ from launch.config.gates import GatesConfig
 from launch.config.schema import Kind
 from launch.trials.measurement import Measurement
 
-SCHEMA_VERSION = 1
 ALL_KINDS = (Kind.sft, Kind.dpo, Kind.rm)
 
 
@@ -36,18 +35,6 @@ class GateResult:
     @property
     def stops(self) -> bool:
         return self.verdict == GateVerdict.fail and not self.allowed
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "id": self.id,
-            "verdict": self.verdict.value,
-            "allowed": self.allowed,
-            "said": self.message,
-            "numbers": {name: _rounded(value) for name, value in self.numbers.items()},
-            "reason": self.reason,
-            "source": self.source,
-        }
 
 
 @dataclass(frozen=True)
@@ -107,7 +94,3 @@ def warned(message: str, **numbers: Any) -> GateResult:
 
 def failed(message: str, **numbers: Any) -> GateResult:
     return GateResult("", GateVerdict.fail, message, numbers)
-
-
-def _rounded(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value

@@ -1,10 +1,10 @@
-"""The figures of one run of a bench, and of one setting over its runs; the operations per token that its MFU counts."""
+"""The figures of a short run, and of one setting over its runs; the operations per token that its MFU counts."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from launch.config.schema import Device, Kind, Packing
@@ -26,7 +26,7 @@ class Figures:
     unit: str  # tokens, without padding, or samples
     padded_per_second: float | None  # tokens, padding included
     step_seconds: float
-    steps: int
+    counted_steps: int  # after the warm-up
     padding: float | None  # fraction of all tokens
     flops: float | None  # operations of the model per second
     mfu_measured: float | None  # `flops` over the measured peak rate of the cards
@@ -41,9 +41,9 @@ class Figures:
 
 
 def compute_figures(measured: Measurement, plan: Plan, warmup: int, rate: CardRate | None) -> Figures | None:
-    """The figures of a finished run; None when its steps have no times."""
+    """The figures of a run; None when its steps have no times."""
     speed = compute_speed(measured, warmup)
-    if speed is None or not measured.finished:
+    if speed is None:
         return None
     losses, tokens = tuple(measured.values("loss")), tuple(measured.values("tokens"))
     later = measured.steps[warmup:]
@@ -59,7 +59,7 @@ def compute_figures(measured: Measurement, plan: Plan, warmup: int, rate: CardRa
         unit=speed.unit,
         padded_per_second=padded_tokens / elapsed if padded_tokens and None not in padded else None,
         step_seconds=speed.step_seconds,
-        steps=speed.steps,
+        counted_steps=speed.steps,
         padding=padding_share(measured),
         flops=flops,
         mfu_measured=_compute_mfu(flops, rate.measured if rate else None, cards),
@@ -72,6 +72,24 @@ def compute_figures(measured: Measurement, plan: Plan, warmup: int, rate: CardRa
         tokens=tokens,
         before=sum(duration for phase, duration in measured.phases.items() if phase != "training"),
     )
+
+
+def measurement_json(measured: Measurement | None, warmup: int, rate: CardRate | None = None) -> dict[str, Any] | None:
+    """What a run measured, as its record has it; None before it ran. A run that failed has some of it."""
+    if measured is None:
+        return None
+    figures, losses = compute_figures(measured, measured.plan, warmup, rate), measured.values("loss")
+    return {
+        "steps": measured.last_step,
+        "total_steps": measured.total_steps,
+        "phases": dict(measured.phases),
+        "exit_code": measured.outcome.exit_code,
+        "cause": measured.outcome.cause,
+        **dict.fromkeys(field.name for field in fields(Figures)),
+        "first_loss": losses[0] if losses else None,
+        "loss": losses[-1] if losses else None,
+        **(asdict(figures) if figures else {}),
+    }
 
 
 def rates_of_steps(measured: Measurement, warmup: int) -> list[float]:
@@ -112,7 +130,7 @@ class Operations:
     def as_json(self) -> dict[str, Any]:
         return {
             "per_token": self.per_token,
-            "document_tokens": None if self.document is None else round(self.document, 1),
+            "document_tokens": self.document,
             "reference_in_step": self.reference,
             "left_out": list(self.left_out),
         }

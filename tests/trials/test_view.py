@@ -1,4 +1,4 @@
-"""Pages of trials: the numbers of their JSON, whatever state it is in."""
+"""Reports of trials: the numbers of their JSON, whatever state it is in and whichever version wrote it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import Any
 
 import pytest
 
+from launch import resources
 from launch.errors import UserError
-from launch.execution.report.page import render_trial
-from launch.execution.report.trial import SpreadPlot
-from launch.execution.report.trials import read_trial, trial_kind
-from launch.execution.report.write import write_trial_report
+from launch.execution.report.document import SpreadPlot
+from launch.execution.report.page import render_document
+from launch.trials.version_1 import upgrade
+from launch.trials.view import build_document, read_trial, trial_verb, write_trial_report
 from tests.execution.report.folders import write_run
 from tests.execution.report.test_page import HOSTILE, STEPS, Page
 from tests.trials.bench.benches import benched
 from tests.trials.bench.test_record import diverging, failing
-from tests.trials.bench.test_record import written as written_bench
+from tests.trials.records import read, written
 from tests.trials.rollout.test_record import rolled
-from tests.trials.rollout.test_record import written as written_rollout
 from tests.trials.tune.searches import measured, out_of_memory, record_in
 from tests.trials.tune.test_record import with_probes
-from tests.trials.tune.test_record import written as written_tune
+
+BENCHMARKS = resources.ROOT / "benchmarks"
 
 
 def page_of(folder: Path) -> Page:
-    return Page(render_trial(read_trial(folder)))
+    return Page(render_document(read_trial(folder)))
 
 
 def plot_of(folder: Path, title: str) -> SpreadPlot:
@@ -36,39 +37,38 @@ def plot_of(folder: Path, title: str) -> SpreadPlot:
 
 def test_a_rollout_has_its_widths_efficiency_and_gates(tmp_path: Path) -> None:
     record = rolled(tmp_path)
-    document = written_rollout(record)
-    page = page_of(record.planned.folder)
-    assert "passed 3 of 3 widths passed" in page.text
-    efficiency = plot_of(record.planned.folder, "Efficiency")
-    recorded = {width["width"]: [pytest.approx(100 * width["efficiency"])] for width in document["widths"]}
+    document = read(record)
+    page = page_of(record.folder)
+    assert "3 of 3 widths passed" in page.text
+    efficiency = plot_of(record.folder, "Efficiency")
+    recorded = {run["label"]: [pytest.approx(100 * run["efficiency"])] for run in document["runs"]}
     assert {spread.label: spread.values for spread in efficiency.spreads} == recorded
-    for width in document["widths"]:
-        assert width["gates"]
-        for gate in width["gates"]:
-            assert f"{width['width']} {gate['id']} {gate['verdict']} {' '.join(gate['said'].split())}" in page.text
+    for run in document["runs"]:
+        assert run["gates"]
+        for gate in run["gates"]:
+            assert f"{run['label']} {gate['id']} {gate['verdict']} {' '.join(gate['message'].split())}" in page.text
     assert [line["label"] for line in page.data[0]["lines"]] == ["gpu1", "gpu2", "gpu4"]
 
 
 def test_a_gate_that_failed_is_in_the_verdict(tmp_path: Path) -> None:
     record = rolled(tmp_path, {"gpu2": [3.0, 2.9, math.nan]})
-    written_rollout(record)
-    text = page_of(record.planned.folder).text
-    assert "stopped 1 of 3 widths passed gpu2: " in text
-    assert f"[{record.widths[1].failed_gates[0].id}]" in text
+    summary = written(record).summary
+    assert summary[1] == "1 of 3 widths passed" and summary[2].startswith("gpu2: ")
+    assert summary[2].endswith(f"[{record.runs[1].failed_gates[0].id}]")
 
 
 def test_a_bench_has_both_sides_with_their_spread(tmp_path: Path) -> None:
     record, _, _ = benched(tmp_path, "repeats=2")
-    document = written_bench(record)
-    page = page_of(record.planned.folder)
-    for sentence in document["verdict"]["said"]:
+    document = read(record)
+    page = page_of(record.folder)
+    for sentence in document["verdict"]["summary"]:
         assert " ".join(sentence.split()) in page.text
     rates = {
-        side.upper(): [run["figures"]["per_second"] for run in document["runs"] if run["side"] == side] for side in "ab"
+        side: [run["measured"]["per_second"] for run in document["runs"] if run["label"][0] == side] for side in "AB"
     }
-    assert {s.label: s.values for s in plot_of(record.planned.folder, "Throughput").spreads} == rates
+    assert {s.label: s.values for s in plot_of(record.folder, "Throughput").spreads} == rates
     ratio = document["verdict"]["speed_ratio"]
-    spread = plot_of(record.planned.folder, "Ratio").spreads[0]
+    spread = plot_of(record.folder, "Ratio").spreads[0]
     assert (spread.values, spread.low, spread.high) == (ratio["values"], ratio["low"], ratio["high"])
     assert "setting A recipe.per_device_batch_size=4" in page.text
     assert [line["label"] for line in page.data[0]["lines"]] == ["A1", "B1", "B2", "A2"]
@@ -77,20 +77,20 @@ def test_a_bench_has_both_sides_with_their_spread(tmp_path: Path) -> None:
 @pytest.mark.parametrize("run", [failing, diverging])
 def test_a_bench_that_failed_has_a_page(run: Any, tmp_path: Path) -> None:
     record, _, _ = benched(tmp_path, run=run)
-    written_bench(record)
-    assert "A against B" in page_of(record.planned.folder).text
+    written(record)
+    assert "A against B" in page_of(record.folder).text
 
 
 def test_a_tune_has_what_was_predicted_probed_and_chosen(tmp_path: Path) -> None:
     record = record_in(tmp_path)
     first, second = (estimate.prediction for estimate in record.estimates[:2])
     with_probes(record, measured(first, first.seconds), out_of_memory(second))
-    document = written_tune(record)
+    document = read(record)
     page = page_of(record.folder)
     assert f"the fastest setting measured is {document['best']}" in page.text
     assert f"{document['best']} (chosen" in page.text
     probed = plot_of(record.folder, "Time of a step, probed").spreads
-    assert [spread.values for spread in probed] == [[document["probes"][0]["step_seconds"]]]
+    assert [spread.values for spread in probed] == [[document["runs"][0]["measured"]["step_seconds"]]]
     predicted = plot_of(record.folder, "Time of a step, predicted").spreads
     estimates = document["predictions"]
     assert [(spread.low, spread.high) for spread in predicted] == [
@@ -99,12 +99,34 @@ def test_a_tune_has_what_was_predicted_probed_and_chosen(tmp_path: Path) -> None
     assert "out_of_memory" in page.text
 
 
+def test_records_of_version_1_read_as_those_of_today() -> None:
+    bench = json.loads((BENCHMARKS / "h200x4_bench_sft_8b.json").read_text(encoding="utf-8"))
+    shown = build_document(upgrade("bench", bench), Path("bench-hand"))
+    assert [row[:4] for row in shown.tables[0].rows[1:]] == [
+        ["A1", "gpu4", "zero3 1x32", "2,081 tokens/s"],
+        ["B1", "gpu4", "zero3 16x2", "33,073 tokens/s"],
+    ]
+    assert [table.title for table in shown.tables] == ["Runs", "A against B", "The two plans"]
+    rollout = json.loads((BENCHMARKS / "h200_rollout_dpo_1b.json").read_text(encoding="utf-8"))["rollout"]
+    shown = build_document(upgrade("rollout", rollout), Path("rollout-dpo1b"))
+    assert shown.summary == ["2 of 2 widths passed"] and shown.state == "done"
+    assert shown.tables[0].rows[2][:5] == ["gpu2", "zero3 2x4", "8", "14,955 tokens/s", "1.234 s"]
+    assert len(shown.tables[1].rows) == 1 + sum(len(width["gates"]) for width in rollout["widths"])
+    tune = json.loads((BENCHMARKS / "h200x4_tune_dpo_8b.json").read_text(encoding="utf-8"))
+    new = upgrade("tune", tune)
+    assert new["options"] == {"steps": 5, "minutes": 4.5, "probes": 8}
+    assert new["runs"][0]["overrides"][:2] == ["recipe.per_device_batch_size=4", "parallel=zero1"]
+    assert [run["state"] for run in new["runs"]] == ["done"] * 4
+    assert upgrade("tune", new) == new
+
+
 OF_OTHER_TYPES: Any = {
     "state": [1],
     "stage": {},
     "differences": 4,
     "a": 3,
     "b": {"median": [], "words": 3},
+    "settings": [{"median": 3}, 4],
     "verdict": 4,
     "differs": [{}],
     "probes": [{"losses": 3}, {}],
@@ -124,7 +146,7 @@ OF_OTHER_TYPES: Any = {
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"state": "done"}', json.dumps(OF_OTHER_TYPES), "\0"])
 def test_a_broken_record_has_a_page(kind: str, text: str, tmp_path: Path) -> None:
     (tmp_path / f"{kind}.json").write_text(text)
-    assert trial_kind(tmp_path) == kind
+    assert trial_verb(tmp_path) == kind
     page = page_of(tmp_path)
     assert kind in page.text
     if not text.startswith('{"'):
@@ -132,21 +154,21 @@ def test_a_broken_record_has_a_page(kind: str, text: str, tmp_path: Path) -> Non
 
 
 def test_what_a_record_holds_stays_text(tmp_path: Path) -> None:
-    run = {"run": HOSTILE, "side": "a", "why": HOSTILE, "figures": {"per_second": 1, "unit": HOSTILE}}
-    record = {"stage": HOSTILE, "state": HOSTILE, "why": HOSTILE, "runs": [run], "verdict": {"said": [HOSTILE]}}
-    (tmp_path / "bench.json").write_text(json.dumps(record))
-    text = render_trial(read_trial(tmp_path))
+    run = {"label": HOSTILE, "message": HOSTILE, "measured": {"per_second": 1, "unit": HOSTILE}}
+    record = {"stage": HOSTILE, "state": HOSTILE, "message": HOSTILE, "runs": [run], "summary": [HOSTILE]}
+    (tmp_path / "bench.json").write_text(json.dumps(record | {"schema_version": 2}))
+    text = render_document(read_trial(tmp_path))
     assert "\x1b" not in text
     assert not [tag for tag, _ in Page(text).tags if tag == "img"]
 
 
 def test_the_page_is_written_into_the_folder(tmp_path: Path) -> None:
     record, _, _ = benched(tmp_path)
-    written_bench(record)
+    written(record)
     printed: list[str] = []
-    write_trial_report(record.planned.folder, printed.append)
-    assert printed == [f"report: {record.planned.folder / 'report.html'}"]
-    assert "A against B" in (record.planned.folder / "report.html").read_text(encoding="utf-8")
+    write_trial_report(record.folder, printed.append)
+    assert printed == [f"report: {record.folder / 'report.html'}"]
+    assert "A against B" in (record.folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_verb_finds_runs_and_trials(

@@ -1,24 +1,20 @@
-"""The parts of a trial's page, and how its numbers are shown."""
+"""A report of figures, plots and tables that prints on a terminal, in Markdown and as a page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from launch.execution.record.reader import number
 from launch.execution.report.charts import format_value
 from launch.execution.report.curves import Metrics, read_metrics
 from launch.execution.report.summary import Figure
+from launch.table import Table
 
 _MAX_RUNS = 24  # whose curves a page shows
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    rows: list[list[str]]  # the first is the head
+_LINE = 110  # characters
 
 
 @dataclass(frozen=True)
@@ -48,36 +44,23 @@ class SpreadPlot:
 
 
 @dataclass
-class TrialPage:
-    """What the page of a trial shows."""
+class Document:
+    """What a report shows; plots and curves are on its page only."""
 
+    title: str
+    state: str
     folder: Path
-    kind: str  # rollout, bench or tune
-    record: Mapping[str, Any]  # its JSON
-    verdict: list[str] = field(default_factory=list)  # sentences
+    summary: list[str] = field(default_factory=list)  # sentences
     figures: list[Figure] = field(default_factory=list)
     plots: list[SpreadPlot] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     runs: dict[str, Metrics] = field(default_factory=dict)  # the curves of its short runs
 
-    @property
-    def title(self) -> str:
-        return f"{self.kind} of {self.record.get('stage', 'an unknown stage')}: {self.folder.name}"
-
-    @property
-    def state(self) -> str:
-        return str(self.record.get("state", "unreadable"))
-
-    def add_facts(self, *names: str) -> None:
-        """Add figures that the record has under these names."""
-        present = [name for name in names if self.record.get(name) is not None]
-        self.figures += [Figure(name.replace("_", " "), str(self.record[name])) for name in present]
-
-    def add_table(self, title: str, rows: list[list[str]]) -> None:
+    def add_table(self, table: Table) -> None:
         """Add a table that has more than its head."""
-        if len(rows) > 1:
-            self.tables.append(Table(title, rows))
+        if len(table.rows) > 1:
+            self.tables.append(table)
 
     def add_plot(self, title: str, unit: str, spreads: Sequence[Spread], reference: float | None = None) -> None:
         """Add a plot of the spreads that have values."""
@@ -92,9 +75,33 @@ class TrialPage:
             if metrics.steps:
                 self.runs[label] = metrics
 
+    def text(self) -> str:
+        lines = [self.title, "", *wrap(self.summary), ""]
+        lines += [f"{figure.label}: {figure.value}" for figure in self.figures]
+        for table in self.tables:
+            lines += ["", table.title, *table.lines()]
+        return "\n".join([*lines, "", *wrap(self.notes), ""])
+
+    def markdown(self) -> str:
+        """The report for an issue or a page."""
+        lines = [f"### {self.title}", "", *(f"- {sentence}" for sentence in self.summary), ""]
+        lines += [f"- {figure.label}: `{figure.value}`" for figure in self.figures]
+        for table in self.tables:
+            lines += ["", f"**{table.title}**", "", *table.markdown()]
+        return "\n".join([*lines, "", *(f"- {note}" for note in self.notes), ""])
+
+
+def wrap(sentences: Sequence[str]) -> list[str]:
+    """Wrap sentences for a terminal; their further lines are indented."""
+    return [
+        line
+        for sentence in sentences
+        for line in textwrap.wrap(sentence, _LINE, subsequent_indent="  ", break_long_words=False)
+    ]
+
 
 def show(value: object, unit: str, scale: float = 1.0) -> str:
-    """Return a number of the record with its unit; `-` without one."""
+    """Return a number of a record with its unit; `-` without one."""
     converted = number(value)
     return "-" if converted is None else f"{format_value(converted * scale)} {unit}".rstrip()
 

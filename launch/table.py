@@ -1,0 +1,64 @@
+"""Tables: a column is declared once, and a table prints on a terminal, in Markdown and on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from launch.terminal import align_columns
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """A column of a table whose rows are of type T."""
+
+    head: str
+    cell: Callable[[T], str]
+    width: int = 0  # characters at least, in a table that is printed row by row
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title and rows; the first row is the head."""
+
+    title: str
+    rows: Sequence[Sequence[str]]
+
+    @classmethod
+    def of(cls, title: str, columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
+        rows = [[column.cell(item) for column in columns] for item in items]
+        return cls(title, [[column.head for column in columns], *rows])
+
+    def lines(self) -> list[str]:
+        return align_columns(self.rows)
+
+    def markdown(self) -> list[str]:
+        """Format the rows as Markdown.
+
+        >>> Table("", [["a|b", "c"], ["1", "2"]]).markdown()
+        ['| a\\\\|b | c |', '| --- | --- |', '| 1 | 2 |']
+        """
+        head, *rows = self.rows
+        return [_markdown_row(row) for row in (head, ["---"] * len(head), *rows)]
+
+
+def format_row(columns: Sequence[Column[T]], item: T | None = None) -> str:
+    """One row of a table that grows on a terminal; the head without an item."""
+    cells = (column.head if item is None else column.cell(item) for column in columns)
+    return "  ".join(cell.ljust(column.width) for cell, column in zip(cells, columns, strict=True)).rstrip()
+
+
+def format_number(value: float | None, form: str, unit: str = "") -> str:
+    """Format a number and its unit, `-` where it is missing.
+
+    >>> format_number(0.5, ".1%"), format_number(None, ".1f", " GiB")
+    ('50.0%', '-')
+    """
+    return "-" if value is None else f"{value:{form}}{unit}"
+
+
+def _markdown_row(values: Sequence[str]) -> str:
+    return "| " + " | ".join(value.replace("|", "\\|").replace("\n", " ") for value in values) + " |"

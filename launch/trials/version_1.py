@@ -1,0 +1,119 @@
+"""Reads records of version 1, which bench, rollout and tune wrote in three shapes, as records of version 2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launch.config.line import format_value
+from launch.execution.record.reader import mapping, number, objects
+from launch.execution.report.document import texts
+
+_RENAMED = {
+    "why": "message",
+    "said": "message",
+    "words": "overrides",
+    "differs": "differences",
+    "alike": "identical_settings",
+    "kept": "loss_weighting",
+    "loss_kept": "loss_weighting",
+    "padding_share": "padding",
+    "last_loss": "loss",
+    "wall_seconds": "seconds",
+    "loss_apart": "loss_difference",
+    "loss_most": "largest_loss_difference",
+    "moved": "loss_progress",
+    "minutes_allowed": "minutes",
+}
+_STATES = {"passed": "done", "stopped": "failed", "predicted": "planned", "measured": "done"}
+_OPTIONS = (
+    "steps",
+    "warmup",
+    "repeats",
+    "order",
+    "max_minutes",
+    "loss_tolerance",
+    "then",
+    "price_per_gpu_hour",
+    "minutes",
+)
+_FAILURES = ("out_of_memory", "host_memory", "failed", "refused")  # verdicts of probes
+_OF_SIDE = ("identity", "width", "parallel", "precision", "batch")
+
+
+def upgrade(verb: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record in the shape of version 2, whatever it holds."""
+    if record.get("schema_version") == 2:
+        return {**record, "verb": verb}
+    new = mapping(_rename(dict(record)))
+    new["schema_version"], new["verb"] = 2, verb
+    new["options"] = {key: new.pop(key) for key in _OPTIONS if key in new}
+    new["state"] = _STATES.get(str(new.get("state")), new.get("state", "unreadable"))
+    {"bench": _upgrade_bench, "rollout": _upgrade_rollout, "tune": _upgrade_tune}[verb](new)
+    for run in objects(new.get("runs")):
+        run["state"] = _STATES.get(str(run.get("state")), run.get("state"))
+    return new
+
+
+def _rename(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_RENAMED.get(key, key): _rename(item) for key, item in value.items() if key != "schema_version"}
+    return [_rename(item) for item in value] if isinstance(value, list) else value
+
+
+def _upgrade_bench(new: dict[str, Any]) -> None:
+    sides = {side: mapping(new.pop(side, None)) for side in "ab"}
+    new["settings"] = [{"label": side.upper(), **fields} for side, fields in sides.items()]
+    new["trainer"] = sides["a"].get("trainer")
+    for run in objects(new.get("runs")):
+        side = sides.get(str(run.pop("side", "")), {})
+        run["label"] = str(run.pop("run", None))
+        run["measured"] = run.pop("figures", None)
+        run |= {key: side[key] for key in _OF_SIDE if key in side}
+    verdict = mapping(new.get("verdict"))
+    verdict["summary"] = texts(verdict.pop("message", None))
+    new["summary"] = verdict["summary"] or ["no pair of runs is complete"]
+    new["summary"] += [str(new["message"])] if new.get("message") else []
+    new["notes"] = [str(note.get("message")) for note in objects(new.get("notes"))]
+
+
+def _upgrade_rollout(new: dict[str, Any]) -> None:
+    new["runs"] = runs = objects(new.pop("widths", None))
+    passed = sum(run.get("state") == "passed" for run in runs)
+    new["summary"] = [f"{passed} of {len(runs)} widths passed"]
+    for run in runs:
+        run["label"] = run.get("width")
+        run["seconds"] = mapping(run.get("measured")).get("seconds")
+        new["summary"] += [f"{run['label']}: {run['message']}"] if run.get("message") else []
+        failed = [gate for gate in objects(run.get("gates")) if gate.get("verdict") == "fail" and not gate["allowed"]]
+        new["summary"] += [f"{run['label']}: {gate.get('message')} [{gate.get('id')}]" for gate in failed]
+    new["notes"] = [str(difference.get("what")) for difference in objects(new.get("differences"))]
+
+
+def _upgrade_tune(new: dict[str, Any]) -> None:
+    new["id"] = new.pop("name", None)
+    new["options"]["probes"] = new.pop("probes_allowed", None)
+    new["runs"] = runs = objects(new.pop("probes", None))
+    new["predictions"] = predictions = objects(new.get("predictions"))
+    for setting in (*runs, *predictions):
+        setting["label"] = str(setting.pop("setting", None))
+        keys = mapping(setting.pop("keys", None))
+        setting["overrides"] = [f"{key}={format_value(value)}" for key, value in keys.items()]
+    for run in runs:
+        verdict, losses = str(run.pop("verdict", None)), run.pop("losses", None)
+        run["state"] = "failed" if verdict in _FAILURES else verdict
+        run["cause_id"] = verdict if verdict in _FAILURES else None
+        names = ("steps", "step_seconds", "per_second", "unit", "noise", "reserved_gib", "padding")
+        run["measured"] = {name: run.pop(name, None) for name in names} | {"losses": losses}
+        if isinstance(losses, list) and losses:
+            run["measured"] |= {"first_loss": losses[0], "loss": losses[-1]}
+    best = new.get("best")
+    new["summary"] = [f"the fastest setting measured is {best}" if best else "no setting was measured"]
+    if new.get("overlay"):
+        new["summary"].append(f"+tuned={new['id']} applies it ({new['overlay']})")
+    if new.get("stop"):
+        new["summary"].append(f"the search ended: {str(new['stop']).replace('_', ' ')}")
+    median = number(mapping(new.get("loss_change")).get("median"))
+    if median is not None:
+        new["summary"].append(f"its loss differs from the recipe's own by a median of {100 * median:.2g} %")
+    new["notes"] = [f"left out: {reason}" for reason in texts(new.get("left_out"))]
