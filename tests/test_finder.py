@@ -14,7 +14,7 @@ MODULES = sorted(path for path in (ROOT / "launch").rglob("*.py") if path.name !
 
 
 def test_every_module_has_tests_that_are_found() -> None:
-    assert len(MODULES) > 400
+    assert len(MODULES) > 100
     assert [module for module in MODULES if not find_tests(module)] == []
 
 
