@@ -16,7 +16,7 @@ from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
 from launch.host.interpreter import package_folders
 from launch.resources import ROOT
 from launch.terminal import notify, print_json
-from launch.upstream.pin.checkout import Checkout, find_checkout
+from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout
 from launch.upstream.pin.ledger import LedgerEntry, explain_unknown_flag, load_ledger
 from launch.upstream.pin.lock import load_lock
 from launch.upstream.resolve import ResolvedSchema, resolve_schema
@@ -31,7 +31,9 @@ def flags(args: list[str]) -> int:
     options = build_flags_parser().parse(args)
     trainer = _parse_trainer(options.trainer)
     checkout = None if trainer in TRL else find_checkout(options.upstream, os.environ, ROOT, "--upstream")
-    resolved = resolve_schema(trainer, checkout, package_folders(sys.executable))
+    is_named = checkout is None or checkout.found_by != SUBMODULE
+    packages = package_folders(sys.executable)
+    resolved = resolve_schema(trainer, checkout, packages, sys.executable, may_capture=is_named)
     schema = resolved.schema
     former_flags = _former_flags(trainer, schema)
     matching = _match_pattern(schema.fields, options.pattern)
@@ -39,6 +41,8 @@ def flags(args: list[str]) -> int:
     if options.pattern and not matching and not matching_former:
         raise UserError(_no_match_problem(trainer, options.pattern, schema))
     source = _describe_source(trainer, resolved, checkout)
+    if resolved.difference:
+        source = f"the lock, although {resolved.difference}; --upstream DIR asks the parser of DIR"
     if options.json:
         content = {
             "schema_version": 1,

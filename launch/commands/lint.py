@@ -15,8 +15,8 @@ from launch.check.lint.trainers import TrainerScript, parse_trainer
 from launch.commands.tool_parsers import build_lint_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
 from launch.resources import ROOT
-from launch.terminal import print_json
-from launch.upstream.pin.checkout import Checkout, find_checkout
+from launch.terminal import notify, print_json
+from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout
 from launch.upstream.trainers import ENTRIES
 
 
@@ -36,7 +36,8 @@ def lint(argv: list[str]) -> int:
     trainer = None if options.trainer is None else _parse_trainer_option(options.trainer)
     packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
     root = None if options.upstream is None else str(locate_checkout(Path(options.upstream)))
-    schemas = TrainerSchemas(find_checkout(root, os.environ, ROOT, "--upstream"), packages)
+    checkout = find_checkout(root, os.environ, ROOT, "--upstream")
+    schemas = TrainerSchemas(checkout, packages, may_capture=checkout is None or checkout.found_by != SUBMODULE)
     checker = CommandChecker(schemas)
     reports = [check_argv(command, checker)] if command else list(check_files(options.files, checker, trainer))
     verdicts = [verdict for report in reports for verdict in report.verdicts]
@@ -50,6 +51,8 @@ def lint(argv: list[str]) -> int:
         for line in format_verdicts(verdicts):
             print(line)
         print(_summary(verdicts, schemas.checkout), file=sys.stderr)
+        for difference in schemas.differences:
+            notify(f"warning: judged from the lock, although {difference}; --upstream DIR asks the parser of DIR")
     refused = any(verdict.ok is False for verdict in verdicts) or any(note.stops for note in notes)
     return EXIT_REFUSED if refused or (options.strict and _is_undecided(reports)) else EXIT_DONE
 

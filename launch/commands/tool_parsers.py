@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from launch.commands.arguments import VerbParser, number
 
 MAX_SAMPLES = 1000  # of each data set in `preview`
@@ -160,7 +158,7 @@ PATTERN is part of a name, or a glob: `launch flags finetune learning`, `launch 
 
 def build_upstream_parser() -> VerbParser:
     parser = VerbParser("""
-launch upstream status | diff COMMIT | bump COMMIT [--upstream DIR] [--packages DIR ...] [--json] [--force]
+launch upstream status | diff COMMIT | bump COMMIT [--upstream DIR] [--python PYTHON] [--json] [--force]
 
 examples:
   launch upstream status
@@ -173,8 +171,8 @@ and ledger, unless anything would break (bump).""")
     parser.add("action", metavar="ACTION", choices=("status", "diff", "bump"), help="status, diff or bump")
     parser.add("commit", metavar="COMMIT", nargs="?", help="of diff and bump: a commit, branch or tag of the clone")
     parser.add("--upstream", metavar="DIR", help="the open-instruct clone (default: the one that runs use)")
-    packages = "site-packages folders that the schemas need (olmo_core), besides this interpreter's"
-    parser.add("--packages", metavar="DIR", type=Path, nargs="+", default=[], help=packages)
+    python = "the trainers' interpreter, which starts their scripts up to their parsers (default: this one)"
+    parser.add("--python", metavar="PYTHON", help=python)
     parser.add("--json", action="store_true", help="of status and diff: print one object")
     parser.add("--force", action="store_true", help="of bump: move the pin even if something would break")
     return parser

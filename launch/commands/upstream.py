@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from launch.commands.tool_parsers import build_upstream_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
-from launch.host.interpreter import package_folders
+from launch.host.interpreter import trainer_python
 from launch.resources import ROOT
 from launch.terminal import notify
 from launch.upstream.pin.bump import apply_move, plan_move, read_gitlink
@@ -21,7 +19,6 @@ from launch.upstream.pin.compare import FlagChange
 from launch.upstream.pin.impact import Impact, TrainerImpact, assess_impact
 from launch.upstream.pin.ledger import LEDGER_FILE
 from launch.upstream.pin.lock import load_lock
-from launch.upstream.reader.tree import PackageTree
 from launch.upstream.trainers import OPEN_INSTRUCT
 from launch.worker.json_codec import to_json
 
@@ -34,10 +31,10 @@ def upstream(args: list[str]) -> int:
         return _status(checkout, options.json)
     if checkout is None:
         raise UserError(missing_checkout_problem())
-    packages = [*options.packages, *package_folders(sys.executable)]
-    impact = assess_impact(checkout.root, options.commit, PackageTree(packages))
+    python = trainer_python(options.python)
+    impact = assess_impact(checkout.root, options.commit, python)
     if options.action == "bump":
-        return _bump(checkout, impact, packages, options.force)
+        return _bump(checkout, impact, python, options.force)
     if options.json:
         print(json.dumps(impact_json(impact), indent=1, ensure_ascii=False))
     else:
@@ -141,7 +138,7 @@ def _change_line(change: FlagChange) -> str:
     return f"~ {change.flag}: {change.kind} {json.dumps(change.old)} -> {json.dumps(change.new)}"
 
 
-def _bump(checkout: Checkout, impact: Impact, packages: Sequence[Path], force: bool) -> int:
+def _bump(checkout: Checkout, impact: Impact, python: str, force: bool) -> int:
     if read_gitlink(ROOT) is None:
         message = f"no git index with {SUBMODULE} here, so there is no gitlink to move"
         raise UserError(Problem("no_gitlink", message, cure="run it in a clone of the project"))
@@ -149,7 +146,7 @@ def _bump(checkout: Checkout, impact: Impact, packages: Sequence[Path], force: b
         print(f"the pin is already {impact.commit[:9]}")
         return EXIT_DONE
     print("\n".join(describe(impact)))
-    move = plan_move(checkout.root, impact.commit, packages, LEDGER_FILE)
+    move = plan_move(checkout.root, impact, python, LEDGER_FILE)
     if (impact.breaks or move.losses) and not force:
         for loss in move.losses:
             notify(str(loss))

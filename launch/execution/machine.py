@@ -16,12 +16,10 @@ from launch.errors import UserError
 from launch.host.interpreter import check_interpreter, find_package_folders, package_folders, trainer_python
 from launch.planning.digests import DigestCache
 from launch.planning.machine import Machine
-from launch.planning.names import Registries, locked_registries
 from launch.planning.upstream import SourceKind, UpstreamState
-from launch.upstream.pin.checkout import Checkout, find_checkout
+from launch.upstream.pin.checkout import DIR_KEY, DIR_VARIABLE, Checkout, find_checkout
 from launch.upstream.pin.lock import load_lock
-from launch.upstream.reader.registries import REGISTRIES_FILE, read_registries
-from launch.upstream.resolve import resolve_schema
+from launch.upstream.resolve import ResolvedSchema, resolve_schema
 from launch.worker.trl_entry import TRL
 
 
@@ -31,7 +29,8 @@ def this_machine(
     """Return what a composed stage is planned with on this machine.
 
     `await_digests` returns once another machine has cached the digests of the same inputs. Without `starts_trainer`
-    (`plan`) an interpreter that a file names is not started. Raises UserError: not_open_instruct, no_interpreter.
+    (`plan`) an interpreter that a file names is not started, nor is the parser of a checkout that a file names.
+    Raises UserError: not_open_instruct, no_interpreter, trainer_script_missing, trainer_unreadable.
     """
     config = composed.config
     cwd = Path.cwd()
@@ -43,28 +42,30 @@ def this_machine(
     if config.trainer.family == Family.open_instruct:
         checkout = find_checkout(config.upstream.dir, os.environ, resources.ROOT)
     packages = package_folders(python) if may_start or config.python is None else find_package_folders(python)
-    resolved = resolve_schema(config.trainer.name, checkout, packages)
+    may_capture = starts_trainer or _may_capture(composed, checkout)
+    resolved = resolve_schema(config.trainer.name, checkout, packages, python, may_capture=may_capture)
     return Machine(
         cwd=cwd,
         environ=os.environ,
         python=python,
         packages=packages,
-        upstream=_describe_upstream(config.trainer.family, checkout, resolved.live),
+        upstream=_describe_upstream(config.trainer.family, checkout, resolved),
         schemas={config.trainer.name: resolved.schema},
-        registries=_read_registries(checkout),
+        registries=resolved.schema.names,
         digests=DigestCache(cache / "digests.json", await_digests),
     )
 
 
-def _read_registries(checkout: Checkout | None) -> Registries:
-    """Return the names that the trainer's own source has; those of the lock where it is the pin's or not here."""
-    if checkout is None or checkout.matches_pin:
-        return locked_registries()
-    try:
-        source = (checkout.root / REGISTRIES_FILE).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    return read_registries(source)
+def _may_capture(composed: Composed, checkout: Checkout | None) -> bool:
+    """Whether the user named what would be started, so that a plan may ask a live parser.
+
+    A stage file does not name it: a plan of somebody else's file must not start what it points to.
+    """
+    named_python = composed.config.python is None or composed.origins.overridden("python") is not None
+    if checkout is None:
+        return named_python
+    named_checkout = checkout.found_by == DIR_VARIABLE or composed.origins.overridden(DIR_KEY) is not None
+    return named_python and named_checkout
 
 
 def _require_interpreter(composed: Composed, python: str, *, may_start: bool) -> None:
@@ -77,14 +78,19 @@ def _require_interpreter(composed: Composed, python: str, *, may_start: bool) ->
         raise UserError(replace(problem, where=composed.origins.of("python").where))
 
 
-def _describe_upstream(family: Family, checkout: Checkout | None, live: bool) -> UpstreamState:
-    source = SourceKind.live if live else SourceKind.lock
+def _describe_upstream(family: Family, checkout: Checkout | None, resolved: ResolvedSchema) -> UpstreamState:
+    source = SourceKind.live if resolved.live else SourceKind.lock
     lock = load_lock()
     if family == Family.trl:
-        description = f"launch's entry over TRL {TRL}" + ("" if live else " by the lock: it is not installed here")
+        note = "" if resolved.live else " by the lock: it is not installed here"
+        note = f" by the lock, although {resolved.difference}" if resolved.difference else note
+        description = f"launch's entry over TRL {TRL}{note}"
         return UpstreamState(None, source, None, description, matches_pin=True)
     if checkout is None:
         description = f"open-instruct {lock.pin[:9]} by the lock: there is no checkout here"
         return UpstreamState(lock.pin, source, None, description, matches_pin=True)
     commit = checkout.commit or lock.pin
-    return UpstreamState(commit, source, checkout.root, checkout.describe(), checkout.matches_pin)
+    description = checkout.describe()
+    if resolved.difference:
+        description += f"; its flags are the lock's: `launch check`, or {DIR_KEY}=DIR as an override, asks its parser"
+    return UpstreamState(commit, source, checkout.root, description, checkout.matches_pin)

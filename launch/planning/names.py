@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,13 +10,11 @@ from launch.errors import Problem, UserError, did_you_mean
 from launch.planning.flags import Flag
 from launch.planning.packing import SFT, TRAINER
 from launch.upstream.pin.lock import load_lock, locked_schema
-from launch.upstream.reader.tree import UnreadableSourceError, parse_source
 from launch.upstream.trainers import TRL
 
 Registries = Mapping[str, Sequence[str]]
 _SCHEDULER = "lr_scheduler_type"
-_PRESETS_FILE = "open_instruct/olmo_core_utils.py"
-_PRESETS = "OLMO_MODEL_CONFIG_MAP"  # hub id -> preset of OLMo-core's trainers (olmo_core_utils.py:367-385)
+PRESETS = "olmo_presets"  # the hub ids that OLMo-core's trainers have a preset for (olmo_core_utils.py:367-385)
 
 
 def locked_registries() -> Registries:
@@ -37,7 +34,8 @@ def check_names(trainer: TrainerConfig, flags: Mapping[str, Flag], registries: R
 
 
 def _unknown_names(trainer: TrainerConfig, flags: Mapping[str, Flag], registries: Registries) -> Iterator[Problem]:
-    names = {**registries, _SCHEDULER: _schedulers(trainer)}
+    looked_up = {flag: known for flag, known in registries.items() if flag != PRESETS}
+    names = {**looked_up, _SCHEDULER: _schedulers(trainer)}
     for flag_name, known in names.items():
         flag = flags.get(flag_name)
         values = [] if flag is None else flag.value if isinstance(flag.value, list) else [flag.value]
@@ -56,17 +54,17 @@ def _schedulers(trainer: TrainerConfig) -> Sequence[str]:
     return locked_schema("finetune").fields[_SCHEDULER].choices or ()
 
 
-def check_model_preset(trainer: str, flags: Mapping[str, Flag], checkout: Path | None) -> None:
+def check_model_preset(trainer: str, flags: Mapping[str, Flag], checkout: Path | None, registries: Registries) -> None:
     """Reject a model without a preset, which upstream does only once the data is tokenised (olmo_core_utils.py:410).
 
-    Checks nothing without a checkout. Raises UserError: no_olmo_preset.
+    Checks nothing without a checkout, or where its presets are unknown. Raises UserError: no_olmo_preset.
     """
     if trainer not in (TRAINER, SFT) or checkout is None:
         return
     if "config_name" in flags and flags["config_name"].value:
         return
     model = flags["model_name_or_path"]
-    presets = _read_presets(checkout / _PRESETS_FILE)
+    presets = registries.get(PRESETS, ())
     if not presets or str(model.value) in presets:
         return
     near = did_you_mean(str(model.value), sorted(presets))
@@ -74,19 +72,3 @@ def check_model_preset(trainer: str, flags: Mapping[str, Flag], checkout: Path |
     message = f"{trainer} has no preset for {model.value}: it builds {families}"
     cure = f"{near + ' ' if near else ''}set model=olmo2_1b, or flags.config_name=PRESET for a model of that shape"
     raise UserError(Problem("no_olmo_preset", message, model.provenance.where, cure))
-
-
-def _read_presets(file: Path) -> dict[str, str]:
-    """Read upstream's table; empty where it can't be read."""
-    try:
-        body = parse_source(file.read_bytes(), file.name).body
-    except (OSError, UnreadableSourceError):
-        return {}
-    for node in body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == _PRESETS:
-            try:
-                table = ast.literal_eval(node.value) if node.value else {}
-            except ValueError:
-                return {}
-            return table if isinstance(table, dict) else {}
-    return {}

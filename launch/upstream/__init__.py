@@ -1,19 +1,13 @@
-"""What the trainers accept, read from their source with `ast`; none of their code is imported.
+"""What the trainers accept, captured from their own parsers.
 
 Import each name from its module; the package itself imports nothing, for a plan needs few of them.
 
-    tree = FolderTree("external/open-instruct")         # a checkout, with or without .git
-    tree = GitTree("external/open-instruct", "45901fd0")  # a commit, without a checkout; close() it or use `with`
-    packages = PackageTree([".../site-packages"])        # installed packages: TRL, transformers, olmo_core
-
-    schema = read_schema(tree, "open_instruct/finetune.py", packages)   # Schema; UserError if it can't be read
-    schema = read_schema(packages, "trl.scripts.sft")                   # a module of an installed package
-    reader = SchemaReader(tree, packages); reader.read(entry)           # several trainers; shared files parsed once
+    locked_schema("finetune")                        # Schema at the pin, from the lock: nothing is started
+    resolve_schema(trainer, checkout, packages, ...) # the lock's, or the live parser's where the content differs
+    capture_schema("open_instruct/finetune.py", root, python)   # starts the script up to its parser; cached by content
 
     schema.fields["learning_rate"]   # Field: type, kind, nargs, choices, default, required, help, owner, file:line
-    schema.unknown                   # what could not be read about the parser: unknown, not absent
-    schema.files                     # {path: git blob id} of every file it was read from (also package_files)
-    schema_to_json(schema), schema_from_json(data)                      # plain JSON and back
+    schema.unknown                   # what the parser accepts besides its fields: unknown, not absent
 
     list_options(schema)             # every option: both spellings, `--no_x` twins, nargs
     check_argv(schema, argv)         # ArgvReport: problems, values, refused, ok; ArgvToken for unknown arguments
@@ -21,6 +15,6 @@ Import each name from its module; the package itself imports nothing, for a plan
     render_flag(field, value)        # the exact argv tokens
     find_contradictions(schema, values)   # what `__post_init__` raises for these values, with upstream's file:line
 
-The folders: `reader/` reads source, `rules/` checks command lines and values against a schema, `pin/` holds the pinned
-commit (lock, rename ledger, bump), `libraries/` the configuration keys of DeepSpeed and accelerate.
+The folders: `capture/` asks a live parser, `rules/` checks command lines and values against a schema, `pin/` holds the
+pinned commit (lock, rename ledger, bump), `libraries/` the configuration keys of DeepSpeed and accelerate.
 """

@@ -1,17 +1,17 @@
-"""Chooses a trainer's schema for this machine: read from its live source if there is one, else from the lock.
+"""Chooses a trainer's schema for this machine: the lock's where its content is here, else that of the live parser.
 
-If every file that the locked schema was read from is identical here, the locked schema is used and nothing is parsed.
+The live parser is only asked where the user named the checkout or interpreter, or starts the trainer anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import Checkout
-from launch.upstream.pin.lock import locked_schema
-from launch.upstream.reader.tree import FolderTree, PackageTree, Tree, blob_id
+from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES, TRL
 
@@ -22,37 +22,46 @@ class ResolvedSchema:
 
     schema: Schema
     live: bool  # it describes the source on this machine; False: only the lock's
+    difference: str | None = None  # what differs from the lock here, where the lock's schema is used all the same
 
 
-def resolve_schema(trainer: str, checkout: Checkout | None, packages: Sequence[Path]) -> ResolvedSchema:
-    """Return a trainer's schema. `packages` are the site-packages folders of the trainer's interpreter.
+def resolve_schema(
+    trainer: str, checkout: Checkout | None, packages: Sequence[Path], python: str, *, may_capture: bool
+) -> ResolvedSchema:
+    """Return a trainer's schema. `packages` are the site-packages folders of `python`, the trainer's interpreter.
 
-    Raises UserError: trainer_script_missing, trainer_unreadable (in the live source), unknown_trainer.
+    may_capture: code of the checkout or of TRL may be executed where it is not the lock's (`upstream/capture`).
+    Raises UserError: trainer_script_missing, trainer_unreadable (of the live source), unknown_trainer.
     """
     locked = locked_schema(trainer)
     if trainer in TRL:
-        if not any((folder / "trl" / "scripts").is_dir() for folder in packages):
+        difference = trl_difference(packages)
+        if difference is None or not difference:
+            return ResolvedSchema(locked, live=difference is not None)
+        root = None
+    else:
+        if checkout is None:
             return ResolvedSchema(locked, live=False)
-        if _files_match(locked.package_files, packages):
+        if not checkout.differing:
             return ResolvedSchema(locked, live=True)
-        return ResolvedSchema(_parse(PackageTree(packages), ENTRIES[trainer]), live=True)
-    if checkout is None:
-        return ResolvedSchema(locked, live=False)
-    if checkout.matches_pin:
-        return ResolvedSchema(locked, live=True)
-    return ResolvedSchema(_parse(FolderTree(checkout.root), ENTRIES[trainer], PackageTree(packages)), live=True)
+        root, difference = checkout.root, checkout.describe()
+    if not may_capture:
+        return ResolvedSchema(locked, live=False, difference=difference)
+    return ResolvedSchema(capture(ENTRIES[trainer], root, python), live=True)
 
 
-def _parse(tree: Tree, entry: str, packages: PackageTree | None = None) -> Schema:
-    from launch.upstream.reader.schema_reader import read_schema  # slow to import; a plan from the lock doesn't need it
+def trl_difference(packages: Sequence[Path]) -> str | None:
+    """Describe how the installed TRL and transformers differ from the lock's; '' if they don't, None without TRL."""
+    installed = {name: installed_version(name, packages) for name in ("trl", "transformers")}
+    if installed["trl"] is None:
+        return None
+    locked = load_lock().packages
+    differing = [f"{name} {version} is installed" for name, version in installed.items() if version != locked[name]]
+    return "; ".join(f"{text}, the lock has {locked[text.partition(' ')[0]]}" for text in differing)
 
-    return read_schema(tree, entry, packages)
 
+def capture(entry: str, root: Path | None, python: str) -> Schema:
+    """Return what a script's own parser accepts (see `capture.start.capture_schema`)."""
+    from launch.upstream.capture.start import capture_schema  # slow to import; a plan from the lock doesn't need it
 
-def _files_match(files: Mapping[str, str], folders: Sequence[Path]) -> bool:
-    """Whether each file, in the first folder that has it, has its recorded blob id."""
-    for name, recorded in files.items():
-        path = next((folder / name for folder in folders if (folder / name).is_file()), None)
-        if path is None or blob_id(path.read_bytes()) != recorded:
-            return False
-    return True
+    return capture_schema(entry, root, python)

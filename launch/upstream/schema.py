@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# A `__post_init__` as nested lists of plain JSON values (see `post_init.py`).
-Program = list[Any]
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """A part of the parser that static reading could not determine. It is not evidence of absence."""
+    """A part of the parser that the capture could not determine. It is not evidence of absence."""
 
-    what: str  # parser, options, defaults or post_init
+    what: str  # options: the parser accepts more than its fields
     reason: str
     where: str | None = None  # file:line
 
@@ -27,7 +26,7 @@ class Field:
         `str`, `int`, `float`; `bool`: yes/true/t/y/1/no/false/f/n/0; `choice`: a Literal or enum;
         `enum`: an enum's own constructor (in lists); `truthy`: `bool(text)`, anything but '' is true;
         `dict`: `dict(text)`, only '' converts; `never`: no text converts; `object`: some class is called with the text;
-        `unknown`: the type can't be read.
+        `unknown`: the type is of a package that is not installed.
     """
 
     name: str  # with underscores, as in the dataclass
@@ -50,7 +49,7 @@ class Field:
     unsettable_because: str | None = None
     none_words: bool = False  # `none` and `null` convert to None (TRL's copy of the parser)
     in_parser: bool = True
-    unknown: Mapping[str, str] = field(default_factory=dict)  # {type | default | choices | declaration: why unread}
+    unknown: Mapping[str, str] = field(default_factory=dict)  # {type | default | choices: why}
 
     @property
     def where(self) -> str:
@@ -65,7 +64,9 @@ class ParserClass:
     file: str
     line: int
     fields: tuple[str, ...]
-    post_init: Program | None = None  # what its `__post_init__` does to the fields
+    # `methods`: `__post_init__` and the methods that it calls ({owner, name, file, line, source}), in the order in
+    # which Python finds them; `names`: the constants that they refer to
+    post_init: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -81,39 +82,33 @@ class Schema:
     abbreviations: bool  # argparse's prefix matching is on
     classes: tuple[ParserClass, ...]
     fields: Mapping[str, Field]
-    unknown: tuple[Unknown, ...]  # empty where everything about the parser itself could be read
-    files: Mapping[str, str]  # {path: git blob id} of every file of the tree that it was read from
-    package_files: Mapping[str, str]  # the same for installed packages
+    unknown: tuple[Unknown, ...]  # empty where everything about the parser itself is known
+    names: Mapping[str, Sequence[str]]  # {flag: the names that upstream looks its value up in}, and `olmo_presets`
+    stand_ins: tuple[str, ...]  # the packages that were not installed when it was captured
+    files: Mapping[str, str]  # {path: git blob id} of upstream's files that were imported
+    packages: Mapping[str, str]  # {distribution: version} of the packages that were imported
+    is_locked: bool = False  # it is the committed lock's
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:
     """Convert to plain JSON values; `schema_from_json` restores an equal Schema."""
-    return {
-        "schema_version": 1,
-        **{name: getattr(schema, name) for name in _SCALAR_FIELDS},
-        "classes": [_to_record(parser_class) for parser_class in schema.classes],
-        "fields": {name: _to_record(field) for name, field in schema.fields.items()},
-        "unknown": [_to_record(unknown) for unknown in schema.unknown],
-        "files": dict(schema.files),
-        "package_files": dict(schema.package_files),
-    }
+    content = {name: value for name, value in vars(schema).items() if name != "is_locked"}
+    content["classes"] = [_to_record(parser_class) for parser_class in schema.classes]
+    content["fields"] = {name: _to_record(field) for name, field in schema.fields.items()}
+    content["unknown"] = [_to_record(unknown) for unknown in schema.unknown]
+    return {"schema_version": SCHEMA_VERSION, **content, "stand_ins": list(schema.stand_ins)}
 
 
 def schema_from_json(data: Mapping[str, Any]) -> Schema:
     """Invert `schema_to_json`. Raises ValueError for another `schema_version`."""
-    if data.get("schema_version") != 1:
+    content = dict(data)
+    if content.pop("schema_version", None) != SCHEMA_VERSION:
         raise ValueError(f"a schema with schema_version {data.get('schema_version')!r} can't be read")
-    return Schema(
-        **{name: data[name] for name in _SCALAR_FIELDS},
-        classes=tuple(ParserClass(**_with_tuples(record, ("fields",))) for record in data["classes"]),
-        fields={name: Field(**_with_tuples(record, ("choices", "aliases"))) for name, record in data["fields"].items()},
-        unknown=tuple(Unknown(**record) for record in data["unknown"]),
-        files=dict(data["files"]),
-        package_files=dict(data["package_files"]),
-    )
-
-
-_SCALAR_FIELDS = ("entry", "parser", "parser_at", "parse_call", "yaml_file", "config_flag", "abbreviations")
+    content["classes"] = tuple(ParserClass(**_with_tuples(record, ("fields",))) for record in data["classes"])
+    fields = data["fields"].items()
+    content["fields"] = {name: Field(**_with_tuples(record, ("choices", "aliases"))) for name, record in fields}
+    content["unknown"] = tuple(Unknown(**record) for record in data["unknown"])
+    return Schema(**{**content, "stand_ins": tuple(data["stand_ins"])})
 
 
 def _to_record(value: Unknown | Field | ParserClass) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.paths import ROOT
-from tests.upstream.checkouts import SITE_PACKAGES, checkout
+from tests.upstream.checkouts import checkout
 
 PAGE = (ROOT / "docs" / "how-to" / "extending.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r'^```(\w+) title="([^"]+)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
@@ -78,9 +78,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
     if root is None:
         pytest.skip("needs an open-instruct checkout (OPEN_INSTRUCT_DIR or the submodule)")
     tree = Tree(tmp_path_factory.mktemp("extended"))
-    packages = [str(folder) for folder in SITE_PACKAGES]
     locked = {path: path.read_bytes() for path in (tree.root / "launch" / "upstream" / "data").rglob("*.json")}
-    tree.python("-m", "launch.upstream.pin.relock", str(root), "--packages", *packages, "--only", "trl_reward")
+    tree.python("-m", "launch.upstream.pin.relock", str(root), "--only", "trl_reward")
     assert {path: path.read_bytes() for path in locked} == locked, "the others are as they were"
     renewed = ("tests/docs/test_reference.py", "tests/config/test_keys.py")
     tree.pytest("--update-golden", "-k", "page_is_current or keys", *renewed)

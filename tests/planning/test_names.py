@@ -8,10 +8,7 @@ import pytest
 
 from launch.errors import UserError
 from launch.planning.plan import Plan, build_plan
-from launch.upstream.pin.lock import load_lock
-from launch.upstream.reader.registries import REGISTRIES_FILE, read_registries
 from tests.conftest import composed, fixed_machine
-from tests.upstream.checkouts import checkout
 
 OLMO_CORE = ("stage=sft", "trainer=olmo_core_finetune", "recipe.packing=bins", "model=olmo2_1b")
 
@@ -47,17 +44,3 @@ def test_the_names_are_those_of_the_source_here() -> None:
     assert build_plan(composed("stage=sft", "recipe.chat_template=mine"), machine).flags
     with pytest.raises(UserError, match="choose from mine"):
         build_plan(composed("stage=sft", "recipe.chat_template=tulu"), machine)
-
-
-def test_registries_are_read_without_importing() -> None:
-    source = "CHAT_TEMPLATES = {'a': 1, 'b-c': (2,)}\nTRANSFORM_FNS = {NAME: f}\nOTHER = {'x': 1}\n"
-    assert read_registries(source) == {"chat_template_name": ("a", "b-c")}
-    assert read_registries("def (") == {} and read_registries("") == {}
-
-
-def test_the_locked_names_are_those_of_the_pin() -> None:
-    root = checkout()
-    if root is None:
-        pytest.skip("there is no open-instruct checkout")
-    source = (root / REGISTRIES_FILE).read_text(encoding="utf-8")
-    assert {flag: tuple(names) for flag, names in load_lock().names.items()} == read_registries(source)

@@ -45,4 +45,6 @@ def test_a_hub_id_that_is_nearly_right(open_instruct: Path) -> None:
 
 def test_without_upstreams_table_nothing_is_said(tmp_path: Path) -> None:
     planned(None, *SFT)
-    planned(tmp_path, *SFT)
+    machine = fixed_machine()
+    here = replace(machine, upstream=replace(machine.upstream, checkout=tmp_path), registries={})
+    build_plan(composed(*SFT), here)

@@ -1,24 +1,18 @@
-"""Source trees and the real parsers, for the tests of the reader."""
+"""The checkout, schemas by name and the real parsers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from launch.upstream.reader.schema_reader import read_schema
-from launch.upstream.reader.tree import FolderTree, PackageTree
+from launch.upstream.libraries.library_keys import installed_version
+from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
-from launch.upstream.trainers import ENTRIES
+from tests.upstream.captured import synthetic_schema
 from tests.upstream.checkouts import SITE_PACKAGES, checkout
-from tests.upstream.real_parsers import SYNTHETIC, RealParsers
-
-
-@pytest.fixture(scope="session")
-def packages() -> PackageTree:
-    return PackageTree(SITE_PACKAGES)
+from tests.upstream.real_parsers import RealParsers
 
 
 @pytest.fixture(scope="session")
@@ -30,28 +24,25 @@ def upstream() -> Path:
 
 
 @pytest.fixture(scope="session")
-def schema_of(packages: PackageTree) -> Callable[[str], Schema]:
-    """The schema of a trainer by name, or of the synthetic one; skips where its source isn't on this machine."""
+def schema_of() -> Callable[[str], Schema]:
+    """The locked schema of a trainer by name, or that of the synthetic one; skips without what its parser needs."""
 
-    @cache
-    def read(trainer: str) -> Schema:
+    def load(trainer: str) -> Schema:
         if trainer == "synthetic":
-            return read_schema(FolderTree(SYNTHETIC), "script.py", packages)
+            return synthetic_schema()
         if trainer.startswith("trl"):
-            if packages.read_bytes("trl/__init__.py") is None:
-                pytest.skip("trl isn't installed")
-            return read_schema(packages, ENTRIES[trainer])
-        root = checkout()
-        if root is None:
+            if installed_version("trl", SITE_PACKAGES) != load_lock().packages["trl"]:
+                pytest.skip("the locked trl isn't installed")
+        elif checkout() is None:
             pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR, or fetch the submodule")
-        return read_schema(FolderTree(root), ENTRIES[trainer], packages)
+        return locked_schema(trainer)
 
-    return read
+    return load
 
 
 @pytest.fixture(scope="session")
-def real_parsers(packages: PackageTree) -> Iterator[RealParsers]:
-    if packages.read_bytes("transformers/hf_argparser.py") is None:
+def real_parsers() -> Iterator[RealParsers]:
+    if installed_version("transformers", SITE_PACKAGES) is None:
         pytest.skip("transformers isn't installed")
     parsers = RealParsers()
     yield parsers

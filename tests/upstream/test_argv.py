@@ -8,16 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launch.upstream.reader.schema_reader import read_schema
-from launch.upstream.reader.tree import FolderTree
 from launch.upstream.rules.argv import check_argv
 from launch.upstream.rules.conversion import UNKNOWN
 from launch.upstream.rules.tokens import ArgvToken
 from launch.upstream.schema import Schema
-from tests.upstream.real_parsers import SYNTHETIC
+from tests.upstream.captured import synthetic_schema
 from tests.upstream.test_random_argv import argv_for
 
-SCHEMA = read_schema(FolderTree(SYNTHETIC), "script.py")
 NEEDED = ["--needed=a", "--needed_choice=p", "--needed_list=1", "--factory_choice=fast"]
 
 
@@ -30,7 +27,7 @@ def _text(argument: str | ArgvToken) -> str:
 
 
 def kinds(argv: Sequence[str | ArgvToken], base: Sequence[str] = NEEDED) -> list[tuple[str, str | None, int | None]]:
-    report = check_argv(SCHEMA, [*argv, *base])
+    report = check_argv(synthetic_schema(), [*argv, *base])
     return [(p.kind, p.flag, p.index) for p in report.problems]
 
 
@@ -63,7 +60,7 @@ def kinds(argv: Sequence[str | ArgvToken], base: Sequence[str] = NEEDED) -> list
 )
 def test_one_problem(argv: list[str], expected: list[tuple[str, str | None, int | None]]) -> None:
     assert kinds(argv) == expected
-    assert check_argv(SCHEMA, [*argv, *NEEDED]).ok is (not expected)
+    assert check_argv(synthetic_schema(), [*argv, *NEEDED]).ok is (not expected)
 
 
 def test_all_problems_at_once() -> None:
@@ -85,7 +82,7 @@ def test_all_problems_at_once() -> None:
 
 def test_cures_name_the_correct_spelling() -> None:
     def cure(*argv: str) -> str | None:
-        return check_argv(SCHEMA, [*argv, *NEEDED]).problems[0].cure
+        return check_argv(synthetic_schema(), [*argv, *NEEDED]).problems[0].cure
 
     assert cure("--stesp", "1") == "did you mean --steps or --switches?"
     assert cure("--typed-mapping_", "1") == "did you mean --typed_mapping or --mapping?"
@@ -123,13 +120,13 @@ def test_cures_name_the_correct_spelling() -> None:
     ids=lambda argv: " ".join(map(_text, argv)) if isinstance(argv, list) else str(argv),
 )
 def test_unknown_tokens(argv: list[str | ArgvToken], ok: bool | None) -> None:
-    report = check_argv(SCHEMA, [*NEEDED, *argv])
+    report = check_argv(synthetic_schema(), [*NEEDED, *argv])
     assert report.ok is ok
     assert bool(report.undecided) or ok is not None
 
 
 def test_unknown_tokens_may_contain_required_flags() -> None:
-    report = check_argv(SCHEMA, [variable("ARGS")])
+    report = check_argv(synthetic_schema(), [variable("ARGS")])
     assert report.problems == ()
     assert report.ok is None
     assert "whether the required needed is given" in report.undecided
@@ -137,7 +134,7 @@ def test_unknown_tokens_may_contain_required_flags() -> None:
 
 def test_given_values_are_never_none() -> None:
     """`--maybe_int $N` is an int, whichever: `slow and on` is certain (upstream: `dataset_mixer_list is not None`)."""
-    report = check_argv(SCHEMA, ["--mode=slow", "--maybe_int", variable("N"), *NEEDED])
+    report = check_argv(synthetic_schema(), ["--mode=slow", "--maybe_int", variable("N"), *NEEDED])
     assert report.values["maybe_int"] is UNKNOWN
     (problem,) = report.problems
     assert (problem.kind, problem.flag) == ("contradiction", "mode")
@@ -149,7 +146,7 @@ def test_given_values_are_never_none() -> None:
 @st.composite
 def hidden(draw: st.DrawFn) -> tuple[list[str], list[str | ArgvToken]]:
     """A command line, and the same with some plain arguments that only a shell could expand."""
-    argv = draw(argv_for(SCHEMA))
+    argv = draw(argv_for(synthetic_schema()))
     if draw(st.booleans()):
         argv += NEEDED
     tokens: list[str | ArgvToken] = []
@@ -169,7 +166,7 @@ def hidden(draw: st.DrawFn) -> tuple[list[str], list[str | ArgvToken]]:
 @given(pair=hidden())
 def test_verdicts_about_unknown_tokens_hold_for_every_value(pair: tuple[list[str], list[str | ArgvToken]]) -> None:
     argv, tokens = pair
-    known, unknown = check_argv(SCHEMA, argv), check_argv(SCHEMA, tokens)
+    known, unknown = check_argv(synthetic_schema(), argv), check_argv(synthetic_schema(), tokens)
     if unknown.refused is not None:
         assert unknown.refused == known.refused, (unknown, known)
     if unknown.ok is not None:
@@ -198,5 +195,5 @@ def test_trl_takes_a_config_file(schema_of: Callable[[str], Schema]) -> None:
 
 
 def test_help_ends_the_parsing() -> None:
-    assert check_argv(SCHEMA, ["--help"]).ok is True
-    assert check_argv(SCHEMA, ["-h", "--stesp"]).ok is True
+    assert check_argv(synthetic_schema(), ["--help"]).ok is True
+    assert check_argv(synthetic_schema(), ["-h", "--stesp"]).ok is True

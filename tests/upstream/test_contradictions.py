@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launch.upstream.reader.schema_reader import read_schema
-from launch.upstream.reader.tree import FolderTree, GitTree
+from launch.upstream.pin.lock import locked_schema
 from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.conversion import UNKNOWN
 from launch.upstream.schema import Schema
-from launch.upstream.trainers import ENTRIES
-from tests.upstream.checkouts import has_commit
-from tests.upstream.real_parsers import SYNTHETIC
-from tests.upstream.test_reader import write_files
+from tests.upstream.captured import capture_script, synthetic_schema
 
 MODEL = {"model_name_or_path": "m"}
 
@@ -93,12 +90,9 @@ MODEL = {"model_name_or_path": "m"}
     ],
 )
 def test_upstream_rules_at_the_pin(
-    upstream: Path, *, trainer: str, values: dict[str, Any], message: str, where: str, flags: set[str]
+    *, trainer: str, values: dict[str, Any], message: str, where: str, flags: set[str]
 ) -> None:
-    if not has_commit(upstream, "e6c3044a"):
-        pytest.skip("the checkout lacks the pinned commit")
-    with GitTree(upstream, "e6c3044a") as tree:
-        (contradiction,) = find_contradictions(read_schema(tree, ENTRIES[trainer]), values)
+    (contradiction,) = find_contradictions(locked_schema(trainer), values)
     assert (contradiction.message, contradiction.where, set(contradiction.flags), contradiction.certain) == (
         message,
         where,
@@ -114,16 +108,9 @@ def test_defaults_contradict_nothing(trainer: str, schema_of: Callable[[str], Sc
     assert [c for c in find_contradictions(schema_of(trainer), MODEL) if c.certain] == []
 
 
-def test_an_older_commit_has_its_own_rules(upstream: Path) -> None:
-    if not has_commit(upstream, "6b3964bc"):
-        pytest.skip("the checkout has no commit 6b3964bc")
-    with GitTree(upstream, "6b3964bc") as tree:
-        schema = read_schema(tree, ENTRIES["finetune"])
-    (contradiction,) = find_contradictions(schema, {"reduce_loss": "none", "train_file": "x.json"})[:1]
-    assert contradiction.message == "reduce_loss must be either 'mean' or 'sum'"
-
-
-def test_unknown_values_and_the_machine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_process", [True, False])
+def test_unknown_values_and_the_machine(tmp_path: Path, in_process: bool) -> None:
+    """The lock's code is executed here; that of a checkout by a process of its own, with the same result."""
     script = """
     import os
     from dataclasses import dataclass, field
@@ -161,25 +148,28 @@ def test_unknown_values_and_the_machine(tmp_path: Path) -> None:
             if self.b > 100:
                 raise ValueError("b")
 
-    HfArgumentParser(Args)
+    def detect(): return False
+
+    HfArgumentParser(Args).parse_args_into_dataclasses()
     """
-    schema = read_schema(write_files(tmp_path, {"train.py": script}), "train.py")
+    schema = replace(capture_script(tmp_path, script), is_locked=in_process)
 
     def messages(**values: Any) -> list[tuple[str, bool | None]]:
         return [(c.message, c.certain) for c in find_contradictions(schema, values)]
 
-    base = [("bad c", False), ("b", False)]  # hang on detect(), and on the loop that isn't followed
-    assert messages() == base
-    assert messages(a=1) == [base[0], ("one", True), base[1]]
-    assert messages(a=UNKNOWN) == [("only on some machines", None), base[0], ("one", None), base[1]]
-    assert messages(a=4) == [("only on some machines", False), *base]
-    assert messages(d=["a", "xy"]) == [base[0], ("'xy' starts with x", True), base[1]]
-    assert messages(d=["a", "stop", "xy"]) == base
-    assert messages(d=[UNKNOWN])[1] == ("? starts with x", None)
+    assert messages() == []
+    assert messages(a=1) == [("one", True)]
+    assert messages(a=UNKNOWN) == [("only on some machines", None), ("one", None), ("b", None)]
+    assert messages(a=4) == [("only on some machines", False)]
+    assert messages(a=101) == [("only on some machines", False), ("b", True)]
+    assert messages(c="bad") == [("bad c", False)], "unless detect() replaces it"
+    assert messages(d=["a", "xy"]) == [("'xy' starts with x", True)]
+    assert messages(d=["a", "stop", "xy"]) == []
+    assert messages(d=[UNKNOWN]) == [("? starts with x", None)]
 
 
 def test_values_of_a_file_that_was_not_read_are_undecided() -> None:
-    schema = read_schema(FolderTree(SYNTHETIC), "script.py")
+    schema = synthetic_schema()
     certain = [c for c in find_contradictions(schema, {"mode": "slow"}, defaults_known=False) if c.certain]
     assert certain == []
     assert any(c.certain is None for c in find_contradictions(schema, {"mode": "slow"}, defaults_known=False))

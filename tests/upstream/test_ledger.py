@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launch.upstream.pin import ledger_builder as builder
+from launch.upstream.pin.commit import Commit, find_commit
+from launch.upstream.pin.compare import FlagChange
 from launch.upstream.pin.ledger import LedgerEntry, explain_unknown_flag, load_ledger
+from launch.upstream.pin.ledger_builder import extend_ledger
 from launch.upstream.pin.lock import load_lock, locked_schema
-from launch.upstream.reader.schema_reader import read_schema
-from launch.upstream.reader.tree import GitTree
 from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT
-from tests.upstream.checkouts import checkout, has_commit
 
 # Found by another tool from the same history, entry by entry: (trainers, flag, new name or None, pull request).
 KNOWN = [
@@ -192,84 +190,51 @@ def test_an_older_checkout_gets_the_older_names() -> None:
 
 
 @pytest.fixture
-def upstream() -> Iterator[Path]:
-    root = checkout()
-    if root is None or not has_commit(root, "6b3964bc"):
-        pytest.skip("no open-instruct checkout with history: set OPEN_INSTRUCT_DIR")
-    yield root
-
-
-def test_rebuilding_a_part_of_history_equals_the_ledger(upstream: Path) -> None:
-    """From just before #1374 to #1391: ten commits, twelve renames."""
-    content = builder.build_ledger(upstream, "4d27b6ad6^", "8befd55e2", {"renames": [], "removed": {}})
-    assert content["born"] == {"dpo": "8befd55e21d045805d9abcc33120456aeb1e4546"}
-    built = {
-        (entry["kind"], entry["flag"], entry.get("renamed_to"), entry["commit"], tuple(entry["trainers"]))
-        for entry in content["entries"]
-        if "attn_implementation" not in entry["flag"]  # its values stand in olmo_core
-    }
-    ledger = load_ledger()
-    committed = {
-        (e.kind, e.flag, e.renamed_to, e.commit, e.trainers)
-        for e in ledger.entries
-        if e.commit in content["commits"] and e.flag != "attn_implementation"
-    }
-    assert built == committed
-    assert len([e for e in built if e[0] == "renamed"]) >= 12
-
-
-def test_a_hint_that_history_does_not_confirm_is_refused(upstream: Path) -> None:
-    for hints in (
-        {"renames": [{"old": "a", "new": "b"}], "removed": {}},
-        {"renames": [], "removed": {"learning_rate": "why"}},
-    ):
-        with pytest.raises(ValueError, match="the hint is wrong"):
-            builder.build_ledger(upstream, "8befd55e2^", "8befd55e2", hints)
-
-
-def test_replaying_the_ledger_on_the_oldest_schema_gives_the_current_one(upstream: Path) -> None:
-    for trainer in ("finetune", "dpo_tune_cache", "reward_modeling"):
-        with GitTree(upstream, load_ledger().base) as tree:
-            flags = set(read_schema(tree, ENTRIES[trainer]).fields)
-        for change in (e for e in load_ledger().entries if trainer in e.trainers):
-            if change.kind in ("removed", "renamed"):
-                flags.remove(change.flag)
-            if change.kind == "added" or change.renamed_to:
-                flags.add(change.renamed_to or change.flag)
-        assert flags == set(locked_schema(trainer).fields), trainer
-
-
-def test_pull_requests_come_from_the_subject(tmp_path: Path) -> None:
-    commit = builder.Commit("0" * 40, "2026-01-01", 'Reapply "x (#1)" (#12)')
-    assert commit.pull_request == 12
-    assert builder.Commit("0" * 40, "2026-01-01", "no number").pull_request is None
-
-
-def test_an_unreadable_script_is_reported_and_skipped(tmp_path: Path) -> None:
-    """A small history: the parser breaks in the middle, and its changes appear at the commit that fixes it."""
-    script = tmp_path / "open_instruct/finetune.py"
-    script.parent.mkdir()
-
-    def commit(body: str) -> None:
-        script.write_text(body)
+def repo(tmp_path: Path) -> Path:
+    """A history of two commits after the ledger's tip: one adds a flag's name, the other is about something else."""
+    package = tmp_path / "open_instruct"
+    package.mkdir()
+    for text, subject in (("old", "first (#1)"), ("my_flag: int", "Adds a flag (#12)"), ("# else", "Other (#13)")):
+        (package / "a.py").write_text(text + ("\nmy_flag: int" if text == "# else" else ""))
         identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-        for command in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", "change (#7)"]):
+        for command in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-q", "-m", subject]):
             subprocess.run(["git", "-C", str(tmp_path), *command], check=True, capture_output=True)
+    return tmp_path
 
-    text = (
-        "from dataclasses import dataclass\nfrom transformers import HfArgumentParser\n"
-        "@dataclass\nclass A:\n    {field}: int = 1\nHfArgumentParser((A,)).parse_args_into_dataclasses()\n"
-    )
-    commit(text.format(field="one"))
-    first = subprocess.run(
-        ["git", "-C", str(tmp_path), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-    )
-    commit("def broken(:\n")
-    commit(text.format(field="my_one"))
-    reports: list[str] = []
-    hints: dict[str, Any] = {"renames": [], "removed": {}}
-    content = builder.build_ledger(tmp_path, first.stdout.strip(), "HEAD", hints, report=reports.append)
-    assert len([line for line in reports if "can't be read" in line]) == 1
-    ((only),) = content["entries"]
-    assert (only["kind"], only["flag"], only["renamed_to"]) == ("renamed", "one", "my_one")
-    assert json.dumps(content)
+
+def test_the_ledger_goes_on_from_the_changes_between_two_captures(repo: Path) -> None:
+    first = find_commit(repo, "HEAD~2").id
+    past = {"kind": "removed", "flag": "gone", "commit": first, "trainers": ["finetune"]}
+    elsewhere = {**past, "commit": "0" * 40}
+    old = {"tip": first, "commits": {first: {}, "0" * 40: {}}, "born": {"dpo": first}, "entries": [past, elsewhere]}
+    changes = {
+        "finetune": [FlagChange("added", "my_flag"), FlagChange("removed", "use_flash_attn")],
+        "dpo": [FlagChange("added", "my_flag"), FlagChange("default", "beta", None, 1, 2)],
+    }
+    hints = {"renames": [], "removed": {"use_flash_attn": "attention is auto-detected now"}}
+    new = extend_ledger(old, repo, "HEAD", changes, hints)
+    adds, tip = find_commit(repo, "HEAD~1"), find_commit(repo, "HEAD")
+    assert (adds.pull_request, tip.pull_request) == (12, 13)
+    assert new["tip"] == tip.id
+    assert new["born"] == {"dpo": first}
+    assert new["entries"] == [
+        past,
+        {"kind": "added", "flag": "my_flag", "commit": adds.id, "trainers": ["finetune", "dpo"]},
+        {
+            "kind": "removed",
+            "flag": "use_flash_attn",
+            "commit": tip.id,
+            "trainers": ["finetune"],
+            "note": "attention is auto-detected now",
+        },
+        {"kind": "default", "flag": "beta", "old": 1, "new": 2, "commit": tip.id, "trainers": ["dpo"]},
+    ]
+    assert set(new["commits"]) == {first, adds.id, tip.id}
+    assert json.dumps(new)
+    back = extend_ledger(new, repo, first, {}, hints)
+    assert (back["tip"], back["entries"]) == (first, [past]), "an earlier tip leaves out what comes after it"
+
+
+def test_pull_requests_come_from_the_subject() -> None:
+    assert Commit("0" * 40, "2026-01-01", 'Reapply "x (#1)" (#12)').pull_request == 12
+    assert Commit("0" * 40, "2026-01-01", "no number").pull_request is None

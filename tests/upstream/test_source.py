@@ -12,8 +12,8 @@ import pytest
 
 from launch.errors import UserError
 from launch.upstream.pin import checkout as source
+from launch.upstream.pin.checkout import blob_id
 from launch.upstream.pin.lock import load_lock
-from launch.upstream.reader.tree import blob_id
 from tests.paths import ROOT
 
 PROJECT = ROOT

@@ -9,14 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launch.upstream.reader.schema_reader import read_schema
-from launch.upstream.reader.tree import FolderTree
 from launch.upstream.rules.argv import check_argv
 from launch.upstream.rules.values import check_values, render_flag
 from launch.upstream.schema import Field
-from tests.upstream.real_parsers import SYNTHETIC
-
-SCHEMA = read_schema(FolderTree(SYNTHETIC), "script.py")
+from tests.upstream.captured import synthetic_schema
 
 
 @pytest.mark.parametrize(
@@ -47,11 +43,11 @@ SCHEMA = read_schema(FolderTree(SYNTHETIC), "script.py")
     ],
 )
 def test_refused(name: str, value: Any, kind: str, cure: str | None) -> None:
-    (problem,) = check_values(SCHEMA, {name: value})
+    (problem,) = check_values(synthetic_schema(), {name: value})
     assert (problem.kind, problem.flag, problem.cure) == (kind, name, cure)
-    if name in SCHEMA.fields:
+    if name in synthetic_schema().fields:
         with pytest.raises(ValueError, match=name):
-            render_flag(SCHEMA.fields[name], value)
+            render_flag(synthetic_schema().fields[name], value)
 
 
 @pytest.mark.parametrize(
@@ -73,13 +69,15 @@ def test_refused(name: str, value: Any, kind: str, cure: str | None) -> None:
     ],
 )
 def test_rendered(name: str, value: Any, expected: list[str]) -> None:
-    assert check_values(SCHEMA, {name: value}) == []
-    assert render_flag(SCHEMA.fields[name], value) == expected
+    assert check_values(synthetic_schema(), {name: value}) == []
+    assert render_flag(synthetic_schema().fields[name], value) == expected
 
 
 def test_required_values_are_only_checked_when_complete() -> None:
-    assert check_values(SCHEMA, {"needed": None}) == []
-    missing = [p.flag for p in check_values(SCHEMA, {"needed": "a"}, complete=True) if p.kind == "missing_required"]
+    assert check_values(synthetic_schema(), {"needed": None}) == []
+    missing = [
+        p.flag for p in check_values(synthetic_schema(), {"needed": "a"}, complete=True) if p.kind == "missing_required"
+    ]
     assert missing == ["needed_choice", "factory_choice", "needed_list"]
 
 
@@ -99,16 +97,17 @@ def _values(item: Field) -> st.SearchStrategy[Any]:
     return st.lists(one, min_size=1, max_size=3) if item.nargs == "+" else one
 
 
-SETTABLE = [item for item in SCHEMA.fields.values() if item.settable]
+def _settable() -> st.SearchStrategy[Field]:
+    return st.sampled_from([item for item in synthetic_schema().fields.values() if item.settable])
 
 
 @settings(deadline=None, max_examples=400)
-@given(st.sampled_from(SETTABLE).flatmap(lambda item: st.tuples(st.just(item), _values(item))))
+@given(st.deferred(_settable).flatmap(lambda item: st.tuples(st.just(item), _values(item))))
 def test_rendered_values_are_parsed_back(pair: tuple[Field, Any]) -> None:
     item, value = pair
-    if check_values(SCHEMA, {item.name: value}):
+    if check_values(synthetic_schema(), {item.name: value}):
         return
-    report = check_argv(SCHEMA, render_flag(item, value))
+    report = check_argv(synthetic_schema(), render_flag(item, value))
     bad = [p for p in report.problems if p.kind not in ("missing_required", "contradiction")]
     assert bad == []
     expected = [bool(v) for v in value] if item.kind == "truthy" else value

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from launch.check.lint.shell_syntax import Argument
-from launch.upstream.reader.tree import PackageTree, UnreadableSourceError, parse_source
 
 _SOURCE = "accelerate/commands/launch.py"
 _TRL_OPTIONS = {"--accelerate_config": True}  # trl/cli/accelerate_config.py consumes it before accelerate starts
 
 
-def read_launcher_flags(packages: PackageTree) -> Mapping[str, bool] | None:
+def read_launcher_flags(packages: Sequence[Path]) -> Mapping[str, bool] | None:
     """Read {option string: whether it takes a value} from accelerate's source; None if it is not installed."""
+    source = next((path for folder in packages if (path := folder / _SOURCE).is_file()), None)
     try:
-        source = packages.read(_SOURCE)
-        tree = None if source is None else parse_source(source, _SOURCE)
-    except UnreadableSourceError:
+        tree = ast.parse(source.read_bytes()) if source else None
+    except (OSError, SyntaxError, ValueError):
         return None
     if tree is None:
         return None

@@ -14,7 +14,6 @@ from typing import Any
 from launch.check.lint.scan_result import LintFinding, warning
 from launch.check.lint.trainers import TrainerScript
 from launch.resources import trainer_files
-from launch.upstream.reader.registries import REGISTRIES_FILE, read_registries
 from launch.upstream.rules.conversion import UNKNOWN
 
 _MIXERS = ("dataset_mixer_list", "mixer_list", "dataset_mixer_eval_list")
@@ -22,6 +21,7 @@ _TRAIN_MIXERS = _MIXERS[:2]  # a few samples are fine for an evaluation
 _FEW_SAMPLES = 10  # dataset_transformation.py:2342 warns up to this count
 _CURE = re.compile(r"; (?:say|set) ")  # introduces the cure, which refers to launch's own keys
 _DPO = ("dpo", "dpo_tune_cache")
+_TEMPLATES_FILE = "open_instruct/dataset_transformation.py"
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class GivenFlags:
     trainer: TrainerScript
     values: Mapping[str, Any]  # by flag name; UNKNOWN where a shell variable determines the value
     is_complete: bool  # False if the command may give further flags, through a shell variable
-    read_source: Callable[[str], str | None]  # a file of the checkout, None without one
+    names: Mapping[str, Sequence[str]]  # {flag: the names that the trainer here looks its value up in}; {} if unknown
 
     def known_value(self, flag: str) -> Any:
         """Return the value, or None if it is not given or unknown."""
@@ -176,10 +176,9 @@ def _unknown_template(given: GivenFlags) -> Iterator[LintFinding]:
     name = given.known_value("chat_template_name")
     if not isinstance(name, str):
         return
-    source = given.read_source(REGISTRIES_FILE)
-    templates = read_registries(source).get("chat_template_name") if source else None
+    templates = given.names.get("chat_template_name")
     if templates and name not in templates:
-        message = f"'{name}' is not a template of {REGISTRIES_FILE}: the tokenizer's own is silently used instead"
+        message = f"'{name}' is not a template of {_TEMPLATES_FILE}: the tokenizer's own is silently used instead"
         yield _caution("unknown_chat_template", "chat_template_name", message)
 
 

@@ -149,7 +149,7 @@ class CommandChecker:
             elif flag in advice.unread:
                 message = f"{schema.entry.rpartition('/')[2]} accepts {flag} and never reads it"
                 yield warning("never_read", message, line_at(index), flag)
-        for caution in find_cautions(GivenFlags(trainer, report.values, is_complete, self.schemas.read_source)):
+        for caution in find_cautions(GivenFlags(trainer, report.values, is_complete, self.schemas.names(schema))):
             if caution.where not in wrong_flags and not ("positional" in kinds and caution.id == "mixer_pairs"):
                 yield replace(caution, line=line_at(report.given.get(str(caution.where))))
         args_file = schema.entry.removesuffix(".py") + ".args"

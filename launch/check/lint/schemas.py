@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +12,7 @@ from launch.check.lint.trainers import TrainerScript
 from launch.errors import Problem, UserError
 from launch.upstream.libraries.library_keys import LibraryKeys, library_keys
 from launch.upstream.pin.checkout import FETCH_SUBMODULE_COMMAND, Checkout, is_checkout
-from launch.upstream.reader.schema_reader import read_schema
-from launch.upstream.reader.tree import FolderTree, PackageTree
-from launch.upstream.resolve import resolve_schema
+from launch.upstream.resolve import capture, resolve_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES
 
@@ -24,12 +23,14 @@ _SUBFOLDERS = ("open-instruct", "external/open-instruct")
 class TrainerSchemas:
     """Schemas by trainer, cached.
 
-    `checkout` is open-instruct's; without one the lock is used. `packages` are the site-packages folders that are
-    searched for TRL and transformers.
+    `checkout` is open-instruct's; without one the lock is used. `packages` are the site-packages folders of this
+    interpreter. may_capture: scripts that the lock lacks, or that differ from it, may be started up to their parser.
     """
 
-    def __init__(self, checkout: Checkout | None, packages: Sequence[Path]) -> None:
+    def __init__(self, checkout: Checkout | None, packages: Sequence[Path], may_capture: bool = False) -> None:
         self.checkout = checkout
+        self._may_capture = may_capture
+        self.differences: dict[str, None] = {}  # how what is here differs from the lock that is used all the same
         self._packages = tuple(packages)
         self._cache: dict[str, Schema | UserError] = {}
 
@@ -55,7 +56,7 @@ class TrainerSchemas:
     @cached_property
     def launcher_flags(self) -> Mapping[str, bool] | None:
         """The options of `accelerate launch`; None if accelerate is not installed."""
-        return read_launcher_flags(PackageTree(self._packages))
+        return read_launcher_flags(self._packages)
 
     def library_keys(self, library: str) -> LibraryKeys:
         """Return the keys that the configuration files of DeepSpeed or accelerate may have."""
@@ -72,15 +73,27 @@ class TrainerSchemas:
 
     def _read_schema(self, trainer: TrainerScript) -> Schema:
         if trainer.name in ENTRIES:
-            return resolve_schema(trainer.name, self.checkout, self._packages).schema
-        packages = PackageTree(self._packages)
-        if trainer.is_trl:
-            return read_schema(packages, trainer.script)
-        if self.checkout is not None:
-            return read_schema(FolderTree(self.checkout.root), trainer.script, packages)
-        message = f"the flags of {trainer.script} are not in the lock, and no open-instruct checkout was found"
-        cure = f"get the checkout: {FETCH_SUBMODULE_COMMAND}, or point to one with --upstream DIR"
+            resolved = resolve_schema(
+                trainer.name, self.checkout, self._packages, sys.executable, may_capture=self._may_capture
+            )
+            if resolved.difference:
+                self.differences[resolved.difference] = None
+            return resolved.schema
+        root = None if trainer.is_trl or self.checkout is None else self.checkout.root
+        is_missing = root is not None and not (root / trainer.script).is_file()
+        if is_missing or (self._may_capture and (trainer.is_trl or root)):
+            return capture(trainer.script, root, sys.executable)
+        if self.checkout is None or trainer.is_trl:
+            message = f"the flags of {trainer.script} are not in the lock, and no open-instruct checkout was found"
+            cure = f"get the checkout: {FETCH_SUBMODULE_COMMAND}, or point to one with --upstream DIR"
+        else:
+            message = f"the flags of {trainer.script} are not in the lock"
+            cure = f"name the checkout to ask its parser: --upstream {self.checkout.root}"
         raise UserError(Problem("no_upstream", message, cure=cure))
+
+    def names(self, schema: Schema) -> Mapping[str, Sequence[str]]:
+        """Return the names that a trainer of the checkout looks its flags up in; {} without a checkout."""
+        return {} if self.checkout is None else schema.names
 
 
 def locate_checkout(folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 DeepSpeed silently ignores a misspelt top-level key, and accelerate one under `deepspeed_config:`, so a check of such
 a file needs the list of keys that the library reads. It is locked (`data/libraries/*.json`) with the library's version;
-`renewal` rewrites it from the library's source for `python -m launch.upstream.pin.relock`.
+`program` rewrites it for `python -m launch.upstream.pin.relock`, in the interpreter that has the library.
 
     library_keys("deepspeed", site_packages)    # LibraryKeys: version, installed version and a KeySpec
     find_mismatches(config, keys.spec)          # unknown and removed keys, wrong types and values

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from launch.errors import Problem, UserError
 from launch.external import run_command
-from launch.files import write_file
+from launch.files import load_json, write_file
 from launch.upstream.pin.checkout import SUBMODULE
-from launch.upstream.pin.lock import LOCK_FILE, SCHEMAS
-from launch.upstream.pin.relock import build_lock, moved_ledger_text
-from launch.upstream.reader.tree import PackageTree
+from launch.upstream.pin.impact import Impact
+from launch.upstream.pin.ledger import HINTS_FILE
+from launch.upstream.pin.ledger_builder import extend_ledger
+from launch.upstream.pin.lock import SCHEMAS
+from launch.upstream.pin.relock import build_lock, json_with_lines
 from launch.upstream.schema import Schema, schema_from_json
 
 
@@ -27,12 +29,21 @@ class PinMove:
     losses: tuple[Problem, ...]  # what the lock knows now and would lose
 
 
-def plan_move(checkout: Path, commit: str, packages: Sequence[Path], ledger: Path) -> PinMove:
-    """Build the files that moving the pin to `commit` writes; nothing is written yet."""
-    files = build_lock(checkout, commit, packages)
+def plan_move(checkout: Path, impact: Impact, python: str, ledger: Path) -> PinMove:
+    """Build the files that moving the pin to the commit of `impact` writes; nothing is written yet.
+
+    Raises UserError: why a trainer has not been captured there.
+    """
+    problems = [trainer.problem for trainer in impact.trainers if trainer.problem]
+    if problems:
+        raise UserError(problems)
+    schemas = {trainer.trainer: trainer.schema for trainer in impact.trainers if trainer.schema}
+    files = build_lock(impact.commit, schemas, python)
     losses = tuple(_find_losses(files))
-    files[ledger] = moved_ledger_text(checkout, commit, PackageTree(packages))
-    return PinMove(json.loads(files[LOCK_FILE])["pin"], files, losses)
+    changes = {trainer.trainer: trainer.changes for trainer in impact.trainers}
+    extended = extend_ledger(load_json(ledger), checkout, impact.commit, changes, load_json(HINTS_FILE))
+    files[ledger] = json_with_lines(extended, ("commits", "entries"))
+    return PinMove(impact.commit, files, losses)
 
 
 def apply_move(move: PinMove, project: Path, checkout: Path) -> list[str]:
@@ -75,7 +86,9 @@ def _find_losses(files: Mapping[Path, str]) -> Iterator[Problem]:
                 if before is not None and before.type == field.type and set(field.unknown) - set(before.unknown):
                     reasons = "; ".join(dict.fromkeys(field.unknown.values()))
                     message = f"the lock would lose what {path.stem}'s '{name}' accepts: {reasons}"
-                    yield Problem("lock_would_lose", message, cure="add that package's folder with --packages")
+                    yield Problem(
+                        "lock_would_lose", message, cure="name an interpreter that has the package: --python PYTHON"
+                    )
 
 
 def _parse_schema(text: str) -> Schema:

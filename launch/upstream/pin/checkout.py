@@ -6,6 +6,7 @@ a copy without `.git` can be verified too.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from pathlib import Path
 
 from launch.errors import Problem, UserError
 from launch.upstream.pin.lock import load_lock
-from launch.upstream.reader.tree import blob_id
 
 DIR_VARIABLE = "OPEN_INSTRUCT_DIR"
 DIR_KEY = "upstream.dir"
@@ -130,6 +130,11 @@ def _require_checkout(root: Path, found_by: str) -> None:
     where = f"${found_by}" if found_by == DIR_VARIABLE else f"{found_by}={root}"
     cure = f"set it to the folder that contains open_instruct/, or fetch the pin: {FETCH_SUBMODULE_COMMAND}"
     raise UserError(Problem("not_open_instruct", message, where, cure))
+
+
+def blob_id(content: bytes) -> str:
+    """Return the git blob id of a file's content; it compares a folder without `.git` with a commit."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def _has_blob_id(path: Path, expected: str) -> bool:

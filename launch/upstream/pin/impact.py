@@ -10,11 +10,11 @@ from typing import Any
 from launch.config.positions import Positions, yaml_positions
 from launch.errors import Problem, UserError
 from launch.resources import CONFIGS, ROOT
+from launch.upstream.capture.start import capture_schema
+from launch.upstream.pin.commit import extracted, find_commit
 from launch.upstream.pin.compare import FlagChange, compare_schemas
 from launch.upstream.pin.ledger import explain_unknown_flag, load_ledger
 from launch.upstream.pin.lock import locked_schema
-from launch.upstream.reader.schema_reader import SchemaReader
-from launch.upstream.reader.tree import GitTree, Tree
 from launch.upstream.rules.values import check_values
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import OPEN_INSTRUCT, flags_named_in
@@ -28,9 +28,9 @@ class TrainerImpact:
     """One trainer at the other commit."""
 
     trainer: str
-    schema: Schema | None  # None: it can't be read
+    schema: Schema | None  # None: it can't be captured
     changes: tuple[FlagChange, ...]  # from the lock
-    problem: Problem | None = None  # why it can't be read
+    problem: Problem | None = None  # why it can't be captured
 
 
 @dataclass(frozen=True)
@@ -57,18 +57,21 @@ class FlagReference:
         return self.path[0] in ("recipe", "launch", "flags", "cpu_flags")
 
 
-def assess_impact(repo: Path, commit: str, packages: Tree | None, configs: Path = CONFIGS) -> Impact:
-    """Compare a commit with the lock, without checking it out. Raises UserError: unknown_commit, git_missing."""
-    with GitTree(repo, commit) as tree:
-        reader = SchemaReader(tree, packages)
-        trainers = tuple(_assess_trainer(reader, name, entry) for name, entry in OPEN_INSTRUCT.items())
-        breaks = [*_find_broken_configs(trainers, configs), *_find_broken_patches(tree)]
-        return Impact(tree.commit, trainers, tuple(breaks))
+def assess_impact(repo: Path, commit: str, python: str, configs: Path = CONFIGS) -> Impact:
+    """Compare a commit with the lock, without checking it out: its trainers' parsers are captured in `python`.
+
+    Raises UserError: unknown_commit, git_missing, git_failed.
+    """
+    found = find_commit(repo, commit)
+    with extracted(repo, found.id) as root:
+        trainers = tuple(_assess_trainer(root, name, entry, python) for name, entry in OPEN_INSTRUCT.items())
+        breaks = [*_find_broken_configs(trainers, configs), *_find_broken_patches(root)]
+        return Impact(found.id, trainers, tuple(breaks))
 
 
-def _assess_trainer(reader: SchemaReader, name: str, entry: str) -> TrainerImpact:
+def _assess_trainer(root: Path, name: str, entry: str, python: str) -> TrainerImpact:
     try:
-        schema = reader.read(entry)
+        schema = capture_schema(entry, root, python)
     except UserError as error:
         return TrainerImpact(name, None, (), error.problems[0])
     renames = [e for e in load_ledger().entries if e.kind == "renamed" and name in e.trainers]
@@ -140,12 +143,13 @@ def _find_newly_required(trainer: str, schema: Schema, references: list[FlagRefe
             yield Problem("missing_required", message, file, cure)
 
 
-def _find_broken_patches(tree: Tree) -> Iterator[Problem]:
+def _find_broken_patches(root: Path) -> Iterator[Problem]:
     for patch in PATCHES.values():
         for source in patch.sources:
             if source.version is not None:
                 continue  # source of an installed library, not of open-instruct
-            code = tree.read(source.file)
+            file = root / source.file
+            code = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
             if code is None or not source.matches(code):
                 change = "is missing" if code is None else f"no longer contains `{' '.join(source.text.split())}`"
                 message = f"patch {patch.id}: {source.file} {change}"

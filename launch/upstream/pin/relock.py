@@ -1,8 +1,7 @@
-"""Rewrites the lock and the ledger: `python -m launch.upstream.pin.relock CHECKOUT --packages DIR...`.
+"""Rewrites the lock: `python -m launch.upstream.pin.relock CHECKOUT [--python PYTHON]`.
 
-CHECKOUT is a clone of open-instruct with its history. The packages are folders (`site-packages`) with the libraries
-that the schemas and the file checks are also read from: trl, transformers, accelerate, deepspeed and olmo_core (at the
-revision in open-instruct's pyproject.toml).
+CHECKOUT is a clone of open-instruct with the pin. PYTHON has the trainers' packages: trl, transformers, accelerate,
+deepspeed and olmo_core. Each trainer's parser is captured there, which takes some seconds the first time.
 """
 
 from __future__ import annotations
@@ -17,20 +16,25 @@ from typing import Any
 
 from launch.errors import EXIT_REFUSED, Problem, UserError
 from launch.files import load_json
+from launch.host.interpreter import package_folders
 from launch.terminal import notify
+from launch.upstream.capture.process import run_isolated
+from launch.upstream.capture.start import capture_schema
+from launch.upstream.libraries import program
 from launch.upstream.libraries.library_keys import LIBRARIES, installed_version, library_keys_file
-from launch.upstream.libraries.renewal import renew_library_keys
-from launch.upstream.pin.ledger import HINTS_FILE, LEDGER_FILE
-from launch.upstream.pin.ledger_builder import build_ledger, move_ledger
+from launch.upstream.pin.commit import extracted, find_commit
 from launch.upstream.pin.lock import DATA, LOCK_FILE, SCHEMAS, load_lock
-from launch.upstream.reader.registries import REGISTRIES_FILE, read_registries
-from launch.upstream.reader.schema_reader import SchemaReader
-from launch.upstream.reader.tree import GitTree, PackageTree, Tree
 from launch.upstream.schema import Schema, schema_to_json
 from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL
 
-BASE = "6b3964bc"  # the oldest commit whose scripts are the ancestors of today's
 _DISTRIBUTIONS = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai2_olmo_core"}
+_NOT_LOCKED: Mapping[str, Any] = {
+    "names": {},
+    "stand_ins": [],
+    "files": {},
+    "packages": {},
+}  # of a schema: the lock has them once
+_SECONDS = 120.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,13 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     description = (__doc__ or "").split(":")[0]
     parser = argparse.ArgumentParser(prog="python -m launch.upstream.pin.relock", description=description)
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("--packages", type=Path, nargs="+", default=[], metavar="DIR")
-    parser.add_argument("--pin", help="the commit to lock (default: the current pin)")
-    parser.add_argument("--without-ledger", action="store_true", help="do not rewrite the ledger")
+    parser.add_argument("--python", default=sys.executable, help="the trainers' interpreter (default: this one)")
     parser.add_argument("--only", choices=ENTRIES, metavar="TRAINER", help="add a trainer, leave the rest as it is")
     options = parser.parse_args(arguments)
-    if options.only and options.pin:
-        parser.error("--only reads at the pin of the lock; leave --pin out")
     try:
         files = _build_files(options)
     except UserError as error:
@@ -60,83 +60,76 @@ def main(arguments: Sequence[str]) -> int:
 
 def _build_files(options: argparse.Namespace) -> dict[Path, str]:
     if options.only:
-        return add_trainer(options.checkout, options.only, options.packages)
-    tip = options.pin or load_lock().pin
-    files = build_lock(options.checkout, tip, options.packages)
-    for name in LIBRARIES:
-        files[library_keys_file(name)] = json_text(renew_library_keys(name, options.packages))
-    if not options.without_ledger:
-        files[LEDGER_FILE] = ledger_text(options.checkout, tip, PackageTree(options.packages))
-    return files
+        return add_trainer(options.checkout, options.only, options.python)
+    pin = find_commit(options.checkout, load_lock().pin).id
+    schemas = capture_trainers(options.checkout, pin, OPEN_INSTRUCT, options.python)
+    schemas |= capture_trainers(options.checkout, pin, TRL, options.python)
+    files = build_lock(pin, schemas, options.python)
+    return files | {
+        library_keys_file(name): json_text(renewed_library_keys(name, options.python)) for name in LIBRARIES
+    }
 
 
-def build_lock(checkout: Path, pin: str, packages: Sequence[Path]) -> dict[Path, str]:
-    """Build the lock's files ({path: text}) for a commit of the checkout's history; nothing is written.
+def capture_trainers(checkout: Path, commit: str, trainers: Mapping[str, str], python: str) -> dict[str, Schema]:
+    """Capture these trainers' schemas at a commit of the checkout's history, or of the installed TRL.
 
-    TRL's schemas are included only if the packages contain TRL.
-    Raises UserError: unknown_commit, git_missing, trainer_script_missing, trainer_unreadable.
+    Raises UserError: git_failed, trainer_script_missing, trainer_unreadable.
     """
-    package_tree = PackageTree(packages)
-    with GitTree(checkout, pin) as tree:
-        reader = SchemaReader(tree, package_tree)
-        schemas = {name: reader.read(entry) for name, entry in OPEN_INSTRUCT.items()}
-        commit = tree.commit
-        registries = tree.read_bytes(REGISTRIES_FILE) or b""
-    if package_tree.read_bytes("trl/__init__.py") is not None:
-        reader = SchemaReader(package_tree)
-        schemas |= {name: reader.read(entry) for name, entry in TRL.items()}
-    blobs = {path: blob for name in OPEN_INSTRUCT for path, blob in schemas[name].files.items()}
-    versions = {name: installed_version(info, packages) for name, info in _DISTRIBUTIONS.items()}
+    installed = {name: entry for name, entry in trainers.items() if name in TRL}
+    schemas = {name: capture_schema(entry, None, python) for name, entry in installed.items()}
+    scripts = {name: entry for name, entry in trainers.items() if name not in TRL}
+    if scripts:
+        with extracted(checkout, commit) as root:
+            schemas |= {name: capture_schema(entry, root, python) for name, entry in scripts.items()}
+    return schemas
+
+
+def build_lock(pin: str, schemas: Mapping[str, Schema], python: str) -> dict[Path, str]:
+    """Build the lock's files ({path: text}) from the captured schemas; nothing is written."""
+    folders = package_folders(python)
+    versions = {name: installed_version(info, folders) for name, info in _DISTRIBUTIONS.items()}
     lock = {
         "schema_version": 1,
-        "pin": commit,
-        "files": dict(sorted(blobs.items())),
+        "pin": pin,
+        "files": dict(
+            sorted({path: blob for schema in schemas.values() for path, blob in schema.files.items()}.items())
+        ),
         "packages": {**load_lock().packages, **{name: version for name, version in versions.items() if version}},
-        "names": read_registries(registries.decode("utf-8", errors="replace")),
+        "names": {flag: names for schema in schemas.values() for flag, names in schema.names.items()},
     }
-    texts = {SCHEMAS / f"{name}.json": schema_text(schema) for name, schema in schemas.items()}
-    return {LOCK_FILE: json_text(lock), **texts}
+    return {LOCK_FILE: json_text(lock), **{SCHEMAS / f"{name}.json": schema_text(s) for name, s in schemas.items()}}
 
 
-def add_trainer(checkout: Path, name: str, packages: Sequence[Path]) -> dict[Path, str]:
+def add_trainer(checkout: Path, name: str, python: str) -> dict[Path, str]:
     """Build the lock's files that one more trainer changes: its schema, and the blobs of its files of open-instruct.
 
-    Raises UserError: unlocked_package, if its source is in a package of another version than the lock has; and as
-    `build_lock` does.
+    Raises UserError: unlocked_package, if a package has another version than the lock's; those of `capture_trainers`.
     """
-    lock, package_tree = load_json(LOCK_FILE), PackageTree(packages)
-    if name in TRL:
-        schema = SchemaReader(package_tree).read(TRL[name])
-    else:
-        with GitTree(checkout, lock["pin"]) as tree:
-            schema = SchemaReader(tree, package_tree).read(OPEN_INSTRUCT[name])
-        lock["files"] = dict(sorted({**lock["files"], **schema.files}.items()))
-    folders = {path.partition("/")[0] for path in (*schema.files, *schema.package_files)}
-    for package in sorted(folders & _DISTRIBUTIONS.keys()):
-        version, locked = installed_version(_DISTRIBUTIONS[package], packages), lock["packages"][package]
-        if version != locked:
-            message = f"{name} was read from {package} {version}, but the lock is of {package} {locked}"
-            cure = f"pip install --target FOLDER {_DISTRIBUTIONS[package]}=={locked}, and --packages FOLDER"
+    lock, folders = load_json(LOCK_FILE), package_folders(python)
+    (schema,) = capture_trainers(checkout, lock["pin"], {name: ENTRIES[name]}, python).values()
+    for package, distribution in _DISTRIBUTIONS.items():
+        version, locked = installed_version(distribution, folders), lock["packages"][package]
+        if distribution.replace("_", "-") in schema.packages and version != locked:
+            message = f"{name} was captured with {package} {version}, but the lock is of {package} {locked}"
+            cure = f"pip install {distribution}=={locked} in {python}"
             raise UserError(Problem("unlocked_package", message, cure=cure))
+    lock["files"] = dict(sorted({**lock["files"], **schema.files}.items()))
     return {LOCK_FILE: json_text(lock), SCHEMAS / f"{name}.json": schema_text(schema)}
 
 
-def ledger_text(checkout: Path, tip: str, packages: Tree | None) -> str:
-    """Build the ledger's file from BASE to `tip`; takes a minute or two."""
-    report = partial(print, file=sys.stderr)
-    content = build_ledger(checkout, BASE, tip, load_json(HINTS_FILE), packages=packages, report=report)
-    return _json_with_lines(content, ("commits", "entries"))
-
-
-def moved_ledger_text(checkout: Path, tip: str, packages: Tree | None) -> str:
-    """Build the ledger's file with another tip; only the commits between the two are read."""
-    content = move_ledger(load_json(LEDGER_FILE), checkout, tip, load_json(HINTS_FILE), packages)
-    return _json_with_lines(content, ("commits", "entries"))
+def renewed_library_keys(library: str, python: str) -> dict[str, Any]:
+    """Return the installed library's configuration keys as the lock's JSON. Raises UserError: library_unreadable."""
+    request = json.dumps(load_json(library_keys_file(library))["spec"])
+    result = run_isolated(python, program.__file__, [library], _SECONDS, request)
+    if result.content is None:
+        message = f"the configuration keys of {library} can't be read in {python}: {result.error}"
+        raise UserError(Problem("library_unreadable", message, cure=f"install {library}, or correct its list of keys"))
+    return dict(result.content)
 
 
 def schema_text(schema: Schema) -> str:
     """Format a schema's file: JSON with one line per field, so that a changed flag is a changed line."""
-    return _json_with_lines(schema_to_json(schema), ("fields", "classes"))
+    return json_with_lines({**schema_to_json(schema), **_NOT_LOCKED}, ("fields", "classes"))
 
 
 def json_text(content: Mapping[str, Any]) -> str:
@@ -146,7 +139,7 @@ def json_text(content: Mapping[str, Any]) -> str:
 _one_line_json = partial(json.dumps, ensure_ascii=False)
 
 
-def _json_with_lines(content: Mapping[str, Any], one_line_per_item: tuple[str, ...]) -> str:
+def json_with_lines(content: Mapping[str, Any], one_line_per_item: tuple[str, ...]) -> str:
     """Format JSON with one line per item of the named containers, and one line for every other key."""
     parts = []
     for key, value in content.items():

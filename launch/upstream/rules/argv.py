@@ -95,11 +95,6 @@ class _ArgvChecker:
     help_requested: bool = False
 
     def check(self, tokens: list[ArgvToken]) -> None:
-        self.undecided.extend(
-            f"{unknown.reason} ({unknown.where})"
-            for unknown in self.schema.unknown
-            if unknown.what in ("parser", "post_init")
-        )
         start = self._skip_file_argument(tokens)
         strings = {text: option for option in list_options(self.schema) for text in option.strings}
         classified = self._remove_config(classify_tokens(tokens, strings, self.schema.abbreviations)[start:])
@@ -274,7 +269,7 @@ class _ArgvChecker:
         flags = [flag.name for flag in self.schema.fields.values() if flag.in_parser]
         suggestions = [name] if name in flags else nearest(name, flags)
         cure = f"did you mean {' or '.join(f'--{suggestion}' for suggestion in suggestions)}?" if suggestions else None
-        unread = [unknown for unknown in self.schema.unknown if unknown.what == "options"]
+        unread = self.schema.unknown
         if unread:
             self.undecided.append(f"whether --{given} exists: {unread[0].reason}")
         script = self.schema.entry.rpartition("/")[2]

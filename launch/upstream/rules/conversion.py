@@ -15,11 +15,9 @@ EXPECTED_VALUES = {"int": "an integer", "float": "a number", "bool": "true or fa
 
 
 class UnknownValue(Enum):
-    """A value that can't be known."""
+    """The value of a shell variable, or of a type that is not known."""
 
-    UNKNOWN = "unknown"  # of the command line: a shell variable's, or converted by a type that can't be read; not None
-    MAYBE_NONE = "maybe None"  # depends on such a value, or on a file that has not been read; it may be None
-    MACHINE = "machine"  # depends on something else (the GPU, the environment, a function that is not followed)
+    UNKNOWN = "unknown"
 
     def __repr__(self) -> str:  # in messages about lists
         return self.name

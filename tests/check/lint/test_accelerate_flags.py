@@ -10,11 +10,10 @@ from launch.check.lint.accelerate_flags import drop_launcher_flags, read_launche
 from launch.check.lint.checker import CommandChecker
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument, literal_argument
-from launch.upstream.reader.tree import PackageTree
 from tests.check.lint.helpers import check_text, locked_checker
 from tests.upstream.checkouts import SITE_PACKAGES
 
-FLAGS = read_launcher_flags(PackageTree(SITE_PACKAGES))
+FLAGS = read_launcher_flags(SITE_PACKAGES)
 needs_accelerate = pytest.mark.skipif(FLAGS is None, reason="needs an installed accelerate")
 COMMAND = "trl sft --model_name_or_path m --dataset_name d --output_dir o"
 

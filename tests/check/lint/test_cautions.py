@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from launch.check.lint.cautions import GivenFlags, find_cautions
 from launch.check.lint.trainers import TrainerScript
-from launch.upstream.reader.registries import REGISTRIES_FILE
 from launch.upstream.rules.conversion import UNKNOWN
 
-TEMPLATES = 'CHAT_TEMPLATES = {"tulu": "", "zephyr": ""}\n'
+NAMES = {"chat_template_name": ("tulu", "zephyr")}
 
 
-def kinds(values: dict[str, object], source: str | None = TEMPLATES) -> list[str]:
-    given = GivenFlags(
-        TrainerScript("finetune", "open_instruct/finetune.py"), {"logging_steps": 1, **values}, True, {}.get
-    )
-    if source is not None:
-        given = GivenFlags(given.trainer, given.values, True, {REGISTRIES_FILE: source}.get)
+def kinds(values: dict[str, object], names: Mapping[str, Sequence[str]] = NAMES) -> list[str]:
+    trainer = TrainerScript("finetune", "open_instruct/finetune.py")
+    given = GivenFlags(trainer, {"logging_steps": 1, **values}, True, names)
     return [caution.id for caution in find_cautions(given)]
 
 
 def test_a_template_that_the_checkout_lacks() -> None:
     assert kinds({"chat_template_name": "tulo"}) == ["unknown_chat_template"]
     assert kinds({"chat_template_name": "tulu"}) == []
-    assert kinds({"chat_template_name": "tulo"}, None) == [], "without a checkout nothing is known"
+    assert kinds({"chat_template_name": "tulo"}, {}) == [], "without a checkout nothing is known"
     assert kinds({"chat_template_name": UNKNOWN}) == [], "a shell variable"

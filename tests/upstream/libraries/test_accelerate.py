@@ -13,7 +13,7 @@ import pytest
 from launch.errors import Problem
 from launch.planning.config_files import check_config_file
 from launch.upstream.libraries.library_keys import library_keys, library_keys_file
-from launch.upstream.libraries.renewal import renew_library_keys
+from launch.upstream.pin.relock import renewed_library_keys
 from tests.paths import ROOT
 
 PROJECT = ROOT
@@ -98,7 +98,7 @@ def test_json_and_sagemaker(tmp_path: Path) -> None:
 
 
 def test_the_lock_equals_the_installed_library(installed_accelerate: list[Path]) -> None:
-    fresh = renew_library_keys("accelerate", installed_accelerate)
+    fresh = renewed_library_keys("accelerate", sys.executable)
     if fresh["version"] != LOCKED.version:
         pytest.skip(f"the lock is of another version than the installed {fresh['version']}")
     assert fresh == json.loads(library_keys_file("accelerate").read_text(encoding="utf-8"))

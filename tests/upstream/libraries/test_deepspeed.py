@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from launch.errors import UserError
 from launch.planning.config_files import check_config, check_config_file
 from launch.upstream.libraries.library_keys import installed_version, library_keys, library_keys_file
-from launch.upstream.libraries.renewal import renew_library_keys
 from launch.upstream.pin.checkout import SUBMODULE, is_checkout
+from launch.upstream.pin.relock import renewed_library_keys
 from tests.paths import ROOT
 
 PROJECT = ROOT
@@ -161,18 +162,21 @@ def test_comments_are_accepted_and_every_mistake_is_reported() -> None:
 
 
 def test_the_lock_equals_the_installed_library(installed_deepspeed: list[Path]) -> None:
-    fresh = renew_library_keys("deepspeed", installed_deepspeed)
+    fresh = renewed_library_keys("deepspeed", sys.executable)
     if fresh["version"] != LOCKED.version:
         pytest.skip(f"the lock is of another version than the installed {fresh['version']}")
     assert fresh == json.loads(library_keys_file("deepspeed").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
-def changed_deepspeed(installed_deepspeed: list[Path], tmp_path: Path) -> Path:
-    """A site-packages folder with a DeepSpeed 9.9.9 that has the installed one's source."""
+def changed_deepspeed(installed_deepspeed: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A site-packages folder, first on the path, with a DeepSpeed 9.9.9 that has the installed one's source."""
     package = next(folder / "deepspeed" for folder in installed_deepspeed if (folder / "deepspeed").is_dir())
-    shutil.copytree(package, tmp_path / "deepspeed", ignore=shutil.ignore_patterns("ops", "__pycache__"))
-    (tmp_path / "deepspeed-9.9.9.dist-info").mkdir()
+    shutil.copytree(package, tmp_path / "deepspeed", ignore=shutil.ignore_patterns("__pycache__"))
+    info = tmp_path / "deepspeed-9.9.9.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: deepspeed\nVersion: 9.9.9\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     return tmp_path
 
 
@@ -201,7 +205,7 @@ def test_a_renewed_list_has_the_new_fields_lines_and_removals(changed_deepspeed:
     table = '_REMOVED_TOP_LEVEL_CONFIG_KEYS = {\n    "dump_state": f"gone, see {_REMOVED_FEATURES_ISSUE}",'
     replace_in(runtime / "config.py", "_REMOVED_TOP_LEVEL_CONFIG_KEYS = {", table)
     old = json.loads(library_keys_file("deepspeed").read_text(encoding="utf-8"))["spec"]["keys"]
-    renewed = renew_library_keys("deepspeed", [changed_deepspeed])
+    renewed = renewed_library_keys("deepspeed", sys.executable)
     assert renewed["version"] == "9.9.9"
     new = renewed["spec"]["keys"]
     assert new["zero_optimization"]["keys"]["shiny"] == {"types": ["bool"], "lenient": True}
@@ -214,8 +218,8 @@ def test_a_renewed_list_has_the_new_fields_lines_and_removals(changed_deepspeed:
 
 def test_a_key_that_left_the_source_must_leave_the_list(changed_deepspeed: Path) -> None:
     replace_in(changed_deepspeed / "deepspeed/runtime/constants.py", "'wall_clock_breakdown'", "'clock'")
-    with pytest.raises(ValueError, match=r"'wall_clock_breakdown' is no longer in deepspeed/runtime/constants\.py"):
-        renew_library_keys("deepspeed", [changed_deepspeed])
+    with pytest.raises(UserError, match=r"'wall_clock_breakdown' is no longer in deepspeed/runtime/constants\.py"):
+        renewed_library_keys("deepspeed", sys.executable)
 
 
 def replace_in(file: Path, old: str, new: str) -> None:

@@ -1,0 +1,90 @@
+"""Runs code of upstream in a process of its own: with a time limit, and without network, tokens or GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launch.external import logged_call
+from launch.files import load_json
+from launch.secret_names import is_sensitive_name
+
+_CLOSED_PROXY = "http://127.0.0.1:9"  # discard: nothing listens there
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_SET = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # litellm downloads it otherwise
+    "WANDB_MODE": "disabled",
+    "CUDA_VISIBLE_DEVICES": "",
+    "HIP_VISIBLE_DEVICES": "",
+    "PYTHONDONTWRITEBYTECODE": "1",  # the checkout stays as it is
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+@dataclass(frozen=True)
+class IsolatedResult:
+    """What a program wrote: its JSON, or why there is none."""
+
+    content: Any = None
+    error: str | None = None
+
+
+def run_isolated(
+    python: str, program: str, arguments: Sequence[str], seconds: float, request: str = ""
+) -> IsolatedResult:
+    """Run `python program RESULT ARGUMENTS...` to its end and return the JSON that it wrote to RESULT.
+
+    `request` is its standard input. Its processes end with it, and it leaves no file.
+    """
+    with tempfile.TemporaryDirectory(prefix="launch-capture-", ignore_cleanup_errors=True) as folder:
+        home, result, errors = Path(folder, "home"), Path(folder, "result.json"), Path(folder, "errors.txt")
+        home.mkdir()
+        argv = [python, program, str(result), *arguments]
+        with logged_call(argv) as call, errors.open("wb") as stderr:
+            try:
+                process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    cwd=home,
+                    env=isolated_environment(os.environ, home),
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                return IsolatedResult(error=f"{python} can't be started: {error}")
+            try:
+                process.communicate(request.encode(), timeout=seconds)
+                call.outcome = f"exit code {process.returncode}"
+            except subprocess.TimeoutExpired:
+                call.outcome = "no answer"
+                return IsolatedResult(error=f"it did not end within {seconds:.0f} s")
+            finally:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)  # what it started, too
+                process.wait()
+        try:
+            return IsolatedResult(load_json(result))
+        except (OSError, ValueError):
+            lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            last_line = f": {lines[-1].strip()}" if lines else ""
+            return IsolatedResult(error=f"it ended with exit code {process.returncode}{last_line}")
+
+
+def isolated_environment(environ: Mapping[str, str], home: Path) -> dict[str, str]:
+    """Return the variables of such a process: this one's without tokens, and an empty home folder."""
+    kept = {name: value for name, value in environ.items() if not is_sensitive_name(name)}
+    user_base = environ.get("PYTHONUSERBASE") or str(Path(environ.get("HOME", "~")).expanduser() / ".local")
+    proxies = {variant: _CLOSED_PROXY for name in _PROXIES for variant in (name, name.upper())}
+    own = {"HOME": str(home), "XDG_CACHE_HOME": str(home), "HF_HOME": str(home), "TMPDIR": str(home)}
+    return {**kept, **_SET, **proxies, **own, "no_proxy": "", "NO_PROXY": "", "PYTHONUSERBASE": user_base}

@@ -1,0 +1,196 @@
+"""Capture: a script's own parser is kept, whatever the script does besides, and nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from launch.errors import UserError
+from launch.upstream.capture import start
+from launch.upstream.capture.process import isolated_environment
+from launch.upstream.capture.start import capture_schema
+from launch.upstream.pin.commit import extracted
+from launch.upstream.pin.lock import load_lock, locked_schema
+from launch.upstream.rules.argv import check_argv
+from launch.upstream.schema import schema_from_json, schema_to_json
+from tests.upstream.captured import SCRIPT, capture_script, write_files
+from tests.upstream.checkouts import has_commit
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr(start, "_cache_folder", lambda: folder)
+    return folder
+
+
+def test_the_trainer_of_the_pin_has_the_locked_flags(upstream: Path) -> None:
+    pin = load_lock().pin
+    if not has_commit(upstream, pin):
+        pytest.skip("the checkout lacks the pinned commit")
+    with extracted(upstream, pin) as root:
+        captured = capture_schema("open_instruct/finetune.py", root, sys.executable)
+    locked = locked_schema("finetune")
+    assert captured.fields == locked.fields
+    assert captured.classes == locked.classes
+    assert captured.files.items() <= load_lock().files.items()
+    assert captured.names.items() <= load_lock().names.items()
+    assert schema_from_json(schema_to_json(captured)) == captured
+
+
+def test_what_a_script_does_before_its_parser(tmp_path: Path) -> None:
+    """It prints, starts a process that stays, deletes its own working folder and reads the environment."""
+    preamble = """
+    import os, pathlib, shutil, subprocess, sys
+    from transformers import HfArgumentParser
+    print('{"error": "not the result"}', flush=True)
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    pathlib.Path(__file__).with_name("notes").write_text(f"{sleeper.pid} {os.getcwd()} {os.environ.get('HF_TOKEN')}")
+    shutil.rmtree(os.getcwd())
+    """
+    os.environ["HF_TOKEN"] = "hf_secret"
+    try:
+        schema = capture_script(tmp_path, textwrap.dedent(preamble) + textwrap.dedent(SCRIPT))
+    finally:
+        del os.environ["HF_TOKEN"]
+    assert list(schema.fields) == ["x"]
+    pid, folder, token = (tmp_path / "notes").read_text().split()
+    assert token == "None"
+    assert not Path(folder).exists()
+    deadline = time.monotonic() + 10
+    while _is_running(int(pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _is_running(int(pid)), "what the script started has ended"
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "it ended before it parsed its arguments"),
+        ("import argparse\nargparse.ArgumentParser().parse_args([])\n", "it ended before it parsed its arguments"),
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+        ("import os\nos._exit(7)\n", "exit code 7"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "exit code -9"),
+        ("x = (1,\ny = 2\n", "SyntaxError"),
+        ("from transformers import HfArgumentParser99\n", "ImportError: cannot import name 'HfArgumentParser99'"),
+        ("import time\ntime.sleep(600)\n", "it did not end within 3 s"),
+        (SCRIPT.replace("x: int = 1", "pair: int | float = 1"), "ValueError: Only `Union[X, NoneType]`"),
+    ],
+)
+def test_a_script_that_does_not_reach_its_parser_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str
+) -> None:
+    if "sleep" in text:
+        monkeypatch.setattr(start, "SECONDS", 3.0)
+    with pytest.raises(UserError) as refusal:
+        capture_script(tmp_path, text)
+    (problem,) = refusal.value.problems
+    assert problem.id == "trainer_unreadable"
+    assert "the flags of train.py are unknown" in problem.message
+    assert reason in problem.message
+    assert problem.cure
+
+
+def test_a_script_that_is_missing_and_an_interpreter_that_is(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="trainer_script_missing"):
+        capture_schema("train.py", tmp_path, sys.executable)
+    write_files(tmp_path, {"train.py": SCRIPT})
+    with pytest.raises(UserError, match="can't be started"):
+        capture_schema("train.py", tmp_path, str(tmp_path / "no-python"))
+
+
+def test_a_package_that_is_missing_has_a_stand_in(tmp_path: Path) -> None:
+    preamble = """
+    import no_such_package.config as config
+    from no_such_package import Mode, retry
+    config.Settings.__dataclass_fields__["size"].type = int
+
+    @retry.on_exception(retry.expo, max_tries=3)
+    def decorated(): return 5
+
+    class Derived(config.Base): pass
+    assert decorated() == 5
+    """
+    text = textwrap.dedent(preamble) + textwrap.dedent(SCRIPT).replace(
+        "x: int = 1", "x: int = 1\n    mode: Mode = None"
+    )
+    schema = capture_script(tmp_path, text)
+    assert schema.stand_ins == ("no_such_package",)
+    assert schema.packages["no_such_package"] == ""
+    assert schema.fields["x"].kind == "int"
+    assert "Mode is of a package that is not installed" in schema.fields["mode"].unknown["type"]
+    assert check_argv(schema, ["--mode", "a"]).ok is None
+
+
+def test_options_added_with_add_argument_make_unknown_flags_undecided(tmp_path: Path) -> None:
+    added = "parser = HfArgumentParser(Args)\n        parser.add_argument('--more')\n        parser"
+    schema = capture_script(tmp_path, SCRIPT.replace("HfArgumentParser(Args)", added))
+    assert schema.parse_call == "parse_args_into_dataclasses"
+    assert check_argv(schema, ["--more", "1"]).ok is None
+    assert check_argv(schema, ["--x", "a"]).ok is False
+
+
+def test_the_cache_holds_for_the_content(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Used for the same files, in another folder too; not for an edited one, nor when it is cut in half."""
+    helper = {"helper.py": "DEFAULT = 1\n", "train.py": SCRIPT.replace("= 1", "= DEFAULT").replace(
+        "from dataclasses", "from helper import DEFAULT\n    from dataclasses")}  # fmt: skip
+    one, other = write_files(tmp_path / "one", helper), write_files(tmp_path / "other", helper)
+
+    def captures(root: Path) -> tuple[int, int]:
+        schema = capture_schema("train.py", root, sys.executable)
+        return schema.fields["x"].default, capsys.readouterr().err.count("once for this content")
+
+    assert captures(one) == (1, 1)
+    assert captures(one) == (1, 0)
+    assert captures(other) == (1, 0)
+    (one / "helper.py").write_text("DEFAULT = 2\n")
+    assert captures(one) == (2, 1)
+    assert captures(other) == (1, 0)
+    for file in cache.iterdir():
+        file.write_text(file.read_text()[:200])
+    assert captures(one) == (2, 1)
+    assert captures(one) == (2, 0)
+
+
+def test_a_cache_that_cannot_be_written_and_two_captures_at_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path, {"train.py": SCRIPT})
+    results: list[int] = []
+
+    def capture() -> None:
+        results.append(capture_schema("train.py", tmp_path, sys.executable).fields["x"].default)
+
+    threads = [threading.Thread(target=capture) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [1, 1]
+    assert len(list(cache.iterdir())) == 1
+    monkeypatch.setattr(start, "_cache_folder", lambda: Path("/proc/no/cache"))
+    capture()
+    assert results == [1, 1, 1]
+
+
+def test_the_environment_has_no_token_no_network_and_no_gpu(tmp_path: Path) -> None:
+    given = {"PATH": "/bin", "HF_TOKEN": "a", "AWS_SECRET_ACCESS_KEY": "b", "https_proxy": "http://real", "HOME": "/me"}
+    environment = isolated_environment(given, tmp_path)
+    assert not {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY"} & environment.keys()
+    assert environment["https_proxy"] == environment["HTTPS_PROXY"] == "http://127.0.0.1:9"
+    assert (environment["PATH"], environment["HOME"]) == ("/bin", str(tmp_path))
+    assert (environment["CUDA_VISIBLE_DEVICES"], environment["HF_HUB_OFFLINE"]) == ("", "1")
