@@ -11,7 +11,7 @@ from launch.__main__ import main
 from launch.execution.machine import this_machine
 from launch.planning.plan import build_plan
 from tests.conftest import composed
-from tests.trials.tune.test_record import check
+from tests.trials.records import check
 
 LLAMA = {
     "model_type": "llama",
@@ -54,7 +54,7 @@ def test_predictions_without_a_probe(words: list[str], capsys: pytest.CaptureFix
     shown = capsys.readouterr()
     document = json.loads(shown.out)
     check(document)
-    assert document["state"] == "predicted" and document["probes"] == [] and document["overlay"] is None
+    assert document["state"] == "planned" and document["runs"] == [] and document["overlay"] is None
     assert (
         document["data"]["measured"]
         and document["data"]["samples"] == 8300

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from launch.config.line import CommandLine, override_key
 from launch.errors import Problem, UserError
+from launch.trials.request import expand_short_options, unsupported_problems
 
 SIDES = ("a", "b")
 # short for keys of the node `bench`
 SHORT = ("steps", "warmup", "repeats", "order", "max_minutes", "loss_tolerance")
 # set before the first `--`: they belong to the bench, not to one setting
 _COMMON = (*SHORT, "name", "runs", "cache", "restart", "allow")
-_UNSUPPORTED = ("detach", "cache_only", "nodes")
 SEPARATOR = "--"
 _USAGE = "bench stage=S [common] -- [A's overrides] -- [B's overrides]"
 
@@ -45,24 +45,8 @@ def read_request(line: CommandLine) -> BenchRequest:
         message = f"bench compares two settings and got {given.get(len(parts), f'{len(parts) - 1} of them')}"
         raise UserError(Problem("bench_settings", message, "command line", f"use {_USAGE}"))
     common, a, b = parts
-    _refuse_unsupported(line, (a, b))
-    short_options, rest = replace(line, argv=tuple(common)).pop_overrides(SHORT)
-    short = tuple(f"bench.{name}={short_options[name]}" for name in SHORT if name in short_options)
-    return BenchRequest(rest.with_overrides(*short), (tuple(a), tuple(b)))
-
-
-def _refuse_unsupported(line: CommandLine, own: tuple[list[str], list[str]]) -> None:
-    problems = []
-    if line.multirun:
-        message = "bench does not support --multirun: it runs two settings in turn"
-        problems.append(Problem("bench_alone", message, None, "run it once for each value"))
-    keys = [override_key(word) for word in line.argv]
-    problems += [
-        Problem("bench_alone", f"bench does not support {key}=", f"override {key}", "remove it")
-        for key in _UNSUPPORTED
-        if key in keys
-    ]
-    for name, arguments in zip(SIDES, own, strict=True):
+    problems = list(unsupported_problems(line, "bench", "it runs two settings in turn"))
+    for name, arguments in zip(SIDES, (a, b), strict=True):
         for argument in arguments:
             key = override_key(argument)
             if key in _COMMON or key.startswith("bench."):
@@ -73,3 +57,6 @@ def _refuse_unsupported(line: CommandLine, own: tuple[list[str], list[str]]) -> 
                 problems.append(Problem("bench_common", message, "command line", "move it before the first `--`"))
     if problems:
         raise UserError(problems)
+    return BenchRequest(
+        expand_short_options(replace(line, argv=tuple(common)), "bench", SHORT), (tuple(a), tuple(b))
+    )

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from launch.config.line import CommandLine
 from launch.errors import Problem, UserError
+from launch.trials.request import expand_short_options, unsupported_problems
 
 WIDTHS = ("gpus", "processes")
 # short for keys of the node `rollout`
@@ -75,8 +76,11 @@ def read_request(line: CommandLine) -> RolloutRequest:
     Raises UserError: no_widths, device_conflict, bad_width, widths_not_ascending, widths_repeated, rollout_alone,
     bad_value, duplicate_override.
     """
-    own, rest = line.pop_overrides(OWN_KEYS)
-    _refuse_unsupported(line)
+    own, rest = line.pop_overrides((*WIDTHS, _SUBMIT, _DRY_RUN))
+    cures = {"nodes": "write the widths as NODESxGPUS"}
+    problems = list(unsupported_problems(line, "rollout", "it runs one stage at several widths", cures))
+    if problems:
+        raise UserError(problems)
     width_keys = [key for key in WIDTHS if key in own]
     if len(width_keys) != 1:
         message = "gpus= and processes= exclude each other" if width_keys else "a rollout needs widths"
@@ -84,9 +88,8 @@ def read_request(line: CommandLine) -> RolloutRequest:
         raise UserError(Problem("device_conflict" if width_keys else "no_widths", message, None, cure))
     key = width_keys[0]
     widths = read_widths(own[key], key)
-    short = tuple(f"rollout.{name}={own[name]}" for name in SHORT if name in own)
     submit, dry_run = _read_submit(own)
-    return RolloutRequest(key, widths, rest.with_overrides(*short), submit, dry_run)
+    return RolloutRequest(key, widths, expand_short_options(rest, "rollout", SHORT), submit, dry_run)
 
 
 def _read_submit(own: Mapping[str, str]) -> tuple[SubmitMode, bool]:
@@ -134,15 +137,3 @@ def _read_width(text: str, where: str) -> RequestedWidth:
 
 def _sorted(key: str, widths: Sequence[RequestedWidth]) -> str:
     return f"{key}={','.join(str(width) for width in sorted(set(widths)))}"
-
-
-def _refuse_unsupported(line: CommandLine) -> None:
-    problems = []
-    if line.multirun:
-        message = "rollout does not support --multirun: it runs one stage at several widths"
-        problems.append(Problem("rollout_alone", message, None, "run it once for each value"))
-    for key in line.pop_overrides(("detach", "cache_only", "nodes"))[0]:
-        cure = "write the widths as NODESxGPUS" if key == "nodes" else "remove it"
-        problems.append(Problem("rollout_alone", f"rollout does not support {key}=", f"override {key}", cure))
-    if problems:
-        raise UserError(problems)

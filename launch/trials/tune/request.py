@@ -5,6 +5,7 @@ from __future__ import annotations
 from launch.config.line import CommandLine
 from launch.config.trials import TuneConfig
 from launch.errors import Problem, UserError
+from launch.trials.request import expand_short_options, unsupported_problems
 from launch.trials.tune.candidate import Candidate
 
 SHORT = ("steps", "probes", "minutes", "dry_run")  # short for keys of the node `tune`
@@ -15,18 +16,10 @@ def read_request(line: CommandLine) -> CommandLine:
 
     Raises UserError: tune_alone, duplicate_override.
     """
-    problems = []
-    if line.multirun:
-        message = "tune does not support --multirun: it searches one stage at one width"
-        problems.append(Problem("tune_alone", message, None, "run it once for each value"))
-    unsupported = line.pop_overrides(("detach", "cache_only", "nodes"))[0]
-    problems += [
-        Problem("tune_alone", f"tune does not support {key}=", f"override {key}", "remove it") for key in unsupported
-    ]
+    problems = list(unsupported_problems(line, "tune", "it searches one stage at one width"))
     if problems:
         raise UserError(problems)
-    options, rest = line.pop_overrides(SHORT)
-    return rest.with_overrides(*(f"tune.{key}={value}" for key, value in options.items()))
+    return expand_short_options(line, "tune", SHORT)
 
 
 def check_numbers(tune: TuneConfig) -> None:
