@@ -57,6 +57,4 @@ def read_request(line: CommandLine) -> BenchRequest:
                 problems.append(Problem("bench_common", message, "command line", "move it before the first `--`"))
     if problems:
         raise UserError(problems)
-    return BenchRequest(
-        expand_short_options(replace(line, argv=tuple(common)), "bench", SHORT), (tuple(a), tuple(b))
-    )
+    return BenchRequest(expand_short_options(replace(line, argv=tuple(common)), "bench", SHORT), (tuple(a), tuple(b)))
