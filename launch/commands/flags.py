@@ -33,7 +33,9 @@ def flags(args: list[str]) -> int:
     checkout = None if trainer in TRL else find_checkout(options.upstream, os.environ, ROOT, "--upstream")
     is_named = checkout is None or checkout.found_by != SUBMODULE
     packages = package_folders(sys.executable)
-    resolved = resolve_schema(trainer, checkout, packages, sys.executable, may_capture=is_named)
+    resolved = resolve_schema(
+        trainer, checkout, packages, sys.executable, may_capture=is_named and not options.from_lock
+    )
     schema = resolved.schema
     former_flags = _former_flags(trainer, schema)
     matching = _match_pattern(schema.fields, options.pattern)
@@ -42,7 +44,9 @@ def flags(args: list[str]) -> int:
         raise UserError(_no_match_problem(trainer, options.pattern, schema))
     source = _describe_source(trainer, resolved, checkout)
     if resolved.difference:
-        source = f"the lock, although {resolved.difference}; --upstream DIR asks the parser of DIR"
+        source = (
+            f"the lock, although {resolved.difference}; --upstream DIR, without --from-lock, asks the parser of DIR"
+        )
     if options.json:
         content = {
             "schema_version": 1,

@@ -37,7 +37,8 @@ def lint(argv: list[str]) -> int:
     packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
     root = None if options.upstream is None else str(locate_checkout(Path(options.upstream)))
     checkout = find_checkout(root, os.environ, ROOT, "--upstream")
-    schemas = TrainerSchemas(checkout, packages, may_capture=checkout is None or checkout.found_by != SUBMODULE)
+    is_named = checkout is None or checkout.found_by != SUBMODULE
+    schemas = TrainerSchemas(checkout, packages, may_capture=not options.from_lock and is_named)
     checker = CommandChecker(schemas)
     reports = [check_argv(command, checker)] if command else list(check_files(options.files, checker, trainer))
     verdicts = [verdict for report in reports for verdict in report.verdicts]
@@ -52,7 +53,10 @@ def lint(argv: list[str]) -> int:
             print(line)
         print(_summary(verdicts, schemas.checkout), file=sys.stderr)
         for difference in schemas.differences:
-            notify(f"warning: judged from the lock, although {difference}; --upstream DIR asks the parser of DIR")
+            notify(
+                f"warning: judged from the lock, although {difference}; "
+                "--upstream DIR, without --from-lock, asks the parser of DIR"
+            )
     refused = any(verdict.ok is False for verdict in verdicts) or any(note.stops for note in notes)
     return EXIT_REFUSED if refused or (options.strict and _is_undecided(reports)) else EXIT_DONE
 

@@ -10,6 +10,9 @@ from launch.commands.arguments import VerbParser, number
 MAX_SAMPLES = 1000  # of each data set in `preview`
 
 
+_FROM_LOCK = "start no script, whatever the checkout: judge from the lock"
+
+
 def build_new_parser() -> VerbParser:
     parser = VerbParser("""
 launch new NAME --data FILE [--model MODEL] [--kind KIND] [--columns KNOWN=YOURS,...] [--print]
@@ -98,7 +101,8 @@ cluster/NAME.yaml in LAUNCH_CONFIG_DIR, or else in ~/.config/launch; review it b
 
 
 def build_lint_parser() -> VerbParser:
-    parser = VerbParser("""launch lint [FILE ...] [--trainer NAME] [--upstream DIR] [--strict] [--json] [-- COMMAND ...]
+    parser = VerbParser(
+        """launch lint [FILE ...] [--trainer NAME] [--upstream DIR] [--from-lock] [--strict] [--json] [-- COMMAND ...]
 
 examples:
   launch lint scripts/train/*.sh docs/
@@ -108,9 +112,10 @@ examples:
   launch lint -- accelerate launch open_instruct/finetune.py "${ARGS[@]}"
 
 Finds the commands that start an open-instruct or TRL trainer in shell scripts, sbatch files, Makefiles, Markdown,
-job YAML and lists of commands, and the YAML files of flags, and checks each flag against the trainer's own source.
-Nothing is imported or started. Folders are searched for such files. Behind `--` stands one command, which the shell has
-expanded: it is checked and not run.
+job YAML and lists of commands, and the YAML files of flags, and checks each flag as the trainer's own parser does. No
+command is run. A script of a checkout that --upstream or OPEN_INSTRUCT_DIR names is started up to its parser where its
+files are not the lock's. Folders are searched for such files. Behind `--` stands one command, which the shell has
+expanded.
 
 arguments:
 output, one line per problem:
@@ -122,11 +127,13 @@ start a trainer and can't be followed (eval of a variable, a stream into a shell
 variable) is undecided, and listed by its line [not_followed].
 
 exit code: 2 if a command is refused or a file cannot be opened, with --strict also if anything is undecided or was not
-read; otherwise 0""")
+read; otherwise 0"""
+    )
     parser.add("files", nargs="*", metavar="FILE", help="file, or folder to search")
     trainer = "trainer that YAML files of flags are for: finetune, dpo_tune_cache, dpo, trl_sft, ..."
     parser.add("--trainer", metavar="NAME", help=trainer)
     parser.add("--upstream", metavar="DIR", help="open-instruct checkout to check against (.git is not needed)")
+    parser.add("--from-lock", action="store_true", help=_FROM_LOCK)
     parser.add("--strict", action="store_true", help="exit with 2 if anything is undecided")
     parser.add("--json", action="store_true", help="print a list with one object per command, in file order")
     return parser
@@ -135,7 +142,7 @@ read; otherwise 0""")
 def build_flags_parser() -> VerbParser:
     from launch.upstream.trainers import ENTRIES
 
-    parser = VerbParser("""launch flags TRAINER [PATTERN] [--upstream DIR] [--json]
+    parser = VerbParser("""launch flags TRAINER [PATTERN] [--upstream DIR] [--from-lock] [--json]
 
 examples:
   launch flags finetune
@@ -152,6 +159,7 @@ PATTERN is part of a name, or a glob: `launch flags finetune learning`, `launch 
     parser.add("pattern", metavar="PATTERN", nargs="?", help="list only flags whose name matches")
     parser.add("--upstream", metavar="DIR", help="the open-instruct checkout to read (with or without .git)")
     content = "print one object: schema_version, trainer, source, flags, renames, unknown"
+    parser.add("--from-lock", action="store_true", help=_FROM_LOCK)
     parser.add("--json", action="store_true", help=content)
     return parser
 

@@ -47,6 +47,9 @@ def resolve_schema(
         root, difference = checkout.root, checkout.describe()
     if not may_capture:
         return ResolvedSchema(locked, live=False, difference=difference)
+    if not any((folder / "transformers").is_dir() for folder in packages):  # a login node
+        difference = f"{difference} ({python} lacks the trainer's packages, so its parser can't be asked)"
+        return ResolvedSchema(locked, live=False, difference=difference)
     return ResolvedSchema(capture(ENTRIES[trainer], root, python), live=True)
 
 

@@ -1,0 +1,122 @@
+"""Which schema is used, and that nothing is started where the user did not name what would be."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.commands.flags import flags
+from launch.commands.lint import lint
+from launch.errors import UserError
+from launch.execution.machine import this_machine
+from launch.upstream import resolve
+from launch.upstream.pin.checkout import DIR_VARIABLE, Checkout, find_checkout
+from launch.upstream.pin.lock import load_lock, locked_schema
+from launch.upstream.resolve import resolve_schema, trl_difference
+from launch.upstream.schema import Schema
+from tests.conftest import composed
+from tests.upstream.checkouts import SITE_PACKAGES
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path | None]]:
+    """The scripts that are started; each counts as finetune's with one more flag."""
+    started: list[tuple[str, Path | None]] = []
+
+    def capture(entry: str, root: Path | None, python: str) -> Schema:
+        started.append((entry, root))
+        locked = locked_schema("finetune")
+        new = replace(locked.fields["learning_rate"], name="new_rate")
+        return replace(locked, fields={**locked.fields, "new_rate": new}, is_locked=False)
+
+    monkeypatch.setattr(resolve, "capture", capture)
+    return started
+
+
+@pytest.fixture
+def edited(tmp_path: Path) -> Path:
+    """A checkout whose files are not the lock's."""
+    root = tmp_path / "edited"
+    (root / "open_instruct").mkdir(parents=True)
+    for name in ("utils.py", "finetune.py"):
+        (root / "open_instruct" / name).write_text("x = 1\n")
+    return root
+
+
+def checkout_of(root: Path) -> Checkout:
+    found = find_checkout(str(root), {}, root)
+    assert found is not None
+    return found
+
+
+def test_the_lock_is_used_for_its_content_and_asked_to_be_otherwise(
+    edited: Path, captured: list[tuple[str, Path | None]]
+) -> None:
+    checkout = checkout_of(edited)
+    at_the_pin = replace(checkout, differing=())
+    for found, live in ((None, False), (at_the_pin, True)):
+        resolved = resolve_schema("finetune", found, SITE_PACKAGES, sys.executable, may_capture=True)
+        assert (resolved.schema, resolved.live, resolved.difference) == (locked_schema("finetune"), live, None)
+    kept = resolve_schema("finetune", checkout, SITE_PACKAGES, sys.executable, may_capture=False)
+    assert (kept.schema, kept.live) == (locked_schema("finetune"), False)
+    assert "differ from the lock" in str(kept.difference)
+    without_packages = resolve_schema("finetune", checkout, [edited], "python", may_capture=True)
+    assert "python lacks the trainer's packages" in str(without_packages.difference)
+    assert captured == []
+    asked = resolve_schema("finetune", checkout, SITE_PACKAGES, sys.executable, may_capture=True)
+    assert (asked.live, "new_rate" in asked.schema.fields) == (True, True)
+    assert captured == [("open_instruct/finetune.py", edited)]
+
+
+def test_trl_of_another_version(tmp_path: Path, captured: list[tuple[str, Path | None]]) -> None:
+    assert trl_difference([tmp_path]) is None, "not installed"
+    for name, version in load_lock().packages.items():
+        (tmp_path / f"{name}-{version}.dist-info").mkdir()
+    assert trl_difference([tmp_path]) == ""
+    shutil.rmtree(tmp_path / f"trl-{load_lock().packages['trl']}.dist-info")
+    (tmp_path / "trl-9.9.dist-info").mkdir()
+    assert trl_difference([tmp_path]) == f"trl 9.9 is installed, the lock has {load_lock().packages['trl']}"
+    (tmp_path / "transformers").mkdir()
+    assert resolve_schema("trl_sft", None, [tmp_path], "python", may_capture=False).difference
+    assert captured == []
+    assert resolve_schema("trl_sft", None, [tmp_path], "python", may_capture=True).live
+    assert captured == [("trl.scripts.sft", None)]
+
+
+def test_a_plan_asks_only_what_the_user_named(
+    edited: Path, captured: list[tuple[str, Path | None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(DIR_VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    stages = tmp_path / "launch" / "stage"
+    stages.mkdir(parents=True)
+    text = f"# @package _global_\ndefaults: [demo, _self_]\nupstream:\n  dir: {edited}\n"
+    (stages / "mine.yaml").write_text(text)
+    by_file, by_override = composed("stage=mine"), composed("stage=demo", f"upstream.dir={edited}")
+    machine = this_machine(by_file, starts_trainer=False)
+    assert captured == []
+    assert "its flags are the lock's: `launch check`" in machine.upstream.description
+    assert this_machine(by_override, starts_trainer=False).upstream.source == "live"
+    assert this_machine(by_file).upstream.source == "live"
+    assert len(captured) == 2
+
+
+def test_lint_and_flags_from_the_lock(
+    edited: Path, captured: list[tuple[str, Path | None]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--upstream", str(edited), "--", "python", "open_instruct/finetune.py", "--new_rate", "1"]
+    lint(command)
+    assert "no flag --new_rate" not in capsys.readouterr().out
+    assert len(captured) == 1
+    assert lint(["--from-lock", *command]) == 2
+    shown = capsys.readouterr()
+    assert "no flag --new_rate" in shown.out
+    assert "judged from the lock, although open-instruct in" in shown.err
+    with pytest.raises(UserError, match="unknown_flag"):
+        flags(["finetune", "new_rate", "--upstream", str(edited), "--from-lock"])
+    assert len(captured) == 1
