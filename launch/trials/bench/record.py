@@ -129,7 +129,7 @@ class BenchRecord(TrialRecord):
     def summary(self) -> list[str]:
         """The verdict so far; without one, why there is none."""
         verdict = self.verdict
-        lines = [*([] if verdict is None else verdict.sentences)]
+        lines = ["no pair of runs is complete"] if verdict is None else [*verdict.sentences]
         counted, warmup = self.steps - self.planned.config.warmup, self.planned.config.warmup
         needed = max((self.steps_needed(side) or 0 for side in (0, 1)), default=0)
         if needed > counted:
@@ -142,7 +142,7 @@ class BenchRecord(TrialRecord):
         if self.message:
             not_run = sum(run.state == State.not_run for run in self.runs)
             lines.append(f"{self.message}: {not_run} of {len(self.runs)} runs are missing")
-        return lines if verdict is not None or lines else ["no pair of runs is complete yet"]
+        return lines
 
     @property
     def notes(self) -> list[str]:
