@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-MAX_DEPTH = 60  # of nesting; hand-written files have less
+MAX_DEPTH = 60  # of nesting, that of what aliases repeat included; hand-written files have less
 MAX_NODES = 300_000  # of one file, those that its aliases repeat included
 MAX_CHARACTERS = 1 << 22  # of one file
 
@@ -154,7 +154,9 @@ class _NodeBuilder:
         self.documents: list[Node] = []
         self.stack: list[tuple[Sequence | Mapping, list[Node], int]] = []  # with the count before it
         self.anchors: dict[str, Node] = {}
-        self.sizes: dict[int, int] = {}  # of the lists and maps that are complete, by their id
+        # of the lists and maps that are complete, by their id
+        self.sizes: dict[int, int] = {}
+        self.levels: dict[int, int] = {}
         self.count = 0
 
     def add_event(self, event: Any) -> None:
@@ -176,6 +178,7 @@ class _NodeBuilder:
         elif isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
             node, children, before = self.stack.pop()
             self.sizes[id(node)] = self.count - before
+            self.levels[id(node)] = 1 + max(map(self._levels, children), default=0)
             if isinstance(node, Sequence):
                 node.items.extend(children)
             else:
@@ -185,12 +188,16 @@ class _NodeBuilder:
 
     def _add(self, node: Node, event: Any) -> None:
         self.count += 1
-        if self.count > MAX_NODES or len(self.stack) > MAX_DEPTH:
+        if self.count > MAX_NODES or len(self.stack) + self._levels(node) > MAX_DEPTH:
             problem = "has too many values" if self.count > MAX_NODES else "is nested too deeply"
             raise YamlLimitError(f"it {problem} to be a configuration, a list of flags or a job", node.line)
         (self.stack[-1][1] if self.stack else self.documents).append(node)
         if event is not None and event.anchor:
             self.anchors[event.anchor] = node
+
+    def _levels(self, node: Node) -> int:
+        """Return how many lists and maps are nested in a complete node, itself included, as if aliases were copies."""
+        return self.levels.get(id(resolve_alias(node)), 0)
 
     def _open(self, node: Sequence | Mapping, event: Any) -> None:
         self._add(node, event)

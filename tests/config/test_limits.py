@@ -25,6 +25,8 @@ BOMBS = {
     "a list inside itself": "a: &a [*a]\n",
     "a map inside itself": "a: &a\n  b: {c: *a}\n",
     "deep lists": f"a: {'[' * 5000}{']' * 5000}\n",
+    "a chain of deep lists": "a0: &a0 1\n"
+    + "".join(f"a{n}: &a{n} {'[' * 50}*a{n - 1}{']' * 50}\n" for n in range(1, 40)),
     "deep maps": f"a: {'{b: ' * 5000}1{'}' * 5000}\n",
     "deep lines": "".join(f"{' ' * depth}a:\n" for depth in range(800)),
     "dashes": f"a:\n{'- ' * 4000}x\n",
@@ -77,6 +79,7 @@ def test_what_people_write_is_read() -> None:
         ("a map inside itself", "stage"),
         ("a list inside itself", "data"),
         ("deep lists", "tuned"),
+        ("a chain of deep lists", "stage"),
         ("deep lines", "stage"),
         ("a long text", "cluster"),
     ],
