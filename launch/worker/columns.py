@@ -33,8 +33,10 @@ def read_lengths(dataset: Any, *, labels: bool = True) -> SampleLengths:
 
     The label of a sample's first token does not count, because nothing predicts it.
 
-    Raises ValueError for a dataset without input_ids, or chosen_input_ids and rejected_input_ids.
+    Raises ValueError for a dataset that is streamed, or without input_ids, or chosen_input_ids and rejected_input_ids.
     """
+    if not hasattr(dataset, "data"):
+        raise ValueError("the dataset is streamed: its rows are tokenised during training")
     names = set(dataset.column_names)
     layouts = (SFT, PAIRS)
     prefixes = next((layout for layout in layouts if all(f"{prefix}input_ids" in names for prefix in layout)), None)

@@ -9,7 +9,8 @@ import pytest
 
 from launch.planning.lengths import load_lengths
 from launch.worker import columns
-from launch.worker.patches.lengths import build_content, write
+from launch.worker.channel import EventWriter
+from launch.worker.patches.lengths import build_content, write, write_lengths
 
 datasets = pytest.importorskip("datasets", reason="the `train` dependencies are not installed")
 
@@ -57,6 +58,13 @@ def test_of_pairs() -> None:
 def test_what_is_not_tokenised_is_refused() -> None:
     with pytest.raises(ValueError, match="its columns are messages"):
         columns.read_lengths(datasets.Dataset.from_dict({"messages": ["hello"]}))
+
+
+def test_the_lengths_of_a_streamed_data_set_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They serve the next plan: the run goes on."""
+    write_lengths(tmp_path / "lengths.json", chats().to_iterable_dataset(), EventWriter(None, 0))
+    assert "the dataset is streamed: its rows are tokenised during training" in capsys.readouterr().err
+    assert not (tmp_path / "lengths.json").exists()
 
 
 def test_the_planner_reads_what_is_written(tmp_path: Path) -> None:
