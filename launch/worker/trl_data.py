@@ -26,11 +26,13 @@ def load(script: Any, mixture: Any, *, validation: str | None = None, subset: st
         data = get_dataset(mixture)
     else:
         data = load_dataset(script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming)
+    name, split = script.dataset_name or "the mixture", script.dataset_train_split
+    if split not in data:
+        raise ValueError(f"{name} has no split '{split}'; it has {', '.join(map(str, data))}")
     if validation is None and subset is None:
         return data
-    name, split = script.dataset_name, script.dataset_train_split
-    if not isinstance(data, DatasetDict) or split not in data:
-        raise ValueError(f"{name} is a {type(data).__name__}, not a DatasetDict with a split '{split}'")
+    if not isinstance(data, DatasetDict):
+        raise ValueError(f"{name} is streamed: its rows cannot be counted, nor some of them held out")
     if validation is not None:
         rows = data[split]
         try:

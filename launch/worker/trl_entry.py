@@ -114,7 +114,8 @@ def main(program: TrainerProgram, options: Mapping[str, str], events: EventWrite
     trainer.accelerator.print(f"launch: the model is saved in {args.output_dir}")
     if args.push_to_hub:
         trainer.push_to_hub(dataset_name=script.dataset_name)
-    trainer.end()
+    if hasattr(trainer, "end"):  # since transformers 5.18
+        trainer.end()
 
 
 def _parse(program: TrainerProgram, options: Mapping[str, str], events: EventWriter) -> Job:
@@ -252,11 +253,9 @@ def load_tokenizer(job: Job) -> Any:
     from transformers import AutoProcessor, AutoTokenizer
 
     model, args = job.model.model_name_or_path, job.args
-    if is_adapter(model):
-        tokenizer = AutoTokenizer.from_pretrained(model)
-    else:
-        revision = (args.model_init_kwargs or {}).get("revision")
-        tokenizer = AutoProcessor.from_pretrained(model, revision=revision, trust_remote_code=args.trust_remote_code)
+    auto = AutoTokenizer if is_adapter(model) else AutoProcessor
+    revision = (args.model_init_kwargs or {}).get("revision")
+    tokenizer = auto.from_pretrained(model, revision=revision, trust_remote_code=args.trust_remote_code)
     if "chat_template" in job.options:
         tokenizer.chat_template = Path(job.options["chat_template"]).read_text(encoding="utf-8")
     return tokenizer

@@ -149,4 +149,4 @@ def _create_empty_model(name: str, args: Any) -> Any:
     revision = args.model_init_kwargs.get("revision")
     config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=args.trust_remote_code)
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config)
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=args.trust_remote_code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.worker import trl_entry
+from launch.worker import trl_entry, trl_preview
 from launch.worker.channel import EventWriter
 from launch.worker.trainer import TrainerProgram
 from launch.worker.trl_data import load, subset_rows, subset_size
@@ -66,6 +67,67 @@ def test_a_resumed_run_whose_steps_are_done_trains_none() -> None:
     assert trainer.epochs == 1 and trainer.control.should_training_stop
 
 
+def test_a_transformers_without_end_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainer.end() is as new as transformers 5.18."""
+    done: list[str] = []
+    trainer = SimpleNamespace(
+        train=lambda resume_from_checkpoint: done.append("trained"),
+        save_model=done.append,
+        accelerator=SimpleNamespace(print=print),
+    )
+    args = SimpleNamespace(resume_from_checkpoint=None, output_dir="out", push_to_hub=False)
+    monkeypatch.setattr(trl_entry, "_parse", lambda *_: SimpleNamespace(args=args, script=None))
+    monkeypatch.setattr(trl_entry, "_build", lambda _: trainer)
+    trl_entry.main(TrainerProgram(None, "trl.scripts.sft", ()), {}, SILENT)
+    trainer.end = lambda: done.append("ended")
+    trl_entry.main(TrainerProgram(None, "trl.scripts.sft", ()), {}, SILENT)
+    assert done == ["trained", "out", "trained", "out", "ended"]
+
+
+OWN_CODE = """
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+class OwnModel(LlamaForCausalLM):
+    config_class = OwnConfig
+class OwnTokenizer(PreTrainedTokenizerFast):
+    pass
+"""
+
+
+def test_a_model_with_code_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """trust_remote_code is passed on wherever its files are loaded: for the preview, and for an adapter's tokenizer."""
+    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+    from transformers import dynamic_module_utils
+
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    model, adapter = tmp_path / "model", tmp_path / "adapter"
+    for folder in (model, adapter):
+        folder.mkdir()
+        (folder / "own.py").write_text(OWN_CODE, encoding="utf-8")
+    classes = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    write_json(model / "config.json", {"model_type": "own", "vocab_size": 8, "auto_map": classes, **shape})
+    write_json(adapter / "adapter_config.json", {"peft_type": "LORA", "base_model_name_or_path": str(model)})
+    fast = {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": [None, "own.OwnTokenizer"]}}
+    write_json(adapter / "tokenizer_config.json", fast)
+    words = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}
+    write_json(adapter / "tokenizer.json", words)
+    args = SimpleNamespace(model_init_kwargs={"revision": "main"}, trust_remote_code=True)
+    job: Any = SimpleNamespace(model=SimpleNamespace(model_name_or_path=str(adapter)), args=args, options={})
+    assert type(trl_entry.load_tokenizer(job)).__name__ == "OwnTokenizer"
+    assert type(trl_preview._create_empty_model(str(adapter), args)).__name__ == "OwnModel"
+    args.trust_remote_code = False
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        trl_preview._create_empty_model(str(model), args)
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        trl_entry.load_tokenizer(job)
+
+
+def write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
 # --- the data
 
 
@@ -75,9 +137,9 @@ def test_a_resumed_run_whose_steps_are_done_trains_none() -> None:
         ({"validation": "0.001"}, "data.validation=0.001: 0.001 of 64 rows is less than one row"),
         ({"validation": "0.999"}, "leaves none to train on"),
         ({"subset": "0.001"}, "'0.001' of 64 rows selects no rows"),
-        ({"subset": "0.5", "split": "test"}, "is a DatasetDict, not a DatasetDict with a split 'test'"),
+        ({"subset": "0.5", "split": "test"}, "has no split 'test'; it has train"),
         ({"subset": "0.5", "name": ""}, "either `datasets` or `dataset_name` must be provided"),
-        ({"subset": "0.5", "streaming": True}, "is a IterableDatasetDict, not a DatasetDict"),
+        ({"subset": "0.5", "streaming": True}, "is streamed: its rows cannot be counted"),
     ],
 )
 def test_rows_that_are_not_there_are_refused(tmp_path: Path, asked: dict[str, Any], says: str) -> None:
