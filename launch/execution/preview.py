@@ -108,7 +108,7 @@ def _run(plan: Plan, sets: Sequence[DataSet], folder: Path, rows: int | None, de
 
 
 def write_request(plan: Plan, folder: Path, *, rows: int | None, detail: int) -> tuple[Path, Path]:
-    """Write the request of the patch; return its file and the one that the samples will be in."""
+    """Write the request to the trainer's process; return its file and the one that the samples will be in."""
     request, out = folder / "request.json", folder / "samples.json"
     request.write_text(encode(Request(out, detail, rows, plan.batch.per_device)), encoding="utf-8")
     return request, out

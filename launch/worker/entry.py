@@ -1,6 +1,7 @@
 """The program that accelerate or torchrun starts for each rank.
 
-    python entry.py [--patch ID[=VALUE]]... [--expect KEY=VALUE]... (--script PATH | --module NAME) -- FLAGS
+    python entry.py [--patch ID[=VALUE]]... [--option ID[=VALUE]]... [--expect KEY=VALUE]... [--allow ID]...
+                    (--script PATH | --entry MODULE) -- FLAGS
 
 This file only loads its package, whatever the interpreter and working directory; `program.py` does the work.
 """

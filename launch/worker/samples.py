@@ -1,6 +1,6 @@
 """Describes tokenised samples: their text, which tokens carry loss, what was cut off, and how a batch is laid out.
 
-The patches `preview` and `trl_preview` hand them over; launch/data/samples.py reads the file.
+The patch `preview` and trl_preview.py hand them over; launch/data/samples.py reads the file.
 """
 
 from __future__ import annotations

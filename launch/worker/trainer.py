@@ -1,4 +1,4 @@
-"""Runs the unmodified trainer as the main program of this process."""
+"""The trainer of this process: its command line, running its unmodified script, and what its errors report."""
 
 from __future__ import annotations
 

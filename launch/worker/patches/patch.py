@@ -16,7 +16,6 @@ VERSIONS = {
     "datasets": "5.2.0",
     "olmo_core": "3.0.0",
     "transformers": "5.23.0",
-    "trl": "1.16.0",
 }
 UpstreamLines = Mapping[str, Mapping[int | tuple[int, int], str]]  # file -> line, or first and last line -> its text
 
@@ -97,9 +96,6 @@ class PlanFacts:
     subset: str | None = None  # the share of the data, for a trainer without a flag for it
     template_file: str | None = None  # of recipe.chat_template, for a trainer without a flag for it
     flags: Mapping[str, object] = field(default_factory=dict)  # the trainer's
-
-    def is_true(self, flag: str) -> bool:
-        return self.flags.get(flag) is True
 
 
 def always_wanted(_: PlanFacts) -> bool:

@@ -1,4 +1,4 @@
-"""Reads the logs of TRL's own scripts (trl.scripts.sft, trl.scripts.dpo): phases only; the worker reports the steps."""
+"""Reads the logs of TRL's trainers: phases only; the worker reports the steps."""
 
 from __future__ import annotations
 
