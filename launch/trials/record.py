@@ -153,17 +153,15 @@ def read_earlier(folder: Path, verb: str, subject: Mapping[str, str]) -> dict[st
     return earlier
 
 
-def changed_versions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """What differs between two environments.
+def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    """What differs between the environment of earlier runs and today's, so that they are not reused; None if nothing
+    does, or there are none.
 
-    >>> changed_versions({"torch": "2.11.0"}, {"torch": "2.13.0"})
-    ['torch was 2.11.0, is 2.13.0']
+    >>> describe_changes({"torch": "2.11.0", "trl": "1.16.0"}, {"torch": "2.13.0", "trl": "1.16.0"})
+    'torch was 2.11.0, is 2.13.0'
     """
-    return [
-        f"{name} was {before.get(name)}, is {after.get(name)}"
-        for name in {**before, **after}
-        if before.get(name) != after.get(name)
-    ]
+    names = [name for name in {**before, **after} if before and before.get(name) != after.get(name)]
+    return ", ".join(f"{name} was {before.get(name)}, is {after.get(name)}" for name in names) or None
 
 
 def utc_now() -> str:

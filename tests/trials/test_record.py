@@ -12,7 +12,7 @@ import pytest
 
 from launch.errors import UserError
 from launch.redact import Redactor
-from launch.trials.record import State, TrialRecord, combine_states, read_earlier
+from launch.trials.record import State, TrialRecord, combine_states, describe_changes, read_earlier
 from launch.trials.tune.search import Stop
 from tests.trials.bench.benches import WORDS, benched, made_up, planned, record_of, steps
 from tests.trials.bench.test_record import diverging, failing
@@ -120,3 +120,12 @@ def test_the_state_of_a_trial_is_that_of_its_least_finished_run() -> None:
     assert combine_states([State.done, State.failed, State.planned]) == State.failed
     assert combine_states([State.failed, State.interrupted]) == State.interrupted
     assert combine_states([State.done, State.submitted, State.planned]) == State.submitted
+
+
+def test_runs_of_another_card_or_version_are_not_reused() -> None:
+    before = {"card": "NVIDIA H200", "torch": "2.11.0", "trl": "1.16.0"}
+    assert describe_changes({}, before) is None and describe_changes(before, dict(before)) is None
+    after = {"card": "NVIDIA A100", "torch": "2.11.0", "liger-kernel": "0.8.5"}
+    assert describe_changes(before, after) == (
+        "card was NVIDIA H200, is NVIDIA A100, trl was 1.16.0, is None, liger-kernel was None, is 0.8.5"
+    )

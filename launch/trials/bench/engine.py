@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from launch.check.machine.rules import preflight
 from launch.errors import UserError
@@ -15,13 +16,13 @@ from launch.planning.plan import build_plan
 from launch.planning.tuned import PACKAGES
 from launch.redact import process_redactor
 from launch.trials.bench.loop import run_in_turn
-from launch.trials.bench.record import BenchRecord, BenchRun, EarlierBench, plan_runs
+from launch.trials.bench.record import BenchRecord, BenchRun, parse_rates, plan_runs
 from launch.trials.bench.request import BenchRequest
 from launch.trials.bench.settings import PlannedBench, plan_bench
 from launch.trials.card_rate import CardRate, card_name, measure_card_rate
 from launch.trials.measure import composed_probe, gpus_for, measure, say_document, say_lines, say_row, say_warnings
 from launch.trials.measurement import Measurement, find_earlier_measurement
-from launch.trials.record import State, read_earlier
+from launch.trials.record import State, describe_changes, read_earlier
 
 
 def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int]:
@@ -33,18 +34,21 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
     planned = plan_bench(request, composed_probe, lambda composed: build_plan(composed, this_machine(composed)))
     versions = [installed_versions(package_folders(side.plan.command[0]), PACKAGES) for side in planned.sides]
     record = BenchRecord(planned, plan_runs(planned), versions=(versions[0], versions[1]))
-    earlier = EarlierBench.of(read_earlier(planned.folder, record.verb, {"stage": record.plan.stage}))
+    earlier = read_earlier(planned.folder, record.verb, {"stage": record.plan.stage})
     with run_lock(planned.folder, display.say):
         return record, _run(record, earlier, display)
 
 
-def _run(record: BenchRecord, earlier: EarlierBench, display: Display) -> int:
+def _run(record: BenchRecord, earlier: Mapping[str, Any] | None, display: Display) -> int:
     planned = record.planned
     _print_plan(record, display)
     if any(find_earlier_measurement(run.plan, record.steps) is None for run in record.runs):
         _refuse_failing_preflight(planned)
-    same_cards = _rate_cards(record, earlier.rates)
-    changes = earlier.version_changes(record.versions)
+    same_cards = _rate_cards(record, parse_rates(earlier))
+    settings = earlier.get("settings", ()) if earlier else ()
+    pairs = zip(settings, record.versions, strict=False)
+    changed = [describe_changes(setting.get("versions", {}), versions) for setting, versions in pairs]
+    changes = ", ".join(dict.fromkeys(change for change in changed if change)) or None
     if changes is not None:
         display.say(f"earlier runs are not reused: {changes}")
     say_lines(display, record.rate_lines)

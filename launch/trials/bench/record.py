@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from launch.trials.figures import (
     rates_of_steps,
 )
 from launch.trials.measurement import Measurement
-from launch.trials.record import State, TrialRecord, TrialRun, changed_versions, combine_states, utc_now
+from launch.trials.record import State, TrialRecord, TrialRun, combine_states, utc_now
 from launch.worker.finding import REFUTED, UNPROVEN
 
 _MEDIANS = (
@@ -218,22 +218,7 @@ def _verdict(verdict: BenchVerdict) -> dict[str, Any]:
     return {**fields, "summary": sentences, "speed_ratio": {**ratio, "confidence": CONFIDENCE}}
 
 
-@dataclass(frozen=True)
-class EarlierBench:
-    """What an earlier call of the same bench recorded."""
-
-    rates: tuple[CardRate, ...] = ()
-    versions: tuple[Mapping[str, str], ...] = ()  # of the packages of A's and B's interpreter
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any] | None) -> EarlierBench:
-        """Parse an earlier record. Raises KeyError or TypeError for anything else."""
-        settings = record["settings"] if record else ()
-        rates = tuple(parse_card_rate(setting["rate"]) for setting in settings if setting["rate"])
-        return cls(rates, tuple(dict(setting["versions"]) for setting in settings))
-
-    def version_changes(self, versions: Sequence[Mapping[str, str]]) -> str | None:
-        """The packages that have changed since, as "torch was 2.11.0, is 2.13.0"; None when none has."""
-        pairs = zip(self.versions, versions, strict=False)
-        changes = [change for before, after in pairs for change in changed_versions(before, after)]
-        return ", ".join(dict.fromkeys(changes)) or None
+def parse_rates(earlier: Mapping[str, Any] | None) -> list[CardRate]:
+    """The cards' rates in an earlier record. Raises KeyError, TypeError or ValueError for anything else."""
+    settings = earlier.get("settings", ()) if earlier else ()
+    return [parse_card_rate(setting["rate"]) for setting in settings if setting.get("rate")]

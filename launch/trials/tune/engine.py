@@ -18,13 +18,13 @@ from launch.redact import process_redactor
 from launch.table import Table
 from launch.trials.measure import composed_probe, measure, say_document, say_lines, say_row
 from launch.trials.measurement import read_measurement
-from launch.trials.record import State, read_earlier
+from launch.trials.record import State, describe_changes, read_earlier
 from launch.trials.tune.loop import refuse_if_nothing_fits, search
 from launch.trials.tune.overlay import overlay_path, overlay_text
 from launch.trials.tune.predict import Prediction
 from launch.trials.tune.preparation import begin_record
 from launch.trials.tune.probe import Probe, ProbeVerdict, is_final, summarize_probe
-from launch.trials.tune.record import TuneRecord, describe_changes, estimate_json
+from launch.trials.tune.record import TuneRecord, estimate_json
 from launch.trials.tune.request import check_numbers, line_for_candidate
 from launch.trials.tune.search import time_left
 from launch.trials.tune.space import extra_options
@@ -48,7 +48,8 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
     earlier = read_earlier(folder, "tune", {"identity": plan.identity})
     with run_lock(folder, display.say):
         record = begin_record(name, plan, display)
-        changes = describe_changes(earlier, record.card, record.versions)
+        before = {"card": earlier.get("card"), **earlier.get("versions", {})} if earlier else {}
+        changes = describe_changes(before, {"card": record.card, **record.versions})
         code = _search(record, request, display, changes)
         _refuse_if_none_started(record)
         return record, code

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Kind
-from launch.execution.record.reader import mapping
 from launch.planning.plan import Plan
-from launch.trials.record import State, TrialRecord, changed_versions, utc_now
+from launch.trials.record import State, TrialRecord, utc_now
 from launch.trials.tune.predict import Prediction, Workload
 from launch.trials.tune.probe import Probe, ProbeVerdict
 from launch.trials.tune.search import Estimate, Stop, TuneLimits, correct_predictions, find_fastest
@@ -258,15 +257,6 @@ class TuneRecord(TrialRecord):
             },
             "loss_weighting": compare_loss(prediction.candidate, self.space.base, self.plan),
         }
-
-
-def describe_changes(earlier: Mapping[str, Any] | None, card: str | None, versions: Mapping[str, str]) -> str | None:
-    """What has changed since an earlier record, so that its probes are not reused; None if nothing has, or there is
-    none."""
-    if earlier is None:
-        return None
-    before = {"card": earlier.get("card"), **mapping(earlier.get("versions"))}
-    return ", ".join(changed_versions(before, {"card": card, **versions})) or None
 
 
 def estimate_json(estimate: Estimate) -> dict[str, Any]:

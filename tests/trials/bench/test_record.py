@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.config.schema import Device, Precision
-from launch.trials.bench.record import BenchRun, EarlierBench
+from launch.trials.bench.record import BenchRun, parse_rates
 from launch.trials.card_rate import CardRate, parse_card_rate
 from launch.trials.measurement import Measurement
 from tests.trials.bench.benches import DONE, RATE, benched, made_up, planned, record_of, steps
@@ -81,16 +81,9 @@ def test_what_is_not_proven_is_reported(tmp_path: Path) -> None:
     assert any(line.startswith("not every setting of B is in effect: liger is refuted") for line in record.summary)
 
 
-def test_rates_are_kept_for_the_next_call(tmp_path: Path) -> None:
+def test_rates_are_reused_by_the_next_call(tmp_path: Path) -> None:
     record, _, _ = benched(tmp_path)
-    assert EarlierBench.of(None) == EarlierBench()
-    record.versions = ({"torch": "2.11.0"}, {"torch": "2.11.0", "liger-kernel": "0.8.5"})
-    earlier = EarlierBench.of(record.as_json())
-    assert earlier.rates == (RATE, RATE)
-    assert earlier.version_changes(record.versions) is None
-    now = ({"torch": "2.13.0"}, {"torch": "2.13.0"})
-    assert earlier.version_changes(now) == "torch was 2.11.0, is 2.13.0, liger-kernel was 0.8.5, is None"
-    assert EarlierBench().version_changes(now) is None
+    assert parse_rates(None) == [] and parse_rates(record.as_json()) == [RATE, RATE]
     unknown = CardRate("a card", Device.cuda, Precision.bf16, why="torch is missing")
     assert parse_card_rate(unknown.as_json()) == unknown and "not measured (torch is missing)" in str(unknown)
 

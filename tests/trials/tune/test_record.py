@@ -9,10 +9,10 @@ import pytest
 
 from launch.trials.record import State
 from launch.trials.tune.probe import Probe, ProbeVerdict
-from launch.trials.tune.record import TuneRecord, describe_changes
+from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import Stop
 from launch.trials.tune.space import LossWeighting
-from tests.trials.records import read, written
+from tests.trials.records import written
 from tests.trials.tune.searches import failed, measured, record_in
 
 
@@ -87,12 +87,3 @@ def test_samples_without_a_clock_are_no_measurement(tmp_path: Path) -> None:
     record = record_in(tmp_path)
     odd = replace(fastest(record), verdict=ProbeVerdict.failed, seconds=None, per_second=None)
     assert odd.time_error is None and with_probes(record, odd).best is None
-
-
-def test_probes_of_another_card_or_version_are_not_reused(tmp_path: Path) -> None:
-    record = record_in(tmp_path)
-    assert describe_changes(None, record.card, record.versions) is None
-    earlier = read(record)
-    assert describe_changes(earlier, record.card, record.versions) is None
-    changes = describe_changes(earlier, "NVIDIA A100", {"torch": "2.13.0"})
-    assert changes == "card was NVIDIA H200, is NVIDIA A100, torch was 2.11.0, is 2.13.0"
