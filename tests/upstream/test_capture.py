@@ -144,7 +144,9 @@ def test_options_added_with_add_argument_make_unknown_flags_undecided(tmp_path: 
     assert check_argv(schema, ["--x", "a"]).ok is False
 
 
-def test_the_cache_holds_for_the_content(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cache_holds_for_the_content(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Used for the same files, in another folder too; not for an edited one, nor when it is cut in half."""
     helper = {"helper.py": "DEFAULT = 1\n", "train.py": SCRIPT.replace("= 1", "= DEFAULT").replace(
         "from dataclasses", "from helper import DEFAULT\n    from dataclasses")}  # fmt: skip
@@ -157,6 +159,9 @@ def test_the_cache_holds_for_the_content(tmp_path: Path, cache: Path, capsys: py
     assert captures(one) == (1, 1)
     assert captures(one) == (1, 0)
     assert captures(other) == (1, 0)
+    monkeypatch.chdir(other)
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    assert captures(one) == (1, 0), "wherever the launcher is started"
     (one / "helper.py").write_text("DEFAULT = 2\n")
     assert captures(one) == (2, 1)
     assert captures(other) == (1, 0)

@@ -33,7 +33,7 @@ def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
         cure = "use the root of an open-instruct checkout with this script, or an installed package's folder"
         raise UserError(Problem("trainer_script_missing", f"{place} has no {entry}", where=place, cure=cure))
     folders = package_folders(python)
-    prefix = _digest([entry, python, *map(str, folders), Path(program.__file__).read_text(encoding="utf-8")])
+    prefix = _digest([entry, python, Path(program.__file__).read_text(encoding="utf-8")])
     for file in sorted(_cache_folder().glob(f"{prefix}-*.json")):
         schema = _load(file, root, folders)
         if schema:
