@@ -88,7 +88,9 @@ def test_a_process_that_a_lock_names_and_that_does_not_hold_it(start: Start, run
     assert process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("pid", [0, -1, -os.getpid(), 2**31 - 1, 2**40, 2**70])
+@pytest.mark.parametrize(
+    "pid", [0, -1, -os.getpid(), 2**31 - 1, 2**40, 2**70], ids=["0", "-1", "own group", "int", "40", "70"]
+)
 def test_a_number_that_is_no_process(run: Path, pid: int) -> None:
     """0 and -1 would be every process of the group and of the user."""
     name_in_lock(run, pid, time.time())
