@@ -109,7 +109,8 @@ def rendered_differences(run: RunRecord, plan: Plan) -> list[str]:
 
 def _changes(plan: Mapping[str, Any]) -> set[str]:
     """Return a plan's patches and options, those of version 1 of TRL's trainers as the options that they are now."""
-    split = [text.partition("=") for text in (*plan.get("patches", ()), *plan.get("options", ()))]
+    lists = [value for key in ("patches", "options") if isinstance(value := plan.get(key), list)]
+    split = [str(text).partition("=") for texts in lists for text in texts]
     named = [(_RENAMED.get(name, name), equals, value) for name, equals, value in split]
     return {f"{name}{equals}{value}" for name, equals, value in named if name not in _NO_OPTION}
 
