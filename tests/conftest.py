@@ -22,9 +22,8 @@ from launch.config.line import parse_line
 from launch.data.local import Digest
 from launch.planning.digests import DigestCache
 from launch.planning.machine import Machine
-from launch.planning.names import locked_registries
 from launch.planning.upstream import SourceKind, UpstreamState
-from launch.upstream.pin.lock import locked_schema
+from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES
 
@@ -112,7 +111,7 @@ def fixed_machine(
         packages=(),
         upstream=UpstreamState(PIN, source, checkout, "the tests' own", matches_pin=True),
         schemas=_locked_schemas(),
-        registries=locked_registries(),
+        registries=load_lock().names,
         digests=FixedDigests(digest),
     )
 

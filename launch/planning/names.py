@@ -9,17 +9,12 @@ from launch.config.schema import TrainerConfig
 from launch.errors import Problem, UserError, did_you_mean
 from launch.planning.flags import Flag
 from launch.planning.packing import SFT, TRAINER
-from launch.upstream.pin.lock import load_lock, locked_schema
+from launch.upstream.pin.lock import locked_schema
 from launch.upstream.trainers import TRL
 
 Registries = Mapping[str, Sequence[str]]
 _SCHEDULER = "lr_scheduler_type"
 PRESETS = "olmo_presets"  # the hub ids that OLMo-core's trainers have a preset for (olmo_core_utils.py:367-385)
-
-
-def locked_registries() -> Registries:
-    """Return the names that each flag may have at the pin."""
-    return load_lock().names
 
 
 def check_names(trainer: TrainerConfig, flags: Mapping[str, Flag], registries: Registries) -> None:

@@ -158,7 +158,9 @@ def _build(job: Job) -> Any:
         "peft_config": get_peft_config(model),
     }
     if "continue_adapter" in options:
-        start["model"] = _load_adapter(**start, args=args)
+        start["model"] = _load_adapter(
+            model.model_name_or_path, start["quantization_config"], start["peft_config"], args
+        )
         start["quantization_config"] = start["peft_config"] = args.model_init_kwargs = None
     entry, limit = entry_class(job.trainer, args, job.events), args.max_length
     if entry.truncates:
@@ -266,7 +268,7 @@ def is_adapter(folder: str) -> bool:
     return Path(folder, "adapter_config.json").is_file() and not Path(folder, "config.json").is_file()
 
 
-def _load_adapter(model: str, processing_class: Any, quantization_config: Any, peft_config: Any, args: Any) -> Any:
+def _load_adapter(model: str, quantization_config: Any, peft_config: Any, args: Any) -> Any:
     """Load the adapter in the folder `model` on its base, to go on with its training."""
     from peft import PeftConfig, PeftModel
     from trl.trainer.utils import create_model_from_path
