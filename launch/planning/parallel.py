@@ -134,7 +134,7 @@ def _resolve_precision(requested: Precision, trainer: TrainerConfig, width: Widt
         return Precision.fp32 if full else Precision.bf16
     if requested not in trainer.precisions:
         supported = ", ".join(trainer.precisions)
-        owner = "open-instruct's script" if trainer.family == Family.open_instruct else "TRL's script"
+        owner = "open-instruct's script" if trainer.family == Family.open_instruct else "TRL"
         message = f"{trainer.name} cannot train in {requested}: {owner} supports {supported}"
         cure = f"set recipe.precision={supported}"
         raise UserError(Problem("unsupported_precision", message, "recipe.precision", cure))

@@ -30,12 +30,12 @@ _DISTRIBUTED = ("MULTI_GPU", "DEEPSPEED")  # trl/trainer/dpo_trainer.py:570: the
 
 
 class EntryError(RuntimeError):
-    """What was asked for does not fit TRL, the data or the model; the rank must not continue."""
+    """What is requested does not fit TRL, the data or the model; the rank must not continue."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """What the entry is asked to do beside the trainer's own flags."""
+    """What the entry does on request, in addition to the trainer's own flags."""
 
     id: str
     meaning: str
