@@ -148,8 +148,9 @@ def test_the_cache_holds_for_the_content(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Used for the same files, in another folder too; not for an edited one, nor when it is cut in half."""
-    helper = {"helper.py": "DEFAULT = 1\n", "train.py": SCRIPT.replace("= 1", "= DEFAULT").replace(
-        "from dataclasses", "from helper import DEFAULT\n    from dataclasses")}  # fmt: skip
+    imports = "from helper import DEFAULT\n    import setuptools, jaraco.context\n    from dataclasses"
+    script = SCRIPT.replace("= 1", "= DEFAULT").replace("from dataclasses", imports)
+    helper = {"helper.py": "DEFAULT = 1\n", "train.py": script}
     one, other = write_files(tmp_path / "one", helper), write_files(tmp_path / "other", helper)
 
     def captures(root: Path) -> tuple[int, int]:

@@ -34,6 +34,7 @@ REGISTRIES = {
     "dataset_transform_fn": ("open_instruct.dataset_transformation", "TRANSFORM_FNS"),
     "olmo_presets": ("open_instruct.olmo_core_utils", "OLMO_MODEL_CONFIG_MAP"),
 }
+_SEARCH_PATH = sys.path[1:]  # without this program's own folder
 _FOLDERS = sorted({str(Path(folder).resolve()) for folder in sys.path if folder}, key=len, reverse=True)
 _NEVER = (typing.Any, object, type(None), bytes)  # called with a text, each raises TypeError
 _NO_DICT = "the parser converts the text with dict(), which refuses every text but the empty one"
@@ -390,6 +391,7 @@ class _Capture:
 
     def packages(self) -> dict[str, str]:
         """Return {distribution: version} of what was imported from packages; the version of a stand-in is ''."""
+        sys.path[:] = _SEARCH_PATH  # setuptools adds packages of its own, which are not installed
         owners = importlib.metadata.packages_distributions()
         imported = {name.partition(".")[0] for name in list(sys.modules)}
         missing = self.missing.names if self.missing else set()
