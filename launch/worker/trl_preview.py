@@ -22,6 +22,7 @@ def hand_over(job: trl_entry.Job) -> None:
     datasets.disable_caching()
     script, args, model = job.script, job.args, job.model.model_name_or_path
     split = script.dataset_train_split
+    script.dataset_streaming = False  # its rows are shown, and counted
     if request.rows is None or Path(script.dataset_name).exists():
         data = trl_data.load(script, job.mixture)[split]
     else:

@@ -292,6 +292,14 @@ def test_the_verb_shows_tokens_and_their_loss(tiny: TinyStage, tmp_path: Path) -
     assert not (tmp_path / "runs" / "sft").exists()
 
 
+def test_data_that_the_run_would_stream_is_shown(tiny: TinyStage, tmp_path: Path) -> None:
+    words = ("stage=sft", "trainer=trl_sft", f"model.path={tiny.model}", f"data.mix=[{{name: {tiny.chats}}}]")
+    streamed = ("flags.dataset_streaming=true", "recipe.max_steps=2")
+    shown = launch("preview", *words, *streamed, "device=cpu", "n=2", "--json", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert len(json.loads(shown.stdout)["samples"]) == 2
+
+
 def test_check_reads_all_rows(tiny: TinyStage, tmp_path: Path) -> None:
     lines = tiny.chats.read_text(encoding="utf-8").splitlines()[:4]
     long = {"messages": [{"role": "user", "content": "nine " * 200}, {"role": "assistant", "content": "No."}]}
