@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from launch import resources
+from launch.trials.view import read_trial
 from launch.upstream.trainers import ENTRIES
+from tests.fixtures.pack import PACKED
 from tests.golden.lines import FILES, MISTAKES, OWN_STAGES
 from tests.golden.recorder import Terminal, describe_json
 
@@ -37,7 +39,11 @@ TEXTS = (
     ("rm", "gpus=2"),
     ("sft", "gpus=8", "trainer=olmo_core_finetune", "model=olmo2_1b", "recipe.packing=bins"),
 )
-RECORDED_TRIALS = {"bench": "h200x4_bench_sft_8b.json", "tune": "h200x4_tune_dpo_8b.json"}
+RECORDED_TRIALS = {
+    "bench": resources.ROOT / "benchmarks" / "h200x4_bench_sft_8b.json",
+    "rollout": PACKED / "rollout" / "demo" / "rollout-627f24cb" / "rollout.json",  # its places are placeholders
+    "tune": resources.ROOT / "benchmarks" / "h200x4_tune_dpo_8b.json",
+}
 KNOWN_CRASHES = {"plan stage=[sft,dpo]"}  # a list where one stage is meant
 UPSTREAM_SCRIPTS = Path(os.environ.get("OPEN_INSTRUCT_DIR", "/nonexistent"), "scripts")
 SUBMODULE = resources.ROOT / "external" / "open-instruct" / "open_instruct"
@@ -117,14 +123,17 @@ def test_flags(trainer: str, terminal: Terminal, golden: Golden) -> None:
 
 @pytest.mark.parametrize("kind", RECORDED_TRIALS)
 def test_page_of_a_recorded_trial(kind: str, terminal: Terminal, golden: Golden) -> None:
-    """The page of a recorded trial as text: every heading, cell and sentence, without scripts and styles."""
+    """The page of a recorded trial, without scripts and styles, and what its run writes as text and as Markdown."""
     folder = terminal.folder / "runs" / "sft" / kind
     folder.mkdir(parents=True)
-    shutil.copy(resources.ROOT / "benchmarks" / RECORDED_TRIALS[kind], folder / f"{kind}.json")
+    shutil.copy(RECORDED_TRIALS[kind], folder / f"{kind}.json")
     printed = terminal.run("report", f"runs/sft/{kind}")
     assert printed.code == 0, printed.err
     page = (folder / "report.html").read_text(encoding="utf-8")
-    golden(f"trials/{kind}", [*printed.lines(), *map(terminal.mask, _visible_text(page))])
+    document = read_trial(folder)
+    written = [f"== {kind}.txt", *document.text().splitlines(), "", f"== {kind}.md", *document.markdown().splitlines()]
+    shown = [*printed.lines(), *_visible_text(page), "", *written]
+    golden(f"trials/{kind}", [terminal.mask(line).rstrip() for line in shown])
 
 
 @without_submodule
