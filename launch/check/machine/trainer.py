@@ -17,9 +17,11 @@ from launch.config.schema import Family, Quantization, Tracking
 from launch.external import run_command
 from launch.host.interpreter import InterpreterError, missing_modules
 from launch.planning.plan import Plan
+from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import FETCH_SUBMODULE_COMMAND
 from launch.worker.finding import Finding
 from launch.worker.patches import unused_imports
+from launch.worker.trl_entry import TRL
 
 _IMPORT_TIMEOUT = 300.0  # seconds
 _IMPORT = "import importlib,sys; importlib.import_module(sys.argv[1])"
@@ -70,7 +72,8 @@ def inputs_exist(plan: Plan, host: Host) -> Finding:
 
 @rule("missing_packages", on_login_node=True)
 def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
-    """The trainer's interpreter has the packages that the trainer imports; they are found without importing them."""
+    """The trainer's interpreter has the packages that the trainer imports, and the TRL that launch's entry is written
+    for; they are found without importing them."""
     python = plan.command[0]
     needed = [*_NEEDED[plan.config.trainer.family], *(["deepspeed"] if plan.parallel.zero_stage else [])]
     if plan.config.tracking in (Tracking.wandb, Tracking.wandb_offline):
@@ -87,9 +90,13 @@ def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
         missing = missing_modules(python, needed)
     except InterpreterError as error:
         return Finding("no_interpreter", "fail", f"{python} does not answer: {error}", where="python")
-    if not missing:
-        return passed(f"{len(needed)} packages in {python}")
-    return failed(f"{python} lacks {', '.join(missing)}", install_hint(plan), "python")
+    if missing:
+        return failed(f"{python} lacks {', '.join(missing)}", install_hint(plan), "python")
+    trl = installed_version("trl", plan.machine.packages) if plan.config.trainer.family == Family.trl else None
+    if trl is not None and not trl.startswith(f"{TRL}."):  # the run would refuse it, before a model is loaded
+        message = f"launch's entry is written for TRL {TRL}, and {python} has TRL {trl}"
+        return failed(message, install_hint(plan), "python")
+    return passed(f"{len(needed)} packages in {python}")
 
 
 @rule("import_fails", slow=True)

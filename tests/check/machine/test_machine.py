@@ -136,6 +136,18 @@ def test_packages_are_looked_for_in_the_trainers_interpreter(tmp_path: Path) -> 
     assert interpreter_has_packages.inspect(gone, Host({})).id == "no_interpreter"
 
 
+@pytest.mark.parametrize(
+    ("version", "level"), [("1.16.0", "pass"), ("1.16.4", "pass"), ("1.17.0", "fail"), ("1.1", "fail")]
+)
+def test_another_version_of_trl_is_named_with_both(tmp_path: Path, version: str, level: str) -> None:
+    (tmp_path / f"trl-{version}.dist-info").mkdir()
+    machine = replace(fixed_machine(tmp_path), python=sys.executable, packages=(tmp_path,))
+    finding = interpreter_has_packages.inspect(build_plan(composed("stage=demo", "trainer=trl_sft"), machine), Host({}))
+    assert finding.level == level
+    if level == "fail":
+        assert f"is written for TRL 1.16, and {sys.executable} has TRL {version}" in finding.message
+
+
 def test_a_package_that_does_not_load_is_quoted(tmp_path: Path) -> None:
     (tmp_path / "trl").mkdir()
     (tmp_path / "trl" / "__init__.py").write_text(
