@@ -10,15 +10,15 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
+from traceback import format_exception
+from types import FrameType, TracebackType
 
 from launch.commands.completion import answer_query
 from launch.commands.verbs import VERBS, VISIBLE
 from launch.config.line import parse_line
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError, path_problem
 from launch.external import configure_logging
-from launch.redact import process_redactor
-from launch.terminal import notify, shorten
+from launch.terminal import echo, notify
 
 _HELP = frozenset(("-h", "--help"))
 _PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENOTDIR)
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
         return _run_verb(list(argv))
     except UserError as error:
         for problem in error.problems:
-            notify(shorten(process_redactor().redact_text(str(problem))))
+            notify(str(problem))
         return EXIT_REFUSED
     except KeyboardInterrupt as interrupt:
         notify(f"interrupted{' by ' + str(interrupt) if str(interrupt) else ''}")
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         mistake = _mistaken_path(error)
         if mistake is None:
             raise
-        notify(shorten(str(mistake)))
+        notify(str(mistake))
         return EXIT_REFUSED
 
 
@@ -84,6 +84,7 @@ def console() -> None:
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name) and signal.getsignal(getattr(signal, name)) == signal.SIG_DFL:
             signal.signal(getattr(signal, name), _interrupt)
+    sys.excepthook = _print_traceback
     raise SystemExit(main(sys.argv[1:]))
 
 
@@ -92,6 +93,10 @@ def open_closed_streams() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  open until the end
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    echo("".join(format_exception(kind, error, traceback)), end="", file=sys.stderr)
 
 
 class _Interrupt(KeyboardInterrupt):

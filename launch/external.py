@@ -13,11 +13,19 @@ from dataclasses import dataclass
 
 from launch.errors import Problem, UserError
 from launch.redact import process_redactor
+from launch.terminal import clean
 
 LEVELS = ("debug", "info", "warning", "error")
 _VARIABLE = "LAUNCH_LOG"
 _LONGEST = 300  # characters of a command in the log
 _logger = logging.getLogger("launch")
+
+
+class _Formatter(logging.Formatter):
+    """Formats a record without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return clean(super().format(record))
 
 
 def configure_logging(environ: Mapping[str, str]) -> None:
@@ -30,7 +38,7 @@ def configure_logging(environ: Mapping[str, str]) -> None:
             Problem("unknown_log_level", f"{level!r} is not a log level", _VARIABLE, f"set it to {', '.join(LEVELS)}")
         )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     _logger.handlers = [handler]
     _logger.setLevel(level.upper())
     _logger.propagate = False

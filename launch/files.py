@@ -1,4 +1,7 @@
-"""Read and write small files: a read never blocks, and a file that exists is complete."""
+"""Read and write small files: a read never blocks, a file that exists is complete, and what is written holds no secret.
+
+`write_exact` alone writes what it is given, for files that must hold it: see tests/test_exits.py.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from launch.redact import process_redactor
+from launch.worker.json_codec import to_json
 
 _BLOCK = 1 << 22  # bytes of a JSONL file that are read at a time
 _LONGEST_LINE = 1 << 24  # bytes; a longer line is skipped
@@ -98,7 +104,66 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     return [value for value in iterate_json_lines(path) if value is not None]
 
 
-def write_file(
+def encode_json(value: Any, indent: int | None = None) -> str:
+    """Return a value as strict JSON without secrets; on one line, without `indent`."""
+    clean = process_redactor().redact_object(to_json(value))
+    return json.dumps(clean, indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def write_json(
+    path: Path, value: Any, mode: int | None = None, *, durable: bool = False, reserved: Path | None = None
+) -> None:
+    """Write a value as JSON without secrets; the arguments are those of `write_exact`."""
+    write_exact(path, encode_json(value, indent=2) + "\n", mode, durable=durable, reserved=reserved)
+
+
+def write_yaml(path: Path, value: Mapping[str, Any], mode: int | None = None, *, durable: bool = False) -> None:
+    """Write a mapping as YAML without secrets; the arguments are those of `write_exact`."""
+    from omegaconf import OmegaConf
+
+    clean = OmegaConf.create(process_redactor().redact_object(value))
+    write_exact(path, OmegaConf.to_yaml(clean), mode, durable=durable)
+
+
+def write_json_lines(path: Path, values: Iterable[Any]) -> None:
+    """Write a file of JSON lines without secrets."""
+    write_exact(path, "".join(encode_json(value) + "\n" for value in values))
+
+
+class JsonLines:
+    """A file to which JSON lines without secrets are appended."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
+
+    def append(self, value: Any) -> None:
+        self._file.write(encode_json(value) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def append_json(path: Path, *values: Any) -> None:
+    """Append JSON lines without secrets to a file."""
+    with contextlib.closing(JsonLines(path)) as lines:
+        for value in values:
+            lines.append(value)
+
+
+def create_file(path: Path, text: str) -> None:
+    """Write a new file without secrets, and the folders above it. Raises FileExistsError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("x", encoding="utf-8") as stream:
+        stream.write(process_redactor().redact_text(text))
+
+
+def write_file(path: Path, text: str, mode: int | None = None, *, durable: bool = False) -> None:
+    """Write a text without secrets; the arguments are those of `write_exact`."""
+    write_exact(path, process_redactor().redact_text(text), mode, durable=durable)
+
+
+def write_exact(
     path: Path, text: str, mode: int | None = None, *, durable: bool = False, reserved: Path | None = None
 ) -> None:
     """Write a file whole or not at all: under a temporary name, then renamed. Missing folders are made.

@@ -1,4 +1,5 @@
-"""Masks secrets as `<set>` in whatever is printed or recorded.
+"""Masks secrets as `<set>`, for the functions through which text leaves the process: see `launch.files`,
+`launch.terminal` and `launch.execution.supervise.streams`.
 
 A secret is recognised by its name (`hub_token`, `WANDB_API_KEY`), by its shape (`hf_...`, a JWT, a PEM block), or
 because it is the exact value of such a variable in this process's environment. A git sha is not a secret, although an
@@ -7,7 +8,9 @@ old wandb key looks the same: that one is only recognised by its name or from th
 
 from __future__ import annotations
 
+import base64
 import bisect
+import html
 import json
 import os
 import re
@@ -15,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 from launch.secret_names import is_sensitive_name, name_strength
 
@@ -30,12 +33,12 @@ class _Span:
     context: int  # where the text that identifies it begins
     start: int
     end: int
-    open_block: bool = False  # it continues after the data
+    open_block: re.Pattern[bytes] | None = None  # it may continue after the data, with lines that match this
 
 
 _NOT_INSIDE = rb"(?<![A-Za-z0-9])"
 # the secrets by their form: a regular expression, compiled when it is first used, whose group 1 is masked; and texts
-# without which no data can match it
+# without which no data, lower-cased for a pattern that ignores case, can match it
 _SHAPES: tuple[tuple[bytes, ...], ...] = (
     (_NOT_INSIDE + rb"(hf_[A-Za-z0-9]{16,})", b"hf_"),
     (_NOT_INSIDE + rb"(api_org_[A-Za-z0-9]{16,})", b"api_org_"),
@@ -57,20 +60,21 @@ _SHAPES: tuple[tuple[bytes, ...], ...] = (
     (_NOT_INSIDE + rb"(nvapi-[A-Za-z0-9_-]{30,})", b"nvapi-"),
     (_NOT_INSIDE + rb"(dckr_pat_[A-Za-z0-9_-]{20,})", b"dckr_pat_"),
     (_NOT_INSIDE + rb"(eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,})", b"eyJ"),
-    (rb"(?i)\bbearer\s{1,4}([A-Za-z0-9._~+/=-]{8,})", b"earer", b"EARER"),
-    (rb"(?i)authorization\\?['\"]?\s{0,2}[:=]\s{0,2}\\?['\"]?(\w+ +[^\s'\",]+)", b"uthorization", b"UTHORIZATION"),
+    (rb"(?i)\bbearer\s{1,4}([A-Za-z0-9._~+/=-]{8,})", b"bearer"),
+    (rb"(?i)authorization\\?['\"]?\s{0,2}[:=]\s{0,2}\\?['\"]?(\w+ +[^\s'\",]+)", b"authorization"),
     (rb"://([^/\s:@'\"]*:[^/\s'\"]+)@", b"://"),
     (rb"://([^/\s:@'\"]{20,})@", b"://"),
 )
-_PEM_BEGIN = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY( BLOCK)?-----")
-_PEM_END = re.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY( BLOCK)?-----")
+_PEM_LABEL = rb"(?: |%20|\+)(?:[A-Z0-9 +]|%20){0,60}PRIVATE(?: |%20|\+)KEY(?:(?: |%20|\+)BLOCK)?-----"
+_PEM_BEGIN = re.compile(rb"-----BEGIN" + _PEM_LABEL)
+_PEM_END = re.compile(rb"-----END" + _PEM_LABEL)
 
 _LONGEST_KEY = 1 << 14  # bytes of an RSA key of 16,384 bits in PEM, about
-_PEM_LINE_REST = re.compile(rb"(?:\\+[nr]|[A-Za-z0-9+/=])*")
+_PEM_LINE_REST = re.compile(rb"(?:\\+[nr]|%(?:0[AaDd]|2[BbFf]|3[Dd])|[A-Za-z0-9+/=])*")
 # a line of base64, perhaps behind a rank's prefix; a header of an encrypted key; the line's end alone; the end's mark
 _PEM_LINE = re.compile(
     rb"(?:[ \t]*[A-Za-z0-9+/=]{8,}|[^\r\n]*[ \t:|][A-Za-z0-9+/=]{40,}|(?:Proc-Type|DEK-Info|Version|Comment):[^\r\n]*"
-    rb"|[^\r\n]*-----END [A-Z ]{0,40}PRIVATE KEY( BLOCK)?-----)?[ \t]*\r?\n?"
+    rb"|[^\r\n]*-----END" + _PEM_LABEL + rb")?[ \t]*\r?\n?"
 )
 
 # What may come between the halves of a secret: a colour code, a progress bar, a return to the line's start.
@@ -80,9 +84,10 @@ _INTERRUPTION = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\r[^\r\n]{0,80}?\d{1,3}%\|
 # afterwards, as a leading \w* would be quadratic on a long line.
 _KEYWORDS = (b"token", b"secret", b"passw", b"passphrase", b"credential", b"key")
 _NAMED = re.compile(
-    rb"[A-Za-z0-9_]{3,64}(?P<sep>\\?['\"]?\s{0,4}[:=]\s{0,4}|\s{1,4})"
-    rb"(?:\\\"(?P<escaped>(?:(?!\\\")[^\n\r])+)|\"(?P<double>(?:[^\"\\\n\r]|\\[^\n\r])+)"
-    rb"|'(?P<single>(?:[^'\\\n\r]|\\[^\n\r])+)|(?P<bare>[^\s,;'\"}\])&]+))"
+    rb"[A-Za-z0-9_]{3,64}+(?P<sep>(?:\\*['\"]|&(?:quot|#3[49]|#x27);|%2[27])?\s{0,4}(?:[:=]|%3[ADad])(?:\s{0,4}|%20)|\s{1,4})"
+    rb"(?:&(?:quot|#3[49]|#x27);(?P<html>[^&\n\r]+)|%2[27](?P<quoted>(?:(?!%2[27])[^\s&\"'])+)"
+    rb"|(?P<slashes>\\+)\"(?P<escaped>(?:(?!(?P=slashes)\")[^\n\r])+)|\"(?P<double>(?:[^\"\\\n\r]|\\[^\n\r])+)"
+    rb"|'(?P<single>(?:[^'\\\n\r]|\\[^\n\r])+)|(?P<bare>[^\s,;'\"}\])&]+(?<!\\)))"
 )
 _NAME_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 _PLAIN = frozenset(b"none null true false str bool int <set> any optional[str]".split())
@@ -91,14 +96,18 @@ _TEXT_TOKEN = re.compile(rb"-?(?:\d{1,7}|\d*\.\d+(?:e[+-]?\d+)?|nan|inf)\.?|</?\
 _TEXT_BEFORE = re.compile(
     rb"(?i)\b(?:pad|eos|bos|unk|mask|special|next|per|first|last|stop|new|unexpected)(?:ding)? \Z"
 )
+_MOUNTED = re.compile(rb"/\S*|r[ow]\S{0,20}|[zZ]")
+_BLOCK_SCALAR = re.compile(rb"[|>][-+0-9]{0,2}[ \t]*(?:#[^\n]*)?\r?\n")
+_BASIC = re.compile(rb"(?i)\bbasic(?: {1,4}|%20)([A-Za-z0-9+/]{6,}={0,2})")
 _TOKEN_BYTES = re.compile(rb"[A-Za-z0-9._~+/=:@%-]*")
 _HARMLESS_VALUES = frozenset(["enabled", "disabled", "default", "required", "optional"])
 
 
-def _shape_spans(data: bytes) -> list[_Span]:
+def _shape_spans(data: bytes, lowered: bytes) -> list[_Span]:
     spans: list[_Span] = []
     for pattern, *literals in _SHAPES:
-        if any(literal in data for literal in literals):
+        searched = lowered if pattern.startswith(b"(?i)") else data
+        if any(literal in searched for literal in literals):
             spans += [_Span(match.start(), *match.span(1)) for match in re.finditer(pattern, data)]
     return spans
 
@@ -107,26 +116,25 @@ def _pem_spans(data: bytes) -> list[_Span]:
     """Find private keys. One whose end is not near stops at the first line that is no part of a key."""
     spans: list[_Span] = []
     at = 0
-    while b"PRIVATE KEY" in data and (begin := _PEM_BEGIN.search(data, at)):
+    while b"-----BEGIN" in data and (begin := _PEM_BEGIN.search(data, at)):
         end = _PEM_END.search(data, begin.end(), begin.end() + _LONGEST_KEY)
-        at = end.end() if end else _end_of_key_lines(data, _PEM_LINE_REST.match(data, begin.end()).end())  # type: ignore[union-attr]
-        spans.append(_Span(begin.start(), begin.start(), at, open_block=end is None and at == len(data)))
+        at = end.end() if end else _end_of_lines(_PEM_LINE, data, _PEM_LINE_REST.match(data, begin.end()).end())  # type: ignore[union-attr]
+        spans.append(_Span(begin.start(), begin.start(), at, None if end or at < len(data) else _PEM_LINE))
     return spans
 
 
-def _end_of_key_lines(data: bytes, at: int) -> int:
-    """Return where the lines of a key end that begin at `at`, which may be inside a line."""
+def _end_of_lines(line: re.Pattern[bytes], data: bytes, at: int) -> int:
+    """Return where the lines end that match `line` and begin at `at`, which may be inside the first."""
     while at < len(data):
         stop = data.find(b"\n", at) + 1 or len(data)
-        if not _PEM_LINE.fullmatch(data, at, stop):
+        if not line.fullmatch(data, at, stop):
             break
         at = stop
     return at
 
 
-def _named_spans(data: bytes) -> list[_Span]:
+def _named_spans(data: bytes, lowered: bytes) -> list[_Span]:
     spans: list[_Span] = []
-    lowered = data.lower()
     for keyword in _KEYWORDS:
         at = lowered.find(keyword)
         while at >= 0:
@@ -137,6 +145,21 @@ def _named_spans(data: bytes) -> list[_Span]:
     return spans
 
 
+def _basic_spans(data: bytes, lowered: bytes) -> list[_Span]:
+    """Find the user and password of `Basic` credentials without the name of their header."""
+    if b"basic" not in lowered:
+        return []
+    return [_Span(match.start(), *match.span(1)) for match in _BASIC.finditer(data) if _is_basic(match[1])]
+
+
+def _is_basic(text: bytes) -> bool:
+    try:
+        user, colon, password = base64.b64decode(text, validate=True).decode().partition(":")
+    except ValueError:
+        return False
+    return bool(user and colon and password) and (user + password).isprintable()
+
+
 def _named_span(data: bytes, match: re.Match[bytes]) -> _Span | None:
     start = len(data[max(0, match.start() - 64) : match.start()].rstrip(_NAME_BYTES)) + max(0, match.start() - 64)
     name = data[start : match.start("sep")]
@@ -144,13 +167,33 @@ def _named_span(data: bytes, match: re.Match[bytes]) -> _Span | None:
         return None
     group = match.lastgroup or "bare"
     value = match[group]
-    if value.lower() in _PLAIN or not is_sensitive_name(name.decode("ascii", "replace")):
+    if value.lower() in _PLAIN or not value.strip(b"{[(") or not is_sensitive_name(name.decode("ascii", "replace")):
         return None
+    if group == "bare" and _is_shell_or_path(data[max(0, start - 2) : start], match["sep"], value):
+        return None
+    if group == "bare" and (block := _BLOCK_SCALAR.match(data, match.start("bare"))):
+        first = data.rfind(b"\n", 0, start) + 1
+        indent = len(data) - len(data[first:].lstrip(b" ")) - first
+        line = re.compile(rb"(?: {%d,}[^\n]*|[ \t\r]*)\n?" % (indent + 1))
+        end = _end_of_lines(line, data, block.end())
+        return _Span(
+            start,
+            match.start("bare"),
+            len(data[:end].rstrip()) if end < len(data) else end,
+            line if end == len(data) else None,
+        )
     if b"token" in name.lower() and (
         _TEXT_TOKEN.fullmatch(value) or _TEXT_BEFORE.search(data, max(0, start - 20), start)
     ):
         return None
     return _Span(start, *match.span(group))
+
+
+def _is_shell_or_path(before: bytes, separator: bytes, value: bytes) -> bool:
+    """Whether it is the message of `${NAME:?message}`, or the second half of a pair of paths, as in a mount."""
+    if before == b"${":
+        return separator == b":" and value.startswith(b"?")
+    return before.endswith(b"/") and separator == b":" and bool(_MOUNTED.fullmatch(value))
 
 
 def _mask(data: bytes, spans: Iterable[_Span]) -> bytes:
@@ -173,14 +216,8 @@ class Redactor:
     masked wherever they appear, also JSON-escaped, URL-quoted or line by line.
     """
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._needles = tuple(_needles(environ))
-
-    def with_secrets_of(self, environ: Mapping[str, str]) -> Redactor:
-        """Return a redactor that masks the secrets of `environ`, such as a plan's variables, too."""
-        extended = Redactor(environ)
-        extended._needles += self._needles
-        return extended
+    def __init__(self, environ: Mapping[str, str] | Iterable[tuple[str, str]]) -> None:
+        self._needles = tuple(_needles(environ.items() if isinstance(environ, Mapping) else environ))
 
     def spans(self, data: bytes) -> list[_Span]:
         """Find the secrets in `data`, also those that are interrupted by escape codes; they may overlap."""
@@ -216,7 +253,9 @@ class Redactor:
         ]
 
     def _plain_spans(self, data: bytes) -> list[_Span]:
-        spans = _shape_spans(data) + _pem_spans(data) + _named_spans(data)
+        lowered = data.lower()
+        spans = _shape_spans(data, lowered) + _basic_spans(data, lowered)
+        spans += _pem_spans(data) + _named_spans(data, lowered)
         for needle in self._needles:
             at = data.find(needle)
             while at >= 0:
@@ -273,24 +312,36 @@ class Redactor:
         return masked
 
 
+_added: set[tuple[str, str]] = set()
+
+
+def add_secrets(environ: Mapping[str, str]) -> None:
+    """Have this process mask the secrets of `environ`, such as a plan's variables, too, from now on."""
+    _added.update((name, value) for name, value in environ.items() if name_strength(name))
+
+
 def process_redactor() -> Redactor:
     """Return the redactor of this process's environment, built once and again only when a variable changes."""
-    return _redactor_of(tuple(os.environ.items()))
+    return _redactor_of((*os.environ.items(), *_added))
 
 
 @lru_cache(maxsize=1)
 def _redactor_of(variables: tuple[tuple[str, str], ...]) -> Redactor:
-    return Redactor(dict(variables))
+    return Redactor(variables)
 
 
-def _needles(environ: Mapping[str, str]) -> set[bytes]:
+def _needles(variables: Iterable[tuple[str, str]]) -> set[bytes]:
     needles: set[bytes] = set()
-    for name, value in environ.items():
+    for name, value in variables:
         strength = name_strength(name)
         guessable = value.lower() in _HARMLESS_VALUES or (strength == 1 and len(value) < 16 and value.isalpha())
         if not strength or guessable:
             continue
-        for form in (value, *value.splitlines(), json.dumps(value)[1:-1], quote(value, safe=""), repr(value)[1:-1]):
+        in_json, in_url = json.dumps(value)[1:-1], quote(value, safe="", errors="surrogateescape")
+        forms = (in_json, json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(in_json)[1:-1], repr(value)[1:-1])
+        urls = (in_url, quote(value, errors="surrogateescape"), quote_plus(value, errors="surrogateescape"))
+        lowered = re.sub("%[0-9A-F]{2}", lambda code: code[0].lower(), in_url)
+        for form in (value, *value.splitlines(), *forms, *urls, lowered, html.escape(value)):
             if len(form.strip()) >= 6 and not form.startswith("-----"):
                 needles.add(form.strip().encode("utf-8", "surrogateescape"))
     return needles
@@ -312,7 +363,8 @@ class StreamRedactor:
 
     Whole lines (ended by LF, or by a CR that is not in a word) are passed on and the last partial one is held back. A
     line longer than `cap` bytes is passed on in parts, `overlap` bytes late, and never cut inside a secret or between a
-    secret and its name.
+    secret and its name. A private key or a YAML block that goes on over several pieces ends at the first line that
+    cannot be part of it, after `block_limit` bytes at the latest.
     """
 
     def __init__(self, redactor: Redactor, cap: int = 1 << 16, overlap: int = 1 << 13, block_limit: int = 1 << 16):
@@ -321,7 +373,8 @@ class StreamRedactor:
         self._redactor = redactor
         self._cap, self._overlap, self._block_limit = cap, overlap, block_limit
         self._held = b""
-        self._block_left = 0  # inside a PEM block: how many more bytes of its lines to drop at most
+        self._block_left = 0  # inside a block of lines: how many more bytes of it to drop at most
+        self._block_line = _PEM_LINE
         self._in_secret = False  # inside a secret longer than the cap: drop its bytes
 
     def feed(self, data: bytes) -> bytes:
@@ -342,15 +395,16 @@ class StreamRedactor:
 
     def _redact(self, data: bytes) -> bytes:
         if self._block_left:
-            end = _PEM_END.search(data, 0, self._block_left)
-            dropped = end.end() if end else min(_end_of_key_lines(data, 0), self._block_left)
+            end = _PEM_END.search(data, 0, self._block_left) if self._block_line is _PEM_LINE else None
+            dropped = end.end() if end else min(_end_of_lines(self._block_line, data, 0), self._block_left)
             self._block_left = 0 if end or dropped < len(data) else self._block_left - dropped
             data = data[dropped:]
         if not data:
             return b""
         spans = self._redactor.spans(data)
-        if any(span.open_block for span in spans):
-            self._block_left = self._block_limit
+        for span in spans:
+            if span.open_block:
+                self._block_left, self._block_line = self._block_limit, span.open_block
         return _mask(data, spans) if spans else data
 
     def _cut_long_line(self) -> bytes:

@@ -1,13 +1,16 @@
-"""Makes text safe to print: what a trainer, a file or a name contains must not control the user's terminal."""
+"""Prints what neither controls the terminal nor shows a secret, whatever a trainer, a file or a name contains."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
+
+from launch.files import encode_json
+from launch.redact import process_redactor
 
 # ECMA-48: CSI, OSC and the other strings (ended by BEL or ST; an unclosed one ends with its line), two-byte escapes
 _ESCAPES = re.compile(
@@ -35,19 +38,31 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), strip_escapes(text))
 
 
-def print_json(value: object, indent: int = 2) -> None:
-    """Print a value as JSON; what would control a terminal is escaped."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
-    print(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+def clean(text: str) -> str:
+    """Return `text` without secrets and `printable`."""
+    return printable(process_redactor().redact_text(text))
+
+
+def echo(
+    text: object = "", *, end: str = "\n", file: TextIO | None = None, flush: bool = False, coloured: bool = False
+) -> None:
+    """Print without secrets and control characters; `coloured`: the text's escape sequences are ours."""
+    shown = process_redactor().redact_text(str(text)) if coloured else clean(str(text))
+    print(shown, end=end, file=file, flush=flush)
+
+
+def print_json(value: object, indent: int | None = 2) -> None:
+    """Print a value as JSON without secrets; what would control a terminal is escaped."""
+    print(_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", encode_json(value, indent)))
 
 
 def notify(text: str) -> None:
-    """Print a sentence for the user on stderr, at once: what a wait waits for, what is refused.
+    """Print a sentence for the user on stderr, at once: what a wait waits for, what is refused. Long values are cut.
 
     On a full disk, or without a reader, it is lost: that changes neither a run nor the exit code.
     """
     try:
-        print(f"launch: {printable(text)}", file=sys.stderr, flush=True)
+        print(f"launch: {shorten(clean(text))}", file=sys.stderr, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 

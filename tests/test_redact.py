@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launch.redact import MASK, Redactor, StreamRedactor
+from launch.redact import MASK, Redactor, StreamRedactor, add_secrets, process_redactor
 from launch.secret_names import is_sensitive_name
 
 SECRET_NAMES = [
@@ -192,9 +192,11 @@ def test_values_of_the_environment_go_everywhere() -> None:
     assert redactor.redact_text(kept) == kept
 
 
-def test_secrets_that_a_plan_sets_are_masked_too() -> None:
-    redactor = Redactor({"A_TOKEN": "first-value"}).with_secrets_of({"WANDB_API_KEY": SHA})
-    assert redactor.redact_text(f"first-value {SHA}") == f"{MASK} {MASK}"
+def test_secrets_that_a_plan_sets_are_masked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.redact._added", set())
+    monkeypatch.setenv("A_TOKEN", "first-value")
+    add_secrets({"WANDB_API_KEY": SHA, "HOME_OF_IT": "kept-as-it-is"})
+    assert process_redactor().redact_text(f"first-value {SHA} kept-as-it-is") == f"{MASK} {MASK} kept-as-it-is"
 
 
 def test_objects_keep_their_form(plain: Redactor) -> None:

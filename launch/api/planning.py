@@ -22,7 +22,6 @@ from launch.planning.lengths import load_lengths
 from launch.planning.packing import TRAINER, samples_per_rank
 from launch.planning.plan import Plan, build_plan
 from launch.planning.token_forecast import TokenForecast, forecast_tokens
-from launch.redact import process_redactor
 from launch.slurm.cluster import cluster_problems
 from launch.worker.json_codec import SCHEMA_VERSION, to_json
 
@@ -98,7 +97,7 @@ def plan(stage: str, **keys: Any) -> PlannedRun:
 
 def plan_composed(composed: Composed) -> PlannedRun:
     """Plan a composed stage on this machine, its Slurm settings included. Raises UserError."""
-    problems = cluster_problems(composed.config.cluster, composed.origins, process_redactor())
+    problems = cluster_problems(composed.config.cluster, composed.origins)
     if problems:
         raise UserError(problems)
     return PlannedRun(build_plan(composed, this_machine(composed, starts_trainer=False)))

@@ -31,7 +31,6 @@ from launch.execution.same_run import place_run
 from launch.files import read_json_object
 from launch.planning.plan import build_plan
 from launch.planning.width import require_one_machine
-from launch.redact import process_redactor
 from launch.resources import ROOT
 
 STOP_PATIENCE = 30.0  # seconds; a tear-down takes at most 15
@@ -146,20 +145,19 @@ def run_composed(composed: Composed, make_display: Callable[[Path], Display]) ->
     require_one_machine(composed.config)
     notes: list[str] = []
     planned = place_run(build_plan(composed, this_machine(composed)), notes.append)
-    redactor = process_redactor()
     display = SafeDisplay(make_display(planned.folder), sys.stdout)
     for note in notes:
         display.say(f"note: {note}")
     for warning in planned.warnings:
-        display.say(f"warning: {redactor.redact_text(str(warning))}")
+        display.say(f"warning: {warning}")
     if planned.config.cache_only:
-        return build_cache(planned, redactor, display)
+        return build_cache(planned, display)
     if is_finished(planned):
         report_finished(planned, display)
         code = EXIT_DONE
     else:
         with run_lock(planned.folder, display.say):
-            code = carry_out(planned, redactor, display)
+            code = carry_out(planned, display)
     if planned.config.evaluate and code == EXIT_DONE:
         from launch.evaluation.evaluate import evaluate_finished_run
 

@@ -15,8 +15,7 @@ from launch.execution.machine import this_machine
 from launch.execution.preview import inspect_data
 from launch.planning.plan import build_plan
 from launch.planning.width import require_one_machine
-from launch.redact import process_redactor
-from launch.terminal import align_columns, notify, print_json
+from launch.terminal import align_columns, echo, notify, print_json
 from launch.worker.finding import Finding
 from launch.worker.json_codec import to_json
 
@@ -41,7 +40,6 @@ def check(line: CommandLine) -> int:
                 notify(f"starting {plan.trainer} to tokenize the local data")
             findings += inspect_data(plan, options.rows)
         stopping = [finding for finding in findings if finding.stops]
-        redactor = process_redactor()
         if options.json:
             payload = {
                 "schema_version": SCHEMA_VERSION,
@@ -52,12 +50,12 @@ def check(line: CommandLine) -> int:
                 "findings": [_as_json(finding) for finding in findings],
                 "warnings": [{"schema_version": SCHEMA_VERSION, **to_json(warning)} for warning in plan.warnings],
             }
-            print_json(redactor.redact_object(payload))
+            print_json(payload)
         else:
             for row in [*format_table(findings), "", _summary(findings)]:
-                print(redactor.redact_text(row))
+                echo(row)
             for warning in plan.warnings:
-                notify(f"warning: {redactor.redact_text(str(warning))}")
+                notify(f"warning: {warning}")
         return EXIT_REFUSED if stopping else EXIT_DONE
 
     return compose(line, check_stage)

@@ -17,6 +17,7 @@ from launch.slurm.draft import ClusterFacts, choose_partition, draft_config
 from launch.slurm.limits import unknown_partition
 from launch.slurm.partitions import list_accounts, list_partitions
 from launch.slurm.slurm_cli import query_slurm, try_command
+from launch.terminal import echo
 
 _NETWORK_FILE_SYSTEM = re.compile(
     r"nfs4?|lustre|gpfs|beegfs|ceph|wekafs|panfs|pvfs2|glusterfs|cifs|fuse\.(ceph|juicefs|glusterfs)\b.*"
@@ -48,10 +49,10 @@ def cluster(argv: list[str]) -> int:
     partition = named[0] if named else choose_partition(available, facts.accounts)
     text = draft_config(partition, available, facts)
     if options.print:
-        print(text, end="")
+        echo(text, end="")
         return EXIT_DONE
     write_option(path, text)
-    print(f"wrote {path}; review it, then try: python -m launch submit stage=demo cluster={path.stem} dry_run=true")
+    echo(f"wrote {path}; review it, then try: python -m launch submit stage=demo cluster={path.stem} dry_run=true")
     return EXIT_DONE
 
 

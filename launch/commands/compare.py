@@ -9,8 +9,7 @@ from launch.evaluation.comparison_table import comparison_table
 from launch.evaluation.run_facts import read_run_facts, split_checkpoint
 from launch.execution.record.runs import resolve_run
 from launch.execution.report.write import announce_reading
-from launch.terminal import notify, print_json, printable
-from launch.worker.json_codec import to_json
+from launch.terminal import echo, notify, print_json
 
 
 def compare(argv: list[str]) -> int:
@@ -27,7 +26,7 @@ def compare(argv: list[str]) -> int:
     noise = read_noise(options.runs, [folder.parent.name for folder in folders])
     comparison = compare_runs(runs, noise)
     if options.json:
-        print_json(to_json(comparison.as_json()))
+        print_json(comparison.as_json())
     else:
-        print("\n".join(map(printable, comparison_table(comparison))))
+        echo("\n".join(comparison_table(comparison)))
     return EXIT_DONE

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from launch.commands.verbs import VERBS, VISIBLE, Verb
 from launch.resources import CONFIGS
+from launch.terminal import echo
 
 _GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster")
 _OPTIONS = ("--shell-completion", "-sc")  # Hydra's
@@ -26,7 +27,7 @@ def answer_query(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
         return False
     point = environ.get("COMP_POINT", "")
     line = environ.get("COMP_LINE", "")[: int(point) if point.isdigit() else None]
-    print(("\n" if shell == "fish" else " ").join(candidates(line)))
+    echo(("\n" if shell == "fish" else " ").join(candidates(line)))
     return True
 
 

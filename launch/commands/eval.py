@@ -8,8 +8,7 @@ from launch.evaluation.evaluate import describe_scores, evaluate_model
 from launch.evaluation.models import find_model
 from launch.evaluation.suites import default_tasks, find_specs
 from launch.execution.report.write import write_run_report
-from launch.terminal import notify, print_json, printable
-from launch.worker.json_codec import to_json
+from launch.terminal import echo, notify, print_json
 
 
 def eval(argv: list[str]) -> int:
@@ -24,7 +23,7 @@ def eval(argv: list[str]) -> int:
     if options.report and model.run is not None:
         write_run_report(model.run, notify)
     if options.json:
-        print_json(to_json(evaluation.as_json()))
+        print_json(evaluation.as_json())
     else:
-        print("\n".join(map(printable, describe_scores(evaluation))))
+        echo("\n".join(describe_scores(evaluation)))
     return EXIT_STOPPED if evaluation.is_broken else EXIT_DONE

@@ -15,7 +15,7 @@ from launch.commands.tool_parsers import build_flags_parser
 from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
 from launch.host.interpreter import package_folders
 from launch.resources import ROOT
-from launch.terminal import notify, print_json
+from launch.terminal import echo, notify, print_json
 from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout
 from launch.upstream.pin.ledger import LedgerEntry, explain_unknown_flag, load_ledger
 from launch.upstream.pin.lock import load_lock
@@ -63,9 +63,9 @@ def flags(args: list[str]) -> int:
     width = shutil.get_terminal_size((120, 24)).columns
     fields = [schema.fields[name] for name in matching]
     former = [former_flags[name] for name in matching_former]
-    print("\n".join(render_table(fields, former, width, bool(options.pattern))))
+    echo("\n".join(render_table(fields, former, width, bool(options.pattern))))
     count = f"{len(matching)} of {len(schema.fields)}" if options.pattern else str(len(matching))
-    print(f"{trainer}: {count} flags; {source}", file=sys.stderr)
+    echo(f"{trainer}: {count} flags; {source}", file=sys.stderr)
     for unknown in schema.unknown:
         notify(f"warning: flags may be missing: {unknown.reason}")
     return EXIT_DONE

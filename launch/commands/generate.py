@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from launch.commands.run_parsers import build_generate_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.generation import Answer, Messages, Sampling, as_conversation, open_responder, read_prompts
 from launch.evaluation.models import ModelSource, find_model
-from launch.files import write_file
-from launch.terminal import notify, printable
+from launch.files import write_json_lines
+from launch.terminal import echo, notify, print_json
 from launch.worker.json_codec import to_json
 
 
@@ -37,16 +36,17 @@ def generate(argv: list[str]) -> int:
         return EXIT_DONE
     out: Path | None = options.out
     if out is not None:
-        _write(out, "")
+        _write(out)
     answers = _answer_all(models, conversations, sampling)
-    rows = [json.dumps(row, ensure_ascii=False) for row in _as_rows(models, conversations, answers, sampling)]
+    rows = list(_as_rows(models, conversations, answers, sampling))
     if out is not None:
-        _write(out, "".join(f"{row}\n" for row in rows))
-        print(f"wrote {len(rows)} answers of {len(models)} models to {out}", file=sys.stderr)
+        _write(out, rows)
+        echo(f"wrote {len(rows)} answers of {len(models)} models to {out}", file=sys.stderr)
     elif options.json:
-        print("\n".join(rows))
+        for row in rows:
+            print_json(row, None)
     else:
-        print("\n".join(_describe(models, conversations, answers)))
+        echo("\n".join(_describe(models, conversations, answers)))
     return EXIT_DONE
 
 
@@ -86,7 +86,7 @@ def _chat(models: Sequence[ModelSource], sampling: Sampling, system: str | None)
                 answer = responder.answer(conversation, sampling)
                 conversation.append({"role": "assistant", "content": answer.text})
                 label = f"[{model.label}] " if len(models) > 1 else ""
-                print(f"{label}{printable(answer.text)}", flush=True)
+                echo(f"{label}{answer.text}", flush=True)
 
 
 def _read_turns() -> Iterator[str]:
@@ -103,12 +103,12 @@ def _describe(
     """Yield the answers; with headings where there are several."""
     for number, conversation in enumerate(conversations):
         if len(conversations) > 1:
-            yield f"# {printable(conversation[-1]['content'])}"
+            yield f"# {conversation[-1]['content']}"
         for model, of_model in zip(models, answers, strict=True):
             answer = of_model[number]
             if len(models) > 1:
                 yield f"== {model.label}"
-            yield from map(printable, answer.text.split("\n"))
+            yield answer.text
             if not answer.finished:
                 yield f"[cut off after {answer.tokens} tokens; max_tokens=N allows more]"
 
@@ -124,11 +124,11 @@ def _as_rows(
         yield {"schema_version": 1, "messages": conversation, "seed": sampling.seed, "answers": by_run}
 
 
-def _write(path: Path, text: str) -> None:
-    """Write the answers; called with no text before the models are loaded. Raises UserError: out_not_writable."""
+def _write(path: Path, rows: Sequence[Mapping[str, object]] = ()) -> None:
+    """Write the answers; called without rows before the models are loaded. Raises UserError: out_not_writable."""
     try:
-        if text:
-            write_file(path, text)
+        if rows:
+            write_json_lines(path, rows)
         else:
             temporary = path.with_name(f".{path.name}.{os.getpid()}")  # as long as the name that is written first
             temporary.touch()

@@ -7,6 +7,7 @@ from launch.commands.verbs import VERBS, VISIBLE, help_text, overview
 from launch.config.compose import compose
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
+from launch.terminal import echo
 
 KEYS = "keys"
 
@@ -15,11 +16,11 @@ def help(arguments: list[str]) -> int:
     """Print the overview, the help of one verb, or the keys and choices. Raises UserError: unknown_verb."""
     topic = build_help_parser().parse(arguments).topic
     if topic is None:
-        print(overview(), end="")
+        echo(overview(), end="")
     elif topic == KEYS:
         return compose(CommandLine("run", False, ("--help",)), lambda composed: EXIT_DONE)
     elif topic in VERBS:
-        print(help_text(VERBS[topic]), end="")
+        echo(help_text(VERBS[topic]), end="")
     else:
         cure = did_you_mean(topic, [*VISIBLE, KEYS]) or "`launch help` lists the verbs"
         raise UserError(Problem("unknown_verb", f"there is no help for '{topic}'", "command line", cure))

@@ -15,7 +15,7 @@ from launch.check.lint.trainers import TrainerScript, parse_trainer
 from launch.commands.tool_parsers import build_lint_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
 from launch.resources import ROOT
-from launch.terminal import notify, print_json
+from launch.terminal import echo, notify, print_json
 from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout
 from launch.upstream.trainers import ENTRIES
 
@@ -45,13 +45,13 @@ def lint(argv: list[str]) -> int:
     notes = [note for report in reports for note in report.notes]
     for report in reports:
         for note in report.notes:
-            print(_format_finding(report.file, note), file=sys.stderr)
+            echo(_format_finding(report.file, note), file=sys.stderr)
     if options.json:
         print_json([verdict.as_json() for verdict in verdicts], indent=1)
     else:
         for line in format_verdicts(verdicts):
-            print(line)
-        print(_summary(verdicts, schemas.checkout), file=sys.stderr)
+            echo(line)
+        echo(_summary(verdicts, schemas.checkout), file=sys.stderr)
         for difference in schemas.differences:
             notify(
                 f"warning: judged from the lock, although {difference}; "

@@ -16,7 +16,7 @@ from launch.execution.record.runs import command_for, is_running, resolve_run, r
 from launch.slurm.jobs import JobFolder
 from launch.slurm.queue import QueuedJob
 from launch.slurm.run_status import JobStatus, find_job_folder, find_job_folders, read_job_status
-from launch.terminal import printable
+from launch.terminal import echo, printable
 
 _QUERY_INTERVAL = 15.0  # seconds between two queries to Slurm, which has other users
 _QUERY_INTERVAL_AT_END = 3.0  # the same once the run has ended
@@ -44,10 +44,10 @@ def logs(argv: list[str]) -> int:
         view = Replay(folder, sys.stdout) if rank is None else Tail(_find_rank_log(folder, rank), sys.stdout.buffer)
         follow(view, is_active)
     except KeyboardInterrupt:
-        print(f"\n{run_name(folder)} continues", file=sys.stderr)
+        echo(f"\n{run_name(folder)} continues", file=sys.stderr)
         return EXIT_DONE
     if options.rank is None:
-        print(_describe_end(folder, jobs))
+        echo(_describe_end(folder, jobs))
     return EXIT_DONE
 
 
@@ -95,15 +95,15 @@ def _wait_for_begin(jobs: _RunJobs, following: bool) -> bool:
         if status.state not in (*_UPCOMING, "submitted"):
             time.sleep(_POLL_INTERVAL if following else 0)  # its last output may still arrive
             if not _has_begun(jobs.run):
-                print(_describe_never_began(jobs, status))
+                echo(_describe_never_began(jobs, status))
                 return False
             break
         reason = str(status.job) if status.job else f"job {status.job_id}, about which Slurm reports nothing"
         if reason != printed:
             printed = reason
-            print(f"{run_name(jobs.run)} has not started: {reason}", flush=True)
+            echo(f"{run_name(jobs.run)} has not started: {reason}", flush=True)
         if not following:
-            print(f"to wait for it: {command_for('logs', jobs.run, '--follow')}")
+            echo(f"to wait for it: {command_for('logs', jobs.run, '--follow')}")
             return False
         time.sleep(_POLL_INTERVAL)
     return True

@@ -9,6 +9,7 @@ from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.merge import Merged, merge_adapter, read_training, refuse_unfinished
 from launch.execution.record.runs import resolve_run
 from launch.planning.adapters import Adapter, read_adapter
+from launch.terminal import echo
 
 
 def merge(argv: list[str]) -> int:
@@ -19,9 +20,9 @@ def merge(argv: list[str]) -> int:
     """
     options = build_merge_parser().parse(argv)
     adapter = _find_adapter(options.name, options.runs)
-    print(f"merging {adapter.folder} into {adapter.base}", flush=True)
+    echo(f"merging {adapter.folder} into {adapter.base}", flush=True)
     for line in describe(merge_adapter(adapter, read_training(adapter))):
-        print(line)
+        echo(line)
     return EXIT_DONE
 
 

@@ -12,6 +12,7 @@ from launch.config.schema import Kind
 from launch.data.draft import DraftedData, draft_stage, read_for_draft
 from launch.errors import EXIT_DONE, Problem, UserError, nearest
 from launch.resources import CONFIGS, ROOT
+from launch.terminal import echo
 from launch.upstream.pin.checkout import find_checkout
 
 
@@ -34,12 +35,12 @@ def new(argv: list[str]) -> int:
     model, is_group = _find_model(options.model)
     text = draft_stage(data, model=model, is_group=is_group, trainer=_choose_trainer(data))
     if options.print:
-        print(text, end="")
+        echo(text, end="")
         return EXIT_DONE
     write_option(path, text)
-    print(data.structure.describe())
-    print(f"wrote {path}")
-    print(f"next: launch preview stage={name}")
+    echo(data.structure.describe())
+    echo(f"wrote {path}")
+    echo(f"next: launch preview stage={name}")
     return EXIT_DONE
 
 

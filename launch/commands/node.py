@@ -7,9 +7,10 @@ import os
 from launch.config.compose import compose
 from launch.config.line import CommandLine
 from launch.slurm.allocation import check_shared, read_allocation
-from launch.slurm.node.context import TIME_LIMIT_NEAR, log
+from launch.slurm.node.context import TIME_LIMIT_NEAR
 from launch.slurm.node.lifecycle import run_stage, run_task
 from launch.slurm.signals import NodeSignals
+from launch.terminal import notify
 from launch.trials.rollout.node_task import width_task
 
 HELP = """usage: launch node stage=NAME [key=value ...]
@@ -25,7 +26,7 @@ def node(line: CommandLine) -> int:
     """
     options, stage_line = line.pop_overrides(("width",))
     is_first = os.environ.get("SLURM_NODEID") == "0"
-    signals = NodeSignals(lambda: log(f"Slurm warns: {TIME_LIMIT_NEAR}") if is_first else None)
+    signals = NodeSignals(lambda: notify(f"Slurm warns: {TIME_LIMIT_NEAR}") if is_first else None)
     with signals.handled():
         allocation = read_allocation(os.environ)
         check_shared(allocation)

@@ -24,8 +24,8 @@ from launch.planning.rendezvous import quote_argument
 from launch.planning.token_forecast import TokenForecast
 from launch.planning.token_forecast import describe as describe_tokens
 from launch.planning.validation import describe_schedule
-from launch.redact import Redactor, process_redactor
-from launch.terminal import align_columns, notify, print_json, printable
+from launch.redact import process_redactor
+from launch.terminal import align_columns, echo, notify, print_json
 
 HELP = """usage: launch plan stage=NAME [key=value ...] [--json]
 
@@ -48,14 +48,13 @@ def plan(line: CommandLine) -> int:
 
     def show(composed: Composed) -> int:
         planned = plan_composed(composed)
-        redactor = process_redactor()
         if line.json:
-            print_json(redactor.redact_object(planned.as_json()))
+            print_json(planned.as_json())
         else:
-            lines = describe(planned.plan, redactor, os.environ, planned.memory, planned.tokens)
-            print(printable("\n".join(lines)))
+            lines = describe(planned.plan, os.environ, planned.memory, planned.tokens)
+            echo("\n".join(lines))
             for warning in planned.warnings:
-                notify(f"warning: {redactor.redact_text(str(warning))}")
+                notify(f"warning: {warning}")
         return EXIT_DONE
 
     return compose(line, show)
@@ -72,13 +71,12 @@ def _describe_packing(plan: Plan) -> str:
 
 def describe(
     plan: Plan,
-    redactor: Redactor,
     environ: Mapping[str, str],
     memory: MemoryForecast | None = None,
     tokens: TokenForecast | None = None,
 ) -> list[str]:
     """Describe the plan for a terminal: facts, flags with their origin, and the command, ready to paste."""
-    description = redactor.redact_text(plan.config.stage.description)
+    redactor, description = process_redactor(), plan.config.stage.description
     forecast = describe_forecast(memory) if memory else []
     tasks = ", ".join(plan.config.stage.tasks) or "tulu3"
     evaluation = f"evaluated on {tasks}, compared with the starting checkpoint"
@@ -113,12 +111,12 @@ def describe(
         rows.append((name, value, flag.provenance.origin.value, flag.provenance.where or ""))
     lines += [f"  {line}" for line in align_columns(rows, widest=48)]
     unset = [name for name in plan.unset if name in environ]
-    return [*lines, "", "command", *paste_lines(plan, redactor, unset)]
+    return [*lines, "", "command", *paste_lines(plan, unset)]
 
 
-def paste_lines(plan: Plan, redactor: Redactor, unset: Sequence[str]) -> list[str]:
+def paste_lines(plan: Plan, unset: Sequence[str]) -> list[str]:
     """Return the command as lines of shell: environment first, then one flag per line."""
-    lines = ["env"]
+    redactor, lines = process_redactor(), ["env"]
     lines += [f"-u {name}" for name in unset]
     lines += [f"{name}={shlex.quote(redactor.redact_value(name, value))}" for name, value in plan.env.items()]
     for position, argument in enumerate(redactor.redact_argv(plan.command)):

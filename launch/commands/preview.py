@@ -14,9 +14,8 @@ from launch.execution.display.samples import describe_samples, legend, render_pa
 from launch.execution.machine import this_machine
 from launch.execution.preview import tokenize_samples
 from launch.planning.plan import build_plan
-from launch.redact import process_redactor
-from launch.terminal import notify, print_json
-from launch.worker.json_codec import SCHEMA_VERSION, to_json
+from launch.terminal import echo, notify, print_json
+from launch.worker.json_codec import SCHEMA_VERSION
 
 
 def preview(line: CommandLine) -> int:
@@ -35,7 +34,6 @@ def preview(line: CommandLine) -> int:
         notes = [f"{plan.trainer}, chat template {template}, {limit}, packing {recipe.packing}"]
         if data.batch is not None:
             notes.append(f"a micro batch of these samples: {data.batch.describe()}")
-        redactor = process_redactor()
         if options.json:
             payload = {
                 "schema_version": SCHEMA_VERSION,
@@ -45,16 +43,16 @@ def preview(line: CommandLine) -> int:
                 "batch": data.batch,
                 "warnings": problems,
             }
-            print_json(redactor.redact_object(to_json(payload)))
+            print_json(payload)
             return EXIT_DONE
         if options.html:
-            print(redactor.redact_text(render_page(f"{plan.stage}: samples", data, notes, problems)), end="")
+            echo(render_page(f"{plan.stage}: samples", data, notes, problems), end="")
             return EXIT_DONE
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         for text in (*describe_samples(data, colour=colour), *notes, legend(data, colour=colour)):
-            print(redactor.redact_text(text))
+            echo(text, coloured=True)
         for problem in problems:
-            notify(f"warning: {redactor.redact_text(str(problem))}")
+            notify(f"warning: {problem}")
         return EXIT_DONE
 
     return compose(rest, show)

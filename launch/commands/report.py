@@ -14,7 +14,7 @@ from launch.execution.report.page import FILE, render_document, render_runs
 from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.execution.report.write import announce_reading, save_page
 from launch.slurm.run_status import find_job_folders
-from launch.terminal import notify, printable
+from launch.terminal import echo, notify
 from launch.trials.view import read_trial, trial_verb
 
 
@@ -29,7 +29,7 @@ def report(argv: list[str]) -> int:
         Run(folders[0]).report(path)
     else:
         save_page(path, _render(folders, options.runs))
-    print(printable(str(path)))
+    echo(str(path))
     return EXIT_DONE
 
 

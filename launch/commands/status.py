@@ -17,8 +17,7 @@ from launch.execution.record.runs import resolve_run
 from launch.execution.record.validation import ValidationRecord
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import JobStatus, find_job_folders, list_job_statuses, read_job_status
-from launch.terminal import align_columns, notify, print_json, printable
-from launch.worker.json_codec import to_json
+from launch.terminal import align_columns, echo, notify, print_json, printable
 
 OVERDUE_HEARTBEAT = 3 * INTERVAL  # seconds without a heartbeat after which the table shows its age
 
@@ -39,12 +38,12 @@ def status(argv: list[str]) -> int:
     else:
         statuses = list_job_statuses(runs, queue)
     if options.json:
-        objects = [to_json({**status.as_json(), "evaluation": read_summary(status.run.path)}) for status in statuses]
+        objects = [{**status.as_json(), "evaluation": read_summary(status.run.path)} for status in statuses]
         print_json(objects)
     elif not statuses:
-        print(f"no runs in {runs}")
+        echo(f"no runs in {runs}")
     else:
-        print("\n".join(status_table(statuses, time.time())))
+        echo("\n".join(status_table(statuses, time.time())))
     return EXIT_DONE
 
 

@@ -16,6 +16,7 @@ from launch.slurm.jobs import JobFolder, find_job_ids, find_jobs, is_proven_job
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import find_job_folder, find_job_folders
 from launch.slurm.slurm_cli import query_slurm
+from launch.terminal import echo
 
 _SLURM_PATIENCE = 90.0  # seconds; Slurm gives a job KillWait, often 30, before it kills it
 
@@ -62,20 +63,20 @@ def _cancel(folder: Path, job_folder: JobFolder, jobs: list[QueuedJob]) -> int:
     if result.status:
         raise UserError(Problem("scancel_refused", f"scancel {' '.join(ids)} failed: {result.message}"))
     for job in jobs:
-        print(f"cancelled {job}", flush=True)
+        echo(f"cancelled {job}", flush=True)
     if _wait_until(lambda: not _find_live_jobs(job_folder), _SLURM_PATIENCE, interval=1.0):
-        print(f"{run_name(folder)} is stopped")
+        echo(f"{run_name(folder)} is stopped")
         return EXIT_DONE
-    print(f"{', '.join(ids)} still in the queue after {_SLURM_PATIENCE:.0f} s; see squeue --me")
+    echo(f"{', '.join(ids)} still in the queue after {_SLURM_PATIENCE:.0f} s; see squeue --me")
     return EXIT_FAILED
 
 
 def _terminate(folder: Path, holder: Holder) -> int:
     run = Run(folder)
     if run.stop():
-        print(f"{run.name} is stopped")
+        echo(f"{run.name} is stopped")
         return EXIT_DONE
-    print(
+    echo(
         f"process {holder.pid} is still running after {STOP_PATIENCE:.0f} s; kill -KILL {holder.pid} ends it, and then "
         "every process of the run ends by itself within 15 s"
     )

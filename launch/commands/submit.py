@@ -24,7 +24,7 @@ from launch.slurm.schedule import (
 )
 from launch.slurm.submission import submit_steps
 from launch.slurm.submission_report import report_json, report_lines
-from launch.terminal import notify, print_json
+from launch.terminal import echo, notify, print_json
 
 HELP = """usage: launch submit stage=NAME nodes=N gpus=N [key=value ...] [--json]
 
@@ -63,7 +63,7 @@ def submit(line: CommandLine) -> int:
         print_json(report_json(steps, ids, records))
     else:
         for text in report_lines(steps, ids, records):
-            print(text)
+            echo(text)
     return EXIT_DONE
 
 
@@ -83,7 +83,7 @@ def _split_finished(jobs: list[PlannedJob], *, dry_run: bool) -> tuple[list[Plan
     finished: list[PlannedJob] = []
     for job in jobs:
         if not dry_run and not job.is_singleton and is_finished(job.plan):
-            print(f"already done: {job.plan.folder}", file=sys.stderr)
+            echo(f"already done: {job.plan.folder}", file=sys.stderr)
             finished.append(job)
         else:
             is_there = job.pending_model in [done.plan.model_dir for done in finished]

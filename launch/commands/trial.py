@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from launch.config.compose import compose
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE
 from launch.execution.display.progress import Display, display_for
+from launch.terminal import print_json
 
 
 class _Record(Protocol):
-    @property
-    def path(self) -> Path: ...
+    def as_json(self) -> dict[str, Any]: ...
 
 
 def run_trial(line: CommandLine, own_keys: Sequence[str], run: Callable[[Display], tuple[_Record, int]]) -> int:
@@ -27,5 +26,5 @@ def run_trial(line: CommandLine, own_keys: Sequence[str], run: Callable[[Display
         return compose(line.without(*own_keys), lambda composed: EXIT_DONE)
     record, code = run(display_for(sys.stderr if line.json else sys.stdout))
     if line.json:
-        print(record.path.read_text(encoding="utf-8"), end="")
+        print_json(record.as_json())
     return code

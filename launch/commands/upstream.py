@@ -12,7 +12,7 @@ from launch.commands.tool_parsers import build_upstream_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
 from launch.host.interpreter import trainer_python
 from launch.resources import ROOT
-from launch.terminal import notify
+from launch.terminal import echo, notify, print_json
 from launch.upstream.pin.bump import apply_move, plan_move, read_gitlink
 from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout, missing_checkout_problem
 from launch.upstream.pin.compare import FlagChange
@@ -36,9 +36,9 @@ def upstream(args: list[str]) -> int:
     if options.action == "bump":
         return _bump(checkout, impact, python, options.force)
     if options.json:
-        print(json.dumps(impact_json(impact), indent=1, ensure_ascii=False))
+        print_json(impact_json(impact), 1)
     else:
-        print("\n".join(describe(impact)))
+        echo("\n".join(describe(impact)))
     return EXIT_DONE
 
 
@@ -70,16 +70,16 @@ def _status(checkout: Checkout | None, as_json: bool) -> int:
                 "matches_pin": checkout.matches_pin,
             }
         content = {"schema_version": 1, "pin": lock.pin, "gitlink": gitlink, "packages": dict(lock.packages)}
-        print(json.dumps({**content, "trainers": list(OPEN_INSTRUCT), "checkout": checkout_json}, indent=1))
+        print_json({**content, "trainers": list(OPEN_INSTRUCT), "checkout": checkout_json}, 1)
         return EXIT_DONE
     libraries = ", ".join(f"{name} {version}" for name, version in lock.packages.items())
     agreement = "the pin" if gitlink == lock.pin else "differs from the pin: run `launch upstream bump`"
-    print(f"pin       {lock.pin}")
-    print(f"lock      {len(OPEN_INSTRUCT)} trainers, read from {len(lock.files)} files and {libraries}")
-    print(f"gitlink   {f'{gitlink} ({agreement})' if gitlink else f'unknown: no git index with {SUBMODULE}'}")
-    print(f"checkout  {checkout.describe() if checkout else missing_checkout_problem().message}")
+    echo(f"pin       {lock.pin}")
+    echo(f"lock      {len(OPEN_INSTRUCT)} trainers, read from {len(lock.files)} files and {libraries}")
+    echo(f"gitlink   {f'{gitlink} ({agreement})' if gitlink else f'unknown: no git index with {SUBMODULE}'}")
+    echo(f"checkout  {checkout.describe() if checkout else missing_checkout_problem().message}")
     if checkout is None:
-        print(f"          {missing_checkout_problem().cure}")
+        echo(f"          {missing_checkout_problem().cure}")
     return EXIT_DONE
 
 
@@ -143,9 +143,9 @@ def _bump(checkout: Checkout, impact: Impact, python: str, force: bool) -> int:
         message = f"no git index with {SUBMODULE} here, so there is no gitlink to move"
         raise UserError(Problem("no_gitlink", message, cure="run it in a clone of the project"))
     if impact.commit == load_lock().pin == read_gitlink(ROOT):
-        print(f"the pin is already {impact.commit[:9]}")
+        echo(f"the pin is already {impact.commit[:9]}")
         return EXIT_DONE
-    print("\n".join(describe(impact)))
+    echo("\n".join(describe(impact)))
     move = plan_move(checkout.root, impact, python, LEDGER_FILE)
     if (impact.breaks or move.losses) and not force:
         for loss in move.losses:
@@ -153,6 +153,6 @@ def _bump(checkout: Checkout, impact: Impact, python: str, force: bool) -> int:
         notify("nothing was changed; fix what would break, or pass --force")
         return EXIT_REFUSED
     for step in apply_move(move, ROOT, checkout.root):
-        print(step)
-    print("next: run the tests, then commit the gitlink and launch/upstream/data together")
+        echo(step)
+    echo("next: run the tests, then commit the gitlink and launch/upstream/data together")
     return EXIT_DONE

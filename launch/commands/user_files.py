@@ -8,6 +8,7 @@ from pathlib import Path
 
 from launch.config.compose import USER_DIR_VARIABLE, default_user_folder
 from launch.errors import Problem, UserError
+from launch.files import create_file
 from launch.redact import process_redactor
 
 
@@ -25,9 +26,7 @@ def locate_option(group: str, name: str, usage: str | None) -> Path:
 def write_option(path: Path, text: str) -> None:
     """Write a new file. Raises UserError: not_writable."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as stream:
-            stream.write(text)
+        create_file(path, text)
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror or error}"
         cure = "set another folder, or use --print"

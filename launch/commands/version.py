@@ -10,7 +10,7 @@ from launch import __version__, resources
 from launch.commands.tool_parsers import build_version_parser
 from launch.errors import EXIT_DONE
 from launch.host.interpreter import installed_versions, package_folders
-from launch.terminal import print_json
+from launch.terminal import echo, print_json
 from launch.upstream.pin.checkout import find_checkout
 from launch.upstream.pin.lock import load_lock
 
@@ -34,7 +34,7 @@ def version(arguments: list[str]) -> int:
         }
         print_json(content)
         return EXIT_DONE
-    print(f"launch {__version__}, Python {platform.python_version()}")
-    print(checkout.describe() if checkout else f"open-instruct: no checkout; flags come from the lock of {pin[:9]}")
-    print(", ".join(f"{name} {number}" for name, number in packages.items()) or "no package that trains is installed")
+    echo(f"launch {__version__}, Python {platform.python_version()}")
+    echo(checkout.describe() if checkout else f"open-instruct: no checkout; flags come from the lock of {pin[:9]}")
+    echo(", ".join(f"{name} {number}" for name, number in packages.items()) or "no package that trains is installed")
     return EXIT_DONE

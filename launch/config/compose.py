@@ -36,8 +36,7 @@ from launch.config.schema import RootConfig
 from launch.config.validate import validate
 from launch.errors import Problem, UserError
 from launch.files import read_file
-from launch.redact import process_redactor
-from launch.terminal import printable
+from launch.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -244,7 +243,7 @@ def _redacted_output(line: CommandLine) -> Iterator[None]:
         with redirect_stdout(printed):
             yield
     finally:
-        print(printable(process_redactor().redact_text(printed.getvalue())), end="")
+        echo(printed.getvalue(), end="")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from launch.data.local import TRAIN_FILE, VALIDATION_FILE, Conversion, DataFiles, Digest, LocalData, digest_files
 from launch.data.sources import file_format
 from launch.errors import Problem, UserError
-from launch.files import load_json
+from launch.files import load_json, write_json
 from launch.worker.held_out import choose_limit, hash_row
 
 ABOUT_FILE = "about.json"
@@ -93,7 +93,7 @@ def _write(data: LocalData, folder: Path) -> StagedRows:
         "formats": dict(staged.formats),
         "files": [str(path) for path in data.sources],
     }
-    (folder / ABOUT_FILE).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(folder / ABOUT_FILE, about)
     return staged
 
 

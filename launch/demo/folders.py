@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import Problem, UserError
-from launch.files import load_json
+from launch.files import load_json, write_exact
 
 MARKER = "demo.json"
 ABANDONED_AFTER = 3600.0  # seconds; a build takes ten, so an older staging folder is from a killed build
@@ -48,7 +48,7 @@ def build_once(folder: Path, kind: str, key: str, build: Callable[[Path], dict[s
     try:
         facts = build(staging)
         marker = {"schema_version": 1, "kind": kind, "key": key, "facts": facts, "files": _file_sizes(staging)}
-        (staging / MARKER).write_text(json.dumps(marker, indent=2) + "\n", encoding="utf-8")
+        write_exact(staging / MARKER, json.dumps(marker, indent=2) + "\n")
         staging.chmod(0o755)  # mkdtemp's 0700 would hide the copy on a shared file system from other users
         while not _move_into_place(staging, folder):
             existing = _read_current(folder, kind, key)

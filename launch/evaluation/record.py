@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from launch.evaluation.models import ModelSource
 from launch.evaluation.suites import digest_spec
 from launch.evaluation.verdict import TaskScore
-from launch.files import load_json, read_json_object, write_file
+from launch.files import load_json, read_json_object, write_json
 from launch.planning.digests import DigestCache
 from launch.planning.identity import TOKENIZER_FILES
 from launch.worker.evaluating import TaskSpec
@@ -66,7 +65,7 @@ def read_scores(result: Path) -> dict[str, TaskScore] | None:
 
 def write_summary(run: Path, summary: Mapping[str, Any], checkpoint: str | None = None) -> None:
     """Write the evaluation.json of a run, or of one of its checkpoints. Raises OSError."""
-    write_file(_summary_file(run, checkpoint), json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    write_json(_summary_file(run, checkpoint), summary)
 
 
 def read_summary(run: Path, checkpoint: str | None = None) -> dict[str, Any] | None:

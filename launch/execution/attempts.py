@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 
 from launch.execution.record.folder import Outcome
 from launch.execution.resume import AttemptStart
-from launch.files import read_json_lines, write_file
+from launch.files import append_json, read_json_lines, write_json_lines
 
 ATTEMPTS = "attempts.jsonl"
 SUPERSEDED = "metrics.superseded.jsonl"
@@ -32,8 +31,7 @@ def begin_attempt(folder: Path, start: AttemptStart) -> int:
         "resumed_from": chosen.path.name if chosen else None,
         "set_aside": [checkpoint.path.name for checkpoint in start.incomplete],
     }
-    with (folder / ATTEMPTS).open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(attempt) + "\n")
+    append_json(folder / ATTEMPTS, attempt)
     if chosen is not None and chosen.unit == "step":
         supersede_steps(folder / "metrics.jsonl", chosen.number)
     return number
@@ -49,10 +47,9 @@ def supersede_steps(metrics: Path, step: int) -> None:
             kept[number] = entry
         else:
             superseded.append(entry)
-    _rewrite(metrics, [kept[number] for number in sorted(kept)])
+    write_json_lines(metrics, [kept[number] for number in sorted(kept)])
     if superseded:
-        with metrics.with_name(SUPERSEDED).open("a", encoding="utf-8") as stream:
-            stream.writelines(json.dumps(entry) + "\n" for entry in superseded)
+        append_json(metrics.with_name(SUPERSEDED), *superseded)
 
 
 def drop_repeated_steps(metrics: Path) -> None:
@@ -64,7 +61,7 @@ def drop_repeated_steps(metrics: Path) -> None:
             kept.pop()
         kept.append(entry)
     if len(kept) != len(entries):
-        _rewrite(metrics, kept)
+        write_json_lines(metrics, kept)
 
 
 def add_earlier_steps(outcome: Outcome, metrics: Path) -> Outcome:
@@ -73,7 +70,3 @@ def add_earlier_steps(outcome: Outcome, metrics: Path) -> Outcome:
     if not entries or outcome.steps >= entries[-1]["step"]:
         return outcome
     return replace(outcome, steps=entries[-1]["step"], last_loss=entries[-1].get("loss"))
-
-
-def _rewrite(path: Path, entries: list[Mapping[str, Any]]) -> None:
-    write_file(path, "".join(json.dumps(entry) + "\n" for entry in entries))

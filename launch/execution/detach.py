@@ -16,6 +16,7 @@ from typing import TextIO
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display.progress import PlainDisplay
 from launch.execution.record.runs import command_for
+from launch.terminal import echo
 
 _STARTED = b"started "
 
@@ -38,7 +39,7 @@ class DetachedDisplay(PlainDisplay):
         sys.stderr.flush()
         with self._log.open("a", encoding="utf-8") as file:
             for text in self._lines:
-                print(text, file=file)
+                echo(text, file=file)
             file.flush()
             for stream in (1, 2):
                 os.dup2(file.fileno(), stream)
@@ -98,7 +99,7 @@ def _wait_for_start(child: int, read_end: int, describe: Callable[[Path, int], s
     finally:
         os.close(read_end)
     if report.startswith(_STARTED):
-        print(describe(Path(os.fsdecode(report.removeprefix(_STARTED))), child))
+        echo(describe(Path(os.fsdecode(report.removeprefix(_STARTED))), child))
         return EXIT_DONE
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)

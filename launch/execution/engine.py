@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
-from omegaconf import OmegaConf
-
 from launch import resources
 from launch.check.machine.rules import preflight
 from launch.config.schema import Tracking
@@ -37,33 +35,32 @@ from launch.planning.adapters import ADAPTER_CONFIG
 from launch.planning.expectations import requested_settings
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
-from launch.redact import Redactor, process_redactor
 from launch.worker.finding import Evidence
 from launch.worker.json_codec import SCHEMA_VERSION
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
 from launch.worker.trl_entry import OPTIONS
 
-RankRunner = Callable[[Plan, RunFolder, Display, Redactor], Outcome]  # runs a plan's processes to their end
+RankRunner = Callable[[Plan, RunFolder, Display], Outcome]  # runs a plan's processes to their end
 
 
-def run_on_this_machine(plan: Plan, folder: RunFolder, display: Display, redactor: Redactor) -> Outcome:
+def run_on_this_machine(plan: Plan, folder: RunFolder, display: Display) -> Outcome:
     """Run all ranks of the plan on this machine."""
-    return supervise(build_execution(plan), folder, display, redactor)
+    return supervise(build_execution(plan), folder, display)
 
 
-def carry_out(plan: Plan, redactor: Redactor, display: Display, run_ranks: RankRunner = run_on_this_machine) -> int:
+def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_machine) -> int:
     """Start or resume the run and return its exit code. The caller holds the run's lock.
 
     Raises UserError when it cannot be started.
     """
     wait_for_orphans(plan.model_dir, display.say)
     start = decide_start(plan)
-    _refuse_problems(plan, redactor, display)
+    _refuse_problems(plan, display)
     display.say(f"{plan.stage} with {plan.trainer}: {plan.upstream.description}")
     display.say(f"batch: global {plan.batch}; run folder: {plan.folder}")
     prepare_inputs(plan, display.say)
     clear_run_folder(plan, start, display.say)
-    with _prepared(plan, redactor, display) as folder:
+    with _prepared(plan, display) as folder:
         began = time.time()
         supervised = _run_recorded(plan, start, folder, display, run_ranks)
         evidence = _read_evidence(plan, folder, began)
@@ -107,7 +104,7 @@ def _run_recorded(
         elif attempt > 1:
             display.say(f"attempt {attempt}: the previous one ended before its first step")
         with _tracker(plan, display):
-            return run_ranks(resumed, folder, display, folder.redactor)
+            return run_ranks(resumed, folder, display)
     except KeyboardInterrupt as interrupt:
         cause = f"interrupted by {interrupt}" if str(interrupt) else "interrupted by SIGINT"
         outcome = Outcome(EXIT_INTERRUPTED, time.monotonic() - began, 0, None, cause=cause)
@@ -158,19 +155,18 @@ def run_steps(
         seconds: stop the run after this time, whatever it has logged.
         run_ranks: runs the processes until then, when they are not all on this machine.
     """
-    redactor = process_redactor()
     with run_lock(plan.folder, display.say):
         if not inspected:
-            _refuse_problems(plan, redactor, display)
+            _refuse_problems(plan, display)
         prepare_inputs(plan, display.say)
-        with _prepared(plan, redactor, display) as folder:
+        with _prepared(plan, display) as folder:
             _record_start(plan, plan, folder)
             began = time.time()
             if run_ranks is None:
                 execution = replace(build_execution(plan), stop_after=steps, seconds=seconds)
-                outcome = supervise(execution, folder, display, redactor)
+                outcome = supervise(execution, folder, display)
             else:
-                outcome = run_ranks(plan, folder, display, redactor)
+                outcome = run_ranks(plan, folder, display)
             evidence = _read_evidence(plan, folder, began)
             if outcome.steps < steps:
                 outcome = _mark_timed_out(outcome, seconds) or verify_completion(outcome, plan, RunRecord(folder.path))
@@ -178,16 +174,16 @@ def run_steps(
     return outcome
 
 
-def build_cache(planned: Plan, redactor: Redactor, display: Display) -> int:
+def build_cache(planned: Plan, display: Display) -> int:
     """Build the tokenised data of a run, print its folder and return the exit code. It writes no DONE: it is no run."""
     plan = plan_cache_pass(planned)
     with run_lock(plan.folder, display.say):
-        _refuse_problems(plan, redactor, display)
+        _refuse_problems(plan, display)
         prepare_inputs(plan, display.say)
-        with _prepared(plan, redactor, display) as folder:
+        with _prepared(plan, display) as folder:
             _record_start(plan, plan, folder)
             folder.events.unlink(missing_ok=True)
-            outcome = run_on_this_machine(plan, folder, display, redactor)
+            outcome = run_on_this_machine(plan, folder, display)
         if outcome.exit_code != EXIT_DONE:
             return outcome.exit_code
         dataset = read_dataset_event(RunRecord(folder.path))
@@ -227,28 +223,28 @@ def build_execution(plan: Plan) -> Execution:
     )
 
 
-def _refuse_problems(plan: Plan, redactor: Redactor, display: Display) -> None:
+def _refuse_problems(plan: Plan, display: Display) -> None:
     """Raise UserError with what keeps this machine from running the plan; print warnings and what `allow` permits."""
     problems, warnings = preflight(plan)
     if problems:
         raise UserError(problems)
     for warning in warnings:
-        display.say(f"warning: {redactor.redact_text(str(warning))}")
+        display.say(f"warning: {warning}")
 
 
 @contextmanager
-def _prepared(plan: Plan, redactor: Redactor, display: Display) -> Iterator[RunFolder]:
+def _prepared(plan: Plan, display: Display) -> Iterator[RunFolder]:
     """Tokenise where the trainer needs it, and hold the caches; yield the folder."""
     if plan.config.trainer.tokenized_first and not plan.only_tokenizes:
-        _tokenize_first(plan, redactor, display)
+        _tokenize_first(plan, display)
     with cache_lock(plan, display.say):
-        yield RunFolder(plan.folder, redactor)
+        yield RunFolder(plan.folder)
 
 
-def _tokenize_first(plan: Plan, redactor: Redactor, display: Display) -> None:
+def _tokenize_first(plan: Plan, display: Display) -> None:
     """Tokenise for a trainer that does not do it itself; existing data is kept. Raises UserError: not_tokenized."""
     display.say(f"{plan.trainer} needs its data tokenised first")
-    code = build_cache(plan, redactor, display)
+    code = build_cache(plan, display)
     if code != EXIT_DONE:
         message = f"tokenising the data failed (exit {code}), and {plan.trainer} trains only on tokenised data"
         raise UserError(Problem("not_tokenized", message, None, "cache_only=true runs this pass by itself"))
@@ -264,7 +260,7 @@ def _tracker(plan: Plan, display: Display) -> AbstractContextManager[None]:
 def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
     """Record everything known before the start: the plan as planned, and the command as it is `started`."""
     folder.create()
-    folder.write_config(OmegaConf.to_yaml(OmegaConf.create(dict(planned.resolved))))
+    folder.write_config(planned.resolved)
     folder.write_json("plan.json", planned.as_json())
     folder.write_command(started.command, {**started.env, **resources.SAFE_PATH}, started.unset)
     folder.write_json("patches.json", _describe_changes(started))

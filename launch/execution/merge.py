@@ -16,7 +16,7 @@ from launch.errors import Problem, UserError
 from launch.execution.record.folder import folder_status
 from launch.execution.record.reader import RunRecord
 from launch.external import run_command
-from launch.files import read_json_object
+from launch.files import read_json_object, write_json
 from launch.host.interpreter import InterpreterError, missing_modules, worker_command
 from launch.planning.adapters import Adapter, check_adapter
 from launch.planning.digests import DigestCache
@@ -78,7 +78,7 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
         merged = _as_merged(target, report, built=True)
         refuse_difference(merged)
         record = {"schema_version": SCHEMA_VERSION, "adapter": digest, "base": adapter.base, "report": report}
-        (staging / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_json(staging / RECORD, record)
         staging.chmod(0o755)  # mkdtemp's 0700 would hide the model from other users
         if target.exists():
             shutil.rmtree(target)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from launch.files import load_json, open_file, write_file
+from launch.files import load_json, open_file, write_exact
 
 _BLOCK = 1 << 20  # bytes
 _READERS = 4  # files at once; hashing lets other threads run
@@ -68,7 +68,7 @@ class DigestCache:
         if not self._changed or not (creates or self._file.parent.is_dir()):
             return
         with contextlib.suppress(OSError):
-            write_file(self._file, json.dumps({"schema_version": 1, "files": self._cached}))
+            write_exact(self._file, json.dumps({"schema_version": 1, "files": self._cached}))
 
     def _of_file(self, path: Path) -> str:
         stat = path.stat()

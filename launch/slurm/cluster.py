@@ -10,7 +10,7 @@ from pathlib import Path
 from launch.config.cluster import ClusterConfig
 from launch.config.origins import Origins
 from launch.errors import Problem, UserError
-from launch.redact import Redactor
+from launch.redact import process_redactor
 from launch.slurm.containers import container_problems
 from launch.slurm.durations import parse_duration
 
@@ -28,14 +28,14 @@ _EXPORT = "export it before you submit: the job inherits your environment"
 _LAUNCH_OPTIONS = ("--nodes", "-N", "--ntasks-per-node", "--job-name", "-J", "--output", "-o", "--array", "-a")
 
 
-def cluster_problems(cluster: ClusterConfig, origins: Origins, redactor: Redactor) -> list[Problem]:
+def cluster_problems(cluster: ClusterConfig, origins: Origins) -> list[Problem]:
     """Find the wrong values, one problem each, at the place where each is set."""
     problems = [
         *_value_problems(cluster),
         *_warning_problems(cluster),
         *_list_problems(cluster),
         *container_problems(cluster),
-        *_secret_problems(cluster, redactor),
+        *_secret_problems(cluster),
     ]
     return [replace(problem, where=origins.of(f"cluster.{problem.where}").where) for problem in problems]
 
@@ -82,27 +82,24 @@ def _list_problems(cluster: ClusterConfig) -> Iterator[Problem]:
             yield Problem("bad_cluster_value", f"{name!r} is not a variable", "env")
 
 
-def _secret_problems(cluster: ClusterConfig, redactor: Redactor) -> Iterator[Problem]:
+def _secret_problems(cluster: ClusterConfig) -> Iterator[Problem]:
+    redactor = process_redactor()
     for name, value in cluster.env.items():
         if redactor.redact_value(name, value) != value:
             message = f"{name} looks like a secret, which must not be written into a job folder"
             yield Problem("secret_in_job", message, "env", _EXPORT)
     for key, value in vars(cluster).items():
         texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
-        if key == "mounts":  # in NAME:VALUE the redactor takes a mount's source for the name of a secret
-            texts = [part for text in texts for part in text.split(":")]
         if any(redactor.redact_text(text) != text for text in texts):
             message = f"cluster.{key} contains what looks like a secret, which must not be written into a job folder"
             yield Problem("secret_in_job", message, key, _EXPORT)
 
 
-def refuse_secrets(script: str, cluster: ClusterConfig, redactor: Redactor) -> None:
+def refuse_secrets(script: str, cluster: ClusterConfig) -> None:
     """Raises UserError: secret_in_job (the batch script contains what looks like a secret)."""
-    for mount in cluster.mounts:
-        script = script.replace(mount, mount.replace(":", " "))  # see _secret_problems
-    if redactor.redact_text(script) == script:
+    if process_redactor().redact_text(script) == script:
         return
-    problems = [replace(problem, where=f"cluster.{problem.where}") for problem in _secret_problems(cluster, redactor)]
+    problems = [replace(problem, where=f"cluster.{problem.where}") for problem in _secret_problems(cluster)]
     message = "the batch script would contain what looks like a secret, which must not be written into a job folder"
     raise UserError(problems or Problem("secret_in_job", message, None, _EXPORT))
 

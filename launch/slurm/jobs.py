@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import re
 import shlex
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import UserError
-from launch.files import read_json_lines, read_json_object, write_file
+from launch.files import append_json, read_json_lines, read_json_object, write_file, write_json
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.slurm_cli import query_slurm
 
@@ -72,15 +71,14 @@ class JobFolder:
         write_file(self.path / name, text, mode)
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
-        self.write(name, json.dumps({"schema_version": 1, **value}, indent=2, ensure_ascii=False) + "\n")
+        write_json(self.path / name, {"schema_version": 1, **value}, 0o644)
 
     def record_submission(self, job_id: str, array_script: Path | None = None) -> None:
         """Append a job to jobs.jsonl; `array_script`: of the array that the job is a task of."""
         line = {"schema_version": 1, "job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         if array_script is not None:
             line["script"] = str(array_script)
-        with (self.path / "jobs.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append_json(self.path / "jobs.jsonl", line)
 
     def array_tasks(self) -> set[tuple[str, str]]:
         """The array tasks that this run was submitted as: id and script."""

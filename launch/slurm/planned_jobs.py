@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from launch.config.compose import USER_DIR_VARIABLE
 from launch.config.line import override_key
 from launch.config.schema import Device
 from launch.errors import Problem
 from launch.execution.cache_pass import plan_cache_pass
 from launch.execution.record.command_script import render_command_script
+from launch.files import write_yaml
 from launch.planning.plan import Plan
 from launch.planning.width import Width
 from launch.redact import process_redactor
@@ -137,14 +136,14 @@ def _is_for_sbatch(override: str) -> bool:
 
 def job_problems(job: PlannedJob) -> list[Problem]:
     """Find what keeps a job from being submitted to its cluster."""
-    redactor, plan = process_redactor(), job.plan
+    plan = job.plan
     cluster = plan.config.cluster
     folders = {"runs": plan.runs, "cache": plan.cache, "the current folder": Path.cwd()}
-    problems = [*cluster_problems(cluster, plan.origins, redactor), *unshared_folders(cluster, folders)]
+    problems = [*cluster_problems(cluster, plan.origins), *unshared_folders(cluster, folders)]
     unmounted = unmounted_folders(cluster, {**folders, **folders_in_container(plan, os.environ)}, os.environ)
     problems += [problem for problem in unmounted if problem.id not in plan.config.allow]
     problems += _unquotable(plan, [str(plan.runs), *job.overrides])
-    if redactor.redact_argv(job.overrides) != list(job.overrides):
+    if process_redactor().redact_argv(job.overrides) != list(job.overrides):
         message = "an override looks like a secret, which must not be written into a job folder"
         cure = "export it before you submit: the job inherits your environment"
         problems.append(Problem("secret_in_job", message, None, cure))
@@ -200,11 +199,8 @@ def job_script(job: PlannedJob) -> BatchScript:
 
 def write_job_folder(job: PlannedJob) -> None:
     """Write the batch script, the plan, the configuration and the command with its environment."""
-    plan, redactor = job.plan, process_redactor()
+    plan = job.plan
     job.folder.write("job.sbatch", render_sbatch(job_script(job)), mode=0o755)
-    job.folder.write_json("plan.json", redactor.redact_object(plan.as_json()))
-    config = OmegaConf.to_yaml(OmegaConf.create(dict(plan.resolved)))
-    job.folder.write("config.yaml", redactor.redact_text(config))
-    job.folder.write(
-        "command.sh", render_command_script(plan.command, plan.env, plan.unset, None, redactor), mode=0o755
-    )
+    job.folder.write_json("plan.json", plan.as_json())
+    write_yaml(job.folder.path / "config.yaml", plan.resolved, 0o644)
+    job.folder.write("command.sh", render_command_script(plan.command, plan.env, plan.unset, None), mode=0o755)

@@ -11,14 +11,13 @@ later, when no process is left to undo the exclusion and the job is held for goo
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from launch.errors import UserError
-from launch.files import read_json_object, write_file
+from launch.files import read_json_object, write_file, write_json
 from launch.slurm.allocation import Allocation
 from launch.slurm.job_record import JobRecord, parse_job_record
 from launch.slurm.jobs import JobFolder
@@ -42,7 +41,7 @@ def write_decision(attempt: Path, messages: Sequence[str], *, requeued: bool, is
     `is_retry`: after a fault of the hardware.
     """
     content = {"schema_version": 1, "messages": messages, "requeued": requeued, "retry": is_retry}
-    write_file(attempt / _DECISION, json.dumps(content))
+    write_json(attempt / _DECISION, content)
 
 
 def read_decision(attempt: Path) -> list[str]:

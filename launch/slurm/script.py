@@ -12,7 +12,6 @@ import jinja2
 from launch.config.cluster import ClusterConfig, Container, GpuSpelling
 from launch.config.schema import Device
 from launch.planning.width import Width
-from launch.redact import process_redactor
 from launch.slurm.cluster import refuse_secrets
 
 _TEMPLATE = Path(__file__).with_name("job.sbatch.j2")
@@ -49,7 +48,7 @@ def _render(template: Path, script: BatchScript, **values: object) -> str:
         autoescape=False,
     )
     text = environment.from_string(template.read_text(encoding="utf-8")).render(**values)
-    refuse_secrets(text, script.cluster, process_redactor())
+    refuse_secrets(text, script.cluster)
     return text
 
 

@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.files import read_file, write_file
+from launch.files import read_file, write_exact
 from launch.worker.json_codec import decode, encode
 
 _FILE = "start.json"
@@ -28,7 +28,7 @@ class StartRecord:
 
     def write(self, folder: Path) -> None:
         """Write the record into the folder of this start of the job."""
-        write_file(folder / _FILE, encode(self, indent=2))
+        write_exact(folder / _FILE, encode(self, indent=2))
 
 
 def is_listening(record: StartRecord | None) -> bool:

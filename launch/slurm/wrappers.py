@@ -16,10 +16,12 @@ from launch.config.compose import compose_once
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
 from launch.execution.machine import this_machine
+from launch.files import write_file
 from launch.planning.plan import build_plan
 from launch.slurm.jobs import JobFolder
 from launch.slurm.planned_jobs import batch_script
 from launch.slurm.script import render_sbatch
+from launch.terminal import echo
 
 FOLDER = resources.ROOT / "scripts"
 PYTHON = ".venv/bin/python"
@@ -56,7 +58,7 @@ def wrapper_path(name: str) -> Path:
 def main(argv: Sequence[str]) -> int:
     """Write the scripts, or print how they differ; 1 if they do."""
     if list(argv) not in ([], ["--write"]):
-        print(WRITER, file=sys.stderr)
+        echo(WRITER, file=sys.stderr)
         return EXIT_REFUSED
     differences = 0
     for name in WRAPPERS:
@@ -66,12 +68,12 @@ def main(argv: Sequence[str]) -> int:
             continue
         differences += 1
         if argv:
-            path.write_text(text, encoding="utf-8")
+            write_file(path, text)
             path.chmod(0o755)
-            print(f"wrote {path.relative_to(resources.ROOT)}")
+            echo(f"wrote {path.relative_to(resources.ROOT)}")
         else:
             diff = difflib.unified_diff(before.splitlines(), text.splitlines(), path.name, "rendered now", lineterm="")
-            print("\n".join(diff))
+            echo("\n".join(diff))
     return EXIT_FAILED if differences and not argv else EXIT_DONE
 
 

@@ -17,7 +17,6 @@ from launch.execution.display.progress import Display
 from launch.execution.engine import run_steps
 from launch.host.nvidia import Gpus, find_gpus
 from launch.planning.plan import Plan
-from launch.redact import process_redactor
 from launch.table import format_row
 from launch.trials.measurement import TIME_USED, Measurement, archive_earlier_try, read_measurement
 from launch.trials.record import State, TrialRecord, TrialRun
@@ -116,9 +115,9 @@ def card_gib(gpus: Gpus) -> float | None:
 
 
 def say_lines(display: Display, lines: Iterable[object]) -> None:
-    """Show lines without their secrets."""
+    """Show lines, one by one."""
     for line in lines:
-        display.say(process_redactor().redact_text(str(line)))
+        display.say(str(line))
 
 
 def say_warnings(display: Display, plans: Iterable[Plan], notes: Iterable[Problem] = ()) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -12,9 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from launch.errors import Problem, UserError
-from launch.files import load_json, write_file
+from launch.files import load_json, write_file, write_json
 from launch.planning.plan import Plan
-from launch.redact import Redactor
 from launch.trials.measurement import Measurement
 from launch.trials.version_1 import upgrade
 from launch.trials.view import SCHEMA_VERSION, build_document
@@ -123,13 +121,12 @@ class TrialRecord(ABC):
         rounded: dict[str, Any] = _rounded(to_json(record))
         return rounded
 
-    def write(self, redactor: Redactor) -> None:
+    def write(self) -> None:
         """Write VERB.json, VERB.txt and VERB.md; each file whole or not at all."""
-        clean = redactor.redact_object(self.as_json())
-        document = build_document(clean, self.folder)
-        write_file(self.path, json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        write_json(self.path, self.as_json())
+        document = build_document(load_json(self.path), self.folder)
         for suffix, content in ((".txt", document.text()), (".md", document.markdown())):
-            write_file(self.path.with_suffix(suffix), redactor.redact_text(content))
+            write_file(self.path.with_suffix(suffix), content)
 
 
 def read_earlier(folder: Path, verb: str, subject: Mapping[str, str]) -> dict[str, Any] | None:

@@ -17,7 +17,6 @@ import pytest
 
 from launch.__main__ import main
 from launch.execution.record.folder import Outcome, RunFolder
-from launch.redact import Redactor
 from tests.execution.record.records import write_run
 from tests.paths import ROOT
 
@@ -86,7 +85,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def write_failed_run(folder: Path) -> None:
     write_run(folder, steps=2)
-    RunFolder(folder, Redactor({})).finish(Outcome(1, 75.0, 2, 2.0, cause="rank 0: it broke"))
+    RunFolder(folder).finish(Outcome(1, 75.0, 2, 2.0, cause="rank 0: it broke"))
     (folder / "patches.json").write_text("[]")
 
 

@@ -21,7 +21,6 @@ from launch.errors import UserError
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.lock import run_lock
 from launch.execution.record.runs import command_for, find_runs, resolve_run, run_name
-from launch.redact import Redactor
 from tests.execution.record.records import write_run
 from tests.paths import ROOT
 
@@ -52,7 +51,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write_run(folder / name, steps=3)
         cause = None if code == 0 else "rank 1: CUDA out of memory"
         outcome = Outcome(code, 75.0, 3, 2.0, cause=cause, detail=("train.py:12",) if code else ())
-        RunFolder(folder / name, Redactor({})).finish(outcome)
+        RunFolder(folder / name).finish(outcome)
     write_run(folder / "sft/gpu8-abc", steps=2, total=4)
     (folder / "sft/gpu8-abc/logs/rank-0.log").write_text("hello from rank 0\n", encoding="utf-8")
     (folder / ".cache").mkdir()

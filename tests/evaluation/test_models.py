@@ -12,7 +12,6 @@ import pytest
 from launch.errors import UserError
 from launch.evaluation.models import find_chain, find_model, require_chat_template
 from launch.execution.record.folder import Outcome, RunFolder
-from launch.redact import Redactor
 from tests.execution import files
 from tests.execution.record.records import write_run
 
@@ -23,7 +22,7 @@ def run(tmp_path: Path) -> Path:
     plan = {"command": [sys.executable], "parallel": {"precision": "bf16"}, "flags": {}}
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     files.model(folder / "model")
-    RunFolder(folder, Redactor({})).finish(Outcome(0, 1.0, 2, 3.0))
+    RunFolder(folder).finish(Outcome(0, 1.0, 2, 3.0))
     return folder
 
 

@@ -14,7 +14,6 @@ from launch.execution.record.evidence import merge_events
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.reader import RunRecord
 from launch.planning.plan import build_plan
-from launch.redact import Redactor
 from launch.worker.finding import Evidence
 from tests.conftest import composed, fixed_machine
 
@@ -82,7 +81,7 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_is_n
     monkeypatch.setattr(completion, "find_output_faults", lambda folder, leaves: [])
     words = ("data.validation=0.1", "recipe.eval_steps=2", "recipe.checkpoint_steps=2", "recipe.early_stop=1")
     plan = build_plan(composed("stage=demo", "trainer=trl_sft", *words), fixed_machine(tmp_path))
-    folder = RunFolder(tmp_path / "run", Redactor({}))
+    folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     entries: list[dict[str, object]] = [{"kind": "total_steps", "rank": 0, "steps": 10}]
     if stopped_at:

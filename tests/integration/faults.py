@@ -21,7 +21,6 @@ from launch.execution.display.progress import PlainDisplay
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch_config import WatchConfig
-from launch.redact import Redactor
 from tests.paths import ROOT
 
 TABLE = ROOT / "docs" / "reference" / "faults.md"
@@ -82,7 +81,7 @@ def run(
     script = home / "trainer.py"
     script.write_text(PRELUDE + before_body + textwrap.dedent(body), encoding="utf-8")
     worker = (str(resources.WORKER), "--script", str(script), "--")
-    folder = RunFolder(home / "run", Redactor({}))
+    folder = RunFolder(home / "run")
     folder.create()
     shown = io.StringIO()
     watched = watch_config or WatchConfig()
@@ -95,7 +94,7 @@ def run(
         watch_config=replace(watched, guard_context=replace(watched.guard_context, ranks=tuple(range(ranks)))),
     )
     began = time.time()
-    outcome = supervise(execution, folder, PlainDisplay(shown), Redactor({}))
+    outcome = supervise(execution, folder, PlainDisplay(shown))
     folder.finish(outcome)
     return Fault(outcome, folder, shown.getvalue(), time.time() - since(home, began))
 

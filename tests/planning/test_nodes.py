@@ -12,7 +12,6 @@ from launch.errors import UserError
 from launch.planning.plan import build_plan
 from launch.planning.rendezvous import MAIN_HOST, MAIN_PORT, NODE_RANK, NodeRendezvous, fill_placeholders
 from launch.planning.width import require_one_machine
-from launch.redact import Redactor
 from tests.conftest import composed, fixed_machine
 
 PLACE = NodeRendezvous(1, "n1", 12345)
@@ -49,7 +48,7 @@ def test_each_node_fills_in_its_place(trainer: list[str]) -> None:
 
 def test_a_pasted_command_takes_its_place_from_the_shell() -> None:
     plan = build_plan(composed("stage=demo", "nodes=2"), fixed_machine())
-    [text] = paste_lines(plan, Redactor({}), [])
+    [text] = paste_lines(plan, [])
     shown = text.replace("/python -m", "printf '%s\\n' -m")
     environ = {**PLACE.variables(), "PATH": "/usr/bin:/bin"}
     ran = subprocess.run(["bash", "-c", shown], env=environ, capture_output=True, check=True)

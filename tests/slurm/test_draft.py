@@ -10,7 +10,6 @@ import yaml
 
 from launch.commands.cluster import cluster
 from launch.errors import UserError
-from launch.redact import Redactor
 from launch.slurm.cluster import cluster_problems
 from launch.slurm.draft import ClusterFacts, choose_partition, draft_config
 from launch.slurm.partitions import add_limits, parse_partitions
@@ -66,7 +65,7 @@ def test_whatever_is_drafted_is_a_cluster(
     (tmp_path / "cluster" / "mine.yaml").write_text(draft_config(partition, PARTITIONS, facts))
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
     stage = composed("stage=demo", "cluster=mine")
-    assert cluster_problems(stage.config.cluster, stage.origins, Redactor({})) == []
+    assert cluster_problems(stage.config.cluster, stage.origins) == []
     assert stage.config.cluster.partition == name
     assert stage.config.cluster.gpu_type == ("a100" if name == "old" else None)
 

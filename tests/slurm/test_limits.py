@@ -10,7 +10,6 @@ import pytest
 
 from launch.errors import Problem
 from launch.planning.plan import Plan, build_plan
-from launch.redact import Redactor
 from launch.slurm.cluster import cluster_problems
 from launch.slurm.limits import limit_problems, partition_problems
 from launch.slurm.partitions import list_partitions, parse_partitions
@@ -85,11 +84,11 @@ def test_what_the_cluster_has_not(overrides: tuple[str, ...], id: str, expected:
 )
 def test_a_warning_that_leaves_no_time_to_work(overrides: tuple[str, ...], expected: str) -> None:
     stage = composed("stage=sft", *overrides)
-    [problem] = cluster_problems(stage.config.cluster, stage.origins, Redactor({}))
+    [problem] = cluster_problems(stage.config.cluster, stage.origins)
     assert problem.id == "warn_before_time" and expected in str(problem), str(problem)
     for allowed in (("cluster.time='3:00'",), ("cluster.warn_before=0", *overrides[:1]), ("cluster.time=UNLIMITED",)):
         stage = composed("stage=sft", *allowed)
-        assert cluster_problems(stage.config.cluster, stage.origins, Redactor({})) == []
+        assert cluster_problems(stage.config.cluster, stage.origins) == []
 
 
 def test_no_default_partition() -> None:

@@ -19,7 +19,6 @@ from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.lock import find_holder, lock_path, run_lock
 from launch.planning.machine import Machine
 from launch.planning.plan import Plan
-from launch.redact import Redactor
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.node.lifecycle import run_stage
@@ -60,7 +59,7 @@ class RecordingDisplay:
         """There is no progress."""
 
 
-def two_steps(plan: Plan, folder: RunFolder, display: Display, redactor: Redactor) -> Outcome:
+def two_steps(plan: Plan, folder: RunFolder, display: Display) -> Outcome:
     """Ranks that log two steps, make no checkpoint and are ended."""
     append(folder.events, [event("phase", 0.0, phase="training")])
     append(folder.metrics, [{"step": step, "loss": 1.0} for step in (1, 2)])

@@ -17,7 +17,6 @@ from launch.commands.stop import stop
 from launch.errors import UserError
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.lock import run_lock
-from launch.redact import Redactor
 from launch.slurm.allocation import read_allocation
 from launch.slurm.durations import parse_duration
 from launch.slurm.jobs import JobFolder, find_job_ids, find_jobs, write_job_identity
@@ -53,7 +52,7 @@ def state(runs: Path, *jobs: QueuedJob) -> str:
 
 def finished(runs: Path, code: int, seconds_ago: float) -> None:
     folder = write_run(runs / "sft" / "waits", steps=2)
-    RunFolder(folder, Redactor({})).finish(Outcome(code, 1.0, 2, 1.0, cause="no luck" if code else None))
+    RunFolder(folder).finish(Outcome(code, 1.0, 2, 1.0, cause="no luck" if code else None))
     when = time.time() - seconds_ago
     os.utime(folder / ("FAILED" if code else "DONE"), (when, when))
 

@@ -17,7 +17,6 @@ from launch import resources
 from launch.config.cluster import ClusterConfig, Container
 from launch.errors import UserError
 from launch.planning.plan import build_plan
-from launch.redact import Redactor
 from launch.slurm.cluster import cluster_problems, unshared_folders
 from launch.slurm.containers import folders_in_container, unmounted_folders
 from launch.slurm.planned_jobs import batch_script, job_problems, plan_run_job
@@ -151,7 +150,7 @@ def test_many_nodes_are_rendered_at_once() -> None:
 )
 def test_a_value_that_cannot_be(word: str, id: str) -> None:
     stage = composed("stage=demo", word)
-    [problem] = cluster_problems(stage.config.cluster, stage.origins, Redactor({}))
+    [problem] = cluster_problems(stage.config.cluster, stage.origins)
     assert problem.id == id
     assert problem.where is not None and problem.where.startswith("override cluster.")
 
@@ -179,7 +178,7 @@ def test_no_script_holds_a_secret_whatever_brings_it() -> None:
 @pytest.mark.parametrize("time", ["00:30:00", "30:00", "1-12", "1-12:30", "2-00:00:00", "UNLIMITED"])
 def test_time_limits(time: str) -> None:
     stage = composed("stage=demo", f"cluster.time='{time}'")
-    assert cluster_problems(stage.config.cluster, stage.origins, Redactor({})) == []
+    assert cluster_problems(stage.config.cluster, stage.origins) == []
 
 
 def test_keys_of_a_cluster_are_checked() -> None:
@@ -195,13 +194,13 @@ def test_the_example_in_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "cluster" / "mine.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
     stage = composed(*SFT, "cluster=mine")
-    assert cluster_problems(stage.config.cluster, stage.origins, Redactor({})) == []
+    assert cluster_problems(stage.config.cluster, stage.origins) == []
     written = yaml.safe_load((tmp_path / "cluster" / "mine.yaml").read_text())
     assert set(stage.plain["cluster"]) == set(written)  # every key is explained
     shellcheck(script(*SFT, "cluster=mine"))
     (tmp_path / "cluster" / "mine.yaml").write_text("time: 24:00:00\n")
     stage = composed(*SFT, "cluster=mine")
-    [problem] = cluster_problems(stage.config.cluster, stage.origins, Redactor({}))
+    [problem] = cluster_problems(stage.config.cluster, stage.origins)
     assert (problem.id, problem.where) == ("bad_time_limit", f"{tmp_path}/cluster/mine.yaml:1")
 
 
@@ -249,14 +248,14 @@ def test_folders_that_a_container_does_not_have(tmp_path: Path, monkeypatch: pyt
 )
 def test_the_name_of_an_image_is_of_its_tool(container: str, image: str, cure: str | None) -> None:
     stage = composed("stage=demo", f"cluster.container={container}", f"cluster.image='{image}'")
-    problems = cluster_problems(stage.config.cluster, stage.origins, Redactor({}))
+    problems = cluster_problems(stage.config.cluster, stage.origins)
     assert [str(problem.cure).partition(",")[0] for problem in problems] == ([cure] if cure else [])
 
 
 @pytest.mark.parametrize("mount", ["data:/data", "/data:data", "/a:/b:ro:rw"])
 def test_a_mount_that_is_none(mount: str) -> None:
     stage = composed("stage=demo", "cluster.container=pyxis", "cluster.image=x", f"cluster.mounts=['{mount}']")
-    [problem] = cluster_problems(stage.config.cluster, stage.origins, Redactor({}))
+    [problem] = cluster_problems(stage.config.cluster, stage.origins)
     assert problem.where is not None and "is not a mount" in problem.message
 
 
@@ -271,7 +270,7 @@ def test_what_a_container_must_see_besides_the_run(tmp_path: Path) -> None:
 
 def test_the_example_of_an_ngc_image() -> None:
     stage = composed(*SFT, "cluster=ngc")
-    assert cluster_problems(stage.config.cluster, stage.origins, Redactor({})) == []
+    assert cluster_problems(stage.config.cluster, stage.origins) == []
     text = script(*SFT, "cluster=ngc")
     assert "--container-image=nvcr.io#nvidia/pytorch:25.06-py3" in text.replace("'", "")
     assert "--container-env=LAUNCH_PLAN,HF_HOME,HF_HUB_OFFLINE" in text

@@ -9,7 +9,6 @@ import pytest
 
 from launch import resources
 from launch.execution.report.document import Document
-from launch.redact import Redactor
 from launch.trials.record import TrialRecord
 from launch.trials.view import read_trial
 
@@ -24,12 +23,12 @@ def check(document: dict[str, Any]) -> None:
 
 def written(record: TrialRecord) -> Document:
     """Write a record; its report as it is read back."""
-    record.write(Redactor({}))
+    record.write()
     return read_trial(record.folder)
 
 
 def read(record: TrialRecord) -> dict[str, Any]:
     """Write a record; its JSON as it is read back."""
-    record.write(Redactor({}))
+    record.write()
     document: dict[str, Any] = json.loads(record.path.read_text(encoding="utf-8"))
     return document

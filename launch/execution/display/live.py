@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from launch.execution.display.progress import PHASE_NAMES, PlainDisplay, format_duration, step_parts
 from launch.execution.record.events import Event
-from launch.terminal import printable
+from launch.terminal import clean
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -121,7 +121,7 @@ class LiveDisplay(PlainDisplay):
 
     def refresh(self) -> None:
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=self._describe(self._bar.console.width - _LEAST_BAR))
+            self._bar.update(self._task, description=clean(self._describe(self._bar.console.width - _LEAST_BAR)))
             self._bar.refresh()
 
     def _describe(self, room: int) -> str:
@@ -144,7 +144,7 @@ class LiveDisplay(PlainDisplay):
         if self._bar is None:
             super().say(text)
         else:
-            self._bar.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+            self._bar.console.print(clean(text), markup=False, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         super().close()

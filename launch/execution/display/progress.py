@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol, TextIO
 
 from launch.execution.record.events import Event
-from launch.terminal import printable
+from launch.terminal import echo
 
 _MIN_INTERVAL = 2.0  # seconds between two plain lines for steps
 _MAX_INTERVAL = 30.0  # seconds
@@ -163,7 +163,7 @@ class PlainDisplay:
 
     def say(self, text: str) -> None:
         try:
-            print(printable(text), file=self._stream, flush=True)
+            echo(text, file=self._stream, flush=True)
         except (OSError, ValueError):
             # the reader closed the pipe (`head`), the terminal is gone, its disk is full, or the stream is closed: the
             # run continues, and its folder records everything

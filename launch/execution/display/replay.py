@@ -10,6 +10,7 @@ from typing import BinaryIO, TextIO
 from launch.execution.display.progress import PlainDisplay
 from launch.execution.record.history import RunHistory
 from launch.files import open_file
+from launch.redact import StreamRedactor, process_redactor
 from launch.terminal import printable_bytes
 
 _POLL_INTERVAL = 0.3  # seconds
@@ -37,10 +38,11 @@ class Replay:
 
 
 class Tail:
-    """Copies one growing file to `stream`, without what would control a terminal; a progress bar's CR stays."""
+    """Copies one growing file to `stream`, without secrets or what controls a terminal; a progress bar's CR stays."""
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         self._path, self._stream, self._position = path, stream, 0
+        self._redactor = StreamRedactor(process_redactor())
 
     def show(self) -> None:
         try:
@@ -48,13 +50,15 @@ class Tail:
                 file.seek(self._position)
                 while data := file.read(1 << 20):
                     self._position += len(data)
-                    self._stream.write(printable_bytes(data))
+                    self._stream.write(printable_bytes(self._redactor.feed(data)))
         except FileNotFoundError:
             return
         self._stream.flush()
 
     def close(self) -> None:
-        """Do nothing: no bytes are held back."""
+        """Print the last line, which has no end."""
+        self._stream.write(printable_bytes(self._redactor.close()))
+        self._stream.flush()
 
 
 def follow(view: Replay | Tail, is_active: Callable[[], bool], sleep: Callable[[float], None] = time.sleep) -> None:

@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launch.planning.rendezvous import quote_argument
-from launch.redact import Redactor
+from launch.redact import process_redactor
 
 
-def render_command_script(
-    argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str], cwd: Path | None, redactor: Redactor
-) -> str:
+def render_command_script(argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str], cwd: Path | None) -> str:
     """Return the script's text, without secrets: a variable that holds one must be in the caller's environment.
 
     `unset` has names, or prefixes that end in `*`.
     """
+    redactor = process_redactor()
     lines = ["#!/usr/bin/env bash", "set -euo pipefail", ""]
     lines += [f"unset {_unset_argument(name)}" for name in unset]
     for name, value in env.items():

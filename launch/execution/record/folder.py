@@ -5,7 +5,6 @@ Files are redacted and written atomically and durably. Disk space for DONE and F
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +14,8 @@ from typing import Any, Literal
 from launch.execution.record.command_script import render_command_script
 from launch.execution.record.validation import ValidationRecord, parse_validation
 from launch.execution.record.versions import read_git_state, read_versions
-from launch.files import load_json, reserve, write_file
-from launch.redact import Redactor
-from launch.worker.json_codec import SCHEMA_VERSION, from_json, to_json
+from launch.files import load_json, reserve, write_file, write_json, write_yaml
+from launch.worker.json_codec import SCHEMA_VERSION, from_json
 
 FolderStatus = Literal["absent", "unfinished", "done", "failed"]
 _RESERVED = "outcome.reserved"  # becomes DONE or FAILED
@@ -50,7 +48,6 @@ class RunFolder:
     """The folder of one run. Nothing is written before `create`."""
 
     path: Path  # runs/<stage>/<name>
-    redactor: Redactor
 
     @property
     def logs(self) -> Path:
@@ -79,15 +76,15 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
         reserve(self.path / _RESERVED, _RESERVED_BYTES)
 
-    def write_config(self, text: str) -> None:
+    def write_config(self, config: Mapping[str, Any]) -> None:
         """Write config.yaml, the resolved configuration."""
-        self._write("config.yaml", self.redactor.redact_text(text))
+        write_yaml(self.path / "config.yaml", config, 0o644, durable=True)
 
     def write_command(
         self, argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str] = (), cwd: Path | None = None
     ) -> None:
         """Write command.sh. Of the environment it has only what the plan sets (`env`) and unsets."""
-        self._write("command.sh", render_command_script(argv, env, unset, cwd, self.redactor), mode=0o755)
+        write_file(self.path / "command.sh", render_command_script(argv, env, unset, cwd), 0o755, durable=True)
 
     def write_versions(self, python: str) -> None:
         """Write versions.json, read from the trainer's interpreter."""
@@ -128,13 +125,8 @@ class RunFolder:
         self.write_json(name, content, reserved=self.path / _RESERVED)
 
     def write_json(self, name: str, value: Any, reserved: Path | None = None) -> None:
-        """Write a file of the run durably, as strict JSON without secrets; `reserved` is a file that gives way."""
-        clean = to_json(self.redactor.redact_object(value))
-        text = json.dumps(clean, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        write_file(self.path / name, text, 0o644, durable=True, reserved=reserved)
-
-    def _write(self, name: str, text: str, mode: int = 0o644) -> None:
-        write_file(self.path / name, text, mode, durable=True)
+        """Write a file of the run durably; `reserved` is a file that gives way."""
+        write_json(self.path / name, value, 0o644, durable=True, reserved=reserved)
 
 
 def folder_status(folder: Path) -> FolderStatus:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections import deque
@@ -17,7 +16,7 @@ from launch.execution.record.events import PHASES, Event
 from launch.execution.record.metrics import Metrics
 from launch.execution.supervise.readers import reader_for
 from launch.execution.supervise.streams import LAUNCHER
-from launch.redact import Redactor
+from launch.files import JsonLines
 
 _MAX_PENDING = 10_000  # events that a blocked display may leave unread; older ones are dropped
 _PROGRESS_EVERY = 1.0  # seconds between two checks of whether the output is new
@@ -66,7 +65,7 @@ class FactSink(Protocol):
 class Observer:
     """The pump's sink: records every event, and keeps what the display and the guards need.
 
-    Event values are redacted first. Steps go to metrics.jsonl, all other events to events.jsonl. `fact_sink` gets the
+    Steps go to metrics.jsonl, all other events to events.jsonl. `fact_sink` gets the
     facts for the guards, with times from `clock`, a monotonic one.
     """
 
@@ -76,7 +75,6 @@ class Observer:
         ranks: Sequence[int],
         metrics: Path,
         events: Path,
-        redactor: Redactor,
         *,
         fact_sink: FactSink | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -87,11 +85,10 @@ class Observer:
         self.step = 0
         self._first_rank = min(ranks)
         self._warnings_shown: set[str] = set()
-        self._redactor = redactor
         self._readers = {rank: reader_for(reader, rank) for rank in ranks}
         self._phase = PhaseTracker(reader)
-        self._metrics_file = metrics.open("a", encoding="utf-8")
-        self._events_file = events.open("a", encoding="utf-8")
+        self._metrics_file = JsonLines(metrics)
+        self._events_file = JsonLines(events)
         self._lock = threading.Lock()
         self._fact_sink, self._clock = fact_sink, clock
         self._progress_checked = 0.0
@@ -115,7 +112,6 @@ class Observer:
 
     def event(self, event: Event) -> None:
         """Take an event that a worker sent."""
-        event = Event(event.kind, event.time, event.rank, self._redactor.redact_object(event.data))
         if self._fact_sink is not None and event.kind == "phase" and isinstance(event.data.get("pid"), int):
             self._fact_sink.add_process(event.rank, event.data["pid"])
         if event.kind != "phase":
@@ -188,7 +184,6 @@ class Observer:
             self.display_events.append(Event("step", event.time, event.rank, self.metrics.last))
             self._send_fact(LoggedStep(self._clock(), self.step, self.metrics.last))
 
-    def _append(self, file: Any, value: dict[str, Any]) -> None:
+    def _append(self, file: JsonLines, value: dict[str, Any]) -> None:
         with self._lock, contextlib.suppress(OSError, ValueError):  # a full disk; a file that is already closed
-            file.write(json.dumps(value, allow_nan=False, default=str) + "\n")
-            file.flush()
+            file.append(value)

@@ -14,12 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from launch.execution.record.events import Event, parse_event
-from launch.redact import Redactor, StreamRedactor
+from launch.redact import StreamRedactor, process_redactor
 
 LINE_LIMIT = 1 << 16  # bytes; the rest of a longer line is dropped here, but kept in the log
 CHUNK = 1 << 18  # bytes per read; bounds how long the other streams wait
@@ -127,9 +127,9 @@ def _split(data: bytes) -> list[str]:
 class _OutputReader:
     """Handles the output of one process: redacted into its log, line by line to the sink."""
 
-    def __init__(self, source: int, log: _LogFile, redactor: Redactor, sink: Sink) -> None:
+    def __init__(self, source: int, log: _LogFile, sink: Sink) -> None:
         self.source, self.log, self._sink = source, log, sink
-        self._redactor, self._cutter = StreamRedactor(redactor), LineCutter()
+        self._redactor, self._cutter = StreamRedactor(process_redactor()), LineCutter()
 
     def feed(self, data: bytes, now: float) -> None:
         self._emit(self._redactor.feed(data), now)
@@ -164,7 +164,7 @@ class _EventReader:
             if event is None:
                 self.invalid_events += 1
             else:
-                self._sink.event(event)
+                self._sink.event(replace(event, data=process_redactor().redact_object(event.data)))
 
     def close(self, now: float) -> None:
         if self._remainder:
@@ -178,7 +178,7 @@ class Pump:
     An exception in the sink does not stop the reading; the first one is kept in `fault`.
     """
 
-    def __init__(self, channel: Channel, launcher: int, logs: Path, redactor: Redactor, sink: Sink) -> None:
+    def __init__(self, channel: Channel, launcher: int, logs: Path, sink: Sink) -> None:
         self.fault: Exception | None = None
         self._sink = sink
         self._selector = selectors.DefaultSelector()
@@ -189,13 +189,13 @@ class Pump:
         self._wake, self._waker = os.pipe()
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         for rank in channel.ranks:
-            output = _OutputReader(rank, _LogFile(logs / f"rank-{rank}.log"), redactor, sink)
+            output = _OutputReader(rank, _LogFile(logs / f"rank-{rank}.log"), sink)
             self._outputs.append(output)
             self._add(os.open(channel.out(rank), os.O_RDWR | os.O_NONBLOCK), output)
             events = _EventReader(rank, sink)
             self._events.append(events)
             self._add(os.open(channel.events(rank), os.O_RDWR | os.O_NONBLOCK), events)
-        output = _OutputReader(LAUNCHER, _LogFile(logs / "launcher.log"), redactor, sink)
+        output = _OutputReader(LAUNCHER, _LogFile(logs / "launcher.log"), sink)
         self._outputs.append(output)
         os.set_blocking(launcher, False)
         self._add(launcher, output)

@@ -37,7 +37,7 @@ from launch.execution.supervise.stacks import PeerStacks
 from launch.execution.supervise.streams import Channel, Pump
 from launch.execution.supervise.watch import Watch
 from launch.execution.supervise.watch_config import WatchConfig
-from launch.redact import Redactor
+from launch.redact import add_secrets
 from launch.resources import SAFE_PATH
 
 _REFRESH = 0.2  # seconds
@@ -138,7 +138,6 @@ def supervise(
     execution: Execution,
     folder: RunFolder,
     display: Display,
-    redactor: Redactor,
     signals: Sequence[signal.Signals] | None = None,
 ) -> Outcome:
     """Run `execution` to its end and record it in `folder`, which must exist; no process of it outlives this call.
@@ -149,12 +148,11 @@ def supervise(
     """
     stops = _StopSignals()
     with _signal_handlers(stops, stop_signals() if signals is None else signals):
-        return _supervise(execution, folder, display, redactor.with_secrets_of(execution.env), stops)
+        add_secrets(execution.env)
+        return _supervise(execution, folder, display, stops)
 
 
-def _supervise(
-    execution: Execution, folder: RunFolder, display: Display, redactor: Redactor, stops: _StopSignals
-) -> Outcome:
+def _supervise(execution: Execution, folder: RunFolder, display: Display, stops: _StopSignals) -> Outcome:
     began = time.monotonic()
     run_id = uuid.uuid4().hex
     channel = Channel.create(Path(tempfile.mkdtemp(prefix="launch-")), execution.ranks)
@@ -162,9 +160,9 @@ def _supervise(
     watch = Watch(
         execution.watch_config, folder.stacks, lambda: reaper is not None and reaper.halt(), execution.peer_stacks
     )
-    observer = Observer(execution.reader, execution.ranks, folder.metrics, folder.events, redactor, fact_sink=watch)
+    observer = Observer(execution.reader, execution.ranks, folder.metrics, folder.events, fact_sink=watch)
     reading, writing = os.pipe()
-    pump = Pump(channel, reading, folder.logs, redactor, observer)
+    pump = Pump(channel, reading, folder.logs, observer)
     screen, removal = SafeDisplay(display), _RemovalCheck(folder.logs, max(_FOLDER_EVERY, execution.poll_every))
     pump.start()
     watch.start()

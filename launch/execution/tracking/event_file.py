@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from launch.redact import process_redactor
+
 _POLYNOMIAL = 0x82F63B78  # CRC-32C, reversed
 _MASK_DELTA = 0xA282EAD8
 _VERSION = b"brain.Event:2"
@@ -82,7 +84,10 @@ class EventFile:
 
     def add_scalars(self, values: Mapping[str, float], step: int, time: float) -> None:
         """Write the values of one step, by tag."""
-        self._write(_encode_event(time, step, b"".join(_encode_scalar(tag, value) for tag, value in values.items())))
+        redact = process_redactor().redact_text
+        self._write(
+            _encode_event(time, step, b"".join(_encode_scalar(redact(tag), value) for tag, value in values.items()))
+        )
 
     def flush(self) -> None:
         self._file.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +52,3 @@ class NodeContext:
 def describe_lost(allocation: Allocation, lost: LostNode) -> str:
     """Name the host of a lost or failed node and the cause."""
     return f"node {allocation.hosts[lost.node_rank]} {'was lost' if lost.is_silent else 'failed'}: {lost.failure.cause}"
-
-
-def log(text: str) -> None:
-    """Print a line to the job's log."""
-    print(f"launch: {text}", file=sys.stderr, flush=True)

@@ -19,10 +19,9 @@ from launch.execution.record.folder import Outcome, RunFolder, folder_status, re
 from launch.execution.record.lock import find_holder, lock_path
 from launch.planning.model_folder import find_model_faults
 from launch.planning.plan import Plan, build_plan
-from launch.redact import process_redactor
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder, write_job_identity
-from launch.slurm.node.context import NodeContext, describe_lost, log
+from launch.slurm.node.context import NodeContext, describe_lost
 from launch.slurm.node.gpu_check import check_gpus
 from launch.slurm.node.outcome import job_outcome, report_failure
 from launch.slurm.node.ranks import run_first_node, run_other_node
@@ -32,6 +31,7 @@ from launch.slurm.peers import LostNode, NodeFailure, Peers
 from launch.slurm.requeue_policy import RestartMark, last_checkpoint
 from launch.slurm.signals import SIGINT_CAUSE, NodeSignals
 from launch.slurm.start_record import is_listening, read_start_record
+from launch.terminal import notify
 
 _SIGNAL_SPREAD = 5.0  # seconds within which Slurm's signal reaches every node of a job
 
@@ -43,7 +43,7 @@ def run_stage(composed: Composed, allocation: Allocation, signals: NodeSignals) 
         signals.ready()
         plan = build_plan(composed, this_machine(composed))
         _check_start(plan, allocation, nodes=1)
-        return build_cache(plan, process_redactor(), display_for(sys.stdout))
+        return build_cache(plan, display_for(sys.stdout))
     folder = JobFolder.of(Path.cwd() / Path(config.runs).expanduser(), composed.stage, config.name or "")
     if config.name and folder.path.is_dir():  # the batch script's mailbox is in it
         # it is known before the plan: the nodes wait for node 0's digests, and one that cannot plan reports that
@@ -73,7 +73,7 @@ def _run(
             signals.end(after=_SIGNAL_SPREAD)
             return
         if allocation.node_rank == 0:  # hundreds of nodes would bury the line; if node 0 is lost, one of them decides
-            log(describe_lost(allocation, lost))
+            notify(describe_lost(allocation, lost))
         signals.end()
 
     peers = Peers(
@@ -148,7 +148,7 @@ def _run_ranks(node: NodeContext) -> int:
         detail = ()
     outcome = job_outcome(node, Outcome(EXIT_INTERRUPTED, 0.0, 0, None, cause=SIGINT_CAUSE, detail=detail))
     if node.is_first:
-        log("; ".join(["ended before its ranks started", str(outcome.cause), *detail]))
+        notify("; ".join(["ended before its ranks started", str(outcome.cause), *detail]))
         _record_early_end(node, outcome)
     return outcome.exit_code
 
@@ -162,6 +162,6 @@ def _record_early_end(node: NodeContext, outcome: Outcome) -> None:
     is_unstarted_width = run_status == "absent" and node.task.steps is not None
     if has_older_run or is_unstarted_width or find_holder(lock_path(plan.folder)):
         return
-    folder = RunFolder(plan.folder, process_redactor())
+    folder = RunFolder(plan.folder)
     folder.create()
     folder.finish(add_earlier_steps(outcome, folder.metrics))

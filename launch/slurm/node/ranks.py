@@ -17,11 +17,11 @@ from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch_config import build_watch_config
 from launch.planning.plan import Plan
 from launch.planning.rendezvous import NodeRendezvous, fill_placeholders
-from launch.redact import Redactor, process_redactor
 from launch.slurm.node.context import NodeContext
 from launch.slurm.node.outcome import job_outcome
 from launch.slurm.stack_requests import LOOKS_PER_SECOND, StackRequests
 from launch.slurm.start_record import StartRecord, read_start_record, rendezvous_port
+from launch.terminal import echo
 
 _POLL = 0.2  # seconds
 
@@ -30,7 +30,7 @@ def run_first_node(node: NodeContext) -> int:
     """Run node 0's part of the task; the other nodes start their ranks when it starts its own. Raises UserError."""
     allocation = node.allocation
 
-    def run_ranks(started: Plan, folder: RunFolder, display: Display, redactor: Redactor) -> Outcome:
+    def run_ranks(started: Plan, folder: RunFolder, display: Display) -> Outcome:
         launched = replace(build_execution(started), stop_after=node.task.steps, records_interruption=False)
         if len(allocation.hosts) > 1:
             port = rendezvous_port(str(allocation.number))
@@ -41,7 +41,7 @@ def run_first_node(node: NodeContext) -> int:
             node.peers.report_progress("started")
             launched = replace(node_execution(node, started, start), on_step=node.peers.note_step)
         with node.signals.while_ranks_run():
-            outcome = supervise(launched, folder, display, redactor)
+            outcome = supervise(launched, folder, display)
         return job_outcome(node, outcome)
 
     code = node.task.lead(run_ranks, display_for(sys.stdout))
@@ -68,11 +68,10 @@ def run_other_node(node: NodeContext) -> int:
         raise UserError(Problem("nodes_differ", message, None, cure))
     if not start.command:
         return EXIT_DONE
-    redactor = process_redactor()
-    folder = RunFolder(node.record, redactor)
+    folder = RunFolder(node.record)
     folder.create()
     with node.signals.while_ranks_run():
-        outcome = supervise(node_execution(node, plan, start), folder, _MessageDisplay(allocation.host), redactor)
+        outcome = supervise(node_execution(node, plan, start), folder, _MessageDisplay(allocation.host))
     outcome = job_outcome(node, outcome)
     folder.finish(outcome)
     return outcome.exit_code
@@ -125,7 +124,7 @@ class _MessageDisplay:
         """Nothing is updated in place."""
 
     def say(self, text: str) -> None:
-        print("\n".join(f"{self._host}: {line}" for line in text.splitlines()), flush=True)
+        echo("\n".join(f"{self._host}: {line}" for line in text.splitlines()), flush=True)
 
     def close(self) -> None:
         """Nothing is updated in place."""

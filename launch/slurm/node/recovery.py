@@ -11,9 +11,8 @@ from launch.execution.attempts import add_earlier_steps
 from launch.execution.record.checkpoints import Checkpoint
 from launch.execution.record.folder import RunFolder, folder_status, read_outcome
 from launch.execution.record.reader import RunRecord
-from launch.redact import process_redactor
 from launch.slurm.jobs import JobFolder
-from launch.slurm.node.context import TIME_LIMIT_NEAR, NodeContext, describe_lost, log
+from launch.slurm.node.context import TIME_LIMIT_NEAR, NodeContext, describe_lost
 from launch.slurm.peers import LostNode, NodeFailure
 from launch.slurm.requeue import (
     cancel_job,
@@ -24,6 +23,7 @@ from launch.slurm.requeue import (
     write_decision,
 )
 from launch.slurm.requeue_policy import find_hardware_fault, last_checkpoint, requeue_obstacle, retry_obstacle
+from launch.terminal import notify
 
 _TEAR_DOWN = 30.0  # seconds before the time limit that ending the ranks and asking Slurm for a requeue may take
 
@@ -50,12 +50,12 @@ def choose_end_delay(node: NodeContext, before: Checkpoint | None) -> float | No
     until_limit = max(0.0, plan.config.cluster.warn_before - _TEAR_DOWN)
     left = RunRecord(plan.folder).status().seconds_left
     if left is not None and left <= until_limit / 2:
-        log(f"the run continues: about {left:.0f} s remain")
+        notify(f"the run continues: about {left:.0f} s remain")
         return until_limit
     requeues = count_requeues(JobFolder(node.attempt.parent), allocation)
     obstacle = requeue_obstacle(plan, requeues, lost=None, before=before, now=last_checkpoint(plan))
     if obstacle:
-        log(f"the run continues until {_TEAR_DOWN:.0f} s before the limit; it would not be requeued: {obstacle}")
+        notify(f"the run continues until {_TEAR_DOWN:.0f} s before the limit; it would not be requeued: {obstacle}")
         return until_limit
     return 0.0
 
@@ -125,7 +125,7 @@ def _decide(node: NodeContext, reason: _Reason, before: Checkpoint | None) -> bo
         messages.append(f"submitted again, this run {resumes}")
     decision = [reason.text, *messages]
     write_decision(node.attempt, decision, requeued=is_requeued, is_retry=reason.is_retry)
-    log("; ".join(decision))
+    notify("; ".join(decision))
     if is_requeued and node.mailbox:
         instruct_batch_script(node.mailbox, "retry" if reason.is_retry else "requeue", reason.avoided_host)
     return is_requeued
@@ -134,6 +134,6 @@ def _decide(node: NodeContext, reason: _Reason, before: Checkpoint | None) -> bo
 def _record_for_first_node(node: NodeContext) -> None:
     """Write the outcome of a run whose first node, which keeps its record, was lost."""
     outcome = read_outcome(node.record)
-    folder = RunFolder(node.plan.folder, process_redactor())
+    folder = RunFolder(node.plan.folder)
     if outcome is not None and folder_status(folder.path) == "unfinished":
         folder.finish(add_earlier_steps(outcome, folder.metrics))

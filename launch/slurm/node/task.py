@@ -15,7 +15,6 @@ from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.lock import run_lock
 from launch.execution.resume import is_finished
 from launch.planning.plan import Plan, build_plan
-from launch.redact import Redactor, process_redactor
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.peers import Peers
@@ -41,9 +40,8 @@ def stage_task(composed: Composed, allocation: Allocation, peers: Peers | None =
     restart_mark = RestartMark(plan, allocation)
 
     def lead(ranks: RankRunner, display: Display) -> int:
-        redactor = process_redactor()
         for warning in plan.warnings:
-            display.say(f"warning: {redactor.redact_text(str(warning))}")
+            display.say(f"warning: {warning}")
         restart_mark.clear_at_first_start()
         current = restart_mark.remaining_plan
         if is_finished(current):
@@ -56,11 +54,11 @@ def stage_task(composed: Composed, allocation: Allocation, peers: Peers | None =
             display.say("; ".join([f"restart {allocation.restarts} of job {allocation.job_id}", *decision]))
             current = plan_restart(current, display.say)
 
-        def run_ranks(started: Plan, folder: RunFolder, display: Display, redactor: Redactor) -> Outcome:
+        def run_ranks(started: Plan, folder: RunFolder, display: Display) -> Outcome:
             restart_mark.set()  # an older run is archived by now
-            return ranks(started, folder, display, redactor)
+            return ranks(started, folder, display)
 
         with run_lock(plan.folder, display.say):
-            return carry_out(current, redactor, display, run_ranks)
+            return carry_out(current, display, run_ranks)
 
     return NodeTask(plan, lead)

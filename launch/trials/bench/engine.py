@@ -14,7 +14,6 @@ from launch.execution.record.lock import run_lock
 from launch.host.interpreter import installed_versions, package_folders
 from launch.planning.plan import build_plan
 from launch.planning.tuned import PACKAGES
-from launch.redact import process_redactor
 from launch.trials.bench.loop import run_in_turn
 from launch.trials.bench.record import BenchRecord, BenchRun, parse_rates, plan_runs
 from launch.trials.bench.request import BenchRequest
@@ -60,7 +59,7 @@ def _run(record: BenchRecord, earlier: Mapping[str, Any] | None, display: Displa
         return measure(run.plan, record.steps, display, after_another=True, inspected=inspected, seconds=seconds)
 
     def on_change(run: BenchRun | None) -> None:
-        record.write(process_redactor())
+        record.write()
         if run is None or run.state == State.running:
             return
         say_row(display, record.verb, record.run_json(run))

@@ -14,7 +14,6 @@ from launch.execution.machine import this_machine
 from launch.execution.record.folder import Outcome
 from launch.execution.record.lock import run_lock
 from launch.planning.plan import build_plan
-from launch.redact import process_redactor
 from launch.trials.measure import (
     card_gib,
     composed_probe,
@@ -50,7 +49,7 @@ def run_rollout(
         code = run_and_report(record, _this_machine(record, request, display), display, restart=config.restart)
         if request.submit.makes_jobs and record.state == State.not_run:
             submitted = list(submit_remaining(record, request))
-            record.write(process_redactor())
+            record.write()
             say_lines(display, [*submitted, f"{record.verdict}; {record.folder}"])
             code = EXIT_DONE
     if code == EXIT_DONE and record.state == State.done and config.rollout.then == Then.run:
@@ -59,7 +58,7 @@ def run_rollout(
         # as `run` would: with its own model, and resumed if an earlier call began it
         stage_line = request.stage_line(widest, config.rollout.parallel_at_one if widest.ranks == 1 else None)
         code = record.full_run = run_stage(replace(stage_line, verb="run", json=False))
-        record.write(process_redactor())
+        record.write()
     return record, code
 
 
@@ -92,7 +91,7 @@ def run_and_report(
     _print_plan(record, display)
 
     def on_change(run: WidthRun) -> None:
-        record.write(process_redactor())
+        record.write()
         if run.state == State.running:
             return
         shown = say_row(display, record.verb, record.run_json(run))
@@ -100,7 +99,7 @@ def run_and_report(
         say_lines(display, (f"  {verdict:<7} {id:<21} {message}" for id, verdict, message in cells))
 
     code = run_widths(record, runner, config.gates, on_change, allow=config.allow, restart=restart, only=only)
-    record.write(process_redactor())
+    record.write()
     if not (runner.submit.makes_jobs and record.state == State.not_run):
         display.say(f"{record.verdict}; {record.folder}")
     if config.report:

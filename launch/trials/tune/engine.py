@@ -14,7 +14,6 @@ from launch.execution.machine import this_machine
 from launch.execution.record.lock import run_lock
 from launch.files import write_file
 from launch.planning.plan import Plan, build_plan
-from launch.redact import process_redactor
 from launch.table import Table
 from launch.trials.measure import composed_probe, measure, say_document, say_lines, say_row
 from launch.trials.measurement import read_measurement
@@ -72,7 +71,7 @@ def _search(record: TuneRecord, request: CommandLine, display: Display, changes:
             return Probe(prediction, ProbeVerdict.refused, "", why=why)
 
     def on_change(probe: Probe | None) -> None:
-        record.write(process_redactor())
+        record.write()
         if probe is not None:
             say_row(display, record.verb, record.run_json(probe))
 
@@ -85,7 +84,7 @@ def _search(record: TuneRecord, request: CommandLine, display: Display, changes:
         search(record, run_probe, partial(extra_options, record.plan), on_change)
     if record.best is not None:
         record.overlay = overlay_path(record.name, os.environ)
-        write_file(record.overlay, process_redactor().redact_text(overlay_text(record)))
+        write_file(record.overlay, overlay_text(record))
         display.say(f"wrote {record.overlay}: use it as +tuned={record.name} with the same stage and width")
         on_change(None)
     say_document(display, record)

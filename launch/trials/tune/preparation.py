@@ -22,7 +22,6 @@ from launch.planning.flags import sequence_limit
 from launch.planning.lengths import Histogram, Lengths, load_lengths
 from launch.planning.plan import Plan
 from launch.planning.tuned import PACKAGES
-from launch.redact import process_redactor
 from launch.trials.measure import gpus_for
 from launch.trials.tune.predict import Workload, predict
 from launch.trials.tune.record import TuneRecord
@@ -110,7 +109,7 @@ def _find_lengths(plan: Plan, display: Display) -> Lengths | None:
     if problems:  # before anything is tokenised for probes that cannot start
         raise UserError(problems)
     display.say("tokenising first: the predictions need the data's lengths")
-    if build_cache(plan, process_redactor(), display) != EXIT_DONE:
+    if build_cache(plan, display) != EXIT_DONE:
         message, cure = "the data could not be tokenised", "run the stage with cache_only=true to see why"
         raise UserError(Problem("no_tokenised_data", message, "data", cure))
     return load_lengths(file)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import Problem, UserError
-from launch.files import read_json_object, write_file
+from launch.files import read_json_object, write_exact
 from launch.host.interpreter import installed_versions, package_folders
 from launch.terminal import notify
 from launch.upstream.capture import program
@@ -48,7 +48,7 @@ def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
     schema = schema_from_json(result.content)
     digest = _digest([dict(schema.files), dict(schema.packages)])
     with contextlib.suppress(OSError):  # a read-only cache: it is captured again the next time
-        write_file(_cache_folder() / f"{prefix}-{digest}.json", json.dumps(result.content))
+        write_exact(_cache_folder() / f"{prefix}-{digest}.json", json.dumps(result.content))
     return schema
 
 

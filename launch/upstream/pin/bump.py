@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launch.errors import Problem, UserError
 from launch.external import run_command
-from launch.files import load_json, write_file
+from launch.files import load_json, write_exact
 from launch.upstream.pin.checkout import SUBMODULE
 from launch.upstream.pin.impact import Impact
 from launch.upstream.pin.ledger import HINTS_FILE
@@ -54,7 +54,7 @@ def apply_move(move: PinMove, project: Path, checkout: Path) -> list[str]:
     steps = []
     with _restored_on_failure(move.files):
         for path, text in move.files.items():
-            write_file(path, text)
+            write_exact(path, text)
         steps.append(f"wrote {len(move.files)} files of the lock and the ledger")
         submodule = project / SUBMODULE
         if checkout.resolve() == submodule.resolve():

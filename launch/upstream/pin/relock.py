@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import EXIT_REFUSED, Problem, UserError
-from launch.files import load_json
+from launch.files import load_json, write_exact
 from launch.host.interpreter import package_folders
-from launch.terminal import notify
+from launch.terminal import echo, notify
 from launch.upstream.capture.process import run_isolated
 from launch.upstream.capture.start import capture_schema
 from launch.upstream.libraries import program
@@ -53,8 +53,8 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_REFUSED
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="\n")
-        print(path.relative_to(DATA), len(text), file=sys.stderr)
+        write_exact(path, text)
+        echo(f"{path.relative_to(DATA)} {len(text)}", file=sys.stderr)
     return 0
 
 

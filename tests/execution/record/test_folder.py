@@ -12,18 +12,17 @@ import pytest
 from launch.execution.record.command_script import render_command_script
 from launch.execution.record.folder import Outcome, RunFolder, folder_status, read_outcome
 from launch.execution.record.versions import read_git_state, read_versions
-from launch.redact import Redactor
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    folder = RunFolder(tmp_path / "runs" / "demo" / "x", Redactor({}))
+    folder = RunFolder(tmp_path / "runs" / "demo" / "x")
     folder.create()
     return folder
 
 
 def test_the_status_of_a_folder_from_absent_to_done(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run", Redactor({}))
+    folder = RunFolder(tmp_path / "run")
     assert folder_status(folder.path) == "absent"
     folder.path.mkdir()
     assert folder_status(folder.path) == "absent"
@@ -102,7 +101,7 @@ def test_the_script_runs_with_the_same_arguments(tmp_path: Path, folder: RunFold
 
 
 def test_a_script_with_a_secret_requires_it_from_the_environment(tmp_path: Path) -> None:
-    text = render_command_script(["true"], {"HF_TOKEN": "swordfish"}, [], None, Redactor({}))
+    text = render_command_script(["true"], {"HF_TOKEN": "swordfish"}, [], None)
     assert "swordfish" not in text
     path = tmp_path / "x.sh"
     path.write_text(text, encoding="utf-8")
@@ -114,9 +113,7 @@ def test_a_script_with_a_secret_requires_it_from_the_environment(tmp_path: Path)
 
 
 def test_a_line_of_the_script_holds_a_flag_and_its_values() -> None:
-    text = render_command_script(
-        ["python", "-m", "x", "--lr", "1e-5", "--data", "a", "1.0"], {}, [], None, Redactor({})
-    )
+    text = render_command_script(["python", "-m", "x", "--lr", "1e-5", "--data", "a", "1.0"], {}, [], None)
     assert text.endswith("python \\\n    -m x \\\n    --lr 1e-5 \\\n    --data a 1.0\n")
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from launch.execution.record.folder import Outcome, RunFolder, read_outcome
 from launch.execution.record.validation import Evaluation, parse_validation, read_validation
-from launch.redact import Redactor
 
 
 def write_metrics(folder: Path, *losses: float | str | None) -> None:
@@ -59,7 +58,7 @@ def test_done_has_it(tmp_path: Path) -> None:
     write_metrics(tmp_path, 2.0, 2.5)
     (tmp_path / "model" / "checkpoint-1").mkdir(parents=True)
     record = read_validation(tmp_path, loads_best=True, early_stop="stopped early at step 2")
-    RunFolder(tmp_path, Redactor({})).finish(Outcome(0, 1.0, 2, 1.0, validation=record))
+    RunFolder(tmp_path).finish(Outcome(0, 1.0, 2, 1.0, validation=record))
     outcome = read_outcome(tmp_path)
     assert outcome is not None
     assert outcome.validation == record

@@ -12,7 +12,6 @@ from launch.errors import EXIT_DONE
 from launch.execution.record.events import Event
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.metrics import Metrics
-from launch.redact import Redactor
 
 START = 1_790_000_000.0  # unix seconds
 DONE = Outcome(EXIT_DONE, 60.0, 0, None)
@@ -36,10 +35,10 @@ def write_run(
     plan: Mapping[str, Any] = PLAN,
 ) -> Path:
     """Write the folder of a run with these steps, as the trainer logs them. Without an outcome it is unfinished."""
-    record = RunFolder(folder, Redactor({}))
+    record = RunFolder(folder)
     record.create()
     record.write_json("plan.json", plan)
-    record.write_config("guards:\n  divergence:\n    factor: 2.0\n    window: 10\n  stall: null\n")
+    record.write_config({"guards": {"divergence": {"factor": 2.0, "window": 10}, "stall": None}})
     record.write_command(["accelerate", "launch", "finetune.py", "--learning_rate", "5e-06"], {"A": "b"})
     metrics, last = Metrics(), None
     with record.metrics.open("a", encoding="utf-8") as file:

@@ -18,7 +18,6 @@ import psutil
 from launch.execution.display.progress import PlainDisplay
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.supervise.supervisor import Execution, supervise
-from launch.redact import Redactor
 from tests.paths import ROOT
 
 # What the worker does first: its output and its events go into the channel of its rank.
@@ -69,16 +68,14 @@ def run(
     ranks: Sequence[int] = (0,),
     reader: str = "finetune",
     env: Mapping[str, str] | None = None,
-    redactor: Redactor | None = None,
 ) -> Finished:
     """Runs `python BEFORE trainer.py` to its end under the supervisor."""
-    redactor = redactor or Redactor({})
-    run_folder = RunFolder(folder / "run", redactor)
+    run_folder = RunFolder(folder / "run")
     run_folder.create()
     argv = (sys.executable, *before, str(script(folder, body)))
     shown = io.StringIO()
     execution = Execution(argv=argv, reader=reader, env=env or {}, ranks=tuple(ranks), cwd=folder)
-    outcome = supervise(execution, run_folder, PlainDisplay(shown), redactor)
+    outcome = supervise(execution, run_folder, PlainDisplay(shown))
     run_folder.finish(outcome)
     return Finished(outcome, run_folder, shown.getvalue())
 
@@ -87,19 +84,17 @@ _SUPERVISOR = """
 import signal
 import sys
 from pathlib import Path
-from launch.redact import Redactor
 from launch.execution.record.folder import RunFolder
 from launch.execution.display.progress import display_for
 from launch.execution.supervise.supervisor import Execution, supervise
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever runs the tests may ignore it, as nohup does
 folder = Path(sys.argv[1])
-redactor = Redactor({})
-run = RunFolder(folder / "run", redactor)
+run = RunFolder(folder / "run")
 run.create()
 ranks = tuple(range(int(sys.argv[2])))
 outcome = supervise(
     Execution(argv=tuple(sys.argv[3:]), reader="finetune", ranks=ranks, env={"FAKE": sys.argv[1]}, cwd=folder),
-    run, display_for(sys.stdout), redactor,
+    run, display_for(sys.stdout),
 )
 run.finish(outcome)
 sys.exit(outcome.exit_code)

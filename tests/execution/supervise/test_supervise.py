@@ -17,7 +17,6 @@ import pytest
 from launch.execution.display.progress import PlainDisplay
 from launch.execution.record.folder import RunFolder
 from launch.execution.supervise.supervisor import Execution, supervise
-from launch.redact import Redactor
 from tests.execution.supervise.fake import CONNECT, Finished, run, script
 from tests.execution.supervise.test_teardown import ELASTIC
 
@@ -87,10 +86,10 @@ def test_a_failure_is_told_with_its_cause_and_logs(tmp_path: Path) -> None:
 
 
 def test_a_command_that_does_not_exist(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run", Redactor({}))
+    folder = RunFolder(tmp_path / "run")
     folder.create()
     display = PlainDisplay(sys.stdout)
-    outcome = supervise(Execution(argv=("/no/such/python",), reader="finetune"), folder, display, Redactor({}))
+    outcome = supervise(Execution(argv=("/no/such/python",), reader="finetune"), folder, display)
     assert outcome.exit_code == 1
     assert outcome.cause == "/no/such/python: No such file or directory"
 
@@ -99,12 +98,12 @@ def test_what_is_set_and_unset_for_the_trainer(tmp_path: Path, monkeypatch: pyte
     for name in ("BEAKER_JOB_ID", "BEAKER_TOKEN", "KEPT", "GONE"):
         monkeypatch.setenv(name, "1")
     path = script(tmp_path, 'print(sorted(n for n in os.environ if n in ("KEPT", "GONE", "NEW") or "BEAKER" in n))\n')
-    folder = RunFolder(tmp_path / "run", Redactor({}))
+    folder = RunFolder(tmp_path / "run")
     folder.create()
     execution = Execution(
         argv=(sys.executable, str(path)), reader="finetune", env={"NEW": "x"}, unset=("BEAKER_*", "GONE"), cwd=tmp_path
     )
-    supervise(execution, folder, PlainDisplay(sys.stdout), Redactor({}))
+    supervise(execution, folder, PlainDisplay(sys.stdout))
     assert (folder.logs / "rank-0.log").read_text(encoding="utf-8") == "['KEPT', 'NEW']\n"
 
 
@@ -121,14 +120,12 @@ def test_the_soft_limit_of_open_files_is_raised(tmp_path: Path) -> None:
 
 def test_it_runs_in_a_thread_without_signals(tmp_path: Path) -> None:
     path = script(tmp_path, "print('hello')\n")
-    folder = RunFolder(tmp_path / "run", Redactor({}))
+    folder = RunFolder(tmp_path / "run")
     folder.create()
     codes: list[int] = []
     execution = Execution(argv=(sys.executable, str(path)), reader="finetune")
     display = PlainDisplay(sys.stdout)
-    thread = threading.Thread(
-        target=lambda: codes.append(supervise(execution, folder, display, Redactor({}), ()).exit_code)
-    )
+    thread = threading.Thread(target=lambda: codes.append(supervise(execution, folder, display, ()).exit_code))
     thread.start()
     thread.join(60)
     assert codes == [0]
@@ -137,11 +134,11 @@ def test_it_runs_in_a_thread_without_signals(tmp_path: Path) -> None:
 def test_a_closed_terminal_does_not_end_the_run(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    folder = RunFolder(tmp_path / "run", Redactor({}))
+    folder = RunFolder(tmp_path / "run")
     folder.create()
     execution = Execution(argv=(sys.executable, str(script(tmp_path, TRAINING))), reader="finetune")
     display = PlainDisplay(os.fdopen(writing, "w", buffering=1, closefd=False))
-    outcome = supervise(execution, folder, display, Redactor({}))
+    outcome = supervise(execution, folder, display)
     os.close(writing)
     assert (outcome.exit_code, outcome.steps) == (0, 20)
 
@@ -158,7 +155,7 @@ def test_bytes_stay_what_they_are(tmp_path: Path) -> None:
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
 
 
-def test_a_planted_token_is_nowhere_in_the_run_folder(tmp_path: Path) -> None:
+def test_a_planted_token_is_nowhere_in_the_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = f"""
     token = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
     print("stdout", token); print("stderr", token, file=sys.stderr)
@@ -173,12 +170,12 @@ def test_a_planted_token_is_nowhere_in_the_run_folder(tmp_path: Path) -> None:
     event("evidence", what="login", value={{"api_key": "swordfish-77"}}, {TOKEN}=1)
     os.execv(sys.executable, [sys.executable, "-c", f"raise ValueError('refused: {{token}} swordfish-' + '77')"])
     """
-    redactor = Redactor({"MY_PASSWORD": "swordfish-77"})
-    finished = run(tmp_path, body, env={"HF_TOKEN": TOKEN}, redactor=redactor)
+    monkeypatch.setenv("MY_PASSWORD", "swordfish-77")
+    finished = run(tmp_path, body, env={"HF_TOKEN": TOKEN})
     folder = finished.folder
     argv = ["train", "--hub_token", "swordfish-77", TOKEN]
     folder.write_command(argv, {"HF_TOKEN": TOKEN, "A": "b"})
-    folder.write_config(f"flags:\n  hub_token: swordfish-77\n  note: {TOKEN}\n")
+    folder.write_config({"flags": {"hub_token": "swordfish-77", "note": TOKEN}})
     folder.write_json(
         "plan.json", {"command": argv, "env": {"HF_TOKEN": "short"}, "flags": {"hub_token": {"value": "swordfish-77"}}}
     )

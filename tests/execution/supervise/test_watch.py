@@ -20,7 +20,6 @@ from launch.execution.record.checkpoints import Layout
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.watch import Watch, free_bytes
 from launch.execution.supervise.watch_config import WatchConfig
-from launch.redact import Redactor
 
 torch = pytest.importorskip("torch", reason="checkpoints are written by the real libraries")
 
@@ -102,7 +101,7 @@ def test_a_line_that_repeats_itself_is_no_sign_of_life(tmp_path: Path) -> None:
         now[0] += 2.0
         return now[0]
 
-    observer = Observer("finetune", [0], tmp_path / "m", tmp_path / "e", Redactor({}), fact_sink=facts, clock=clock)
+    observer = Observer("finetune", [0], tmp_path / "m", tmp_path / "e", fact_sink=facts, clock=clock)
     for _ in range(50):
         observer.lines(0, ["waiting for a lock"], 1.0)
     assert [type(fact) for fact in facts.seen] == [NewOutput]

@@ -13,7 +13,6 @@ from typing import Any
 from launch.config.line import parse_line
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.planning.plan import Plan, build_plan
-from launch.redact import Redactor
 from launch.trials.measure import probe_line
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.trials.rollout.record import RolloutRecord, WidthRun
@@ -67,7 +66,7 @@ def leave(width: WidthRun, outcome: Outcome, metrics: Sequence[Mapping[str, Any]
 
 def leave_run(plan: Plan, outcome: Outcome, metrics: Sequence[Mapping[str, Any]], total_steps: int = 1000) -> Outcome:
     """What a run of `plan` leaves in its folder."""
-    folder = RunFolder(plan.folder, Redactor({}))
+    folder = RunFolder(plan.folder)
     folder.create()
     folder.write_json("plan.json", plan.as_json())
     lines = [json.dumps(step) for step in metrics]

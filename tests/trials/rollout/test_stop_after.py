@@ -13,7 +13,6 @@ from launch.errors import EXIT_DONE, EXIT_FAILED
 from launch.execution.display.progress import PlainDisplay
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.supervise.supervisor import Execution, supervise
-from launch.redact import Redactor
 from tests.execution.supervise.fake import alive, script
 
 TRAINS_FOR_EVER = """
@@ -29,9 +28,8 @@ while True:
 def run_for(
     folder: Path, body: str, steps: int | None, seconds: float | None = None, enough: Path | None = None
 ) -> tuple[Outcome, RunFolder, str]:
-    redactor = Redactor({})
     folder.mkdir(exist_ok=True)
-    run_folder = RunFolder(folder / "run", redactor)
+    run_folder = RunFolder(folder / "run")
     run_folder.create()
     shown = io.StringIO()
     execution = Execution(
@@ -43,7 +41,7 @@ def run_for(
         seconds=seconds,
         stop_file=enough,
     )
-    return supervise(execution, run_folder, PlainDisplay(shown), redactor), run_folder, shown.getvalue()
+    return supervise(execution, run_folder, PlainDisplay(shown)), run_folder, shown.getvalue()
 
 
 def test_a_run_is_ended_and_done_after_its_steps(tmp_path: Path) -> None:
