@@ -22,6 +22,7 @@ from launch.config.line import parse_line
 from launch.data.local import Digest
 from launch.planning.digests import DigestCache
 from launch.planning.machine import Machine
+from launch.planning.names import PRESETS
 from launch.planning.upstream import SourceKind, UpstreamState
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
@@ -111,7 +112,7 @@ def fixed_machine(
         packages=(),
         upstream=UpstreamState(PIN, source, checkout, "the tests' own", matches_pin=True),
         schemas=_locked_schemas(),
-        registries=load_lock().names,
+        registries={flag: names for flag, names in load_lock().names.items() if flag != PRESETS},  # any model is built
         digests=FixedDigests(digest),
     )
 

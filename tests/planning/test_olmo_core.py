@@ -9,6 +9,7 @@ import pytest
 
 from launch.errors import UserError
 from launch.planning.plan import Plan, build_plan
+from launch.upstream.pin.lock import load_lock
 from tests.conftest import composed, fixed_machine
 from tests.upstream.checkouts import checkout
 
@@ -25,7 +26,7 @@ def open_instruct() -> Path:
 
 
 def planned(folder: Path | None, *overrides: str) -> Plan:
-    machine = fixed_machine()
+    machine = replace(fixed_machine(), registries=load_lock().names)
     return build_plan(composed(*overrides), replace(machine, upstream=replace(machine.upstream, checkout=folder)))
 
 

@@ -135,7 +135,7 @@ def files() -> list[str]:
         ranks = planned(nodes, global_batch_size=nodes * 8).parallel.width.world_size
         every = heartbeat_interval(nodes)
         rows.append((nodes, f"{ranks:,}", f"{nodes / every:,.0f}", f"{2 * (nodes - 1) / every:,.0f}"))
-    return table(("nodes", "logs of ranks", "signs of life written a second", "read a second"), rows)
+    return table(("nodes", "logs of ranks", "heartbeats written per second", "read a second"), rows)
 
 
 _PEAK = re.compile(r"(?<=, )\d+(?= \|)")  # in the table of memory

@@ -251,7 +251,7 @@ def first_node(run_plan: Plan, attempt: Path) -> NodeContext:
 def test_the_warning_ends_only_a_run_that_gains_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has warn_before=120 seconds, of which the last 30 are for the tear-down."""
     run_plan, messages = plan(tmp_path, "recipe.checkpoint_steps=3"), []
-    monkeypatch.setattr("launch.slurm.node.recovery.log", messages.append)
+    monkeypatch.setattr("launch.slurm.node.recovery.notify", messages.append)
     write_run(run_plan.folder, steps=100, total=200)
     node = first_node(run_plan, tmp_path / "7.0")
     with lock.run_lock(run_plan.folder, messages.append):
@@ -261,7 +261,7 @@ def test_the_warning_ends_only_a_run_that_gains_by_it(tmp_path: Path, monkeypatc
         assert choose_end_delay(node, None) == 0.0
         assert choose_end_delay(replace(node, allocation=replace(ALLOCATION, node_rank=1)), None) is None
         write_run(run_plan.folder, steps=170, total=200)
-        assert choose_end_delay(node, None) == 90.0 and "about 30 s are left" in messages[-1]
+        assert choose_end_delay(node, None) == 90.0 and "about 30 s remain" in messages[-1]
 
 
 SIGNALLED = """

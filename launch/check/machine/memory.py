@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import psutil
-
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.check.machine.units import format_bytes, format_count
 from launch.config.schema import Device, Family, Mode, Precision
@@ -58,6 +56,8 @@ def _full_model_fits(plan: Plan, host: Host) -> Finding:
         return skipped(f"the size of {plan.inputs.model.reference} is unknown")
     of_rank, of_host = state_bytes(plan, model.parameters)
     width, card = plan.parallel.width, _smallest_card(plan, host)
+    import psutil  # needs a POSIX system's modules; a plan needs none of them
+
     host_memory = float(psutil.virtual_memory().total)
     size = f"{format_count(model.parameters)} parameters, from {model.source}"
     if width.device == Device.cpu:

@@ -11,7 +11,7 @@ from launch.check.lint.job_yaml import find_commands_in_yaml
 from launch.check.lint.makefile import makefile_as_shell, template_as_shell
 from launch.check.lint.markdown import find_code_blocks
 from launch.check.lint.scan_result import TrainerCommand
-from launch.config.yaml_nodes import NotYamlError, read_yaml
+from launch.config.yaml_nodes import NotYamlError, YamlLimitError, read_yaml
 from tests.check.lint.helpers import commands_in, texts
 
 
@@ -151,5 +151,10 @@ def test_what_is_not_yaml_says_where(text: str) -> None:
 
 
 def test_anchors_are_not_walked_twice() -> None:
-    text = "a0: &a0 [x, y]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
-    assert in_yaml(text + "run: python open_instruct/dpo.py\n")[0].line == 61
+    def nested(levels: int) -> str:
+        lists = (f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}, *a{i - 1}]\n" for i in range(1, levels))
+        return "a0: &a0 [x, y]\n" + "".join(lists) + "run: python open_instruct/dpo.py\n"
+
+    assert in_yaml(nested(8))[0].line == 9
+    with pytest.raises(YamlLimitError, match="too many values"):
+        in_yaml(nested(60))

@@ -34,7 +34,7 @@ def test_a_build_that_was_killed(tmp_path: Path, variable: str) -> None:
     assert no_build_was_killed.inspect(plan, host).message == "a build is under way"
     os.close(opened)
     finding = no_build_was_killed.inspect(plan, host)
-    assert finding.level == "warn" and f"{lock} is there" in finding.message
+    assert finding.level == "warn" and f"{lock} exists" in finding.message
     make_old(lock)
     assert no_build_was_killed.inspect(plan, host).level == "fail"
     alone = planned(tmp_path, "stage=demo", "trainer=trl_sft")
