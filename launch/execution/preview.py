@@ -142,7 +142,7 @@ def preview_command(plan: Plan, sets: Sequence[DataSet], folder: Path, request: 
     if model.build == MERGE and model.adapter is not None:  # not merged for its tokenizer alone
         flags[trainer.launch["model"]] = [str(model.adapter.folder)]
     is_trl = trainer.family == Family.trl
-    if not is_trl and "preview" not in trainer.patches:
+    if "preview" in trainer.why or not (is_trl or "preview" in trainer.patches):
         message = (
             f"the samples of {trainer.name} cannot be shown: {trainer.why.get('preview', 'it has no patch for it')}"
         )

@@ -64,3 +64,8 @@ def test_without_a_checkout_open_instruct_can_not_tokenise() -> None:
     plan = build_plan(composed("stage=sft"), fixed_machine(checkout=None))
     with pytest.raises(UserError, match=r"no checkout here.*\[no_checkout\]"):
         tokenize_samples(plan, rows=1, detail=1)
+
+
+def test_a_trainer_that_says_why_it_shows_no_samples_is_not_asked() -> None:
+    with pytest.raises(UserError, match=r"the samples of trl_sft cannot be shown: not captured \[no_preview\]"):
+        command("stage=sft", "trainer=trl_sft", "gpus=1", "+trainer.why.preview=not captured")
