@@ -80,7 +80,7 @@ def test_a_missing_package(tmp_path: Path) -> None:
 
 def test_an_error_in_the_trainer_s_import(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def train(:\n    pass\n", encoding="utf-8")
-    finished = run(tmp_path, "fault()\nimport broken\n", watch_config=ON)
+    finished = run(tmp_path, f"fault()\nsys.path.insert(0, {str(tmp_path)!r})\nimport broken\n", watch_config=ON)
     check("the trainer's source is broken", finished.shown, finished.outcome.exit_code, finished.seconds)
 
 
