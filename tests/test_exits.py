@@ -303,5 +303,5 @@ def test_a_script_stays_a_script(tmp_path: Path) -> None:
     files.write_file(tmp_path / "command.sh", text, 0o755)
     assert (tmp_path / "command.sh").read_text(encoding="utf-8") == text and "HF_TOKEN:?export it first" in text
     assert stat.S_IMODE((tmp_path / "command.sh").stat().st_mode) == 0o755
-    mounts = "#SBATCH --container-mounts=/data/token:/root/token:ro,/a/secret:/b\n"
+    mounts = "#SBATCH --container-mounts=/data/token:/run/token:ro,/a/secret:/b\n"
     assert process_redactor().redact_text(mounts) == mounts
