@@ -214,3 +214,11 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def first_written(folder: Path, names: Iterable[str]) -> float | None:
+    """Return when the first of these files that exists was written, in unix seconds; None without any."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            return (folder / name).stat().st_mtime
+    return None

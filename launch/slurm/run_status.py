@@ -11,6 +11,7 @@ from typing import Any
 
 from launch.execution.record.reader import RunRecord, RunStatus
 from launch.execution.record.runs import find_runs, run_name
+from launch.files import first_written
 from launch.slurm.jobs import EVALUATE_SUFFIX, TOKENIZE_SUFFIX, JobFolder, find_job_ids, find_jobs
 from launch.slurm.queue import QueuedJob
 
@@ -114,12 +115,8 @@ def _combined_state(run: RunStatus, job: QueuedJob | None, queried: bool) -> str
 
 
 def _submission_time(folder: JobFolder) -> float:
-    for name in ("jobs.jsonl", "job.sbatch", "."):
-        try:
-            return (folder.path / name).stat().st_mtime
-        except OSError:
-            continue
-    return time.time()
+    written = first_written(folder.path, ("jobs.jsonl", "job.sbatch", "."))
+    return time.time() if written is None else written
 
 
 def last_message(log: Path) -> str | None:

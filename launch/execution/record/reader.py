@@ -19,7 +19,15 @@ from launch.execution.record.folder import FolderStatus, Outcome, folder_status,
 from launch.execution.record.lock import Holder, find_holder, lock_path
 from launch.execution.record.runs import run_name
 from launch.execution.record.validation import ValidationRecord, read_validation
-from launch.files import iterate_json_lines, load_json, open_file, parse_json_lines, read_file, read_json_object
+from launch.files import (
+    first_written,
+    iterate_json_lines,
+    load_json,
+    open_file,
+    parse_json_lines,
+    read_file,
+    read_json_object,
+)
 
 SCHEMA_VERSION = 1
 _RECENT_STEPS = 20  # whose median duration gives the time left
@@ -219,12 +227,8 @@ class RunRecord:
     def _find_since(self, state: str) -> float:
         """Return when the run began (running) or ended: the time of the file that was written then."""
         names = {"running": ("command.sh", "plan.json"), "done": ("DONE",), "failed": ("FAILED",)}
-        for name in names.get(state, ("metrics.jsonl", "events.jsonl", "plan.json")):
-            try:
-                return (self.folder / name).stat().st_mtime
-            except OSError:
-                continue
-        return time.time()
+        written = first_written(self.folder, names.get(state, ("metrics.jsonl", "events.jsonl", "plan.json")))
+        return time.time() if written is None else written
 
 
 def number(value: object) -> float | None:
