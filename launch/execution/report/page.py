@@ -14,7 +14,6 @@ from launch.execution.record.reader import mapping
 from launch.execution.report.charts import build_charts, format_value
 from launch.execution.report.document import Document
 from launch.execution.report.evaluation import read_evaluation
-from launch.execution.report.library import MISSING, find_library
 from launch.execution.report.plan_tables import flag_rows, git_rows, guard_rows, version_figures
 from launch.execution.report.run import ReportedRun
 from launch.execution.report.summary import (
@@ -32,6 +31,9 @@ from launch.terminal import printable
 
 FILE = "report.html"
 _FOLDER = Path(__file__).parent
+# uPlot 1.6.16, github.com/leeoniya/uPlot, as the package uplot-python 1.1.1 carries it; MIT, see uplot/LICENSE. Shipped
+# here because that package requires IPython.
+_UPLOT = {"script": "uPlot.iife.js", "style": "uPlot.min.css", "licence": "LICENSE"}
 _MAX_POINTS = 40_000  # of all curves of a page: about 2 MB
 
 
@@ -91,12 +93,12 @@ def _sections(label: str, run: ReportedRun) -> dict[str, Any]:
 
 def _frame(title: str) -> dict[str, Any]:
     """Return what every page has: its head, its style and its scripts, with the policy that allows nothing else."""
-    script, library = (_FOLDER / "page.js").read_text(encoding="utf-8"), find_library()
-    allowed = " ".join(_digest(source) for source in (script, *([library.script] if library else [])))
+    script = (_FOLDER / "page.js").read_text(encoding="utf-8")
+    uplot = {name: (_FOLDER / "uplot" / file).read_text(encoding="utf-8") for name, file in _UPLOT.items()}
+    allowed = f"{_digest(script)} {_digest(uplot['script'])}"
     return {
         "title": title,
-        "library": library,
-        "library_missing": MISSING,
+        "uplot": uplot,
         "style": (_FOLDER / "page.css").read_text(encoding="utf-8"),
         "script": script,
         "policy": f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}",

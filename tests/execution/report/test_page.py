@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from html.parser import HTMLParser
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,13 @@ import pytest
 
 from launch.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.record.folder import Outcome
-from launch.execution.report.library import find_library
 from launch.execution.report.page import render_runs
 from launch.execution.report.run import ReportedRun
 from launch.execution.report.write import write_report, write_run_report
+from launch.resources import ROOT
 from tests.execution.report.folders import START, write_run
 
+UPLOT = ROOT / "launch/execution/report/uplot"
 STEPS = [
     {"loss": 5.0 - step / 100, "learning_rate": 1e-5, "tokens": 100, "tokens_padded": 125, "grad_norm": 1.5}
     for step in range(1, 101)
@@ -138,33 +138,23 @@ def test_the_page_loads_nothing(tmp_path: Path) -> None:
     for tag, fields in page.tags:
         assert not {"src", "srcset", "action", "ping"} & set(fields)
         assert fields.get("href") in (None, "data:,"), tag
-    library = find_library()
-    assert library is not None
-    own = text.replace(library.script, "")
-    assert len(own) == len(text) - len(library.script) > len(text) - 500_000
+    library = (UPLOT / "uPlot.iife.js").read_text(encoding="utf-8")
+    own = text.replace(library, "")
+    assert len(own) == len(text) - len(library) > len(text) - 500_000
     assert not re.search(r"https?://|url\(|@import", own)
-    assert not re.search(r"</script|<!--|fetch\(|XMLHttpRequest|import\(", library.script)
+    assert not re.search(r"</script|<!--|fetch\(|XMLHttpRequest|import\(", library)
     for notice in ("Copyright (c) 2021, Leon Sorokin", "The above copyright notice and this permission notice"):
         assert notice in page.text
     policy = next(fields["content"] for _, fields in page.tags if fields.get("http-equiv") == "Content-Security-Policy")
     assert str(policy).startswith("default-src 'none'")
 
 
-def test_without_the_chart_library_the_tables_remain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.execution.report.library._PACKAGE", "a-package-that-nobody-has")
-    text = render_runs([ReportedRun(write_run(tmp_path / "demo" / "x", STEPS))])
-    page = Page(text)
-    assert "The curves are not drawn: the package uplot-python is not installed" in page.text
-    assert "curve step 1 step 20" in page.text
-    assert "training 4.99 4.8 " in page.text
-    assert "uPlot" not in text.replace(page.scripts[-1], "")
-    assert not [fields for tag, fields in page.tags if tag == "button" or (tag == "figure" and "tabindex" in fields)]
-
-
-def test_the_library_is_found_without_importing_its_package(tmp_path: Path) -> None:
-    code = "import sys; from launch.execution.report.library import find_library; assert find_library();"
-    code += "assert not {'uplot', 'IPython', 'numpy'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_the_chart_library_equals_its_package() -> None:
+    package = distribution("uplot-python")
+    assert package.version == "1.1.1"
+    for file in ("uPlot.iife.js", "uPlot.min.css"):
+        assert (UPLOT / file).read_bytes() == Path(str(package.locate_file(f"uplot/static/{file}"))).read_bytes()
+    assert "(v1.6.16)" in (UPLOT / "uPlot.iife.js").read_text(encoding="utf-8")[:300]
 
 
 def test_a_hundred_thousand_steps_are_under_five_megabytes(tmp_path: Path) -> None:
