@@ -6,8 +6,14 @@ import errno
 import gc
 import io
 import os
+import shlex
 import signal
 import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036  before anything is imported that an older Python cannot read
+    print(f"launch needs Python 3.11 or newer; {sys.executable} is {sys.version.split()[0]}", file=sys.stderr)
+    raise SystemExit(2)
+
 from collections.abc import Sequence
 from pathlib import Path
 from traceback import format_exception
@@ -18,6 +24,7 @@ from launch.commands.verbs import VERBS, VISIBLE
 from launch.config.line import parse_line
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError, path_problem
 from launch.external import configure_logging
+from launch.resources import ROOT
 from launch.terminal import echo, notify
 
 _HELP = frozenset(("-h", "--help"))
@@ -42,12 +49,27 @@ def main(argv: Sequence[str]) -> int:
     except BrokenPipeError:  # whatever reads the output has ended, as `head` does; Python must not flush into it again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
-    except (OSError, RuntimeError) as error:
-        mistake = _mistaken_path(error)
+    except (OSError, RuntimeError, ModuleNotFoundError) as error:
+        mistake = _missing_package(error) if isinstance(error, ModuleNotFoundError) else _mistaken_path(error)
         if mistake is None:
             raise
         notify(str(mistake))
         return EXIT_REFUSED
+
+
+def _missing_package(error: ModuleNotFoundError) -> str | None:
+    """Return what to type where this Python lacks a required package, as in a clone whose .venv is not active."""
+    package = (error.name or "launch").partition(".")[0]
+    if package == "launch":
+        return None
+    activate, setup = ROOT / ".venv/bin/activate", ROOT / "scripts/setup"
+    if activate.is_file():
+        cure = f"activate this clone's environment: source {shlex.quote(str(activate))}"
+    elif setup.is_file():
+        cure = f"install what launch requires: {shlex.quote(str(setup))}"
+    else:
+        cure = f"install it with what it requires: {shlex.quote(sys.executable)} -m pip install tulu-launch"
+    return f"this Python ({sys.executable}) lacks the package {package}; {cure}"
 
 
 def _mistaken_path(error: OSError | RuntimeError) -> Problem | None:
