@@ -17,7 +17,7 @@ from launch.data.local import TRAIN_FILE, VALIDATION_FILE, Conversion, DataFiles
 from launch.data.sources import file_format
 from launch.errors import Problem, UserError
 from launch.files import load_json, write_json
-from launch.worker.held_out import choose_limit, hash_row
+from launch.worker.trl_data import choose_limit, hash_row
 
 ABOUT_FILE = "about.json"
 SCHEMA_VERSION = 1
@@ -107,7 +107,7 @@ def _write_rows(conversion: Conversion, files: tuple[Path, ...], path: Path) -> 
 
 
 def _split(train: Path, validation: Path, share: float, where: str | None) -> int:
-    """Move a share of the rows to `validation`: see `launch.worker.held_out`. Returns how many.
+    """Move a share of the rows to `validation`: see `launch.worker.trl_data`. Returns how many.
 
     Raises UserError: data_split.
     """

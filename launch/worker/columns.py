@@ -1,10 +1,18 @@
-"""Reads the sample lengths of a tokenised `datasets.Dataset` from its Arrow table, without building tensors."""
+"""The lengths of the samples of a tokenised `datasets.Dataset`: read from its Arrow table without building tensors, and
+written for the planner (read by launch/planning/lengths.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+from .channel import EventWriter
 
 SFT = ("",)
 PAIRS = ("chosen_", "rejected_")  # column prefixes of preference pairs
@@ -83,3 +91,44 @@ def _count_unmasked(labels: Any, starts: Any) -> Any:
     before = numpy.concatenate([[0], numpy.cumsum(labels != MASKED)])
     first = numpy.minimum(starts[:-1] + 1, starts[1:])
     return before[starts[1:]] - before[first]
+
+
+SCHEMA_VERSION = 1
+_MAX_PAIRS = 4096  # pairs whose two lengths are kept
+
+
+def build_content(lengths: SampleLengths) -> dict[str, Any]:
+    """Build the file's content: histograms {length: samples} and, for pairs, the lengths of an evenly spaced subset."""
+    content: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "sft" if len(lengths.halves) == 1 else "dpo",
+        "label_tokens": None if lengths.loss_tokens is None else sum(lengths.loss_tokens),
+        "tokens": _histogram(lengths.tokens()),
+    }
+    if len(lengths.halves) == 2:
+        chosen, rejected = lengths.halves
+        content["chosen"], content["rejected"] = _histogram(chosen), _histogram(rejected)
+        content["longer"] = _histogram(map(max, chosen, rejected))
+        stride = max(1, -(-len(chosen) // _MAX_PAIRS))
+        content["pairs"] = list(zip(chosen[::stride], rejected[::stride], strict=True))
+    return content
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write the file atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(json.dumps(content), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _histogram(lengths: Iterable[int]) -> dict[str, int]:
+    return {str(length): count for length, count in sorted(Counter(lengths).items())}
+
+
+def write_lengths(path: Path, dataset: Any, events: EventWriter) -> None:
+    """Write the lengths of a tokenised data set. Failing is only a warning: the file serves the next plan."""
+    try:
+        write(path, build_content(read_lengths(dataset)))
+    except (OSError, ValueError) as error:
+        events.warn(f"could not write the lengths of the tokenised data: {error}")

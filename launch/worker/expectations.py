@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import accelerator
+from . import hooks
 from .channel import EventWriter
 from .finding import REFUTED, Evidence
 
@@ -119,7 +119,7 @@ def check_when_built(requested: Mapping[str, str], allowed: Collection[str], eve
         groups = [Evidence("backend", backend, "torch's process group")] if backend is not None else []
         report_evidence([*check_state(built, requested), *groups], allowed, events)
 
-    accelerator.when_built(compare)
+    hooks.when_built(compare)
 
 
 def process_group_backend() -> str | None:

@@ -1,7 +1,7 @@
-"""A sampler that reorders the samples of a prepared data loader within each global batch (optimizer step).
+"""Reorders the samples of a prepared data loader within each global batch (optimizer step).
 
-It sits between the trainer's own random sampler and torch's BatchSampler and is the same on every rank. Every optimizer
-step gets the same samples as upstream's, only their order within the step differs.
+The sampler sits between the trainer's own random sampler and torch's BatchSampler and is the same on every rank. Every
+optimizer step gets the same samples as upstream's, only their order within the step differs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import columns
 from .dealing import BatchLoad, compute_load, deal, fill_epoch, micro_batch_cost
+from .hooks import replaces
 
 
 @dataclass(frozen=True)
@@ -118,3 +120,63 @@ class GlobalBatchSampler:
                 weight = sum(counts[start : start + size]) * micro_batches / max(1, sum(counts))
             batches.append(MicroBatch(tuple(lengths[start : start + size]), weight))
         return batches
+
+
+_on_prepared: list[Callable[[GlobalBatchSampler, Any, columns.SampleLengths], None]] = []
+
+
+def when_prepared(configure: Callable[[GlobalBatchSampler, Any, columns.SampleLengths], None]) -> None:
+    """Register `configure(sampler, loader, lengths)`, called for the prepared data loader before it is iterated.
+
+    Its arguments: the new sampler, accelerate's loader, the lengths of the samples.
+    """
+    from accelerate import Accelerator
+    from accelerate import accelerator as module
+
+    _on_prepared.append(configure)
+    if getattr(Accelerator.prepare_data_loader, "deals_for_launch", False):
+        return
+
+    @replaces(Accelerator, "prepare_data_loader")
+    def prepare_and_deal(prepare: Any, self: Any, *arguments: Any, **options: Any) -> Any:
+        loader = prepare(self, *arguments, **options)
+        batches, lengths = _build_sampler(self, loader)
+        for registered in _on_prepared:
+            registered(batches, loader, lengths)
+        loader.set_sampler(batches)
+        return loader
+
+    @replaces(module, "skip_first_batches")
+    def skip_and_notify(skip: Any, dataloader: Any, num_batches: int = 0) -> Any:
+        batches = find_sampler(dataloader)
+        if batches is not None:
+            batches.skip(num_batches)
+        return skip(dataloader, num_batches)
+
+    prepare_and_deal.deals_for_launch = True  # type: ignore[attr-defined]
+
+
+def find_sampler(loader: Any) -> GlobalBatchSampler | None:
+    """Return the GlobalBatchSampler of a prepared loader, below any wrapper that skips the first batches."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    while batch_sampler is not None:
+        sampler = getattr(batch_sampler, "sampler", None)
+        if isinstance(sampler, GlobalBatchSampler):
+            return sampler
+        batch_sampler = getattr(batch_sampler, "batch_sampler", None)
+    return None
+
+
+def _build_sampler(accelerator: Any, loader: Any) -> tuple[GlobalBatchSampler, columns.SampleLengths]:
+    lengths = columns.read_lengths(loader.dataset)
+    padded = "Flattening" not in type(loader.collate_fn).__name__
+    layout = BatchLayout(
+        ranks=accelerator.num_processes,
+        rank=accelerator.process_index,
+        per_device=loader.batch_sampler.batch_size,
+        accumulation=accelerator.gradient_accumulation_steps,
+        padded=padded,
+    )
+    batches = GlobalBatchSampler(loader.get_sampler(), layout, lengths.padded() if padded else lengths.tokens())
+    batches.has_pairs = len(lengths.halves) == len(columns.PAIRS)
+    return batches, lengths

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
-from . import channel, expectations, lifeline, trainer, trl_entry
+from . import channel, expectations, trainer, trl_entry
 from .patches import EVIDENCE_PATCHES, PATCHES, PatchContext, PatchError, install
 
 
@@ -67,9 +69,9 @@ def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
 def main(arguments: Sequence[str]) -> None:
     """Run one rank; return when the trainer does."""
     events = channel.connect(os.environ)
-    lifeline.die_with_parent()
-    lifeline.restore_temporary_folder(os.environ)
-    lifeline.allow_inspection(os.environ)
+    die_with_parent()
+    restore_temporary_folder(os.environ)
+    allow_inspection(os.environ)
     options = parse_arguments(arguments)
     events.emit("phase", phase="import", pid=os.getpid())
     trainer.prepare(options.trainer)
@@ -96,3 +98,48 @@ def main(arguments: Sequence[str]) -> None:
         location, chain = trainer.error_location(error), trainer.error_chain(error)
         events.error(str(error), type=type(error).__name__, lines=location, chain=chain)
         raise
+
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER = 0x59616D61
+
+
+def die_with_parent() -> None:
+    """Have Linux send this process SIGKILL when its parent ends; do nothing on other systems.
+
+    torch elastic gives every rank its own session, so killing only the launcher's process group would leave ranks that
+    hold their GPUs. Forked children do not inherit the setting.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # the parent ended before prctl: no signal will come
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def restore_temporary_folder(environment: MutableMapping[str, str]) -> None:
+    """Set TMPDIR as it was before the supervisor had the processes above this rank use its own folder."""
+    folder = environment.pop("LAUNCH_TMPDIR", None)
+    if folder is None:
+        return
+    environment["TMPDIR"] = folder
+    if not folder:
+        del environment["TMPDIR"]
+    tempfile.tempdir = None  # what was chosen until now
+
+
+def allow_inspection(environment: Mapping[str, str]) -> None:
+    """Let the process LAUNCH_TRACER and its children (py-spy, when a run stalls) trace this process.
+
+    With Yama's ptrace_scope 1, as on Ubuntu, only ancestors may do so otherwise, and py-spy is not one. Forked children
+    do not inherit the setting.
+    """
+    tracer = environment.get("LAUNCH_TRACER", "")
+    if sys.platform.startswith("linux") and tracer.isdigit():
+        import ctypes
+
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        prctl(_PR_SET_PTRACER, ctypes.c_ulong(int(tracer)), 0, 0, 0)  # fails without Yama, where it is not needed

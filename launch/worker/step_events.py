@@ -9,7 +9,7 @@ from typing import Any
 
 from .channel import EventWriter
 from .evidence import trainer_objects
-from .patches import machine
+from .patches.on_cpu import peak_memory
 
 _OWN_NAMES = {
     "learning_rate": "lr",
@@ -129,7 +129,7 @@ def step_events(events: EventWriter) -> Any:
             fields = self._clock.fields(state.global_step, logs, time.perf_counter())
             if "tokens" in fields and tokens_padded > 0:
                 fields["tokens_padded"] = tokens_padded
-            fields |= machine.peak_memory()
+            fields |= peak_memory()
             if control.should_evaluate:
                 self._evaluated_step = fields
                 events.emit("phase", phase="evaluate")

@@ -1,11 +1,11 @@
-"""The data that TRL's trainers get: loaded as TRL's scripts load it, with the rows of the recipe."""
+"""The rows that TRL's trainers get, loaded as TRL's scripts load them, and those held out for validation."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
-
-from .held_out import choose_limit, hash_row
 
 _SEED = 42  # fixed upstream: dataset_transformation.py:1870
 _VALIDATION = "validation"
@@ -81,3 +81,26 @@ def split_rows(rows: Any, share: float) -> tuple[list[int], list[int]]:
     limit = choose_limit(hashes, share)
     held_out = [number for number, value in enumerate(hashes) if value <= limit]
     return [number for number, value in enumerate(hashes) if value > limit], held_out
+
+
+def hash_row(content: bytes) -> int:
+    """Return 64 bits."""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
+
+
+def choose_limit(hashes: Sequence[int], share: float) -> int:
+    """Return the hash up to which a row is held out, so that `share` of the rows is.
+
+    Raises ValueError with the reason if one of the two sides would be empty.
+    """
+    rows = len(hashes)
+    held_out = round(share * rows)
+    if held_out < 1:
+        raise ValueError(f"{share:g} of {rows:,} rows is less than one row")
+    if held_out >= rows:
+        raise ValueError(f"{share:g} of {rows:,} rows leaves none to train on")
+    ordered = sorted(hashes)
+    if ordered[0] == ordered[-1]:
+        raise ValueError(f"all {rows:,} rows are equal")
+    limit = ordered[held_out - 1]
+    return limit if limit < ordered[-1] else max(value for value in ordered if value < limit)

@@ -15,7 +15,7 @@ from typing import Any
 
 from . import trl_data
 from .channel import EventWriter
-from .patches.lengths import write_lengths
+from .columns import write_lengths
 from .patches.patch import PlanFacts, on_request
 from .step_events import early_stop, step_events
 from .trainer import TrainerProgram

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.worker.channel import EventWriter
 from launch.worker.global_batches import BatchLayout, GlobalBatchSampler
-from launch.worker.patches.balanced_batches import BalanceReport
+from launch.worker.patches.batches import BalanceReport
 
 
 def log(balance: BalanceReport, every: int = 1) -> dict[str, float]:

@@ -10,7 +10,7 @@ import pytest
 from launch.planning.lengths import load_lengths
 from launch.worker import columns
 from launch.worker.channel import EventWriter
-from launch.worker.patches.lengths import build_content, write, write_lengths
+from launch.worker.columns import build_content, write, write_lengths
 
 datasets = pytest.importorskip("datasets", reason="the `train` dependencies are not installed")
 

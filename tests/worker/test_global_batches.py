@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launch.worker.global_batches import BatchLayout, GlobalBatchSampler, MicroBatch, StepLoad
-from launch.worker.sampling import find_sampler
+from launch.worker.global_batches import BatchLayout, GlobalBatchSampler, MicroBatch, StepLoad, find_sampler
 
 data_loader = pytest.importorskip("accelerate.data_loader", reason="the `train` dependencies are not installed")
 from accelerate.state import PartialState  # noqa: E402 - after the look for accelerate

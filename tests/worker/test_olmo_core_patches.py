@@ -18,18 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.worker.channel import EventWriter
-from launch.worker.patches import (
-    PatchContext,
-    dpo_packed_padding,
-    olmo_core_console,
-    olmo_core_whole_chats,
-    reference_cache,
-    unused_imports,
-)
-from launch.worker.patches.dpo_packed_padding import split_at_border
-from launch.worker.patches.olmo_core_documents import TorchFlashAttention
-from launch.worker.patches.olmo_core_tokens import count_tokens
-from launch.worker.patches.unused_imports import PlaceholderFinder
+from launch.worker.patches import PatchContext, dpo, olmo_core, olmo_core_documents
+from launch.worker.patches.olmo_core import PlaceholderFinder, count_tokens
+from launch.worker.patches.olmo_core_documents import TorchFlashAttention, split_at_border
 from launch.worker.trainer import TrainerProgram
 
 
@@ -70,8 +61,8 @@ def test_to_everybody_else_the_package_is_not_there() -> None:
 
 
 def test_what_is_installed_is_not_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unused_imports, "PACKAGES", ("json", "nowhere_to_be_found"))
-    assert unused_imports.find_missing() == ["nowhere_to_be_found"]
+    monkeypatch.setattr(olmo_core, "PACKAGES", ("json", "nowhere_to_be_found"))
+    assert olmo_core.find_missing() == ["nowhere_to_be_found"]
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(0, 400))
@@ -82,7 +73,7 @@ def test_a_border_is_a_cut_and_nothing_else(lengths: list[int], border: int) -> 
     assert ends == set(accumulate(lengths)) | ({border} if 0 < border < sum(lengths) else set())
 
 
-@pytest.mark.parametrize("module", [dpo_packed_padding, olmo_core_console, reference_cache])
+@pytest.mark.parametrize("module", [olmo_core_documents, olmo_core, dpo])
 def test_the_examples_hold(module: Any) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0 and result.failed == 0
@@ -103,7 +94,7 @@ def test_chats_are_whole_by_the_files_of_their_boundaries(
     monkeypatch.setattr(data.NumpyPackedFSLDatasetConfig, "build", data.NumpyPackedFSLDatasetConfig.build)
     if is_patched:
         context = PatchContext(TrainerProgram(None, "trainer", ()), EventWriter(None, 0))
-        olmo_core_whole_chats.PATCH.apply(context)
+        olmo_core_documents.WHOLE_CHATS.apply(context)
     config = data.NumpyPackedFSLDatasetConfig(
         tokenizer=data.TokenizerConfig(vocab_size=16, eos_token_id=end, pad_token_id=0),
         paths=[str(tmp_path / "token_ids_part_0.npy")],
@@ -150,16 +141,15 @@ def test_tokens_of_a_batch() -> None:
 
 
 def test_the_reference_pass_in_numbers() -> None:
-    assert reference_cache.describe_pass(600, 12.0, is_cached=False)["pairs_per_second"] == 50.0
-    fields = reference_cache.describe_pass(600, 0.1, is_cached=True)
+    assert dpo.describe_pass(600, 12.0, is_cached=False)["pairs_per_second"] == 50.0
+    fields = dpo.describe_pass(600, 0.1, is_cached=True)
     assert fields == {"value": "600 pairs read from the cache", "pairs": 600, "seconds": 0.1}
 
 
 def test_flash_attention_is_lent_only_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    from launch.worker.patches import olmo_core_documents
 
     context: Any = SimpleNamespace()
     monkeypatch.setattr(olmo_core_documents, "_PACKAGES", ("json",))
-    assert olmo_core_documents.PATCH.not_needed(context) == "json is installed"
+    assert olmo_core_documents.SEPARATION.not_needed(context) == "json is installed"
     monkeypatch.setattr(olmo_core_documents, "_PACKAGES", ("nowhere_to_be_found",))
-    assert olmo_core_documents.PATCH.not_needed(context) is None
+    assert olmo_core_documents.SEPARATION.not_needed(context) is None

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from launch.execution.record.events import parse_event
-from launch.worker.accelerator import LastNorm
 from launch.worker.channel import EventWriter
+from launch.worker.hooks import LastNorm
 from launch.worker.patches import PatchContext
-from launch.worker.patches.dpo_steps import DPOStepListener
-from launch.worker.patches.finetune_grad_norm import add_norm
-from launch.worker.patches.logged_step import StepListener
+from launch.worker.patches.dpo import DPOStepListener
+from launch.worker.patches.finetune import add_norm
+from launch.worker.patches.shared import StepListener
 from launch.worker.step_events import StepClock, step_events
 from launch.worker.trainer import TrainerProgram
 

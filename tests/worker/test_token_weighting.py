@@ -8,7 +8,7 @@ import pytest
 
 from launch.worker.global_batches import BatchLayout, GlobalBatchSampler
 from launch.worker.patches import PatchError
-from launch.worker.patches.token_weighting import LossWeighter, WeightingCollator
+from launch.worker.patches.batches import LossWeighter, WeightingCollator
 
 pytest.importorskip("torch", reason="the `train` dependencies are not installed")
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from launch.worker.channel import EventWriter
-from launch.worker.held_out import choose_limit
 from launch.worker.step_events import early_stop, find_best, step_events
-from launch.worker.trl_data import split_rows
+from launch.worker.trl_data import choose_limit, split_rows
 
 
 def evaluations(*losses: float) -> list[dict[str, Any]]:

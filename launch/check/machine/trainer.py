@@ -20,13 +20,13 @@ from launch.planning.plan import Plan
 from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import FETCH_SUBMODULE_COMMAND
 from launch.worker.finding import Finding
-from launch.worker.patches import unused_imports
+from launch.worker.patches import olmo_core
 from launch.worker.trl_entry import TRL
 
 _IMPORT_TIMEOUT = 300.0  # seconds
 _IMPORT = "import importlib,sys; importlib.import_module(sys.argv[1])"
 _WITH_PLACEHOLDERS = (
-    "import sys; sys.path.insert(0, sys.argv[2]); from launch.worker.patches import unused_imports as unused;"
+    "import sys; sys.path.insert(0, sys.argv[2]); from launch.worker.patches import olmo_core as unused;"
     f"del sys.path[0]; sys.meta_path.append(unused.PlaceholderFinder(unused.find_missing())); {_IMPORT}"
 )
 _NEEDED = {
@@ -106,7 +106,7 @@ def trainer_can_be_imported(plan: Plan, host: Host) -> Finding:
     if trainer.family == Family.open_instruct and plan.upstream.checkout is None:
         return skipped("there is no checkout")
     module = trainer.entry.removesuffix(".py").replace("/", ".")
-    program = _WITH_PLACEHOLDERS if unused_imports.PATCH.id in plan.patches else _IMPORT  # as the run does
+    program = _WITH_PLACEHOLDERS if olmo_core.UNUSED_IMPORTS.id in plan.patches else _IMPORT  # as the run does
     environ = run_environment(plan, host)
     began = time.monotonic()
     try:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import sampling
 from ..finding import Evidence, unproven
+from ..global_batches import find_sampler
 from .trainer_objects import TrainerObjects
 
 _ROWS, _ROW_TOKENS = 2, 512  # that `first_rows` returns
@@ -150,7 +150,7 @@ def check_dealing(
 
 
 def _check_balanced(objects: TrainerObjects, first: ForwardInputs | None, requested: str) -> Evidence:
-    batches = sampling.find_sampler(objects.dataloader)
+    batches = find_sampler(objects.dataloader)
     if batches is None or not batches.balanced:
         return Evidence("balanced", "false", "the sampler of the data loader").compare(requested)
     if first is None or batches.first_batch is None:

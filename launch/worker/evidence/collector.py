@@ -9,7 +9,7 @@ from ..channel import EventWriter
 from ..expectations import report_evidence
 from ..finding import Evidence
 from ..trainer import TrainerProgram
-from . import adapter, attention, batches, liger, precision, start, trainer_objects
+from . import batches, kernels, precision, start, trainer_objects
 from .trainer_objects import TrainerObjects
 
 
@@ -28,7 +28,7 @@ class EvidenceCollector:
         self._clip_norm: float | None = None
         self._objects: TrainerObjects | None = None
         self._is_done = False
-        self._update: adapter.FirstUpdate | None = None
+        self._update: start.FirstUpdate | None = None
 
     def model_prepared(self, model: Any) -> None:
         """Record the inputs of the model's first forward pass, and of those that train in the first step."""
@@ -74,7 +74,7 @@ class EvidenceCollector:
             self._report([precision.clipping(self._objects, None, self._requested.get("clip"))])
             self._is_done = True
         if self._requested.get("first_update") and self._objects.optimizer is not None:
-            self._update = adapter.FirstUpdate(self._objects.model)
+            self._update = start.FirstUpdate(self._objects.model)
 
     def step_ended(self) -> bool:
         """Check what the optimizer step changed, and return True; return False as long as a check is still to come.
@@ -106,15 +106,15 @@ class EvidenceCollector:
         kind = self._packing = packing[0].value if packing else None
         return [
             *precision.zero(objects, requested.get("zero_stage")),
-            *liger.collect(objects, requested.get("liger")),
+            *kernels.check_liger(objects, requested.get("liger")),
             *packing,
             *batches.check_global_batch(objects, kind),
             *batches.check_dealing(
                 objects, self._first_inputs, requested.get("balanced"), requested.get("loss_averaging")
             ),
-            *attention.collect(objects, self._first_inputs, kind, requested.get("attention")),
+            *kernels.check_attention(objects, self._first_inputs, kind, requested.get("attention")),
             *precision.dtypes(objects, requested.get("dtype")),
-            *adapter.collect(objects, requested.get("lora"), requested.get("base_dtype")),
+            *start.check_adapter(objects, requested.get("lora"), requested.get("base_dtype")),
             *precision.checkpointing(objects, requested.get("gradient_checkpointing")),
             *start.check_template(objects, self._program, requested.get("chat_template")),
             *start.check_step(objects, requested.get("resumed_step")),

@@ -13,8 +13,8 @@ from typing import Any
 from ..expectations import process_group_backend
 from ..finding import Evidence
 from ..trainer import TrainerProgram
-from .attention import check_isolation
 from .batches import BINS, NONE, judge_samples
+from .kernels import check_isolation
 from .precision import judge_clipping, short_dtype
 from .start import check_template
 from .trainer_objects import TrainerObjects, frames

@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from . import evidence, olmo_core_evidence
+from . import olmo_core, shared
 from .patch import PatchContext, PatchError, PatchInfo, PlanFacts, UpstreamSource, install
 
 _MODULES = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
@@ -20,7 +20,7 @@ _PATCHES = (value for module in _MODULES for value in vars(module).values() if i
 PATCHES: Mapping[str, PatchInfo] = MappingProxyType({patch.id: patch for patch in _PATCHES})
 
 # the patches that check the requested settings; each trainer has at most one
-EVIDENCE_PATCHES = (evidence.PATCH.id, olmo_core_evidence.PATCH.id)
+EVIDENCE_PATCHES = (shared.EVIDENCE.id, olmo_core.EVIDENCE.id)
 
 __all__ = [
     "EVIDENCE_PATCHES",

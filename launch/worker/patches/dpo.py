@@ -1,16 +1,31 @@
-"""Patches for open-instruct's DPO scripts: one process without DeepSpeed, no CUDA, a GPU that upstream lacks."""
+"""Patches for open-instruct's DPO scripts: one process without DeepSpeed, a GPU that upstream lacks, steps, the cache.
+
+The step events come from dpo_tune_cache.py, whose log line has only loss and learning rate. A handler on its logger
+sees the line of each logged step and reads, in the frame that logs it, the dictionary that the trainer would send to
+wandb. The trainer does not count tokens with and without padding; they are added to its own tracker, which it reduces
+over the ranks at each logged step anyway.
+
+The disk cache of reference log-probabilities has the model's name in its key but not its content
+(dpo_utils.py:369-383). `launch` uses one folder for each content of a local model; the commit of a hub model is known
+only once it is loaded, so it is added here.
+"""
 
 from __future__ import annotations
 
 import atexit
-import types
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from .. import accelerator
-from . import machine
+from .. import hooks
+from ..evidence import trainer_objects
+from ..hooks import replaces
+from .on_cpu import UNKNOWN_SPEED, has_cuda, peak_memory
 from .patch import PatchContext, PatchInfo
-
-_UNKNOWN = float("inf")  # as peak FLOP/s it makes upstream's utilisation figures 0 instead of a wrong number
+from .shared import StepListener
 
 
 def _make_process_group(context: PatchContext) -> None:
@@ -26,7 +41,7 @@ def _make_process_group(context: PatchContext) -> None:
         context.events.emit("evidence", what="process_group", value=backend)
 
     # after accelerate has decided, so that it does not assume a distributed launch
-    accelerator.when_built(make)
+    hooks.when_built(make)
 
 
 def _end_process_group() -> None:
@@ -34,22 +49,6 @@ def _end_process_group() -> None:
 
     if dist.is_initialized():  # accelerate destroys it too when it ends a tracker's run
         dist.destroy_process_group()
-
-
-def _replace_cuda_queries(_: PatchContext) -> None:
-    import torch
-    from open_instruct import utils
-
-    # upstream divides max_memory_allocated(), which is 0 here, by total_memory
-    torch.cuda.get_device_properties = lambda device=None: types.SimpleNamespace(total_memory=1)
-    utils.ModelDims.device_flops = property(lambda dims: _UNKNOWN)
-    # accelerate numbers the CPUs of several ranks ("cpu:1"), and a reference cache is loaded to that name, which
-    # torch.load does not know. 15 is an unused priority in torch, after its own "cpu".
-    torch.serialization.register_package(15, lambda storage: None, _load_to_numbered_cpu)
-
-
-def _load_to_numbered_cpu(storage: Any, location: str) -> Any:
-    return storage if location.startswith("cpu:") else None
 
 
 def unlisted_gpu(specs: dict[str, dict[str, float]], device: str) -> str | None:
@@ -62,7 +61,7 @@ def unlisted_gpu(specs: dict[str, dict[str, float]], device: str) -> str | None:
 
 
 def _not_needed_if_listed(_: PatchContext) -> str | None:
-    if not machine.has_cuda():
+    if not has_cuda():
         return "CUDA is not available"
     import torch
     from open_instruct import utils
@@ -76,7 +75,7 @@ def list_gpu(specs: dict[str, dict[str, float]], device: str, memory: int, conte
     name = unlisted_gpu(specs, device)
     if name is None:
         return
-    specs[name] = {"flops": _UNKNOWN, "memory_size": float(memory), "memory_bandwidth": _UNKNOWN}
+    specs[name] = {"flops": UNKNOWN_SPEED, "memory_size": float(memory), "memory_bandwidth": UNKNOWN_SPEED}
     context.events.warn(
         f"open-instruct does not know the GPU {device}: training is not affected, but its utilisation figures "
         "(perf/mfu_step, MFU%) will be 0"
@@ -106,22 +105,6 @@ SINGLE_PROCESS_GROUP = PatchInfo(
     apply=_make_process_group,
 )
 
-CPU_DEVICE = PatchInfo(
-    id="dpo_cpu_device",
-    reason="without CUDA the reference cache and the utilisation figures fail when they query the device",
-    wanted=lambda facts: facts.on_cpu,
-    condition="torch sees no CUDA device",
-    lines={
-        "open_instruct/dpo_utils.py": {487: "torch.cuda.get_device_properties(0).total_memory"},
-        "open_instruct/model_utils.py": {115: "torch.load(path, weights_only=True, map_location=device)"},
-        "open_instruct/utils.py": {
-            1965: 'assert self.device_name is not None, "device_name must be set"',
-            2510: "self.device_flops * num_training_gpus",
-        },
-    },
-    apply=_replace_cuda_queries,
-    not_needed=machine.not_needed_with_cuda,
-)
 
 UNLISTED_GPU = PatchInfo(
     id="dpo_unlisted_gpu",
@@ -138,4 +121,163 @@ UNLISTED_GPU = PatchInfo(
     },
     apply=_list_this_gpu,
     not_needed=_not_needed_if_listed,
+)
+
+
+_ID = "dpo_steps"
+_TOTAL = "  Total optimization steps = "
+_OWN_NAMES = {"training_step": "step", "train_loss": "loss", "learning_rate": "lr"}
+_TOKENS, _PADDED = "launch/tokens", "launch/tokens_padded"
+
+
+class DPOStepListener(StepListener):
+    """Turns the trainer's log records into "total_steps" and "step" events."""
+
+    def __init__(self, context: PatchContext, norm: hooks.LastNorm) -> None:
+        super().__init__(_ID, context.events, self.step)
+        self._norm = norm
+
+    def read(self, message: str) -> None:
+        if message.startswith(_TOTAL):
+            self._events.emit("total_steps", steps=int(message[len(_TOTAL) :]))
+
+    def step(self, local: Mapping[str, Any]) -> None:
+        fields = step_fields(local)
+        norm = self._norm.value()
+        if norm is not None:
+            fields["grad_norm"] = norm
+            local["metrics_to_log"]["grad_norm"] = norm  # the trainer sends it to its trackers after this log line
+        fields |= peak_memory()
+        self._events.emit("step", **fields)
+
+
+def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:
+    """Build the fields of a "step" event from the variables of the frame that logs it.
+
+    `metrics_to_log` has upstream's names (dpo_tune_cache.py:644-674). `label_tokens` are the answer tokens that count
+    in the loss; `tokens` and `tokens_padded` all tokens of the model's inputs, over all ranks since the previous logged
+    step; `seconds` the time since then. Utilisation figures and rates are left out.
+    """
+    fields = {
+        _OWN_NAMES.get(name, name): value
+        for name, value in local["metrics_to_log"].items()
+        if not name.startswith("perf/")
+    }
+    fields.update(label_tokens=local["total_tokens_step"], seconds=local["training_time"])
+    means, arguments = local["global_metrics"], local["args"]
+    # means over the ranks, the micro batches and the steps since the last one (dpo_tune_cache.py:617-624)
+    passes = local["accelerator"].num_processes * arguments.gradient_accumulation_steps * arguments.logging_steps
+    for name, event_name in ((_TOKENS, "tokens"), (_PADDED, "tokens_padded")):
+        if name in means:
+            fields[event_name] = round(means[name] * passes)
+    return fields
+
+
+def count_tokens(model: Any) -> None:
+    """Add the tokens of every forward pass of the training loop to the loop's own `local_metrics`."""
+
+    def count(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if not module.training:
+            return  # a reference pass
+        tracker = next(
+            (f.f_locals["local_metrics"] for f in trainer_objects.frames() if "local_metrics" in f.f_locals), None
+        )
+        ids, mask = named.get("input_ids"), named.get("attention_mask")
+        if tracker is None or ids is None:
+            return
+        padded = ids.numel()
+        tracker[_TOKENS] += padded if mask is None or mask.dim() != 2 else mask.sum()
+        tracker[_PADDED] += padded
+
+    trainer_objects.unwrap(model).register_forward_pre_hook(count, with_kwargs=True)
+
+
+def _listen(context: PatchContext) -> None:
+    norm = hooks.follow_norm()
+    hooks.when_prepared(count_tokens)
+    if context.events.rank == 0:
+        logging.getLogger("__main__").addHandler(DPOStepListener(context, norm))
+
+
+STEPS = PatchInfo(
+    id=_ID,
+    reason="dpo_tune_cache.py prints only loss and learning rate; this reads tokens and rewards where it logs a step",
+    lines={
+        "open_instruct/dpo_tune_cache.py": {
+            73: "logger = logger_utils.setup_logger(__name__)",
+            488: 'logger.info(f"  Total optimization steps = {args.max_train_steps}")',
+            549: "local_metrics = utils.MetricsTracker(device=accelerator.device)",
+            620: "global_metrics_tensor /= args.gradient_accumulation_steps * args.logging_steps",
+            630: 'total_tokens_step = int(global_metrics["token_count"])',
+            (644, 645): 'metrics_to_log = {"training_step": completed_steps,',
+            662: 'logger_str = f"  Step: {completed_steps}, LR: ',
+            677: "logger.info(logger_str)",
+        }
+    },
+    apply=_listen,
+)
+
+
+def add_commit(path: Path, commit: str | None) -> Path:
+    """Return the cache file of the model at `commit` (None: not from the hub).
+
+    >>> add_commit(Path("a/b.pt"), "0123456789abcdef").name
+    'b-0123456789ab.pt'
+    """
+    return path if commit is None else path.with_name(f"{path.stem}-{commit[:12]}{path.suffix}")
+
+
+def find_commit(model: Any) -> str | None:
+    """Return the hub commit that a model was loaded from; None for a local folder."""
+    while hasattr(model, "module"):  # DistributedDataParallel, DeepSpeed's engine
+        model = model.module
+    commit = getattr(getattr(model, "config", None), "_commit_hash", None)
+    return str(commit) if commit else None
+
+
+def describe_pass(pairs: int, seconds: float, *, is_cached: bool) -> dict[str, Any]:
+    """Build the evidence fields for the pass over `pairs`; `is_cached`: they were read from disk.
+
+    >>> describe_pass(600, 12.0, is_cached=False)["value"]
+    '600 pairs in 12.0 s, 50.0 a second'
+    """
+    numbers: dict[str, Any] = {"pairs": pairs, "seconds": round(seconds, 3)}
+    if is_cached:
+        return {"value": f"{pairs:,} pairs read from the cache", **numbers}
+    rate = pairs / seconds if seconds > 0 else 0.0
+    value = f"{pairs:,} pairs in {seconds:.1f} s, {rate:.1f} a second"
+    return {"value": value, **numbers, "pairs_per_second": round(rate, 3)}
+
+
+def _patch_cache(context: PatchContext) -> None:
+    from open_instruct import dpo_utils, model_utils
+
+    umask = os.umask(0)
+    os.umask(umask)
+
+    @replaces(dpo_utils, "build_reference_logprobs_cache")
+    def build_and_time(build: Any, **options: Any) -> Any:
+        options["cache_path"] = add_commit(options["cache_path"], find_commit(options["model"]))
+        is_cached, began = options["cache_path"].exists(), time.perf_counter()
+        built = build(**options)
+        if context.events.rank == 0:
+            numbers = describe_pass(int(options["full_dataset_size"]), time.perf_counter() - began, is_cached=is_cached)
+            context.events.emit("evidence", what="reference_logprobs", how="the call that builds the cache", **numbers)
+        return built
+
+    @replaces(model_utils.TensorCache, "to_disk")
+    def write_for_all(write: Any, self: Any, path: Any) -> None:
+        write(self, path)
+        Path(path).chmod(0o666 & ~umask)
+
+
+CACHE = PatchInfo(
+    id="dpo_reference_cache",
+    reason="the cache's name lacks the commit of a hub model, only its owner can read its file, and it is not timed",
+    lines={
+        "open_instruct/dpo_utils.py": {436: "if cache_path.exists():", 516: "cache.to_disk(cache_path)"},
+        "open_instruct/model_utils.py": {107: "tempfile.NamedTemporaryFile(dir=path.parent, delete=False"},
+        "open_instruct/dpo_tune_cache.py": {522: "reference_cache = dpo_utils.build_reference_logprobs_cache("},
+    },
+    apply=_patch_cache,
 )

@@ -1,13 +1,16 @@
-"""Patches for open_instruct/finetune.py: a local model folder, and a machine without CUDA."""
+"""Patches for finetune.py (a local model folder, the gradient norm) and reward_modeling.py (its models)."""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Mapping
 from typing import Any
 
-from ..replacing import replaces
-from . import machine
+from .. import hooks
+from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
+from .shared import StepListener
 
 
 def _accept_local_model(_: PatchContext) -> None:
@@ -17,12 +20,6 @@ def _accept_local_model(_: PatchContext) -> None:
     def download_unless_local(download: Any, repo_id: str, *arguments: Any, **options: Any) -> Any:
         # from_pretrained uses the same test for a local model
         return repo_id if os.path.isdir(repo_id) else download(repo_id, *arguments, **options)  # noqa: PTH112
-
-
-def _replace_current_device(_: PatchContext) -> None:
-    import torch
-
-    torch.cuda.current_device = lambda: 0  # the memory statistics themselves are 0 if CUDA was never initialised
 
 
 LOCAL_MODEL = PatchInfo(
@@ -39,17 +36,57 @@ LOCAL_MODEL = PatchInfo(
     apply=_accept_local_model,
 )
 
-CUDA_MEMORY_ON_CPU = PatchInfo(
-    id="cuda_memory_on_cpu",
-    reason="finetune.py reads CUDA's memory statistics at every logged step, and fails without CUDA",
-    wanted=lambda facts: facts.on_cpu,
-    condition="torch sees no CUDA device",
+
+_ID = "finetune_grad_norm"
+
+
+def _add_to_metrics(context: PatchContext) -> None:
+    last = hooks.follow_norm()
+    if context.events.rank == 0:
+        listener = StepListener(_ID, context.events, lambda local: add_norm(local, last))
+        logging.getLogger("__main__").addHandler(listener)
+
+
+def add_norm(local: Mapping[str, Any], last: hooks.LastNorm) -> None:
+    """Add the norm to the trainer's own dictionary, which it prints (with --verbose) and sends to trackers later."""
+    norm = last.value()
+    if norm is not None:
+        local["metrics_to_log"]["grad_norm"] = norm
+
+
+GRAD_NORM = PatchInfo(
+    id=_ID,
+    reason="finetune.py measures the gradient norm for clipping but does not report it; this adds it to the logs",
+    condition="always; without clipping and DeepSpeed there is no norm",
     lines={
         "open_instruct/finetune.py": {
-            903: "torch.cuda.max_memory_reserved(device=torch.cuda.current_device())",
-            904: "torch.cuda.max_memory_allocated(device=torch.cuda.current_device())",
+            73: "logger = get_logger(__name__)",
+            848: "accelerator.clip_grad_norm_(model.parameters(), args.clip_grad_norm)",
+            888: "metrics_to_log = {",
+            (948, 949): 'logger.info( f"  Step: {completed_steps}, LR: ',
+            952: 'accelerator.print(f"{metrics_to_log=}")',
         }
     },
-    apply=_replace_current_device,
-    not_needed=machine.not_needed_with_cuda,
+    apply=_add_to_metrics,
+)
+
+
+def _allow_registering_again(_: PatchContext) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    @replaces(AutoModelForSequenceClassification, "register")
+    def register_again(register: Any, config_class: Any, model_class: Any, exist_ok: bool = False) -> None:
+        register(config_class, model_class, exist_ok=True)
+
+
+REGISTERED_MODELS = PatchInfo(
+    id="registered_models",
+    reason="transformers has Olmo2ForSequenceClassification itself and refuses open-instruct's; this lets it in",
+    lines={
+        "open_instruct/reward_modeling.py": {
+            166: "AutoModelForSequenceClassification.register(olmo_adapter.Olmo2Config, "
+            "olmo_adapter.Olmo2ForSequenceClassification)"
+        }
+    },
+    apply=_allow_registering_again,
 )

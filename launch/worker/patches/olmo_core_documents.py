@@ -1,6 +1,17 @@
-"""Gives OLMo-core an attention that separates packed documents when the flash-attn package is not installed.
+"""Keeps the packed documents of OLMo-core's trainers apart: attention without flash-attn, padding, whole chats.
 
-OLMo-core supports this only with flash-attn; here it gets torch's own build of the same kernel, and on a CPU a mask.
+OLMo-core separates documents only with flash-attn; here it gets torch's own build of the same kernel, and on a CPU a
+mask.
+
+In a row of dpo.py the chosen and rejected documents form two rows, each padded to the limit, which are concatenated.
+Upstream keeps only the borders of documents (padding_free_collator.py:178-183), so the padding of the first row becomes
+the beginning of the first rejected document, which attends to it. The amount of padding differs between training and
+the reference pass, which packs four times as many: the first loss is not ln 2.
+
+olmo_core_finetune.py writes where each chat begins and ends (token_ids_part_*.csv.gz). OLMo-core reads that only on
+request: by default every end token ends a document. A chat with several answers is then torn apart. A chat that was cut
+off has no end token, so it is one document with the chat behind it, which is cut off in turn
+(olmo_core/data/utils.py:193-206).
 """
 
 from __future__ import annotations
@@ -9,7 +20,7 @@ import importlib.util
 import inspect
 from typing import Any
 
-from ..replacing import replaces
+from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
 
 _PACKAGES = ("flash_attn", "flash_attn_3", "flash_attn_interface")  # that OLMo-core looks for
@@ -172,7 +183,7 @@ def _separate_on_cpu() -> None:
         )
 
 
-PATCH = PatchInfo(
+SEPARATION = PatchInfo(
     id="olmo_core_documents",
     reason="OLMo-core separates packed documents only with the flash-attn package; torch has the same kernel",
     wanted=lambda facts: facts.packs,
@@ -191,4 +202,82 @@ PATCH = PatchInfo(
     },
     apply=_use_torch_kernel,
     not_needed=_not_needed,
+)
+
+
+def split_at_border(lengths: list[int], border: int) -> list[int]:
+    """Split the document that crosses `border` (tokens from the start); return the new document lengths.
+
+    >>> split_at_border([3, 9, 4], 8)
+    [3, 5, 4, 4]
+    >>> split_at_border([3, 5, 4], 8)
+    [3, 5, 4]
+    """
+    cut: list[int] = []
+    begin = 0
+    for length in lengths:
+        if begin < border < begin + length:
+            cut += [border - begin, begin + length - border]
+        else:
+            cut.append(length)
+        begin += length
+    return cut
+
+
+def _split_at_padding(_: PatchContext) -> None:
+    import torch
+    from open_instruct import dpo_utils, olmo_core_utils
+
+    chosen: list[int] = [0]  # tokens of the chosen row of the latest batch, padding included
+
+    @replaces(dpo_utils, "pf_concatenated_inputs")
+    def note_border(concatenate: Any, batch: Any, *arguments: Any, **options: Any) -> Any:
+        chosen[0] = int(batch["chosen_input_ids"].shape[-1])
+        return concatenate(batch, *arguments, **options)
+
+    @replaces(olmo_core_utils, "doc_lens_from_cu_seq_lens")
+    def split_lengths(lengths_of: Any, *arguments: Any, **options: Any) -> Any:
+        lengths, _ = lengths_of(*arguments, **options)
+        cut = split_at_border([int(length) for length in lengths[0].tolist()], chosen[0])
+        return torch.tensor([cut], dtype=lengths.dtype, device=lengths.device), [max(cut)]
+
+
+PADDING = PatchInfo(
+    id="dpo_packed_padding",
+    reason="with packing, dpo.py's first rejected document attends to the padding after the chosen ones",
+    wanted=lambda facts: facts.packs,
+    condition="packing",
+    lines={
+        "open_instruct/padding_free_collator.py": {
+            182: 'rejected_features["cu_seq_lens_k"][1:] + chosen_input_len]',
+            114: 'tensor_utils.pad_to_length(ret["input_ids"], self.max_seq_length, pad_value=0)',
+        },
+        "open_instruct/dpo_utils.py": {
+            987: "concatenated_batch, bs = pf_concatenated_inputs(batch)",
+            993: "olmo_core_utils.doc_lens_from_cu_seq_lens(",
+        },
+        "open_instruct/olmo_core_utils.py": {658: "seq_lens_D = cu_seq_lens_k_D1.diff().to(torch.int32)"},
+    },
+    apply=_split_at_padding,
+)
+
+
+def _read_boundaries(_: PatchContext) -> None:
+    from olmo_core.data import NumpyPackedFSLDatasetConfig
+
+    @replaces(NumpyPackedFSLDatasetConfig, "build")
+    def build_from_metadata(build: Any, self: Any) -> Any:
+        self.use_array_if_local = False
+        return build(self)
+
+
+WHOLE_CHATS = PatchInfo(
+    id="olmo_core_whole_chats",
+    reason="OLMo-core splits a chat at each end token, and drops the chat behind one that was cut off",
+    lines={
+        "open_instruct/olmo_core_finetune.py": {232: "np_dataset_config = oc_data.NumpyPackedFSLDatasetConfig("},
+        "olmo_core/data/numpy_dataset.py": {2991: "use_array_if_local: Optional[bool] = None"},
+        "olmo_core/data/utils.py": {219: "doc_boundaries = (mmap == eos_token_id).nonzero()[0]"},
+    },
+    apply=_read_boundaries,
 )

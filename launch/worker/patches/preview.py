@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import samples
-from ..replacing import replaces
+from ..hooks import replaces
 from .patch import PatchContext, PatchInfo, on_request
 
 _PAIR = ("chosen", "rejected")

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..replacing import replaces
+from ..hooks import replaces
 from .patch import PatchContext, PatchError, PatchInfo, on_request
 
 _ID = "exact_resume"

@@ -9,9 +9,8 @@ from pathlib import Path
 from launch.check.machine.rule import Host
 from launch.check.machine.tokens import padding_is_low
 from launch.planning.plan import Plan, build_plan
-from launch.worker.columns import SampleLengths
+from launch.worker.columns import SampleLengths, build_content
 from launch.worker.finding import Finding
-from launch.worker.patches.lengths import build_content
 from tests.conftest import composed, fixed_machine
 
 DPO = ("stage=dpo", "model.path=some/model", "recipe.max_seq_length=4096", "gpus=2")

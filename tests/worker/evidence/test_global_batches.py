@@ -65,7 +65,7 @@ def test_loss_averaging_of_transformers_trainer(averaging: str, own: bool) -> No
 
 def test_loss_averaging_by_the_patch() -> None:
     torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-    from launch.worker.patches.token_weighting import LossWeighter
+    from launch.worker.patches.batches import LossWeighter
 
     class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, x: Any) -> Any:

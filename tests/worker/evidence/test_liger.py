@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="the `train` dependencies are not installed")
 monkey_patch = pytest.importorskip("liger_kernel.transformers.monkey_patch", reason="no liger-kernel here")
 
-from launch.worker.evidence import liger  # noqa: E402
+from launch.worker.evidence import kernels  # noqa: E402
 from tests.worker.evidence import models  # noqa: E402
 
 LAYERS = "rms_norm,rope,swiglu"
@@ -31,7 +31,7 @@ def llama(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def collect(model: Any, requested: str | None, **others: Any) -> dict[str, Any]:
-    return {finding.what: finding for finding in liger.collect(models.objects(model, **others), requested)}
+    return {finding.what: finding for finding in kernels.check_liger(models.objects(model, **others), requested)}
 
 
 def test_without_liger_there_is_none() -> None:

@@ -1,14 +1,51 @@
-"""Checks what is in effect in the trainer's own objects before the first optimizer step."""
+"""Patches for every open-instruct script: evidence, the samples' lengths; and how a logged step is read."""
 
 from __future__ import annotations
 
 import functools
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from .. import accelerator
+from .. import hooks
+from ..channel import EventWriter
+from ..columns import write_lengths
 from ..evidence.collector import EvidenceCollector
-from ..replacing import replaces
-from .patch import PatchContext, PatchInfo
+from ..evidence.trainer_objects import frames
+from ..hooks import replaces
+from .patch import PatchContext, PatchInfo, on_request
+
+_STEP = "  Step: "
+
+
+def find_logging_frame() -> FrameType:
+    """Return the outer frame that holds the metrics of a logged step. Raises LookupError without one."""
+    for frame in frames():
+        if "metrics_to_log" in frame.f_locals:
+            return frame
+    raise LookupError("no frame holds metrics_to_log")
+
+
+class StepListener(logging.Handler):
+    """Calls `step(locals)` with the variables of the frame that logs a step. Never raises into the training."""
+
+    def __init__(self, patch: str, events: EventWriter, step: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__(logging.INFO)
+        self._patch, self._events, self._step = patch, events, step
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = record.getMessage()
+            self.read(message)
+            if _STEP in message:  # accelerate's loggers prepend the rank
+                self._step(find_logging_frame().f_locals)
+        except Exception as error:
+            self._events.warn(f"patch {self._patch} could not read a step: {type(error).__name__}: {error}")
+
+    def read(self, message: str) -> None:
+        """Handle any line of the trainer's own logger; for subclasses."""
 
 
 def _collect_evidence(context: PatchContext) -> None:
@@ -17,8 +54,8 @@ def _collect_evidence(context: PatchContext) -> None:
     from accelerate.utils import DistributedType
 
     collector = EvidenceCollector(context.requested, context.allowed, context.trainer, context.events)
-    accelerator.when_prepared(collector.model_prepared)
-    accelerator.when_clipped(lambda _, max_norm, norm: collector.gradients_clipped(max_norm))
+    hooks.when_prepared(collector.model_prepared)
+    hooks.when_clipped(lambda _, max_norm, norm: collector.gradients_clipped(max_norm))
 
     @replaces(Accelerator, "backward")
     def collect_and_backward(backward: Any, self: Any, *arguments: Any, **options: Any) -> Any:
@@ -61,7 +98,7 @@ def _check_loaded_weights(collector: EvidenceCollector) -> None:
     PreTrainedModel._finalize_model_loading = staticmethod(finalize_and_check)
 
 
-PATCH = PatchInfo(
+EVIDENCE = PatchInfo(
     id="evidence",
     reason="checks the requested settings in the trainer's own objects before the first optimizer step",
     lines={
@@ -78,4 +115,36 @@ PATCH = PatchInfo(
         "accelerate/optimizer.py": {169: "if self.gradient_state.sync_gradients:"},
     },
     apply=_collect_evidence,
+)
+
+
+def _write_after_tokenizing(context: PatchContext) -> None:
+    from open_instruct import dataset_transformation
+
+    if context.events.rank != 0:
+        return
+
+    @replaces(dataset_transformation, "get_cached_dataset_tulu_with_statistics")
+    def build_and_write(build: Any, *arguments: Any, **options: Any) -> Any:
+        built = build(*arguments, **options)
+        # only the first dataset is the training data
+        dataset_transformation.get_cached_dataset_tulu_with_statistics = build
+        write_lengths(Path(str(context.value)), built[0], context.events)
+        return built
+
+
+LENGTHS = PatchInfo(
+    id="lengths",
+    reason="counts the lengths of the tokenised samples for the next plan's predictions; changes nothing",
+    wanted=on_request,
+    condition="always; the value is the output file",
+    lines={
+        "open_instruct/dataset_transformation.py": {
+            2382: "def get_cached_dataset_tulu_with_statistics(",
+            2440: "return get_cached_dataset_tulu_with_statistics(",
+        },
+        "open_instruct/finetune.py": {500: 'transform_fn_args = [{"max_seq_length": args.max_seq_length}, {}]'},
+    },
+    apply=_write_after_tokenizing,
+    takes_value=True,
 )

@@ -1,12 +1,37 @@
-"""Calls back when the trainer builds its first accelerate `Accelerator`, prepares its first model, or clips."""
+"""Replaces functions of libraries, and calls back when the trainer's `Accelerator` is built, prepares or clips."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
-from .replacing import replaces
+
+def replaces(owner: Any, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Put the decorated function in the place of `owner.name`. Its first argument is what it replaces.
+
+    Raises AttributeError if `owner` has no such attribute.
+
+    >>> import types
+    >>> library = types.SimpleNamespace(double=lambda number: 2 * number)
+    >>> @replaces(library, "double")
+    ... def double_and_add(double, number):
+    ...     return double(number) + 1
+    >>> library.double(3)
+    7
+    """
+    original = getattr(owner, name)
+
+    def replace(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def replacement(*arguments: Any, **options: Any) -> Any:
+            return function(original, *arguments, **options)
+
+        setattr(owner, name, replacement)
+        return replacement
+
+    return replace
 
 
 def when_built(callback: Callable[[Any], None]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launch.worker.replacing import replaces
+from launch.worker.hooks import replaces
 
 
 class Library:

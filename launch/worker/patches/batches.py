@@ -1,0 +1,196 @@
+"""Patches for the samples of a global batch: dealt by length, so that ranks wait less, and weighted by their tokens."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import global_batches, hooks
+from ..channel import EventWriter
+from ..columns import SampleLengths
+from ..global_batches import GlobalBatchSampler, StepLoad
+from .patch import PatchContext, PatchError, PatchInfo
+from .shared import StepListener
+
+_BALANCED = "balanced_batches"
+_MAX_PENDING = 1000  # steps that wait to be logged; bounds the memory for a trainer that logs none
+
+
+class BalanceReport:
+    """Reports the effect of the dealing over the logged steps, each time their number has doubled."""
+
+    def __init__(self, events: EventWriter) -> None:
+        self._events = events
+        self._steps: deque[StepLoad] = deque(maxlen=_MAX_PENDING)
+        self._count = 0
+        self._dealt_sum = self._upstream_sum = 0.0
+        self._largest = self._upstream_largest = 0
+
+    def follow(self, batches: GlobalBatchSampler) -> None:
+        """Follow a sampler. Steps not logged by the end of an epoch, such as in a reference pass, do not count."""
+        batches.on_epoch, batches.on_step = self._steps.clear, self._steps.append
+
+    def _report(self) -> None:
+        value = f"{self._dealt_sum / self._count:.3f}, upstream's order {self._upstream_sum / self._count:.3f}"
+        steps = "1 step" if self._count == 1 else f"{self._count} steps"
+        note = f"largest micro batch {self._largest}, upstream's order {self._upstream_largest} tokens; {steps}"
+        how = "tokens per rank and accumulation step: the largest, with padding, over the mean without padding"
+        self._events.emit("evidence", what="balance", value=value, how=how, note=note)
+
+    def add_logged(self, local: Mapping[str, Any]) -> None:
+        """Add the means over the steps since the last logged one to the trainer's metrics."""
+        steps = [self._steps.popleft() for _ in range(min(len(self._steps), local["args"].logging_steps))]
+        if not steps:
+            return
+        dealt, upstream = sum(step.dealt.imbalance for step in steps), sum(step.upstream.imbalance for step in steps)
+        means = {"imbalance": dealt / len(steps), "imbalance_upstream": upstream / len(steps)}
+        local["metrics_to_log"].update({name: round(mean, 4) for name, mean in means.items()})
+        doubled = (self._count + len(steps)).bit_length() > self._count.bit_length()
+        self._count += len(steps)
+        self._dealt_sum += dealt
+        self._upstream_sum += upstream
+        self._largest = max(self._largest, *(step.dealt.largest for step in steps))
+        self._upstream_largest = max(self._upstream_largest, *(step.upstream.largest for step in steps))
+        if doubled:
+            self._report()
+
+
+def _balance_batches(context: PatchContext) -> None:
+    refuse_sequence_parallel(_BALANCED, context)
+    balance = BalanceReport(context.events)
+
+    def configure(batches: GlobalBatchSampler, loader: Any, lengths: SampleLengths) -> None:
+        batches.balanced = True
+        if context.events.rank == 0:
+            balance.follow(batches)
+
+    global_batches.when_prepared(configure)
+    if context.events.rank == 0:
+        logging.getLogger("__main__").addHandler(StepListener(_BALANCED, context.events, balance.add_logged))
+
+
+def refuse_sequence_parallel(patch: str, context: PatchContext) -> None:
+    """Raise PatchError for sequence parallelism: its ranks share samples, which the dealing does not support."""
+    if int(context.trainer.flag("sequence_parallel_size") or 1) > 1:
+        raise PatchError(patch, "--sequence_parallel_size makes ranks share samples; remove one of the two")
+
+
+BALANCED = PatchInfo(
+    id=_BALANCED,
+    reason="ranks wait for the longest micro batch; this balances the samples of a global batch across them by length",
+    wanted=lambda facts: facts.balanced,
+    condition="recipe.balanced is true",
+    lines={
+        "open_instruct/finetune.py": {
+            (663, 664): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",
+            377: "dataloader_config = DataLoaderConfiguration(use_seedable_sampler=True)",
+        },
+        "open_instruct/dpo_tune_cache.py": {
+            413: "train_dataset, sampler=train_sampler, collate_fn=collate_fn,",
+            580: "loss = losses.mean()",
+        },
+        "accelerate/data_loader.py": {
+            226: "if idx % self.num_processes == self.process_index:",
+            266: "batch += initial_data[cycle_index:end_index]",
+            1326: "dataloader.set_sampler(sampler)",
+        },
+        "datasets/arrow_dataset.py": {725: "self._indices: Optional[Table] = "},
+        "accelerate/accelerator.py": {4344: "return skip_first_batches(dataloader, num_batches=num_batches)"},
+    },
+    apply=_balance_batches,
+)
+
+
+_WEIGHTING = "token_weighting"
+_WEIGHT_KEY = "launch_weight"  # key in the batch, from the collator to the model
+
+
+class WeightingCollator:
+    """Wraps the trainer's collator and adds the weight of the batch's mean loss to its batch."""
+
+    def __init__(self, collator: Any, batches: GlobalBatchSampler) -> None:
+        self.data_collator, self._batches = collator, batches
+
+    def __call__(self, features: Sequence[Any]) -> Any:
+        """Collate a micro batch. Raises PatchError if its samples are not those whose tokens were counted."""
+        import torch
+
+        if not self._batches.pending:
+            raise PatchError(_WEIGHTING, "unexpected micro batch: it was not dealt, so its weight is unknown")
+        micro = self._batches.pending.popleft()
+        lengths = tuple(len(sample["input_ids"]) for sample in features)
+        if lengths != micro.lengths:
+            raise PatchError(
+                _WEIGHTING, f"a micro batch has samples of {lengths} tokens, but {micro.lengths} were dealt"
+            )
+        batch = self.data_collator(features)
+        batch[_WEIGHT_KEY] = torch.tensor(micro.weight, dtype=torch.float32)
+        return batch
+
+
+class LossWeighter:
+    """Removes the weight from the model's arguments and multiplies the model's loss by it."""
+
+    def __init__(self) -> None:
+        self._weight: Any = None
+
+    def follow(self, model: Any) -> None:
+        model.register_forward_pre_hook(self._pop_weight, with_kwargs=True)
+        model.register_forward_hook(self._apply_weight)
+
+    def _pop_weight(self, model: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        self._weight = named.pop(_WEIGHT_KEY, None)
+        return arguments, named
+
+    def _apply_weight(self, model: Any, arguments: tuple[Any, ...], output: Any) -> Any:
+        if self._weight is None:
+            return output
+        if getattr(output, "loss", None) is None:
+            raise PatchError(_WEIGHTING, f"{type(model).__name__} returned no loss to weight")
+        import torch
+
+        weight, loss = self._weight.to(output.loss.device), output.loss
+        # the mean over no tokens is NaN, and NaN * 0 is NaN too
+        output.loss = torch.where(weight == 0, loss.nan_to_num(), loss) * weight
+        model.weighs_tokens_for_launch = True  # checked by the evidence
+        return output
+
+
+def _weight_tokens(context: PatchContext) -> None:
+    refuse_sequence_parallel(_WEIGHTING, context)
+    if context.trainer.flag("load_balancing_loss") == "true":
+        raise PatchError(
+            _WEIGHTING, "--load_balancing_loss adds a loss that is not a mean over tokens; remove one of the two"
+        )
+
+    def configure(batches: GlobalBatchSampler, loader: Any, lengths: SampleLengths) -> None:
+        if lengths.loss_tokens is None or loader.num_workers:
+            raise PatchError(_WEIGHTING, "needs the dataset's labels, and a data loader without worker processes")
+        batches.loss_tokens = lengths.loss_tokens
+        loader.base_dataloader.collate_fn = WeightingCollator(loader.collate_fn, batches)
+
+    global_batches.when_prepared(configure)
+    hooks.when_prepared(LossWeighter().follow)
+
+
+TOKEN_WEIGHTING = PatchInfo(
+    id=_WEIGHTING,
+    reason="finetune.py averages the means of micro batches of different sizes; this weights every token equally",
+    wanted=lambda facts: facts.token_weighting,
+    condition="recipe.loss_averaging is tokens",
+    lines={
+        "open_instruct/finetune.py": {
+            (663, 664): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",
+            822: "outputs = model(**batch, use_cache=False)",
+            824: "loss = outputs.loss",
+            844: "total_loss += loss.detach().float()",
+            845: "accelerator.backward(loss)",
+        },
+        "datasets/arrow_dataset.py": {725: "self._indices: Optional[Table] = "},
+        "accelerate/accelerator.py": {2851: "loss = loss / self.gradient_accumulation_steps"},
+        "transformers/loss/loss_utils.py": {41: 'reduction = "sum" if num_items_in_batch is not None else "mean"'},
+    },
+    apply=_weight_tokens,
+)
