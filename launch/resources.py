@@ -8,6 +8,13 @@ from typing import Any
 _PACKAGE = Path(__file__).resolve().parent
 ROOT = _PACKAGE.parent  # the folder that holds the package: the root of a checkout, or site-packages
 
+IN_CLONE = (ROOT / "constraints.txt").is_file()  # and not installed from a wheel
+
+
+def requirement(extras: str) -> str:
+    """Return what `pip install` takes for launch with extras, comma-separated; in a clone, typed at its root."""
+    return f"-e '.[{extras}]' -c constraints.txt" if IN_CLONE else f"'tulu-launch[{extras}]'"
+
 
 def locate(path: str) -> Path:
     """Return where a file or folder of the project is, given its path in a checkout.

@@ -21,9 +21,12 @@ PLAN = ("plan", "stage=sft_25pct", "gpus=8", "--json")
 pytestmark = pytest.mark.slow
 
 
+def clean_environ() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _LEADING_BACK}
+
+
 def run(argv: Sequence[str | Path], cwd: Path) -> str:
-    environ = {name: value for name, value in os.environ.items() if name not in _LEADING_BACK}
-    done = subprocess.run(argv, cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(argv, cwd=cwd, env=clean_environ(), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -71,6 +74,25 @@ def test_the_wheel_has_the_data_files(wheel: Path) -> None:
 def test_nothing_that_trains_comes_with_the_package(installed: Path, tmp_path: Path) -> None:
     versions = json.loads(run([installed, "version", "--json"], tmp_path))
     assert versions["packages"].keys() == {"hydra-core"}
+
+
+def test_the_cures_of_an_installed_package_need_no_clone(installed: Path, tmp_path: Path) -> None:
+    for trainer, named in (("finetune", "git clone https://github.com/allenai/open-instruct"), ("trl_sft", "")):
+        argv = [installed, "run", "stage=demo", f"trainer={trainer}"]
+        done = subprocess.run(
+            argv, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120, env=clean_environ()
+        )
+        assert done.returncode == 2
+        assert "pip install 'tulu-launch[train" in done.stderr
+        assert named in done.stderr
+        assert not [word for word in ("submodule", "constraints.txt", "scripts/", "-e '.") if word in done.stderr]
+
+
+def test_an_installation_without_torch_is_small(installed: Path) -> None:
+    packages = next(installed.parent.parent.glob("lib/python3*/site-packages"))
+    size = sum(file.stat().st_size for file in packages.rglob("*") if file.is_file())
+    assert size < 40e6
+    assert not [name for name in ("torch", "IPython", "numpy", "uplot") if (packages / name).exists()]
 
 
 def test_the_installed_package_plans_what_the_checkout_plans(installed: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from launch.check.lint.accelerate_flags import read_launcher_flags
 from launch.check.lint.trainers import TrainerScript
 from launch.errors import Problem, UserError
 from launch.upstream.libraries.library_keys import LibraryKeys, library_keys
-from launch.upstream.pin.checkout import FETCH_SUBMODULE_COMMAND, Checkout, is_checkout
+from launch.upstream.pin.checkout import Checkout, fetch_command, is_checkout
 from launch.upstream.resolve import capture, resolve_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES
@@ -85,7 +85,7 @@ class TrainerSchemas:
             return capture(trainer.script, root, sys.executable)
         if self.checkout is None or trainer.is_trl:
             message = f"the flags of {trainer.script} are not in the lock, and no open-instruct checkout was found"
-            cure = f"get the checkout: {FETCH_SUBMODULE_COMMAND}, or point to one with --upstream DIR"
+            cure = f"get the checkout: {fetch_command()}, or point to one with --upstream DIR"
         else:
             message = f"the flags of {trainer.script} are not in the lock"
             cure = f"name the checkout to ask its parser: --upstream {self.checkout.root}"

@@ -18,7 +18,7 @@ from launch.external import run_command
 from launch.host.interpreter import InterpreterError, missing_modules
 from launch.planning.plan import Plan
 from launch.upstream.libraries.library_keys import installed_version
-from launch.upstream.pin.checkout import FETCH_SUBMODULE_COMMAND
+from launch.upstream.pin.checkout import fetch_command
 from launch.worker.finding import Finding
 from launch.worker.patches import olmo_core
 from launch.worker.trl_entry import TRL
@@ -44,7 +44,7 @@ def checkout_exists(plan: Plan, host: Host) -> Finding:
     if plan.upstream.checkout:
         return passed(str(plan.upstream.checkout))
     other = {"sft": "trl_sft", "dpo": "trl_dpo"}.get(plan.config.stage.kind.value)
-    cure = f"run `{FETCH_SUBMODULE_COMMAND}`, or set OPEN_INSTRUCT_DIR or upstream.dir to a checkout"
+    cure = f"run `{fetch_command()}`, or set OPEN_INSTRUCT_DIR or upstream.dir to a checkout"
     cure += f"; trainer={other} needs none" if other else ""
     return failed(f"{plan.trainer} needs a checkout of open-instruct, and none was found", cure)
 
@@ -131,7 +131,8 @@ def install_hint(plan: Plan) -> str:
     quantized = plan.lora is not None and plan.lora.quantize == Quantization.nf4  # bitsandbytes
     extras = "train,open-instruct" if plan.config.trainer.family == Family.open_instruct or quantized else "train"
     extras += ",eval" if plan.config.evaluate else ""
-    return f"install them there: pip install -e '.[{extras}]' -c constraints.txt (scripts/setup does)"
+    setup = " (scripts/setup does)" if resources.IN_CLONE else ""
+    return f"install them there: pip install {resources.requirement(extras)}{setup}"
 
 
 def run_environment(plan: Plan, host: Host) -> dict[str, str]:

@@ -13,6 +13,7 @@ from launch.planning.estimate.forecast import UNCERTAINTY
 from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.remedy import remedy_for
 from launch.planning.estimate.setting import MemorySetting
+from launch.resources import IN_CLONE, requirement
 
 POSSIBLY = "possibly: "  # begins the text of an uncertain cure
 _NAMED_PATH = re.compile(r"(?:No space left on device|Disk quota exceeded)[^'\"]{0,20}['\"](?P<path>/[^'\"]+)['\"]")
@@ -101,17 +102,17 @@ def missing_package(match: re.Match[str], situation: Situation) -> str:
     python = situation.python or "python"
     for extra, names in known().packages.items():
         if name in names:
-            return f'{name} is in the extra "{extra}": {python} -m pip install -c constraints.txt -e ".[{extra}]"'
+            return f'{name} is in the extra "{extra}": {python} -m pip install {requirement(extra)}'
     return f"{POSSIBLY}install the package that provides {name} ({python} -m pip install ...); no extra has it"
 
 
 def other_version(match: re.Match[str], situation: Situation) -> str:
     python = situation.python or "python"
-    name = match["name"].split(".")[0]
-    return (
-        f"the installed {name} is another version than its caller expects: compare versions.json with constraints.txt, "
-        f"and {python} -m pip install -c constraints.txt {name.replace('_', '-')}"
-    )
+    name = match["name"].split(".")[0].replace("_", "-")
+    known_to_work = f"compare versions.json with constraints.txt, and {python} -m pip install -c constraints.txt {name}"
+    if not IN_CLONE:
+        known_to_work = f"{python} -m pip install {requirement('train')}"
+    return f"the installed {name} is another version than its caller expects: {known_to_work}"
 
 
 def repository_name(match: re.Match[str], situation: Situation) -> str:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.errors import Problem, UserError
+from launch.resources import IN_CLONE
 from launch.upstream.pin.lock import load_lock
 
 DIR_VARIABLE = "OPEN_INSTRUCT_DIR"
 DIR_KEY = "upstream.dir"
 SUBMODULE = "external/open-instruct"
-FETCH_SUBMODULE_COMMAND = f"git submodule update --init {SUBMODULE}"
 
 # A checkout has the package's shared module and at least one of these entry scripts, which cover old commits too.
 _SHARED_MODULE = "open_instruct/utils.py"
@@ -79,9 +79,16 @@ def is_checkout(root: Path) -> bool:
     return (root / _SHARED_MODULE).is_file() and any((root / script).is_file() for script in _ENTRY_SCRIPTS)
 
 
+def fetch_command() -> str:
+    """Return the command that gets the pin: the submodule of a clone of launch, elsewhere a clone of open-instruct."""
+    if IN_CLONE:
+        return f"git submodule update --init {SUBMODULE}"
+    return f"git clone https://github.com/allenai/open-instruct && git -C open-instruct checkout {load_lock().pin}"
+
+
 def missing_checkout_problem() -> Problem:
     """Return the problem for a command that needs a checkout where `find_checkout` returns None."""
-    cure = f"fetch the pin: {FETCH_SUBMODULE_COMMAND}, or set {DIR_KEY}=DIR or ${DIR_VARIABLE}"
+    cure = f"fetch the pin: {fetch_command()}, or set {DIR_KEY}=DIR or ${DIR_VARIABLE}"
     return Problem("no_upstream", "no open-instruct checkout found", cure=cure)
 
 
@@ -128,7 +135,7 @@ def _require_checkout(root: Path, found_by: str) -> None:
     else:
         message = f"{root} is not an open-instruct checkout: it needs {_SHARED_MODULE} and an entry script"
     where = f"${found_by}" if found_by == DIR_VARIABLE else f"{found_by}={root}"
-    cure = f"set it to the folder that contains open_instruct/, or fetch the pin: {FETCH_SUBMODULE_COMMAND}"
+    cure = f"set it to the folder that contains open_instruct/, or fetch the pin: {fetch_command()}"
     raise UserError(Problem("not_open_instruct", message, where, cure))
 
 
