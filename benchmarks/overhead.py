@@ -39,7 +39,7 @@ import psutil
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from launch.trials.bench.statistics import paired_ratio  # noqa: E402
+from launch.trials.bench.verdict import paired_ratio  # noqa: E402
 
 STAGES = {"trl_sft": "demo", "finetune": "demo", "trl_dpo": "demo_dpo", "dpo_tune_cache": "demo_dpo"}
 PACKAGES = ("torch", "transformers", "accelerate", "trl", "psutil")

@@ -25,8 +25,8 @@ from launch.check.machine.rules import RULES
 from launch.config.guards import GradNormGuard, GuardsConfig
 from launch.execution.guards.guard import Guard
 from launch.execution.guards.panel import GUARDS
+from launch.trials.rollout.gate import Gate, GateResult, gate
 from launch.trials.rollout.gates import GATES
-from launch.trials.rollout.gates.gate import Gate, GateResult, gate
 from launch.worker.finding import Finding
 from launch.worker.patches import PATCHES
 from launch.worker.patches.patch import PatchInfo
@@ -80,7 +80,7 @@ def lacking_guard(guard: type[Guard]) -> Iterator[str]:
 def lacking_gate(gate: Gate) -> Iterator[str]:
     """Yield everything that a gate of a rollout lacks, one sentence each."""
     if gate not in GATES:
-        yield "GATES in launch/trials/rollout/gates/__init__.py does not have it"
+        yield "GATES in launch/trials/rollout/gates.py does not have it"
     if not gate.reason.endswith(".") or len(gate.reason) < 30:
         yield "its docstring is its reason, a sentence"
     if not gate.source:
@@ -156,7 +156,7 @@ def is_a(cls: type) -> Callable[[Any], bool]:
 
 REGISTERS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Iterator[str]]], ...] = (
     ("launch.execution.guards", is_guard, lacking_guard),
-    ("launch.trials.rollout.gates", is_a(Gate), lacking_gate),
+    ("launch.trials.rollout", is_a(Gate), lacking_gate),
     ("launch.check.machine", is_a(PreflightRule), lacking_rule),
     ("launch.check.lint", is_caution, lacking_caution),
     ("launch.worker.patches", is_a(PatchInfo), lacking_patch),
@@ -205,7 +205,7 @@ def test_a_half_added_gate_is_told_everything() -> None:
         return None
 
     assert list(lacking_gate(nothing)) == [
-        "GATES in launch/trials/rollout/gates/__init__.py does not have it",
+        "GATES in launch/trials/rollout/gates.py does not have it",
         "its docstring is its reason, a sentence",
         "its source says where its figures come from",
         "allow=[stall] would switch off the guard stall too",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from launch.commands.trial import run_trial
 from launch.config.line import CommandLine
 from launch.trials.bench.engine import run_bench
-from launch.trials.bench.request import SEPARATOR, SHORT, read_request
+from launch.trials.bench.settings import SEPARATOR, SHORT, read_request
 
 HELP = """usage: launch bench stage=NAME [both] -- [A's overrides] -- [B's overrides] [--json]
 

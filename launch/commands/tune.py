@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from launch.commands.trial import run_trial
 from launch.config.line import CommandLine
-from launch.trials.tune.engine import run_tune
-from launch.trials.tune.request import SHORT, read_request
+from launch.trials.tune.engine import SHORT, read_request, run_tune
 
 HELP = """usage: launch tune stage=NAME gpus=N [key=value ...] [--json]
 

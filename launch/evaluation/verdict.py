@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from launch.trials.bench.statistics import student_t
+from launch.trials.bench.verdict import student_t
 
 _MOST_CUT_OFF = 0.5
 _MIN_IDENTICAL = 20  # questions whose scores are the same by chance too rarely

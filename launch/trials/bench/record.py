@@ -9,11 +9,18 @@ from typing import Any
 
 from launch.planning.plan import Plan
 from launch.trials.bench.settings import PlannedBench
-from launch.trials.bench.statistics import CONFIDENCE, RATE_PRECISION, count_steps_needed
-from launch.trials.bench.verdict import BenchVerdict, judge_pairs, relative_change
+from launch.trials.bench.verdict import (
+    CONFIDENCE,
+    RATE_PRECISION,
+    BenchVerdict,
+    count_steps_needed,
+    judge_pairs,
+    relative_change,
+)
 from launch.trials.card_rate import CardRate, parse_card_rate
-from launch.trials.figures import (
+from launch.trials.measurement import (
     Figures,
+    Measurement,
     Operations,
     compute_figures,
     count_operations,
@@ -21,7 +28,6 @@ from launch.trials.figures import (
     median_figure,
     rates_of_steps,
 )
-from launch.trials.measurement import Measurement
 from launch.trials.record import State, TrialRecord, TrialRun, combine_states, utc_now
 from launch.worker.finding import REFUTED, UNPROVEN
 

@@ -14,10 +14,10 @@ from launch.slurm.schedule import TokenizeFirst, as_chain, needs_tokenize_job
 from launch.slurm.slurm_cli import slurm_is_installed
 from launch.slurm.submission import refuse_live_jobs, submit_steps
 from launch.slurm.submission_report import report_lines
-from launch.trials.measure import composed_line
 from launch.trials.record import State
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import RequestedWidth, RolloutRequest
+from launch.trials.trial import composed_line
 
 
 def plan_width_job(width: WidthRun, request: RolloutRequest) -> PlannedJob:

@@ -12,12 +12,11 @@ from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder, find_job_ids
 from launch.slurm.node.task import NodeTask
 from launch.slurm.requeue_policy import RestartMark, wait_for_lock
-from launch.trials.measure import card_gib, gpus_for
 from launch.trials.record import State
-from launch.trials.rollout.engine import plan_rollout, run_and_report
-from launch.trials.rollout.loop import WidthRunner
+from launch.trials.rollout.engine import WidthRunner, plan_rollout, run_and_report
 from launch.trials.rollout.record import WidthRun
 from launch.trials.rollout.request import read_request
+from launch.trials.trial import card_gib, gpus_for
 
 _SUBMIT_TIMEOUT = 300.0  # seconds that `rollout` may need to submit its jobs to a busy Slurm
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from launch.config.line import CommandLine
 from launch.errors import Problem, UserError
-from launch.trials.request import expand_short_options, unsupported_problems
+from launch.trials.trial import expand_short_options, unsupported_problems
 
 WIDTHS = ("gpus", "processes")
 # short for keys of the node `rollout`

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from launch.config.line import CommandLine
+from launch.config.trials import TuneConfig
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display.progress import Display
 from launch.execution.machine import this_machine
@@ -15,19 +18,66 @@ from launch.execution.record.lock import run_lock
 from launch.files import write_file
 from launch.planning.plan import Plan, build_plan
 from launch.table import Table
-from launch.trials.measure import composed_probe, measure, say_document, say_lines, say_row
 from launch.trials.measurement import read_measurement
 from launch.trials.record import State, describe_changes, read_earlier
-from launch.trials.tune.loop import refuse_if_nothing_fits, search
+from launch.trials.trial import (
+    composed_probe,
+    expand_short_options,
+    measure,
+    say_document,
+    say_lines,
+    say_row,
+    unsupported_problems,
+)
 from launch.trials.tune.overlay import overlay_path, overlay_text
 from launch.trials.tune.predict import Prediction
 from launch.trials.tune.preparation import begin_record
 from launch.trials.tune.probe import Probe, ProbeVerdict, is_final, summarize_probe
 from launch.trials.tune.record import TuneRecord, estimate_json
-from launch.trials.tune.request import check_numbers, line_for_candidate
-from launch.trials.tune.search import time_left
-from launch.trials.tune.space import extra_options
+from launch.trials.tune.search import Stop, affordable_steps, exhausted_limit, next_probe, time_left
+from launch.trials.tune.space import Candidate, extra_options
 from launch.trials.view import PREDICTIONS
+
+SHORT = ("steps", "probes", "minutes", "dry_run")  # short for keys of the node `tune`
+
+
+def read_request(line: CommandLine) -> CommandLine:
+    """The line for Hydra, with `tune`'s short options as keys of its node.
+
+    Raises UserError: tune_alone, duplicate_override.
+    """
+    problems = list(unsupported_problems(line, "tune", "it searches one stage at one width"))
+    if problems:
+        raise UserError(problems)
+    return expand_short_options(line, "tune", SHORT)
+
+
+def check_numbers(tune: TuneConfig) -> None:
+    """Check the node `tune`. Raises UserError: bad_steps, bad_value."""
+    problems = []
+    if tune.skip < 0:
+        message = f"skip must be 0 or greater, got {tune.skip}"
+        problems.append(Problem("bad_steps", message, "tune.skip", "2 is the default"))
+    elif tune.steps <= tune.skip:
+        message = f"steps={tune.steps} measures nothing: the first {tune.skip} do not count"
+        problems.append(Problem("bad_steps", message, "tune.steps", f"use {tune.skip + 1} or more; 8 is the default"))
+    if tune.probes < 1:
+        message = f"probes={tune.probes} measures nothing"
+        problems.append(Problem("bad_value", message, "tune.probes", "use 1 or more, or dry_run=true"))
+    if not 0 < tune.minutes < float("inf"):
+        message = f"minutes must be a positive number, got {tune.minutes}"
+        problems.append(Problem("bad_value", message, "tune.minutes", "10 is the default"))
+    if not 0 <= tune.room < 1:
+        message = f"room must be at least 0 and below 1, got {tune.room}"
+        problems.append(Problem("bad_value", message, "tune.room", "0.05 is the default"))
+    if problems:
+        raise UserError(problems)
+
+
+def line_for_candidate(line: CommandLine, candidate: Candidate) -> CommandLine:
+    """The line with the candidate's keys in place of its own."""
+    return line.without(*candidate.keys(), "parallel.mode", "name").with_overrides(*candidate.overrides())
+
 
 _SHOWN = 12  # predictions
 _EXITS = {State.failed: EXIT_FAILED, State.interrupted: EXIT_INTERRUPTED}
@@ -124,3 +174,88 @@ def _refuse_if_none_started(record: TuneRecord) -> None:
     if record.probes and all(probe.verdict == ProbeVerdict.refused for probe in record.probes):
         message = f"no probe could be started: {record.probes[0].why}"
         raise UserError(Problem("no_probe_started", message, None, "fix that and run tune again"))
+
+
+Extra = tuple[str, Any]  # a key and its value
+RunProbe = Callable[[Prediction, int], Probe]  # a setting and its steps
+Run = Callable[[Prediction, int], None]  # the same, recorded
+_COMPLETED = (Stop.best_beats_the_rest, Stop.all_tried)
+
+
+def search(
+    record: TuneRecord,
+    run_probe: RunProbe,
+    extras: Callable[[Candidate], Sequence[Extra]],
+    on_change: Callable[[Probe | None], None],
+) -> None:
+    """Fill the record.
+
+    `run_probe` runs one setting for some steps; `extras` are the options to try on the best one, one after another;
+    `on_change` is called before and after each probe.
+    """
+    if len(record.predictions) == 1:
+        record.stop = Stop.one_setting
+        on_change(None)
+        return
+
+    def run(prediction: Prediction, steps: int) -> None:
+        on_change(None)
+        probe = run_probe(prediction, steps)
+        record.probes.append(probe)
+        if probe.verdict == ProbeVerdict.interrupted:
+            record.stop = Stop.interrupted
+        on_change(probe)
+
+    while record.stop is None:
+        choice = next_probe(record.estimates, record.probes, record.limits, record.used)
+        if isinstance(choice, Stop):
+            record.stop = choice
+        else:
+            run(choice.prediction, record.limits.steps)
+    if record.stop in _COMPLETED:
+        _try_extras(record, run, extras)
+    if record.stop != Stop.interrupted and record.best is not None:
+        _probe_base(record, run)
+    on_change(None)
+
+
+def refuse_if_nothing_fits(record: TuneRecord) -> None:
+    """Raise UserError (nothing_fits) with the least memory that any setting needs."""
+    estimates = record.estimates
+    if record.probes or any(estimate.is_open for estimate in estimates):
+        return
+    smallest = min(estimates, key=lambda estimate: estimate.memory_gib or 0.0)
+    card, room = record.workload.card_gib or 0.0, record.limits.room
+    message = (
+        f"no setting at {record.plan.parallel.width} fits: {smallest.prediction.label} needs the least, about "
+        f"{smallest.memory_gib:.0f} GiB of a card's {card:.0f} GiB, of which {room:.0%} stays free"
+    )
+    cure = "use more GPUs, a smaller model or a lower recipe.max_seq_length, or set fewer keys yourself"
+    raise UserError(Problem("nothing_fits", message, None, cure))
+
+
+def _try_extras(record: TuneRecord, run: Run, extras: Callable[[Candidate], Sequence[Extra]]) -> None:
+    """Try each extra option on the best setting so far; the results are predictions like the others from then on."""
+    if record.best is None:
+        return
+    for extra in extras(record.best.prediction.candidate):
+        best = record.best
+        if best is None or best.seconds is None or record.stop == Stop.interrupted:
+            return
+        if exhausted_limit(best.seconds, record.probes, record.limits, record.used):
+            return
+        candidate = replace(best.prediction.candidate, extra=(*best.prediction.candidate.extra, extra))
+        refined = replace(best.prediction, candidate=candidate)
+        record.predictions = [*record.predictions, refined]
+        run(refined, record.limits.steps)
+
+
+def _probe_base(record: TuneRecord, run: Run) -> None:
+    """Probe the recipe's own setting, for as many steps as there is time for: the gain and the loss are measured
+    against it. It is often many times slower than the best, so that a whole probe would take too long."""
+    if record.base is not None:
+        return
+    base, skip = record.base_estimate, record.plan.config.tune.skip
+    steps = affordable_steps(base.seconds, record.probes, record.limits, record.used, skip)
+    if base.is_open and steps is not None:
+        run(base.prediction, steps)

@@ -16,9 +16,8 @@ from launch.planning.flags import sequence_limit
 from launch.planning.parallel import default_mode
 from launch.planning.plan import Plan
 from launch.table import Table
-from launch.trials.tune.candidate import Candidate
 from launch.trials.tune.record import TuneRecord
-from launch.trials.tune.space import held_flags
+from launch.trials.tune.space import Candidate, held_flags
 from launch.trials.view import COLUMNS
 
 GROUP = "tuned"

@@ -22,7 +22,7 @@ from launch.planning.flags import sequence_limit
 from launch.planning.lengths import Histogram, Lengths, load_lengths
 from launch.planning.plan import Plan
 from launch.planning.tuned import PACKAGES
-from launch.trials.measure import gpus_for
+from launch.trials.trial import gpus_for
 from launch.trials.tune.predict import Workload, predict
 from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import TuneLimits

@@ -11,8 +11,7 @@ from enum import StrEnum
 from launch.config.schema import Device
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED
 from launch.trials.measurement import TIME_USED, Measurement, padding_share, timed_steps
-from launch.trials.tune.error_model import NOISE
-from launch.trials.tune.predict import Prediction
+from launch.trials.tune.predict import NOISE, Prediction
 
 _MIN_STEPS = 2  # from which a spread can be computed
 _ONE_STEP_NOISE = 0.2  # the noise of a single step

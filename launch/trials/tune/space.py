@@ -1,8 +1,9 @@
-"""Builds the space of settings that are the same training: same global batch, same master weights, same user keys."""
+"""The settings that are the same training: same global batch, same master weights, same user keys."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -16,7 +17,59 @@ from launch.planning.contradictions import check_dealing
 from launch.planning.parallel import Parallel, bucket_sizes, has_master_weights
 from launch.planning.plan import Plan
 from launch.planning.recipe import flags_of_key, value_of_flags
-from launch.trials.tune.candidate import Candidate
+
+_DISTANCES = {"mode": 1.0, "checkpointing": 0.7, "packing": 0.7, "attention": 0.5, "liger": 0.3, "balanced": 0.3}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The values of the keys that are searched."""
+
+    per_device: int  # recipe.per_device_batch_size
+    mode: Mode
+    packing: Packing = Packing.none
+    checkpointing: bool = False
+    liger: bool = False
+    attention: str = "auto"
+    balanced: bool = False
+    averaging: str | None = None  # recipe.loss_averaging
+    extra: tuple[tuple[str, Any], ...] = ()  # keys whose effect nothing predicts, with their values
+
+    def keys(self) -> dict[str, Any]:
+        """The configuration keys and their values."""
+        keys: dict[str, Any] = {
+            "recipe.per_device_batch_size": self.per_device,
+            "parallel": self.mode.value,
+            "recipe.packing": self.packing.value,
+            "recipe.gradient_checkpointing": self.checkpointing,
+            "recipe.liger": self.liger,
+            "recipe.attention": self.attention,
+            "recipe.balanced": self.balanced,
+        }
+        if self.averaging is not None:
+            keys["recipe.loss_averaging"] = self.averaging
+        return keys | dict(self.extra)
+
+    def overrides(self) -> list[str]:
+        """The overrides of a command line."""
+        return [f"{key}={format_value(value)}" for key, value in self.keys().items()]
+
+    def label(self, accumulation: int) -> str:
+        """A short name, which its run folder has as well: `zero2-8x2-flatten-liger`."""
+        marks = [self.packing.value] if self.packing != Packing.none else []
+        marks += ["liger"] if self.liger else []
+        marks += ["ckpt"] if self.checkpointing else []
+        marks += ["balanced"] if self.balanced else []
+        marks += [self.attention] if self.attention != "auto" else []
+        marks += [f"{key.rpartition('.')[2]}_{format_value(value)}" for key, value in self.extra]
+        return "-".join([self.mode.value, f"{self.per_device}x{accumulation}", *marks])
+
+    def distance(self, other: Candidate) -> float:
+        """0 for the same setting, about 1 where other parts of a step dominate its time."""
+        distance = 0.5 * abs(math.log2(self.per_device / other.per_device))
+        distance += sum(weight for name, weight in _DISTANCES.items() if getattr(self, name) != getattr(other, name))
+        return distance + (0.1 if self.extra != other.extra else 0.0)
+
 
 TOKENS = LossAveraging.tokens.value  # of recipe.loss_averaging: every token of the global batch has the same weight
 _WORKERS = "dataloader_num_workers"

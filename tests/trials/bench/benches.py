@@ -12,13 +12,12 @@ from launch.config.line import parse_line
 from launch.config.schema import Device, Precision
 from launch.execution.record.folder import Outcome
 from launch.planning.plan import build_plan
-from launch.trials.bench.loop import run_in_turn
+from launch.trials.bench.engine import run_in_turn
 from launch.trials.bench.record import BenchRecord, BenchRun, plan_runs
-from launch.trials.bench.request import read_request
-from launch.trials.bench.settings import PlannedBench, plan_bench
+from launch.trials.bench.settings import PlannedBench, plan_bench, read_request
 from launch.trials.card_rate import CardRate
-from launch.trials.measure import probe_line
 from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
+from launch.trials.trial import probe_line
 from tests.conftest import composed, fixed_machine
 from tests.trials.rollout.plans import leave_run
 

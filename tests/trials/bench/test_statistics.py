@@ -6,7 +6,7 @@ import random
 import pytest
 
 from launch import resources
-from launch.trials.bench.statistics import count_steps_needed, paired_ratio
+from launch.trials.bench.verdict import count_steps_needed, paired_ratio
 
 
 def test_nothing_and_one_pair() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from launch.trials.bench.verdict import BenchVerdict, format_ratio, judge_pairs
-from launch.trials.figures import Figures
+from launch.trials.measurement import Figures
 
 
 def figures(per_second: float = 1000.0, losses: tuple[float, ...] = (3.0, 2.8, 2.5), **more: Any) -> Figures:

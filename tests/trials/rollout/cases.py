@@ -14,8 +14,8 @@ from launch.planning.parallel import Parallel
 from launch.planning.plan import Plan, build_plan
 from launch.planning.width import Width
 from launch.trials.measurement import Measurement
+from launch.trials.rollout.gate import GateCase, GateResult, apply_gate
 from launch.trials.rollout.gates import GATES
-from launch.trials.rollout.gates.gate import GateCase, GateResult, apply_gate
 from tests.conftest import composed, fixed_machine
 
 DONE = Outcome(exit_code=0, seconds=60.0, steps=10, last_loss=1.0)

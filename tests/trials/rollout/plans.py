@@ -13,11 +13,11 @@ from typing import Any
 from launch.config.line import parse_line
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.planning.plan import Plan, build_plan
-from launch.trials.measure import probe_line
+from launch.trials.rollout.engine import plan_widths
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import read_request
-from launch.trials.rollout.widths import plan_widths
+from launch.trials.trial import probe_line
 from tests.conftest import composed, fixed_machine
 
 Planned = tuple[Path, list[WidthRun]]

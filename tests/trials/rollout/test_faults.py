@@ -13,7 +13,7 @@ import pytest
 from launch.config.gates import GatesConfig
 from launch.execution.record.folder import Outcome
 from launch.trials.record import State
-from launch.trials.rollout.loop import WidthRunner, run_widths
+from launch.trials.rollout.engine import WidthRunner, run_widths
 from launch.trials.rollout.record import WidthRun
 from tests.trials.rollout.plans import leave, planned, record_of, steps
 

@@ -6,8 +6,8 @@ import json
 
 from launch.config.gates import GatesConfig
 from launch.execution.record.folder import Outcome
+from launch.trials.rollout.gate import GateCase, GateVerdict
 from launch.trials.rollout.gates import GATES, apply_gates
-from launch.trials.rollout.gates.gate import GateCase, GateVerdict
 from launch.worker.json_codec import to_json
 from tests.trials.rollout.cases import gate_result, measured
 

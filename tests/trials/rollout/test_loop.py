@@ -12,7 +12,7 @@ from launch.config.gates import GatesConfig
 from launch.errors import Problem, UserError
 from launch.execution.record.folder import Outcome
 from launch.trials.record import State
-from launch.trials.rollout.loop import WidthRunner, run_widths
+from launch.trials.rollout.engine import WidthRunner, run_widths
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import SubmitMode
 from tests.trials.rollout.plans import Planned, leave, planned, record_of, steps

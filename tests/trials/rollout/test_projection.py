@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from launch.trials.measurement import Measurement
-from launch.trials.rollout.projection import compute_efficiency, project
+from launch.trials.rollout.record import compute_efficiency, project
 from tests.trials.rollout.cases import falling, measured
 
 

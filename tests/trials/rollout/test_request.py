@@ -4,8 +4,8 @@ import pytest
 
 from launch.config.line import CommandLine, parse_line
 from launch.errors import UserError
-from launch.trials.measure import PROBE, probe_line
 from launch.trials.rollout.request import RequestedWidth, SubmitMode, read_request, read_widths
+from launch.trials.trial import PROBE, probe_line
 
 
 def line(*words: str) -> CommandLine:

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from launch.config.schema import Mode, Packing
-from launch.trials.tune.candidate import Candidate
-from launch.trials.tune.error_model import NOISE, ErrorModel, Observation, solve
+from launch.trials.tune.predict import NOISE, ErrorModel, Observation, solve
+from launch.trials.tune.space import Candidate
 
 HERE = Candidate(8, Mode.zero2, Packing.flatten)
 NEAR = Candidate(4, Mode.zero2, Packing.flatten)

@@ -13,7 +13,7 @@ import pytest
 from launch import resources
 from launch.config.schema import Kind
 from launch.planning.lengths import Histogram, Lengths
-from launch.trials.tune.loop import search
+from launch.trials.tune.engine import search
 from launch.trials.tune.predict import Prediction, predict
 from launch.trials.tune.probe import Probe
 from launch.trials.tune.record import TuneRecord

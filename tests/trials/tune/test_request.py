@@ -8,8 +8,8 @@ from launch.config.line import parse_line
 from launch.config.schema import Mode, Packing
 from launch.config.trials import TuneConfig
 from launch.errors import UserError
-from launch.trials.tune.candidate import Candidate
-from launch.trials.tune.request import check_numbers, line_for_candidate, read_request
+from launch.trials.tune.engine import check_numbers, line_for_candidate, read_request
+from launch.trials.tune.space import Candidate
 
 
 def line(*words: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from launch.config.schema import Kind, Mode
 from launch.errors import UserError
 from launch.planning.lengths import Histogram, Lengths
 from launch.trials.record import State
-from launch.trials.tune.loop import refuse_if_nothing_fits, search
+from launch.trials.tune.engine import refuse_if_nothing_fits, search
 from launch.trials.tune.predict import Prediction
 from launch.trials.tune.probe import Probe, ProbeVerdict
 from launch.trials.tune.record import TuneRecord

@@ -9,8 +9,7 @@ import pytest
 from launch.config.schema import Mode, Packing
 from launch.errors import UserError
 from launch.planning.plan import build_plan
-from launch.trials.tune.candidate import Candidate
-from launch.trials.tune.space import TOKENS, LossWeighting, Space, build_space, compare_loss, extra_options
+from launch.trials.tune.space import TOKENS, Candidate, LossWeighting, Space, build_space, compare_loss, extra_options
 from tests.conftest import fixed_machine
 from tests.trials.tune.searches import INSTALLED, composed_once
 

@@ -1,16 +1,16 @@
-"""Runs a plan for some steps on this machine and reads what it measured; `bench`, `rollout` and `tune` use it."""
+"""One trial: what its line may ask for, how a setting is run for some steps, and how that ended."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from launch.check.machine.gpus import gpus_are_free
 from launch.check.machine.rules import inspect
 from launch.config.compose import Composed, compose
-from launch.config.line import CommandLine
+from launch.config.line import CommandLine, override_key
 from launch.config.schema import Device
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display.progress import Display
@@ -22,6 +22,29 @@ from launch.trials.measurement import TIME_USED, Measurement, archive_earlier_tr
 from launch.trials.record import State, TrialRecord, TrialRun
 from launch.trials.view import COLUMNS, build_document, write_trial_report
 from launch.worker.json_codec import to_json
+
+_UNSUPPORTED = ("detach", "cache_only", "nodes")
+
+
+def unsupported_problems(
+    line: CommandLine, verb: str, reason: str, cures: Mapping[str, str] | None = None
+) -> Iterator[Problem]:
+    """Yield what the line asks for that a trial does not support. `reason`: why it does not support --multirun."""
+    id_, keys = f"{verb}_alone", {override_key(word) for word in line.argv}
+    if line.multirun:
+        message = f"{verb} does not support --multirun: {reason}"
+        yield Problem(id_, message, None, "run it once for each value")
+    for key in _UNSUPPORTED:
+        if key in keys:
+            cure = (cures or {}).get(key, "remove it")
+            yield Problem(id_, f"{verb} does not support {key}=", f"override {key}", cure)
+
+
+def expand_short_options(line: CommandLine, verb: str, names: Sequence[str]) -> CommandLine:
+    """Replace short options such as steps= by keys of the verb's node. Raises UserError: duplicate_override."""
+    options, rest = line.pop_overrides(names)
+    return rest.with_overrides(*(f"{verb}.{name}={options[name]}" for name in names if name in options))
+
 
 R = TypeVar("R", bound=TrialRun)
 _FREE_TIMEOUT = 20.0  # seconds until the memory of the run before is expected to be free

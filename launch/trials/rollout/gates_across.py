@@ -6,7 +6,7 @@ import statistics
 
 from launch.config.schema import Device, Precision
 from launch.trials.measurement import Measurement, compute_speed
-from launch.trials.rollout.gates.gate import GateCase, GateResult, failed, gate, passed, warned
+from launch.trials.rollout.gate import GateCase, GateResult, failed, gate, passed, warned
 
 
 @gate("same_data", "the tokens of every optimizer step, counted by the trainer over all ranks")
