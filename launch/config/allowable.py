@@ -16,6 +16,7 @@ _REGISTERS = (("launch.check.machine.rules", "RULES"), ("launch.trials.rollout.g
 _EVIDENCE = (*STATE, *EVIDENCE, "weights")
 _PLAN = (
     "data_small_epoch",
+    "import_fails",
     "incomplete_model",
     "no_interpreter",
     "other_chat_template",

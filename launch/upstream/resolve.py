@@ -55,12 +55,18 @@ def resolve_schema(
 
 def trl_difference(packages: Sequence[Path]) -> str | None:
     """Describe how the installed TRL and transformers differ from the lock's; '' if they don't, None without TRL."""
-    installed = {name: installed_version(name, packages) for name in ("trl", "transformers")}
-    if installed["trl"] is None:
-        return None
-    locked = load_lock().packages
-    differing = [f"{name} {version} is installed" for name, version in installed.items() if version != locked[name]]
-    return "; ".join(f"{text}, the lock has {locked[text.partition(' ')[0]]}" for text in differing)
+    return None if installed_version("trl", packages) is None else version_difference(packages)
+
+
+def version_difference(packages: Sequence[Path]) -> str:
+    """Describe how the installed TRL and transformers differ from the lock's; '' for those that don't."""
+    locked = {name: load_lock().packages[name] for name in ("trl", "transformers")}
+    installed = {name: installed_version(name, packages) for name in locked}
+    return "; ".join(
+        f"{name} {version} is installed, the lock has {locked[name]}"
+        for name, version in installed.items()
+        if version not in (None, locked[name])
+    )
 
 
 def capture(entry: str, root: Path | None, python: str) -> Schema:

@@ -29,15 +29,16 @@ class PreflightRule:
     slow: bool  # imports the trainer's packages, so that only `check` runs it
     inspect: Callable[[Plan, Host], Finding]  # its id is empty, or that of one of the problems that the rule can find
     on_login_node: bool = False  # its result on a login node also holds on the nodes, so that `submit` runs it
+    is_first: bool = False  # the others wait for it
 
 
 def rule(
-    id: str, *, slow: bool = False, on_login_node: bool = False
+    id: str, *, slow: bool = False, on_login_node: bool = False, is_first: bool = False
 ) -> Callable[[Callable[[Plan, Host], Finding]], PreflightRule]:
     """Turn a function into a rule. Its docstring is the rule's reason."""
 
     def make(function: Callable[[Plan, Host], Finding]) -> PreflightRule:
-        return PreflightRule(id, " ".join((function.__doc__ or "").split()), slow, function, on_login_node)
+        return PreflightRule(id, " ".join((function.__doc__ or "").split()), slow, function, on_login_node, is_first)
 
     return make
 

@@ -18,6 +18,7 @@ from launch.check.machine.limits import (
     shared_memory_is_large,
 )
 from launch.check.machine.memory import model_fits
+from launch.check.machine.parser import parser_accepts
 from launch.check.machine.rule import Host, PreflightRule, as_problem, skipped
 from launch.check.machine.tokens import padding_is_low
 from launch.check.machine.trainer import (
@@ -26,7 +27,6 @@ from launch.check.machine.trainer import (
     inputs_exist,
     interpreter_has_packages,
     no_build_was_killed,
-    trainer_can_be_imported,
 )
 from launch.config.schema import Device
 from launch.errors import Problem
@@ -39,7 +39,7 @@ RULES: tuple[PreflightRule, ...] = (
     checkout_matches_pin,
     interpreter_has_packages,
     no_build_was_killed,
-    trainer_can_be_imported,
+    parser_accepts,
     enough_gpus,
     gpus_are_free,
     ranks_can_communicate,
@@ -59,12 +59,13 @@ RULES: tuple[PreflightRule, ...] = (
 )
 
 
-def preflight(plan: Plan) -> tuple[list[Problem], list[Finding]]:
+def preflight(plan: Plan, *, asks_parser: bool = False) -> tuple[list[Problem], list[Finding]]:
     """Run the fast rules. Return the problems that stop the plan on this machine, and the warnings.
 
-    The warnings include the failures that `allow` overrides. The slow rules run in `check` only.
+    The warnings include the failures that `allow` overrides. The slow rules run in `check` only, but for the question
+    to the trainer's parser with `asks_parser`.
     """
-    findings = inspect(plan, [rule for rule in RULES if not rule.slow])
+    findings = inspect(plan, [rule for rule in RULES if not rule.slow or (asks_parser and rule is parser_accepts)])
     return stopping_problems(findings), [found for found in findings if found.allowed or found.level == "warn"]
 
 
@@ -73,11 +74,12 @@ def stopping_problems(findings: Iterable[Finding]) -> list[Problem]:
 
 
 def inspect(plan: Plan, rules: Sequence[PreflightRule] = RULES) -> list[Finding]:
-    """Return what each rule finds on this machine now, in the order of `rules`."""
+    """Return what each rule finds on this machine now, in the order of `rules`; the others wait for the first ones."""
     gpus = query_gpus(os.environ) if plan.parallel.width.device == Device.cuda else None
     host = Host(dict(os.environ), gpus)
+    found = {rule.id: _apply(rule, plan, host) for rule in rules if rule.is_first}
     with ThreadPoolExecutor(max_workers=len(rules), thread_name_prefix="preflight") as pool:
-        return list(pool.map(lambda rule: _apply(rule, plan, host), rules))
+        return list(pool.map(lambda rule: found.get(rule.id) or _apply(rule, plan, host), rules))
 
 
 def _apply(rule: PreflightRule, plan: Plan, host: Host) -> Finding:

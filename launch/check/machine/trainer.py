@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,21 +13,13 @@ import psutil
 from launch import resources
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Family, Quantization, Tracking
-from launch.external import run_command
 from launch.host.interpreter import InterpreterError, missing_modules
 from launch.planning.plan import Plan
 from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import fetch_command
 from launch.worker.finding import Finding
-from launch.worker.patches import olmo_core
 from launch.worker.trl_entry import TRL
 
-_IMPORT_TIMEOUT = 300.0  # seconds
-_IMPORT = "import importlib,sys; importlib.import_module(sys.argv[1])"
-_WITH_PLACEHOLDERS = (
-    "import sys; sys.path.insert(0, sys.argv[2]); from launch.worker.patches import olmo_core as unused;"
-    f"del sys.path[0]; sys.meta_path.append(unused.PlaceholderFinder(unused.find_missing())); {_IMPORT}"
-)
 _NEEDED = {
     Family.open_instruct: ("torch", "transformers", "accelerate", "datasets", "deepspeed", "ray", "olmo_core", "wandb"),
     Family.trl: ("torch", "transformers", "accelerate", "datasets", "trl"),
@@ -97,33 +88,6 @@ def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
         message = f"launch's entry is written for TRL {TRL}, and {python} has TRL {trl}"
         return failed(message, install_hint(plan), "python")
     return passed(f"{len(needed)} packages in {python}")
-
-
-@rule("import_fails", slow=True)
-def trainer_can_be_imported(plan: Plan, host: Host) -> Finding:
-    """An installed package may still fail to load: another CUDA, a missing library, two incompatible packages."""
-    trainer = plan.config.trainer
-    if trainer.family == Family.open_instruct and plan.upstream.checkout is None:
-        return skipped("there is no checkout")
-    module = trainer.entry.removesuffix(".py").replace("/", ".")
-    program = _WITH_PLACEHOLDERS if olmo_core.UNUSED_IMPORTS.id in plan.patches else _IMPORT  # as the run does
-    environ = run_environment(plan, host)
-    began = time.monotonic()
-    try:
-        argv = [plan.command[0], "-c", f"{resources.WITHOUT_CWD}; {program}", module, str(resources.ROOT)]
-        done = run_command(argv, env=environ, timeout=_IMPORT_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        return failed(
-            f"`import {module}` takes more than {_IMPORT_TIMEOUT:.0f} s",
-            "check whether the file system of its packages is slow",
-        )
-    except OSError as error:
-        return skipped(f"{plan.command[0]} does not start: {error.strerror}")
-    if done.returncode == 0:
-        return passed(f"{module} in {time.monotonic() - began:.1f} s")
-    lines = done.stderr.strip().splitlines()
-    reason = lines[-1] if lines else f"exit status {done.returncode}"
-    return failed(f"`import {module}`: {reason}", install_hint(plan), "python")
 
 
 def install_hint(plan: Plan) -> str:

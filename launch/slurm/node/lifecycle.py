@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from launch.check.machine.parser import parser_accepts
+from launch.check.machine.rules import inspect, stopping_problems
 from launch.config.compose import Composed
 from launch.config.schema import Device
 from launch.errors import EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError
@@ -96,6 +98,8 @@ def _run(
         task = plan_task(peers)
         peers.report_progress("planned")
         _check_start(task.plan, allocation, task.plan.parallel.width.nodes)
+        if allocation.node_rank == 0 and (refusals := stopping_problems(inspect(task.plan, [parser_accepts]))):
+            raise UserError(refusals)  # before the task has a context, without which nothing requeues the job
         node = NodeContext(task, allocation, attempt, peers, signals)
         if task.plan.parallel.width.device == Device.cuda and "gpu_fault" not in task.plan.config.allow:
             check_gpus(os.environ)

@@ -18,14 +18,13 @@ from launch.secret_names import is_sensitive_name
 
 _CLOSED_PROXY = "http://127.0.0.1:9"  # discard: nothing listens there
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 _SET = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # litellm downloads it otherwise
     "WANDB_MODE": "disabled",
-    "CUDA_VISIBLE_DEVICES": "",
-    "HIP_VISIBLE_DEVICES": "",
     "PYTHONDONTWRITEBYTECODE": "1",  # the checkout stays as it is
     "PYTHONUNBUFFERED": "1",
 }
@@ -40,11 +39,19 @@ class IsolatedResult:
 
 
 def run_isolated(
-    python: str, program: str, arguments: Sequence[str], seconds: float, request: str = ""
+    python: str,
+    program: str,
+    arguments: Sequence[str],
+    seconds: float,
+    request: str = "",
+    *,
+    environ: Mapping[str, str] = os.environ,
+    has_gpus: bool = False,
 ) -> IsolatedResult:
     """Run `python program RESULT ARGUMENTS...` to its end and return the JSON that it wrote to RESULT.
 
-    `request` is its standard input. Its processes end with it, and it leaves no file.
+    `request` is its standard input, `environ` what its variables are made from. Its processes end with it, and it
+    leaves no file.
     """
     with tempfile.TemporaryDirectory(prefix="launch-capture-", ignore_cleanup_errors=True) as folder:
         home, result, errors = Path(folder, "home"), Path(folder, "result.json"), Path(folder, "errors.txt")
@@ -58,7 +65,7 @@ def run_isolated(
                     stdout=subprocess.DEVNULL,
                     stderr=stderr,
                     cwd=home,
-                    env=isolated_environment(os.environ, home),
+                    env=isolated_environment(environ, home, has_gpus=has_gpus),
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:
@@ -81,10 +88,19 @@ def run_isolated(
             return IsolatedResult(error=f"it ended with exit code {process.returncode}{last_line}")
 
 
-def isolated_environment(environ: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Return the variables of such a process: this one's without tokens, and an empty home folder."""
+def isolated_environment(environ: Mapping[str, str], home: Path, *, has_gpus: bool = False) -> dict[str, str]:
+    """Return the variables of such a process: those given without tokens, and an empty home folder."""
     kept = {name: value for name, value in environ.items() if not is_sensitive_name(name)}
     user_base = environ.get("PYTHONUSERBASE") or str(Path(environ.get("HOME", "~")).expanduser() / ".local")
     proxies = {variant: _CLOSED_PROXY for name in _PROXIES for variant in (name, name.upper())}
     own = {"HOME": str(home), "XDG_CACHE_HOME": str(home), "HF_HOME": str(home), "TMPDIR": str(home)}
-    return {**kept, **_SET, **proxies, **own, "no_proxy": "", "NO_PROXY": "", "PYTHONUSERBASE": user_base}
+    return {
+        **kept,
+        **_SET,
+        **({} if has_gpus else _NO_GPUS),
+        **proxies,
+        **own,
+        "no_proxy": "",
+        "NO_PROXY": "",
+        "PYTHONUSERBASE": user_base,
+    }

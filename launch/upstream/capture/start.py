@@ -1,4 +1,4 @@
-"""Captures a trainer's schema from its own parser, once for each content of its files."""
+"""Asks a trainer's own parser what it accepts, and whether it accepts a command line: once for each content."""
 
 from __future__ import annotations
 
@@ -6,20 +6,42 @@ import contextlib
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.files import read_json_object, write_exact
 from launch.host.interpreter import installed_versions, package_folders
+from launch.resources import ROOT
 from launch.terminal import notify
-from launch.upstream.capture import program
+from launch.upstream.capture import description, program
 from launch.upstream.capture.process import run_isolated
-from launch.upstream.pin.checkout import differing_files
+from launch.upstream.pin.checkout import blob_id, differing_files
 from launch.upstream.schema import Schema, schema_from_json
 
 SECONDS = 180.0  # the longest that a script may take to reach its parser
+# errors of the content, which a second attempt would meet again
+_LASTING = (
+    "it ended before",
+    "ImportError",
+    "ModuleNotFoundError",
+    "SyntaxError",
+    "AttributeError",
+    "NameError",
+    "TypeError",
+)
+
+
+@dataclass(frozen=True)
+class ParserVerdict:
+    """What a trainer's own parser says of a command line."""
+
+    accepted: bool | None  # None: it can't be asked
+    message: str  # the parser's, or why it can't be asked
+    seconds: float | None = None  # that it took; None: known from an earlier command
 
 
 def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
@@ -32,24 +54,101 @@ def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
     if root and not (root / entry).is_file():
         cure = "use the root of an open-instruct checkout with this script, or an installed package's folder"
         raise UserError(Problem("trainer_script_missing", f"{place} has no {entry}", where=place, cure=cure))
-    folders = package_folders(python)
-    prefix = _digest([entry, python, Path(program.__file__).read_text(encoding="utf-8")])
-    for file in sorted(_cache_folder().glob(f"{prefix}-*.json")):
-        schema = _load(file, root, folders)
-        if schema:
-            return schema
-    notify(f"reading {entry.rpartition('/')[2]}'s parser with {python}: once for this content")
-    result = run_isolated(python, program.__file__, [entry, *([str(root)] if root else [])], SECONDS)
-    error = result.error or result.content.get("error")
-    if error:
-        message = f"the flags of {entry} are unknown, because it can't be brought to its parser: {error}"
+    cache = _Cache(entry, root, python)
+    content = cache.load()
+    if content is None:
+        notify(f"reading {entry.rpartition('/')[2]}'s parser with {python}: once for this content")
+        result = run_isolated(python, program.__file__, [entry, *([str(root)] if root else [])], SECONDS)
+        content = {"error": result.error} if result.error else result.content
+        if result.error is None and content.get("error", _LASTING[0]).startswith(_LASTING):
+            cache.save(content)
+    if "error" in content:
+        message = f"the flags of {entry} are unknown, because it can't be brought to its parser: {content['error']}"
         cure = "check that the checkout is complete, and that python= has the trainer's packages"
         raise UserError(Problem("trainer_unreadable", message, place, cure))
-    schema = schema_from_json(result.content)
-    digest = _digest([dict(schema.files), dict(schema.packages)])
-    with contextlib.suppress(OSError):  # a read-only cache: it is captured again the next time
-        write_exact(_cache_folder() / f"{prefix}-{digest}.json", json.dumps(result.content))
-    return schema
+    return schema_from_json(content)
+
+
+def ask_parser(
+    entry: str,
+    root: Path | None,
+    python: str,
+    argv: Sequence[str],
+    *,
+    key: str,
+    environ: Mapping[str, str],
+    has_placeholders: bool,
+) -> ParserVerdict:
+    """Have the parser of `entry` parse `argv`, with `__post_init__`, in the run's environment and without network.
+
+    key: identifies the command line, up to values that the parser can't refuse; an accepted one is asked once for each
+    content. has_placeholders: the run has placeholders for packages that are not installed.
+    """
+    cache = _Cache(entry, root, python, key)
+    if cache.load():
+        return ParserVerdict(True, "")
+    notify(f"asking {entry.rpartition('/')[2]}'s own parser whether it accepts the command")
+    request = json.dumps({"argv": list(argv), "placeholders": str(ROOT) if has_placeholders else None})
+    began = time.monotonic()
+    arguments = [entry, *([str(root)] if root else [])]
+    result = run_isolated(python, program.__file__, arguments, SECONDS, request, environ=environ, has_gpus=True)
+    seconds = time.monotonic() - began
+    content = {"error": result.error} if result.error else result.content
+    if "refused" in content:
+        return ParserVerdict(False, content["refused"], seconds)
+    if "error" in content:
+        return ParserVerdict(None, content["error"], seconds)
+    cache.save(content)
+    return ParserVerdict(True, "", seconds)
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """Earlier results for an entry: each holds as long as the files and packages that were imported stay the same."""
+
+    entry: str
+    root: Path | None
+    python: str
+    key: str = ""
+
+    @property
+    def _prefix(self) -> str:
+        programs = [Path(str(module.__file__)).read_text(encoding="utf-8") for module in (program, description)]
+        return _digest([self.entry, self.python, self.key, *programs])
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the result of the same content; None without one, and for a damaged file."""
+        for file in sorted(_cache_folder().glob(f"{self._prefix}-*.json")):
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, OSError):
+                content = read_json_object(file)
+                if self._holds(content):
+                    return content
+        return None
+
+    def save(self, content: dict[str, Any]) -> None:
+        """Keep a result; in a read-only cache nothing is kept, so that it is asked again the next time."""
+        if "error" in content:
+            content = {**content, "around": self._around()}
+        digest = _digest([content["files"], content["packages"], content.get("around")])
+        with contextlib.suppress(OSError):
+            write_exact(_cache_folder() / f"{self._prefix}-{digest}.json", json.dumps(content))
+
+    def _holds(self, content: Mapping[str, Any]) -> bool:
+        if self.root and differing_files(self.root, content["files"]):
+            return False
+        versions = installed_versions(package_folders(self.python), list(content["packages"]))
+        if any(versions.get(name, "") != version for name, version in content["packages"].items()):
+            return False  # '' is the version of one that was missing
+        if "error" in content:
+            return bool(content["around"] == self._around())
+        return bool(self.key or schema_from_json(content))
+
+    def _around(self) -> str:
+        """Return a digest of what a failed import may lack: the installed packages, and the files beside the script."""
+        installed = [info.name for folder in package_folders(self.python) for info in folder.glob("*.dist-info")]
+        folder = (self.root / self.entry).parent if self.root else None
+        files = sorted(path for pattern in ("*.py", "*/*.py") for path in folder.glob(pattern)) if folder else []
+        return _digest([sorted(installed), [(path.name, blob_id(path.read_bytes())) for path in files]])
 
 
 def _digest(value: Any) -> str:
@@ -59,20 +158,3 @@ def _digest(value: Any) -> str:
 def _cache_folder() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "~")).expanduser() / ".cache"
     return Path(cache) / "launch" / "capture"
-
-
-def _load(file: Path, root: Path | None, folders: Sequence[Path]) -> Schema | None:
-    """Return a cached schema if its files and packages are those of today; None for a damaged file too."""
-    try:
-        schema = schema_from_json(read_json_object(file))
-    except (ValueError, TypeError, KeyError):
-        return None
-    if root and differing_files(root, schema.files):
-        return None
-    return schema if _are_installed(schema.packages, folders) else None
-
-
-def _are_installed(packages: Mapping[str, str], folders: Sequence[Path]) -> bool:
-    """Whether each package has the version that was captured; '' is one that was missing."""
-    versions = installed_versions(folders, list(packages))
-    return all(versions.get(name, "") == version for name, version in packages.items())
