@@ -8,8 +8,9 @@ from pathlib import Path
 
 from launch.commands.tool_parsers import build_new_parser
 from launch.commands.user_files import locate_option, write_option
+from launch.config.json_schema import stage_schema
 from launch.config.schema import Kind
-from launch.data.draft import DraftedData, draft_stage, read_for_draft
+from launch.data.draft import SCHEMA_FILE, DraftedData, draft_stage, read_for_draft
 from launch.errors import EXIT_DONE, Problem, UserError, nearest
 from launch.resources import CONFIGS, ROOT
 from launch.terminal import echo
@@ -37,7 +38,7 @@ def new(argv: list[str]) -> int:
     if options.print:
         echo(text, end="")
         return EXIT_DONE
-    write_option(path, text)
+    write_option(path, text, {SCHEMA_FILE: stage_schema()})
     echo(data.structure.describe())
     echo(f"wrote {path}")
     echo(f"next: launch preview stage={name}")

@@ -199,6 +199,19 @@ of this interpreter. A run records those of the trainer's own interpreter in ver
     return parser
 
 
+def build_schema_parser() -> VerbParser:
+    parser = VerbParser("""launch schema [--json]
+
+examples:
+  launch schema > stage.schema.json
+  launch schema | jq .properties.recipe.properties.packing
+
+Prints the JSON Schema of a stage file: every key with its type, range, default and meaning. `launch new` writes it
+beside the stages and names it in a stage's first line, so that editors complete keys and underline mistakes.""")
+    parser.add("--json", action="store_true", help="the same: the schema is JSON")
+    return parser
+
+
 def build_help_parser() -> VerbParser:
     parser = VerbParser("""launch help [VERB]
 

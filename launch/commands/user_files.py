@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from launch.config.compose import USER_DIR_VARIABLE, default_user_folder
 from launch.errors import Problem, UserError
-from launch.files import create_file
+from launch.files import create_file, write_json
 from launch.redact import process_redactor
 
 
@@ -23,9 +24,12 @@ def locate_option(group: str, name: str, usage: str | None) -> Path:
     return default_user_folder(os.environ) / group / f"{name}.yaml"
 
 
-def write_option(path: Path, text: str) -> None:
-    """Write a new file. Raises UserError: not_writable."""
+def write_option(path: Path, text: str, beside: Mapping[str, object] | None = None) -> None:
+    """Write a new file, after renewing the JSON files `beside` it, by name. Raises UserError: not_writable."""
     try:
+        for name, content in (beside or {}).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path.parent / name, content)
         create_file(path, text)
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror or error}"

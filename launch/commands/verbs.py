@@ -67,6 +67,7 @@ GROUPS: tuple[tuple[Verb, ...], ...] = (
     (
         Verb("lint", "check existing scripts against the trainers that they start", "FILE..."),
         Verb("flags", "list a trainer's flags: type, default, choices, source line", "TRAINER [PATTERN]"),
+        Verb("schema", "print the JSON Schema of a stage file, for editors"),
         Verb("upstream", "show, compare or move the pinned open-instruct", "status|diff|bump"),
         Verb("version", "print the versions of launch, open-instruct and the packages"),
         Verb("help", "explain a verb; `launch help keys` lists the keys and choices used most", "[VERB]"),

@@ -17,6 +17,7 @@ from launch.data.structure import DataStructure, read_structure
 from launch.errors import Problem, UserError
 from launch.resources import CONFIGS
 
+SCHEMA_FILE = "stage.schema.json"  # beside a drafted stage, for editors
 MAX_ROWS = 100_000  # that are read for the draft
 _STEPS = 20  # optimizer steps of an epoch that a small data set should have
 _TULU_BATCH = {Kind.sft: 128, Kind.dpo: 128, Kind.rm: 256}
@@ -70,7 +71,11 @@ def draft_stage(data: DraftedData, *, model: str | None, is_group: bool, trainer
     base = data.kind.value
     if is_demo:
         base = {Kind.sft: "demo", Kind.dpo: "demo_dpo"}[data.kind]
-    lines = ["# @package _global_", write_comment(f"Drafted by `launch new`. {data.structure.describe()}")]
+    lines = [
+        "# @package _global_",
+        f"# yaml-language-server: $schema=./{SCHEMA_FILE}",
+        write_comment(f"Drafted by `launch new`. {data.structure.describe()}"),
+    ]
     lines.append("defaults:")
     lines.append(f"  - {base} # {_BASES[base]}; the keys below replace its own")
     if is_group and not is_demo:

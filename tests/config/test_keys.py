@@ -6,9 +6,6 @@ import dataclasses
 import difflib
 import enum
 import inspect
-import io
-import re
-import tokenize
 import types
 import typing
 from collections.abc import Iterator
@@ -17,6 +14,7 @@ from typing import Any
 import pytest
 
 from launch import resources
+from launch.config.json_schema import comments
 from launch.config.schema import MixConfig, RootConfig
 
 PAGE = resources.ROOT / "docs" / "reference" / "keys.md"
@@ -28,17 +26,6 @@ HEAD = """# Every key
 Each can be set on the command line as KEY=VALUE, and in a stage's YAML. `python -m launch stage=NAME --cfg job` prints
 their values for a stage. A key without a default here must be set by the stage. `null` means not set.
 """
-
-
-def comments(cls: type) -> dict[str, str]:
-    """The comment at the end of each field's line."""
-    texts: dict[str, str] = {}
-    source = inspect.getsource(cls)
-    for token in tokenize.generate_tokens(io.StringIO(inspect.cleandoc(source)).readline):
-        field = re.match(r"\s+(\w+): ", token.line)
-        if token.type == tokenize.COMMENT and field:
-            texts[field[1]] = token.string.removeprefix("#").strip()
-    return texts
 
 
 def kind(hint: Any) -> str:
