@@ -314,4 +314,4 @@ def test_check_reads_all_rows(tiny: TinyStage, tmp_path: Path) -> None:
     assert f"; 16.7% cut off; 1 without a token that carries loss (first: {data}:6); 1 duplicates" in facts
     assert facts.endswith(f"(first: {data}:5)")
     assert findings["no_loss_tokens"]["verdict"] == "warn"
-    assert checked.stderr.startswith("launch: starting trl_sft to tokenize the local data\n")
+    assert "launch: starting trl_sft to tokenize the local data\n" in checked.stderr

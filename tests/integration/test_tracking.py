@@ -94,7 +94,7 @@ def test_check_of_this_machine(home: Path) -> None:
     told = json.loads(done.stdout)
     verdicts = {finding["id"]: finding["verdict"] for finding in told["findings"]}
     assert done.returncode == 0 and told["ok"], done.stdout
-    assert verdicts["import_fails"] == verdicts["no_collective"] == "pass"
+    assert verdicts["parser_refuses"] == verdicts["no_collective"] == "pass"
     refused = launch("check", "stage=sft", "gpus=64", "trainer=trl_sft", "allow=[too_few_gpus]", cwd=home)
     assert "too_few_gpus" in refused.stdout and "1 allowed" in refused.stdout
     assert launch("check", "stage=sft", "gpus=64", "trainer=trl_sft", cwd=home).returncode == 2
