@@ -1,17 +1,19 @@
 """Full training, LoRA and QLoRA of the 8b shape on one GPU: tokens/s, memory, and what the evidence says of each.
 
     python benchmarks/make_inputs.py FOLDER --shapes 8b
-    python benchmarks/lora.py --inputs FOLDER --out FILE.json [--steps 6] [--minutes 8] [--settings NAME ...]
+    python benchmarks/lora.py --inputs FOLDER --out FILE.json [--minutes 8] [--rounds 1] [--settings NAME ...]
 
 Every setting trains the same 32 samples a step, packed (flatten), without activation checkpointing. It is one
 `python -m launch rollout` at its width: the real trainer, ended after its steps, without saving. Settings are taken in
-order and each has its own time limit; the file is written after each, so that --minutes cuts off the last ones only.
-Called again, it goes on with the rest. A setting that failed is in the file with its cause.
+order, all of them again in each round, and each has its own time limit; the file is written after each, so that
+--minutes cuts off the last ones only. Called again, it goes on with the rest. A setting that failed is in the file with
+its cause.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -33,6 +35,7 @@ TRL_FLASH = ("trainer=trl_sft", "recipe.attention=flash_2")
 SETTINGS: dict[str, tuple[str, ...]] = {
     "full-finetune-liger": ("trainer=finetune", "recipe.liger=true", "recipe.per_device_batch_size=16"),
     "lora-trl-flash-liger": (*TRL_FLASH, *LORA, "recipe.per_device_batch_size=8", "recipe.liger=true"),
+    "lora-trl-flash-liger-16": (*TRL_FLASH, *LORA, "recipe.per_device_batch_size=16", "recipe.liger=true"),
     "nf4-trl-flash-2048": (
         *(*TRL_FLASH, *LORA, "recipe.per_device_batch_size=1", "recipe.lora.quantize=nf4"),
         "recipe.max_seq_length=2048",
@@ -112,6 +115,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--rounds", type=int, default=1)
     arguments = parser.parse_args()
     import torch
 
@@ -132,14 +136,15 @@ def main() -> None:
         known = json.loads(arguments.out.read_text())["settings"]
         report["settings"] = [entry for entry in known if entry["exit_code"] == 0]
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    for setting in arguments.settings:
+    measured = {(entry["setting"], entry.get("round", 1)) for entry in report["settings"]}
+    for number, setting in itertools.product(range(1, arguments.rounds + 1), arguments.settings):
         left = end - time.monotonic()
-        if left < 30 or setting in [entry["setting"] for entry in report["settings"]]:
+        if left < 30 or (setting, number) in measured:
             continue
-        runs = home / setting / "runs"
+        runs = home / f"{setting}-{number}" / "runs"
         runs.mkdir(parents=True)
         argv = overrides(setting, arguments.inputs.resolve(), data, runs, arguments.steps)
-        result = measure(setting, argv, runs, min(LIMIT, left))
+        result = {"round": number, **measure(setting, argv, runs, min(LIMIT, left))}
         report["settings"].append(result)
         arguments.out.write_text(json.dumps(report, indent=1) + "\n")
         print(json.dumps(result), flush=True)
