@@ -14,8 +14,7 @@ from launch.commands.user_files import locate_option
 from launch.config.allowable import allowable_ids
 from launch.config.guards import GuardsConfig
 from launch.errors import UserError
-from launch.execution.guards.guard import GuardContext
-from launch.execution.guards.panel import build_guards
+from launch.execution.guards import GuardContext, build_guards
 from launch.trials.rollout.gates import GATES
 from launch.worker.expectations import EVIDENCE, STATE
 from tests.conftest import composed

@@ -17,8 +17,7 @@ from launch.check.machine.rules import RULES
 from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
 from launch.config.allowable import allowable_ids
 from launch.config.guards import GuardsConfig
-from launch.execution.guards.guard import GuardContext
-from launch.execution.guards.panel import build_guards
+from launch.execution.guards import GuardContext, build_guards
 from launch.trials.rollout.gates import GATES
 from launch.worker.patches import PATCHES
 from launch.worker.trl_entry import OPTIONS

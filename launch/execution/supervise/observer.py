@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from launch.execution.diagnosis.causes import CauseFinder
-from launch.execution.guards.facts import Fact, LoggedStep, NewOutput, PhaseStarted, RankError, TotalSteps
+from launch.execution.guards import Fact, LoggedStep, NewOutput, PhaseStarted, RankError, TotalSteps
 from launch.execution.record.events import PHASES, Event
 from launch.execution.record.metrics import Metrics
 from launch.execution.supervise.readers import reader_for

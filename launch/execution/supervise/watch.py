@@ -12,16 +12,15 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from launch.check.machine.disk import nearest_existing
-from launch.execution.guards.facts import DiskUsage, Fact, RankExited, Tick
-from launch.execution.guards.guard import GuardFinding
-from launch.execution.guards.panel import GuardPanel
+from launch.config.guards import GuardsConfig
+from launch.execution.guards import DiskUsage, Fact, GuardContext, GuardFinding, RankExited, Tick, build_guards
 from launch.execution.record.checkpoints import Checkpoint, find_checkpoints
 from launch.execution.supervise.stacks import PeerStacks, Stacks, dump_stacks
 from launch.execution.supervise.watch_config import WatchConfig
@@ -59,6 +58,28 @@ def free_bytes(path: Path) -> int | None:
         return shutil.disk_usage(nearest_existing(path)).free
     except OSError:
         return None
+
+
+class GuardPanel:
+    """Passes every fact to every guard. Each guard warns once and stops once; guards in `allow` only warn."""
+
+    def __init__(self, config: GuardsConfig | None, context: GuardContext, allow: Collection[str] = ()) -> None:
+        self._guards = build_guards(config, context)
+        self._allow = frozenset(allow)
+        self._issued: set[tuple[str, bool]] = set()
+
+    def observe(self, fact: Fact) -> list[GuardFinding]:
+        """Return the new findings on `fact`."""
+        findings: list[GuardFinding] = []
+        for guard in self._guards:
+            finding = guard.observe(fact)
+            if finding is None:
+                continue
+            finding = finding.apply_allow(self._allow)
+            if (guard.id, finding.stops) not in self._issued:
+                self._issued.add((guard.id, finding.stops))
+                findings.append(finding)
+        return findings
 
 
 class Watch:

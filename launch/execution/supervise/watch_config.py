@@ -11,7 +11,7 @@ from pathlib import Path
 from launch.check.machine.disk import written_bytes
 from launch.config.guards import GuardsConfig
 from launch.execution.diagnosis.advice import Situation
-from launch.execution.guards.guard import GuardContext
+from launch.execution.guards import GuardContext
 from launch.execution.record.checkpoints import Layout
 from launch.planning.estimate.planned import UnknownMemoryError, planned_setting
 from launch.planning.estimate.setting import MemorySetting

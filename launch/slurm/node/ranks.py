@@ -10,7 +10,7 @@ from typing import Any
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.display.progress import Display, display_for
 from launch.execution.engine import build_execution
-from launch.execution.guards.panel import GUARDS
+from launch.execution.guards import GUARDS
 from launch.execution.record.events import Event
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.supervise.supervisor import Execution, supervise

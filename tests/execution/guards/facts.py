@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
-from launch.execution.guards.facts import Fact, LoggedStep
-from launch.execution.guards.guard import Guard, GuardFinding
+from launch.execution.guards import Fact, Guard, GuardFinding, LoggedStep
 from launch.execution.record.metrics import MetricName
 
 

@@ -7,20 +7,24 @@ from collections.abc import Iterable
 import pytest
 
 from launch.config.guards import DeadRankGuard, DiskGuard, GuardsConfig, NonFiniteGuard, StallGuard
-from launch.execution.guards.facts import (
+from launch.execution.guards import (
+    DeadRank,
+    DiskSpace,
     DiskUsage,
     Fact,
+    GuardContext,
+    GuardFinding,
     LoggedStep,
     NewOutput,
     PhaseStarted,
     RankError,
     RankExited,
+    Stall,
     Tick,
     TotalSteps,
+    build_guards,
 )
-from launch.execution.guards.guard import GuardContext, GuardFinding
-from launch.execution.guards.life import DeadRank, DiskSpace, Stall
-from launch.execution.guards.panel import GuardPanel, build_guards
+from launch.execution.supervise.watch import GuardPanel
 from tests.execution.guards.facts import first, steps
 
 GIB = 2**30

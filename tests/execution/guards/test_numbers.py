@@ -8,8 +8,7 @@ import random
 import pytest
 
 from launch.config.guards import DivergenceGuard, GradNormGuard, MemoryCreepGuard, NonFiniteGuard, ThroughputGuard
-from launch.execution.guards.facts import LoggedStep
-from launch.execution.guards.steps import Divergence, GradNorm, MemoryCreep, NonFinite, Throughput
+from launch.execution.guards import Divergence, GradNorm, LoggedStep, MemoryCreep, NonFinite, Throughput
 from tests.execution.guards.facts import first, steps
 
 NAN, INF = math.nan, math.inf

@@ -14,8 +14,7 @@ import pytest
 
 from launch.config.guards import DeadRankGuard, GuardsConfig
 from launch.config.schema import Family
-from launch.execution.guards.facts import Fact, LoggedStep, NewOutput
-from launch.execution.guards.guard import GuardContext
+from launch.execution.guards import Fact, GuardContext, LoggedStep, NewOutput
 from launch.execution.record.checkpoints import Layout
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.watch import Watch, free_bytes

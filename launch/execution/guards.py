@@ -1,0 +1,499 @@
+"""The guards of a live run: the facts that they observe, and the eight rules.
+
+A guard is a class here and its limits in launch/config/guards.py, in a field of GuardsConfig that has the guard's id.
+The time of a fact is in seconds of one monotonic clock; only differences are meaningful.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from launch.check.machine.units import format_bytes
+from launch.config import guards as limits
+from launch.config.guards import GuardsConfig
+from launch.execution.record.metrics import MetricName
+from launch.terminal import format_ranks
+from launch.worker.finding import Finding
+
+_METRICS: dict[MetricName, str] = {"loss": "loss", "grad_norm": "gradient norm"}
+_MIN_NORMS, _MIN_RATES = 10, 20  # needed for a meaningful median
+_CONFIG_KEYS = {"import": "importing"}  # phase -> key where they differ: `import` is a Python keyword
+_GAP = 30.0  # seconds between two ticks; more means that the watcher was suspended (SIGSTOP, a sleeping machine)
+_ENDING = ("save", "push")  # phases in which ranks may exit one by one: only rank 0 has something to write
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something observed at `time`."""
+
+    time: float
+
+
+@dataclass(frozen=True)
+class LoggedStep(Fact):
+    """A logged step of the trainer."""
+
+    number: int
+    values: Mapping[str, Any] = field(default_factory=dict)  # as in metrics.jsonl
+
+    def value(self, name: MetricName) -> float | None:
+        """Return the number under `name`, which may be NaN or infinite; None if the trainer did not log one."""
+        value = self.values.get(name)
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True)
+class PhaseStarted(Fact):
+    """The run entered a phase."""
+
+    phase: str
+
+
+@dataclass(frozen=True)
+class TotalSteps(Fact):
+    """The trainer reported how many optimizer steps it will do."""
+
+    steps: int
+
+
+class NewOutput(Fact):
+    """A rank printed a line that it had not printed recently."""
+
+
+@dataclass(frozen=True)
+class RankError(Fact):
+    """A rank reported the error that ends it."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class RankExited(Fact):
+    """The process of a rank no longer exists."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class DiskUsage(Fact):
+    """Free space where the trainer writes, and the size of what it writes, in bytes."""
+
+    free: int
+    checkpoint: int | None = None  # None if unknown
+    model: int | None = None  # None if unknown
+
+
+class Tick(Fact):
+    """Time has passed. Sent at least once per second; a longer gap means that the watcher itself was suspended."""
+
+
+@dataclass(frozen=True)
+class GuardFinding(Finding):
+    """A failure ends the run, a warning does not."""
+
+    failed: bool = False  # the run has failed by itself; the guard only shortens the wait for its end
+    # the last time at which the run was known to be good; None means now. A guard that gives one judges steps: its
+    # finding counts even if the run finished before it could be stopped
+    good_until: float | None = None
+    wants_stacks: bool = False  # dump the stacks of all ranks before the run is ended
+
+    def as_json(self) -> dict[str, Any]:
+        return {"id": self.id, "message": self.message, "numbers": dict(self.numbers)}
+
+
+@dataclass(frozen=True)
+class GuardContext:
+    """What is known of a run before it starts."""
+
+    ranks: Sequence[int] = (0,)  # the global ranks of this node
+    checkpoint_every: int | None = None  # optimizer steps; None means no checkpoint before the end
+    total_steps: int | None = None  # None if the plan does not know it
+
+
+class Guard:
+    """A stateful rule. `id` is its stable name: the key under `guards:` and the id that `allow=[id]` takes."""
+
+    id: ClassVar[str]
+    on_every_node: ClassVar[bool] = False  # the other guards run where the metrics are logged, on node 0
+
+    def __init__(self, config: Any, context: GuardContext | None = None) -> None:
+        self._config, self._context = config, context or GuardContext()
+
+    def observe(self, fact: Fact) -> GuardFinding | None:
+        """Take a fact; return what it shows, if anything."""
+        return self.judge_step(fact) if isinstance(fact, LoggedStep) else None
+
+    def judge_step(self, step: LoggedStep) -> GuardFinding | None:
+        """Judge a logged step, for a guard of nothing but steps."""
+        return None
+
+
+class NonFinite(Guard):
+    """Detects a NaN or infinite loss or gradient norm, after which every later step and checkpoint is lost.
+
+    Stops the run before the next checkpoint can rotate the last good one away.
+    """
+
+    id = "non_finite"
+    _config: limits.NonFiniteGuard
+    _streak = 0
+    _last_good: LoggedStep | None = None
+
+    def judge_step(self, step: LoggedStep) -> GuardFinding | None:
+        bad = {name: value for name in _METRICS if (value := step.value(name)) is not None and not math.isfinite(value)}
+        if not bad:
+            self._streak, self._last_good = 0, step
+            return None
+        self._streak += 1
+        if self._streak < self._config.steps:
+            return None
+        name, value = next(iter(bad.items()))
+        message = f"the {_METRICS[name]} is {value} at step {step.number}"
+        numbers: dict[str, float | int | str] = {"step": step.number, name: str(value)}
+        if self._last_good is None:
+            message, good_until = f"{message}, the first logged step", -math.inf
+        else:
+            numbers["last_good_step"], good_until = self._last_good.number, self._last_good.time
+            last = self._last_good.value(name)
+            if last is not None:
+                message += f" (it was {last:.4g} at step {self._last_good.number})"
+                numbers[f"last_{name}"] = last
+        return GuardFinding(self.id, "fail", message, numbers=numbers, good_until=good_until)
+
+
+class Divergence(Guard):
+    """Detects a loss far above the run's own recent best; medians make it ignore single spikes."""
+
+    id = "divergence"
+    _config: limits.DivergenceGuard
+
+    def __init__(self, config: limits.DivergenceGuard, context: GuardContext | None = None) -> None:
+        super().__init__(config, context)
+        self._losses: deque[float] = deque(maxlen=config.window)
+        self._medians: deque[tuple[float, int, float]] = deque(maxlen=config.memory)  # (median, step, time)
+
+    def judge_step(self, step: LoggedStep) -> GuardFinding | None:
+        loss = step.value("loss")
+        if loss is None or not math.isfinite(loss):
+            return None
+        self._losses.append(loss)
+        if len(self._losses) < self._config.window:
+            return None
+        median = statistics.median(self._losses)
+        best, best_step, best_time = min(self._medians, default=(math.inf, 0, 0.0))
+        self._medians.append((median, step.number, step.time))
+        limit = max(best * self._config.factor, best + self._config.margin)
+        if median <= limit:
+            return None
+        message = (
+            f"the loss diverged: the median of the last {len(self._losses)} is {median:.4g} at step {step.number}, "
+            f"the best was {best:.4g} at step {best_step} (the limit is {limit:.4g})"
+        )
+        numbers = {"step": step.number, "median": median, "best": best, "best_step": best_step, "limit": limit}
+        return GuardFinding(self.id, "fail", message, numbers=numbers, good_until=best_time)
+
+
+class GradNorm(Guard):
+    """Detects a gradient norm that stays far above the run's own median.
+
+    Counts consecutive logged steps whose norm (before clipping, as trainers log it) is above the limit.
+    """
+
+    id = "grad_norm"
+    _config: limits.GradNormGuard
+    _streak = 0
+    _good_until = -math.inf
+
+    def __init__(self, config: limits.GradNormGuard, context: GuardContext | None = None) -> None:
+        super().__init__(config, context)
+        self._norms: deque[float] = deque(maxlen=config.window)
+
+    def judge_step(self, step: LoggedStep) -> GuardFinding | None:
+        norm = step.value("grad_norm")
+        if norm is None or not math.isfinite(norm):
+            return None
+        median = statistics.median(self._norms) if len(self._norms) >= _MIN_NORMS else math.inf
+        limit = max(median * self._config.factor, self._config.floor)
+        if norm <= limit:
+            self._norms.append(norm)
+            self._streak, self._good_until = 0, step.time
+            return None
+        self._streak += 1
+        if self._streak < self._config.steps:
+            return None
+        message = (
+            f"the gradient norm exploded: {norm:.4g} at step {step.number}, above {limit:.4g} for {self._streak} "
+            f"logged steps (its median was {median:.4g})"
+        )
+        numbers = {"step": step.number, "grad_norm": norm, "limit": limit, "median": median, "steps": self._streak}
+        return GuardFinding(self.id, "fail", message, numbers=numbers, good_until=self._good_until)
+
+
+class Stall(Guard):
+    """Detects a run that makes no progress within the patience of its current phase.
+
+    Counts as progress: a new phase, a logged step and, until the first training step, a new line of output.
+    Training is checked only on the node of rank 0, the rank that logs steps.
+    """
+
+    id = "stall"
+    _config: limits.StallGuard
+    _phase = "import"
+    _last_progress: float | None = None
+    _last_tick: float | None = None
+    _last_step: LoggedStep | None = None
+    _last_step_time: float | None = None  # of the last logged step, or the start of training
+    _longest_step = 0.0  # seconds between two logged steps
+
+    def observe(self, fact: Fact) -> GuardFinding | None:
+        if isinstance(fact, Tick):
+            return self._check(fact.time)
+        if isinstance(fact, PhaseStarted):
+            self._phase, self._last_progress = fact.phase, fact.time
+            if fact.phase == "training" and self._last_step_time is None:
+                self._last_step_time = fact.time
+        elif isinstance(fact, LoggedStep):
+            if self._last_step_time is not None:
+                self._longest_step = max(self._longest_step, fact.time - self._last_step_time)
+            self._phase, self._last_step = "training", fact
+            self._last_step_time = self._last_progress = fact.time
+        elif isinstance(fact, NewOutput) and not (self._phase == "training" and self._last_step):
+            self._last_progress = fact.time
+        return None
+
+    @property
+    def patience(self) -> float:
+        """Seconds without progress that the current phase allows."""
+        if self._phase != "training":
+            return float(getattr(self._config, _CONFIG_KEYS.get(self._phase, self._phase)))
+        if self._last_step is None:
+            return self._config.first_step
+        return max(self._config.training, self._config.factor * self._longest_step)
+
+    def _check(self, now: float) -> GuardFinding | None:
+        previous_tick, self._last_tick = self._last_tick, now
+        if self._last_progress is None or previous_tick is None or now - previous_tick > _GAP:
+            self._last_progress = now  # nobody was watching in between
+        waited = now - self._last_progress
+        if waited <= self.patience or (self._phase == "training" and 0 not in self._context.ranks):
+            return None
+        where = self._phase if self._phase != "training" or self._last_step else "training, before the first step"
+        message = f"no progress for {waited:.0f} s in {where} (patience {self.patience:.0f} s)"
+        numbers: dict[str, float | int | str] = {"phase": self._phase, "seconds": round(waited, 1)}
+        if self._last_step is not None:
+            message += f"; the last logged step was {self._last_step.number}"
+            numbers["step"] = self._last_step.number
+        numbers["patience"] = self.patience
+        return GuardFinding(self.id, "fail", message, numbers=numbers, wants_stacks=True)
+
+
+class DeadRank(Guard):
+    """Detects a rank that failed or vanished while the others wait for it in a collective.
+
+    Ends the run some seconds after the first error of a rank, or when a rank's process vanished.
+    torch elastic gives the other ranks 30 s; DeepSpeed's ranks took 66 s to die in a measurement. torch elastic does
+    not notice a rank that exits early with status 0 (torch/distributed/elastic/multiprocessing/api.py, `_poll`).
+    """
+
+    id = "dead_rank"
+    on_every_node = True
+    _config: limits.DeadRankGuard
+    _error: RankError | None = None
+    _ending = False
+    _progress = 0.0
+
+    def __init__(self, config: limits.DeadRankGuard, context: GuardContext | None = None) -> None:
+        super().__init__(config, context)
+        self._exited: dict[int, float] = {}
+        self._total = self._context.total_steps
+
+    def observe(self, fact: Fact) -> GuardFinding | None:
+        if isinstance(fact, RankError):
+            self._error = self._error or fact
+        elif isinstance(fact, RankExited):
+            self._exited.setdefault(fact.rank, fact.time)
+        elif isinstance(fact, TotalSteps):
+            self._total = fact.steps
+        elif isinstance(fact, PhaseStarted):
+            self._ending = fact.phase in _ENDING
+            self._progress = fact.time
+        elif isinstance(fact, LoggedStep):
+            self._ending = self._total is not None and fact.number >= self._total
+            self._progress = fact.time
+        elif isinstance(fact, NewOutput):
+            self._progress = fact.time
+        elif isinstance(fact, Tick):
+            return self._check_error(fact.time) or self._check_exits(fact.time)
+        return None
+
+    def _check_error(self, now: float) -> GuardFinding | None:
+        if self._error is None or now - self._error.time <= self._config.after_error:
+            return None
+        seconds = round(now - self._error.time, 1)
+        message = f"rank {self._error.rank} failed and the run did not end within {seconds:.0f} s"
+        numbers = {"rank": self._error.rank, "seconds": seconds}
+        return GuardFinding(self.id, "fail", message, numbers=numbers, failed=True)
+
+    def _check_exits(self, now: float) -> GuardFinding | None:
+        waiting = set(self._context.ranks) - set(self._exited)
+        if not self._exited or not waiting or self._ending:
+            return None
+        rank, since = min(self._exited.items(), key=lambda item: item[1])
+        silence = now - max(since, self._progress)
+        if silence <= self._config.silent:
+            return None
+        others = format_ranks(sorted(waiting))
+        message = f"the process of rank {rank} exited without an error while {others} waited for {silence:.0f} s"
+        numbers = {"rank": rank, "seconds": round(silence, 1)}
+        return GuardFinding(self.id, "fail", message, numbers=numbers, wants_stacks=True)
+
+
+class MemoryCreep(Guard):
+    """Detects peak GPU memory that keeps growing, which ends in an out-of-memory error sooner or later.
+
+    Compares the peak at the end of each window of logged steps.
+    With batches of varying length the peak grows too, but ever more rarely: without a leak the probability that each
+    of `windows` consecutive windows sets a new peak is 1/(windows + 1)!.
+    """
+
+    id = "memory_creep"
+    _config: limits.MemoryCreepGuard
+    _steps = 0
+    _peak = 0.0
+
+    def __init__(self, config: limits.MemoryCreepGuard, context: GuardContext | None = None) -> None:
+        super().__init__(config, context)
+        self._peaks: deque[float] = deque(maxlen=config.windows + 1)  # GiB, at the end of each window
+
+    def judge_step(self, step: LoggedStep) -> GuardFinding | None:
+        memory = step.value("memory_gib")
+        if memory is None:
+            return None
+        self._steps += 1
+        self._peak = max(self._peak, memory)
+        if self._steps % self._config.window:
+            return None
+        self._peaks.append(self._peak)
+        first, last = self._peaks[0], self._peaks[-1]
+        grew = all(later > earlier for earlier, later in pairwise(self._peaks))
+        if len(self._peaks) <= self._config.windows or not grew or last < first * (1 + self._config.share):
+            return None
+        steps = self._config.window * self._config.windows
+        message = f"GPU memory keeps growing: {first:.1f} GiB to {last:.1f} GiB over the last {steps} logged steps"
+        numbers = {"step": step.number, "from_gib": first, "to_gib": last, "steps": steps}
+        return GuardFinding(self.id, "fail", message, numbers=numbers)
+
+
+class DiskSpace(Guard):
+    """Detects a disk too full for what the trainer writes next: a checkpoint or the final model.
+
+    Warns as soon as the free space is too small; stops shortly before the write would leave half a checkpoint.
+    """
+
+    id = "disk"
+    _config: limits.DiskGuard
+    _disk: DiskUsage | None = None
+    _first_step: LoggedStep | None = None
+    _last_step: LoggedStep | None = None
+
+    def __init__(self, config: limits.DiskGuard, context: GuardContext | None = None) -> None:
+        super().__init__(config, context)
+        self._total_steps = self._context.total_steps
+
+    def observe(self, fact: Fact) -> GuardFinding | None:
+        if isinstance(fact, TotalSteps):
+            self._total_steps = fact.steps
+        elif isinstance(fact, LoggedStep):
+            self._first_step, self._last_step = self._first_step or fact, fact
+            return self._check()
+        elif isinstance(fact, DiskUsage):
+            self._disk = fact
+            return self._check()
+        return None
+
+    def _check(self) -> GuardFinding | None:
+        if (disk := self._disk) is None:
+            return None
+        step = self._last_step.number if self._last_step else 0
+        every = self._context.checkpoint_every
+        due = step - step % every + every if every else None
+        what, size = "the next checkpoint", disk.checkpoint
+        if due is None or (self._total_steps is not None and due > self._total_steps):
+            what, due, size = "the model at the end", self._total_steps, disk.model
+        if size is None or disk.free >= size * self._config.margin:
+            return None
+        message = f"the disk has {format_bytes(disk.free)} free and {what} needs {format_bytes(size)}"
+        numbers = {"free_bytes": disk.free, "needed_bytes": size, "step": step}
+        left = self._estimate_seconds(due - step) if due is not None else None
+        if due is None or left is None or left > self._config.ahead:
+            when = f" (at step {due})" if due is not None else ""
+            return GuardFinding(self.id, "warn", message + when, numbers=numbers)
+        message = f"{message} at step {due}, {max(0, due - step)} steps from now"
+        return GuardFinding(self.id, "fail", message, numbers=numbers)
+
+    def _estimate_seconds(self, steps: int) -> float | None:
+        """Estimate the seconds that `steps` steps take; None before the pace is known."""
+        if steps <= 1:
+            return 0.0
+        if not self._first_step or not self._last_step or self._last_step.number <= self._first_step.number:
+            return None
+        pace = (self._last_step.time - self._first_step.time) / (self._last_step.number - self._first_step.number)
+        return steps * pace
+
+
+class Throughput(Guard):
+    """Detects throughput that collapsed and stays low: a throttled GPU, a faulty network, a starved data loader.
+
+    Compares the rate of each logged step (tokens/s, else steps/s) with the run's own median.
+    """
+
+    id = "throughput"
+    _config: limits.ThroughputGuard
+    _slow_steps = 0
+    _slow_since = 0.0
+    _previous: LoggedStep | None = None
+
+    def __init__(self, config: limits.ThroughputGuard, context: GuardContext | None = None) -> None:
+        super().__init__(config, context)
+        self._rates: deque[float] = deque(maxlen=config.window)
+
+    def judge_step(self, step: LoggedStep) -> GuardFinding | None:
+        previous, self._previous = self._previous, step
+        rate, unit, seconds = step.value("tokens_per_second"), "tokens/s", step.value("seconds")
+        if rate is None and seconds:
+            rate, unit = 1 / seconds, "steps/s"
+        if previous is None or rate is None:
+            return None  # the first step compiles and warms up
+        median = statistics.median(self._rates) if len(self._rates) >= _MIN_RATES else 0.0
+        if rate >= median * self._config.share:
+            self._rates.append(rate)
+            self._slow_steps = 0
+            return None
+        if self._slow_steps == 0:
+            self._slow_since = previous.time
+        self._slow_steps += 1
+        slow = step.time - self._slow_since
+        if self._slow_steps < self._config.steps or slow < self._config.seconds:
+            return None
+        message = (
+            f"the rate collapsed: {rate:,.4g} {unit} at step {step.number}, below {self._config.share:.0%} of the "
+            f"run's median {median:,.4g} for {self._slow_steps} logged steps ({slow:.0f} s)"
+        )
+        spans = {"steps": self._slow_steps, "seconds": round(slow)}
+        numbers = {"step": step.number, "rate": rate, "median": median, **spans}
+        return GuardFinding(self.id, "fail", message, numbers=numbers)
+
+
+GUARDS: tuple[type[Guard], ...] = tuple(Guard.__subclasses__())  # in the order above
+
+
+def build_guards(config: GuardsConfig | None, context: GuardContext) -> list[Guard]:
+    """Build the guards that the configuration enables."""
+    by_guard = {guard: getattr(config, guard.id) for guard in GUARDS} if config else {}
+    return [guard(limit, context) for guard, limit in by_guard.items() if limit is not None]
