@@ -1,4 +1,4 @@
-"""Fits the rates of launch/planning/estimate/rates.py to the steps measured on H200s, and prints the error of each.
+"""Fits the rates of launch/planning/estimate/cards.py to the steps measured on H200s, and prints the error of each.
 
     python benchmarks/fit_speed.py [--as-they-are]
 
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from launch.config.schema import Kind, Mode
-from launch.planning.estimate.rates import H200, Rates
+from launch.planning.estimate.cards import H200, Rates
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
 from launch.planning.estimate.speed import predict_step

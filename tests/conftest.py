@@ -20,10 +20,9 @@ from launch import resources
 from launch.config.compose import Composed, compose
 from launch.config.line import parse_line
 from launch.data.local import Digest
-from launch.planning.digests import DigestCache
-from launch.planning.machine import Machine
-from launch.planning.names import PRESETS
-from launch.planning.upstream import SourceKind, UpstreamState
+from launch.planning.checks import PRESETS
+from launch.planning.identity import DigestCache
+from launch.planning.machine import Machine, SourceKind, UpstreamState
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES

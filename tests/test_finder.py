@@ -21,7 +21,7 @@ def test_every_module_has_tests_that_are_found() -> None:
 @pytest.mark.parametrize(
     ("module", "expected"),
     [
-        ("planning/batch.py", ["planning/test_batch.py"]),  # of its name
+        ("planning/parallel.py", ["planning/test_batch.py"]),  # of its name
         ("check/lint/cautions.py", ["check/lint/test_cautions.py"]),
         ("upstream/libraries/__init__.py", ["test_accelerate.py", "test_deepspeed.py"]),  # of its folder
     ],
@@ -33,7 +33,7 @@ def test_by_name_by_import_or_by_folder(module: str, expected: list[str]) -> Non
 
 
 def test_modules_on_the_command_line_become_their_tests() -> None:
-    command = [sys.executable, "-m", "tests.finder", "launch/planning/batch.py", "-k", "width"]
+    command = [sys.executable, "-m", "tests.finder", "launch/planning/parallel.py", "-k", "width"]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert printed == [str(TESTS / "planning" / "test_batch.py"), "-k", "width"]
 

@@ -14,15 +14,15 @@ from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine, quote_text
 from launch.config.schema import Packing
 from launch.errors import Problem, UserError
-from launch.execution.machine import this_machine
-from launch.planning.batch import Batch
+from launch.planning.batches import TokenForecast, forecast_tokens, samples_per_rank
 from launch.planning.estimate.forecast import MemoryForecast
 from launch.planning.flags import Flag
 from launch.planning.lengths import load_lengths
-from launch.planning.packing import TRAINER, samples_per_rank
+from launch.planning.machine import this_machine
+from launch.planning.parallel import Batch
 from launch.planning.plan import Plan, build_plan
-from launch.planning.token_forecast import TokenForecast, forecast_tokens
 from launch.slurm.cluster import cluster_problems
+from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.json_codec import SCHEMA_VERSION, to_json
 
 _PLAIN_TEXT = re.compile(r"[A-Za-z_./][\w./:@+-]*")  # needs no quotes in an override
@@ -75,7 +75,7 @@ class PlannedRun:
         if lengths is None:
             return None
         recipe = self.plan.config.recipe
-        padded_by_rank = self.plan.trainer == TRAINER and recipe.packing == Packing.none  # as dpo.py does
+        padded_by_rank = self.plan.trainer == OLMO_CORE_DPO and recipe.packing == Packing.none  # as dpo.py does
         return forecast_tokens(
             lengths,
             recipe,

@@ -21,7 +21,6 @@ from launch.config.compose import Composed
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.display.progress import Display, SafeDisplay
 from launch.execution.engine import build_cache, carry_out, report_finished
-from launch.execution.machine import this_machine
 from launch.execution.record.lock import Holder, find_holder, lock_path, prove_launcher, run_lock, this_process
 from launch.execution.record.reader import RunRecord, RunStatus
 from launch.execution.record.runs import command_for, find_runs, is_running, run_name
@@ -29,8 +28,9 @@ from launch.execution.report.write import save_page
 from launch.execution.resume import is_finished
 from launch.execution.same_run import place_run
 from launch.files import read_json_object
+from launch.planning.machine import this_machine
+from launch.planning.parallel import require_one_machine
 from launch.planning.plan import build_plan
-from launch.planning.width import require_one_machine
 from launch.resources import ROOT
 
 STOP_PATIENCE = 30.0  # seconds; a tear-down takes at most 15

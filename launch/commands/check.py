@@ -11,10 +11,10 @@ from launch.commands.tool_parsers import build_check_parser
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, EXIT_REFUSED
-from launch.execution.machine import this_machine
 from launch.execution.preview import inspect_data
+from launch.planning.machine import this_machine
+from launch.planning.parallel import require_one_machine
 from launch.planning.plan import build_plan
-from launch.planning.width import require_one_machine
 from launch.terminal import align_columns, echo, notify, print_json
 from launch.worker.finding import Finding
 from launch.worker.json_codec import to_json

@@ -14,18 +14,16 @@ from launch.config.line import CommandLine
 from launch.config.origins import Origin
 from launch.config.schema import Packing, Quantization
 from launch.errors import EXIT_DONE
+from launch.planning.batches import TokenForecast, describe_packing, describe_tokens, forecast_packing
+from launch.planning.command import quote_argument
+from launch.planning.data import describe_data, describe_schedule
 from launch.planning.estimate.forecast import MemoryForecast
 from launch.planning.estimate.forecast import describe as describe_forecast
 from launch.planning.lengths import load_lengths
-from launch.planning.packing import TRAINER, forecast_packing
-from launch.planning.packing import describe as describe_packing
 from launch.planning.plan import Plan
-from launch.planning.rendezvous import quote_argument
-from launch.planning.token_forecast import TokenForecast
-from launch.planning.token_forecast import describe as describe_tokens
-from launch.planning.validation import describe_schedule
 from launch.redact import process_redactor
 from launch.terminal import align_columns, echo, notify, print_json
+from launch.upstream.trainers import OLMO_CORE_DPO
 
 HELP = """usage: launch plan stage=NAME [key=value ...] [--json]
 
@@ -64,7 +62,7 @@ def _describe_packing(plan: Plan) -> str:
     """Describe how full dpo.py's packed rows will be; empty for another plan, or without the data's lengths."""
     recipe = plan.config.recipe
     lengths = load_lengths(plan.lengths_file)
-    if plan.trainer != TRAINER or recipe.packing != Packing.bins or lengths is None or not lengths.pairs:
+    if plan.trainer != OLMO_CORE_DPO or recipe.packing != Packing.bins or lengths is None or not lengths.pairs:
         return ""
     return describe_packing(forecast_packing(lengths, recipe.max_seq_length, plan.batch), plan.batch)
 
@@ -85,7 +83,7 @@ def describe(
         ("trainer", f"{plan.trainer}, {plan.upstream.description}"),
         ("ranks", f"{_describe_ranks(plan)}, parallel={plan.parallel.mode}, {plan.parallel.precision}"),
         ("batch", f"global {plan.batch}"),
-        *(("" if number else "data", text) for number, text in enumerate(plan.data_facts)),
+        *(("" if number else "data", text) for number, text in enumerate(describe_data(plan.inputs, plan.data))),
         ("validation", describe_schedule(plan.config) or ""),
         ("schedule", _schedule(plan)),
         ("adapter", _adapter(plan)),
@@ -151,7 +149,7 @@ def _schedule(plan: Plan) -> str:
         Packing.flatten: "; packing leaves the number of steps as it is",
         Packing.bins: "; packing makes fewer, larger steps: a row counts as one sample",
     }
-    return f"{end}{beta}{packed[recipe.packing] if plan.trainer != TRAINER else ''}"
+    return f"{end}{beta}{packed[recipe.packing] if plan.trainer != OLMO_CORE_DPO else ''}"
 
 
 def _adapter(plan: Plan) -> str:

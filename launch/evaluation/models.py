@@ -12,8 +12,8 @@ from launch.execution.record.folder import folder_status
 from launch.execution.record.reader import RunRecord
 from launch.execution.record.runs import resolve_run, run_name
 from launch.files import read_json_object
-from launch.planning.adapters import Adapter, check_adapter, read_adapter
 from launch.planning.estimate.shape import read_shape
+from launch.planning.lora import Adapter, check_adapter, read_adapter
 from launch.planning.model_folder import find_model_faults
 from launch.worker.model_loading import ModelRequest
 

@@ -11,8 +11,7 @@ from launch.evaluation.models import ModelSource
 from launch.evaluation.suites import digest_spec
 from launch.evaluation.verdict import TaskScore
 from launch.files import load_json, read_json_object, write_json
-from launch.planning.digests import DigestCache
-from launch.planning.identity import TOKENIZER_FILES
+from launch.planning.identity import TOKENIZER_FILES, DigestCache
 from launch.worker.evaluating import TaskSpec
 from launch.worker.json_codec import from_json
 

@@ -13,8 +13,8 @@ from launch.config.schema import Device, Family, Mode
 from launch.errors import Problem, UserError
 from launch.execution.caches import find_half_written, tokenized_folder
 from launch.execution.record.reader import RunRecord
+from launch.planning.parallel import Width
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
-from launch.planning.width import Width
 
 _KEPT_PATCHES = ("unused_imports", "lengths")  # they let the trainer be imported, and write its samples' lengths
 

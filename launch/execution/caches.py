@@ -19,8 +19,8 @@ from launch.check.machine.disk import nearest_existing
 from launch.errors import Problem, UserError
 from launch.execution.record import lock
 from launch.files import load_json
+from launch.planning.model_folder import BrokenFileError, check_torch_file
 from launch.planning.plan import Plan
-from launch.planning.tensor_files import BrokenFileError, check_torch_file
 
 _DATASET_NAME = re.compile(r"[0-9a-f]{10}")  # dataset_transformation.py:2074
 _ARROW_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an Arrow stream

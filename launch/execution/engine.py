@@ -31,8 +31,8 @@ from launch.execution.supervise.processes import wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch_config import build_watch_config
 from launch.execution.tracking.tensorboard import tensorboard_writer
-from launch.planning.adapters import ADAPTER_CONFIG
-from launch.planning.expectations import requested_settings
+from launch.planning.command import requested_settings
+from launch.planning.lora import ADAPTER_CONFIG
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 from launch.worker.finding import Evidence

@@ -18,10 +18,9 @@ from launch.execution.record.reader import RunRecord
 from launch.external import run_command
 from launch.files import read_json_object, write_json
 from launch.host.interpreter import InterpreterError, missing_modules, worker_command
-from launch.planning.adapters import Adapter, check_adapter
-from launch.planning.digests import DigestCache
 from launch.planning.estimate.shape import read_shape
-from launch.planning.identity import TOKENIZER_FILES
+from launch.planning.identity import TOKENIZER_FILES, DigestCache
+from launch.planning.lora import Adapter, check_adapter
 from launch.planning.model_folder import find_model_faults
 from launch.worker.merging import Request
 

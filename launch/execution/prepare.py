@@ -8,7 +8,7 @@ from pathlib import Path
 from launch.data.staging import load_staged, stage
 from launch.demo import BuiltFolder, ensure_chats, ensure_model, ensure_preferences
 from launch.execution.merge import RECORD, merge_adapter, read_training
-from launch.planning.digests import DigestCache
+from launch.planning.identity import DigestCache
 from launch.planning.inputs import MERGE
 from launch.planning.plan import Plan
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from launch.config.origins import Origin, Provenance
 from launch.config.schema import Device, Family, Kind, Launcher, Packing, Precision, RootConfig
 from launch.errors import Problem
-from launch.planning.batch import Batch
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import Flag, sequence_limit
 from launch.planning.machine import Machine
-from launch.planning.parallel import Parallel
+from launch.planning.parallel import Batch, Parallel
 
 FLAG = "attn_implementation"
 FLASH, SDPA = "flash_attention_2", "sdpa"

@@ -1,56 +1,78 @@
-"""The exact command: launcher, worker, trainer and its flags."""
+"""How a run is started: the command with what the worker is told (patches, options, expectations), and the environment.
+
+The worker checks patches and options again; the keys and values of expectations are those of
+launch/worker/expectations.py. What the recipe leaves open is not checked.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from launch import resources
-from launch.config.schema import Device, Family, Launcher, TrainerConfig
-from launch.planning.batch import Batch
-from launch.planning.parallel import Parallel
-from launch.planning.rendezvous import MAIN_HOST, MAIN_PORT, NODE_RANK
+from launch.config.schema import (
+    Device,
+    Family,
+    Kind,
+    Launcher,
+    LossAveraging,
+    Packing,
+    Quantization,
+    RootConfig,
+    TrainerConfig,
+)
+from launch.planning.flags import Flags
+from launch.planning.inputs import Inputs, continues_adapter
+from launch.planning.parallel import Batch, Parallel
+from launch.planning.recipe import flags_of_key
+from launch.worker.patches import PATCHES, PlanFacts
+from launch.worker.trl_entry import OPTIONS
 
 # seconds that a node waits for the others to start; torch gives up after 600 (static_tcp_rendezvous.py:28), too early
 # where hundreds of nodes read Python from one file system
 _RENDEZVOUS = ("--rdzv_conf", "timeout=1800")
 
 
+def trainer_entry(trainer: TrainerConfig, checkout: Path | None) -> str:
+    """Return what the worker runs: the script's path (the default one without a checkout), or the module's name."""
+    if trainer.family == Family.trl:
+        return trainer.entry
+    return str((checkout or Path("external/open-instruct")) / trainer.entry)
+
+
 def build_command(
-    *,
-    python: str,
-    trainer: TrainerConfig,
-    entry: str,
+    config: RootConfig,
     parallel: Parallel,
     batch: Batch,
-    clip: float | None,
+    *,
+    python: str,
+    checkout: Path | None,
     patches: Sequence[str],
     options: Sequence[str],
-    expected: Mapping[str, str],
-    allowed: Sequence[str],
     trainer_argv: Sequence[str],
 ) -> tuple[str, ...]:
-    """Build the argument list of a run.
-
-    `entry` is the script's path (open-instruct) or the module whose flags launch's own entry takes (TRL), `options`
-    that entry's, `clip` the gradient norm to clip at (None: no clipping), `expected` what the worker checks, except
-    the ids in `allowed`, `trainer_argv` the rendered flags.
-    """
+    """Build the argument list of a run: `options` of launch's own entry, `trainer_argv` the rendered flags."""
+    trainer = config.trainer
     uses_torchrun = trainer.launcher == Launcher.torchrun
-    launcher = _torchrun(parallel) if uses_torchrun else _accelerate(parallel, batch, clip)
+    launcher = _torchrun(parallel) if uses_torchrun else _accelerate(parallel, batch, config.recipe.max_grad_norm)
     worker = [str(resources.WORKER)]
     for patch in patches:
         worker += ["--patch", patch]
-    for key, value in expected.items():
+    for key, value in build_expectations(config, parallel).items():
         worker += ["--expect", f"{key}={value}"]
-    for name in allowed:
+    for name in allowed_expectations(config):
         worker += ["--allow", name]
     for option in options:
         worker += ["--option", option]
-    worker += ["--script" if trainer.family == Family.open_instruct else "--entry", entry, "--"]
-    return (python, "-m", *launcher, *worker, *trainer_argv)
+    worker += ["--script" if trainer.family == Family.open_instruct else "--entry", trainer_entry(trainer, checkout)]
+    return (python, "-m", *launcher, *worker, "--", *trainer_argv)
 
 
 def _accelerate(parallel: Parallel, batch: Batch, clip: float | None) -> list[str]:
+    """`clip`: the gradient norm to clip at; None: no clipping."""
     width = parallel.width
     argv = ["accelerate.commands.launch", "--config_file", str(parallel.accelerate_file)]
     if width.device == Device.cpu and width.world_size == 1 and not parallel.zero_stage:
@@ -79,3 +101,205 @@ def _torchrun(parallel: Parallel) -> list[str]:
     argv += ["--master_addr", MAIN_HOST, "--master_port", MAIN_PORT]  # static: the first node has rank 0
     argv += _RENDEZVOUS
     return [*argv, "--nproc_per_node", str(width.local)]
+
+
+def choose_patches(config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags) -> tuple[str, ...]:
+    """Return the ids of the trainer's patches that this run wants, with `=VALUE` where a patch takes a value.
+
+    The order is that of the trainer's file, and that of their application.
+    """
+    facts = _gather_facts(config, parallel, inputs, flags)
+    return _with_values({name: PATCHES[name].wanted(facts) for name in config.trainer.patches})
+
+
+def choose_options(config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags) -> tuple[str, ...]:
+    """Return the options of launch's entry for TRL that this run wants, likewise; none for another trainer."""
+    if config.trainer.family != Family.trl:
+        return ()
+    facts = _gather_facts(config, parallel, inputs, flags)
+    return _with_values({name: option.wanted(facts) for name, option in OPTIONS.items()})
+
+
+def _with_values(wanted: Mapping[str, bool | str | None]) -> tuple[str, ...]:
+    return tuple(f"{name}={value}" if isinstance(value, str) else name for name, value in wanted.items() if value)
+
+
+def _gather_facts(config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags) -> PlanFacts:
+    values = {name: flag.value for name, flag in flags.flags.items()}
+    template = f"{resources.ROOT}/launch/templates/{flags.chat_template}.jinja" if flags.chat_template else None
+    return PlanFacts(
+        on_cpu=parallel.width.device == Device.cpu,
+        world_size=parallel.width.world_size,
+        zero_stage=parallel.zero_stage or 0,
+        local_model=inputs.model.local is not None,
+        adapter=continues_adapter(config),
+        packs=config.trainer.always_packs or values.get("packing") is True,
+        balanced=config.recipe.balanced,
+        token_weighting=config.recipe.loss_averaging == LossAveraging.tokens,
+        early_stop=None if config.recipe.early_stop is None else str(config.recipe.early_stop),
+        held_out=None if inputs.held_out is None else repr(inputs.held_out),
+        subset=flags.subset,
+        template_file=template,
+        flags=values,
+    )
+
+
+_LIGER_LAYERS = "rms_norm,rope,swiglu"
+# open-instruct's SFT fuses the loss too (finetune.py:586). Its DPO needs the logits and sets
+# fused_linear_cross_entropy=False (dpo_tune_cache.py:328), and TRL has a fused head of its own (sft_trainer.py:1140).
+_LIGER_FUSED = f"{_LIGER_LAYERS},fused_linear_cross_entropy"
+# With these flags the sequences of a rank's forward passes are not its samples: several ranks share one, or a flat row
+# is padded with positions that begin nothing.
+_SPLIT_SAMPLES = ("sequence_parallel_size", "cp_degree", "context_parallel_degree", "pad_to_multiple_of")
+# recipe key -> expectation, where they differ
+_NAMES_OF_EVIDENCE = {"max_grad_norm": "clip", "lora.rank": "lora", "lora.quantize": "base_dtype"}
+
+
+def build_expectations(config: RootConfig, parallel: Parallel) -> dict[str, str]:
+    """Return the `--expect` pairs of a plan: accelerate's state, and what the model, optimizer and batches show.
+
+    OLMo-core's trainers, which torchrun starts, have no Accelerator: only their ranks and device are checked.
+    """
+    state = parallel.expectations()
+    if config.trainer.launcher == Launcher.torchrun:
+        state = {name: state[name] for name in ("world_size", "device")}
+    return {**state, **requested_settings(config, parallel)}
+
+
+def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]:
+    """Return the settings that the recipe requests, by the keys of the evidence.
+
+    A recipe key is left out when the user sets its flag with `flags.NAME=`: the flag wins over the recipe.
+    """
+    recipe = config.recipe
+    requested = {
+        "packing": recipe.packing.value,
+        "gradient_checkpointing": str(recipe.gradient_checkpointing).lower(),
+        "clip": repr(float(recipe.max_grad_norm)) if recipe.max_grad_norm else "none",
+    }
+    if recipe.packing != Packing.bins and config.flags.keys().isdisjoint(_SPLIT_SAMPLES):
+        unit = "samples" if config.data.kind == Kind.sft else "pairs"
+        requested["global_batch"] = f"{recipe.global_batch_size} {unit}"
+    if recipe.liger:
+        fuses = config.trainer.fuses_loss and config.trainer.family == Family.open_instruct
+        requested["liger"] = _LIGER_FUSED if fuses else _LIGER_LAYERS
+    if recipe.balanced:
+        requested["balanced"] = "true"
+    if recipe.loss_averaging is not None:
+        requested["loss_averaging"] = recipe.loss_averaging.value
+    if recipe.attention != "auto":
+        requested["attention"] = recipe.attention
+    if recipe.chat_template:
+        requested["chat_template"] = recipe.chat_template
+    if recipe.lora.rank is not None:
+        requested["lora"] = str(recipe.lora.rank)
+        quantized = recipe.lora.quantize != Quantization.none
+        requested["base_dtype"] = recipe.lora.quantize.value if quantized else parallel.precision.value
+        requested["first_update"] = "adapter"
+    if config.trainer.lora_flags.get(parallel.precision, {}).keys() & config.flags.keys():
+        requested.pop("base_dtype", None)
+    for key, entry in config.trainer.recipe.items():
+        if flags_of_key(entry) & config.flags.keys():
+            requested.pop(_NAMES_OF_EVIDENCE.get(key, key), None)
+    if "packing" not in requested:  # nor is it known what the rows hold
+        requested.pop("global_batch", None)
+    return {"dtype": parallel.precision.value, **requested}
+
+
+def allowed_expectations(config: RootConfig) -> tuple[str, ...]:
+    """Return the ids in `allow` that turn a failed expectation into a warning."""
+    allowed = [name for name in config.allow if name.startswith(("refuted_", "unproven_"))]
+    if "data_small_epoch" in config.allow:  # the plan found the same of local data
+        allowed.append("refuted_global_batch")
+    return tuple(dict.fromkeys(allowed))
+
+
+# Variables of another scheduler or another launcher that would change what the trainer does: BEAKER_JOB_ID moves the
+# tokenised cache to a path of its own (finetune.py:428), BEAKER_EXPERIMENT_ID needs a folder of its own
+# (utils.py:1790), GIT_COMMIT makes it query GitHub without a time-out (utils.py:770); the others belong to an
+# enclosing launch.
+# BEAKER_ASSIGNED_CPU_COUNT stays: it only sets how many processes tokenise (dataset_transformation.py:1952).
+_FOREIGN = (
+    *("BEAKER_JOB_ID", "BEAKER_EXPERIMENT_ID", "BEAKER_WORKLOAD_ID", "BEAKER_NODE_HOSTNAME", "GIT_COMMIT"),
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *("ACCELERATE_USE_CPU", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_MIXED_PRECISION"),
+    *("ACCELERATE_GRADIENT_CLIPPING", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"),
+    *("ACCELERATE_DEEPSPEED_CONFIG_FILE", "ACCELERATE_DEEPSPEED_ZERO_STAGE"),
+)
+
+# Settings of torch's allocator: the first of them that is set counts. Older versions of torch read the second only,
+# ROCm also the third (torch c10/core/AllocatorConfig.h, c10/cuda/CUDAAllocatorConfig.h).
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+_EXPANDABLE_SEGMENTS = "expandable_segments:True"
+
+
+def build_environment(
+    trainer: TrainerConfig,
+    parallel: Parallel,
+    checkout: Path | None,
+    reference_cache: Path,
+    environ: Mapping[str, str],
+    *,
+    expandable_segments: bool,
+) -> dict[str, str]:
+    """Return the variables that a run sets.
+
+    PYTHONPATH keeps the value of `environ` behind the checkout. `expandable_segments` applies to GPUs, unless `environ`
+    sets torch's allocator itself. No trainer here shares its process with vLLM, whose sleep mode does not work with it.
+    """
+    variables = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if parallel.width.device == Device.cpu:
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+        if parallel.width.world_size > 1 and not parallel.zero_stage:
+            variables["ACCELERATE_USE_CPU"] = "true"  # accelerate's --cpu silently starts one process
+    elif expandable_segments and not any(environ.get(name) for name in ALLOCATOR_VARIABLES):
+        variables |= dict.fromkeys(ALLOCATOR_VARIABLES[:2], _EXPANDABLE_SEGMENTS)
+    if trainer.family == Family.open_instruct:
+        if trainer.kind == Kind.dpo:
+            # its default is an absolute path of another cluster, which root creates silently (dpo_utils.py:191)
+            variables["REFERENCE_LOGPROBS_CACHE_PATH"] = str(reference_cache)
+        if checkout:
+            inherited = environ.get("PYTHONPATH")
+            variables["PYTHONPATH"] = os.pathsep.join([str(checkout), *([inherited] if inherited else [])])
+    return variables
+
+
+def has_expandable_segments(variables: Mapping[str, str]) -> bool:
+    """Return whether torch's allocator uses expandable segments under these variables."""
+    settings = next((variables[name] for name in ALLOCATOR_VARIABLES if variables.get(name)), "")
+    return _EXPANDABLE_SEGMENTS in settings.replace(" ", "")
+
+
+def variables_to_unset(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the variables that a run removes: the foreign ones that it does not set itself."""
+    return tuple(name for name in _FOREIGN if name not in variables)
+
+
+NODE_RANK = "$LAUNCH_NODE_RANK"
+MAIN_HOST = "$LAUNCH_MAIN_HOST"
+MAIN_PORT = "$LAUNCH_MAIN_PORT"
+
+
+@dataclass(frozen=True)
+class NodeRendezvous:
+    """How one node joins a run."""
+
+    node_rank: int
+    main_host: str  # where rank 0 listens
+    main_port: int
+
+    def variables(self) -> dict[str, str]:
+        """Return the placeholders as shell variables, by name without the dollar."""
+        values = {NODE_RANK: str(self.node_rank), MAIN_HOST: self.main_host, MAIN_PORT: str(self.main_port)}
+        return {placeholder[1:]: value for placeholder, value in values.items()}
+
+
+def fill_placeholders(command: Sequence[str], rendezvous: NodeRendezvous) -> tuple[str, ...]:
+    """Return the command of one node."""
+    values = {f"${name}": value for name, value in rendezvous.variables().items()}
+    return tuple(values.get(argument, argument) for argument in command)
+
+
+def quote_argument(argument: str) -> str:
+    """Quote an argument for a shell, which fills in the placeholders."""
+    return f'"{argument}"' if argument in (NODE_RANK, MAIN_HOST, MAIN_PORT) else shlex.quote(argument)

@@ -14,10 +14,9 @@ from launch.config.origins import Origin, Provenance
 from launch.config.ranges import HIGH_LEARNING_RATE, flag_problem
 from launch.config.schema import RECIPE_KEYS, Device, Family, Precision, RootConfig
 from launch.errors import Problem, UserError
-from launch.planning.batch import Batch
 from launch.planning.inputs import Inputs, build_data_flags
 from launch.planning.lora import Lora, recipe_value
-from launch.planning.parallel import Parallel
+from launch.planning.parallel import Batch, Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key
 
 _TRUSTS = re.compile(r"trust_remote_code\W+(true|t|yes|y|1)\b", re.IGNORECASE)

@@ -1,23 +1,30 @@
-"""A plan's identity, eight hex digits over whatever determines the run, the same on every machine.
+"""A plan's identity, eight hex digits over whatever determines the run, and the run's name and folder, which carry it.
 
-It covers the content of local inputs by digests, on which the caches of tokenised data and log-probs depend too.
+The identity is the same on every machine. It covers the content of local inputs by digests, on which the caches of
+tokenised data and log-probs depend too; each file is read once, as digests are cached by path, size and times.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Family, RootConfig
 from launch.data.local import Digest
+from launch.files import load_json, open_file, write_exact
 from launch.planning.inputs import Inputs, InputSource
-from launch.planning.parallel import Parallel
+from launch.planning.parallel import Parallel, Width
 
 DIGITS = 8
+NAME = "{name}"  # stands for a run's name until its identity, a digest of what was rendered, is known
+_TAG = 64  # characters; wandb refuses longer tags, and open-instruct makes the run's name one (finetune.py:465)
 # of what the identity of an existing stage depends on, or of what is rendered for it: a change raises it, and folders
 # of every version stay readable (launch.execution.same_run). It is recorded beside the identity, and not hashed.
 # 2 of TRL's trainers: launch's own entry in place of TRL's patched scripts; it trains the same.
@@ -27,6 +34,27 @@ TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model"),
     *("vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json"),
 )
+
+
+def default_name(width: Width, identity: str) -> str:
+    """Return the name of a run that `name=` does not name: `gpu8-1a2b3c4d`."""
+    return f"{width}-{identity}"
+
+
+def run_folder(runs: Path, stage: str, name: str) -> Path:
+    """Return a run's folder: `<runs>/<stage>/<name>`."""
+    return runs / stage / name
+
+
+def tracked_name(stage: str, name: str) -> str:
+    """Return the name of a run in an experiment tracker."""
+    return f"{stage}-{name}"[:_TAG]
+
+
+def texts_with_name(runs: Path, stage: str, name: str) -> tuple[str, ...]:
+    """Return the texts that carry a run's name: its folder, its model's and its name in a tracker."""
+    folder = run_folder(runs, stage, name)
+    return str(folder), str(folder / "model"), tracked_name(stage, name)
 
 
 def compute_identity(parts: Mapping[str, Any], places: Mapping[Path, str], content: Mapping[Path, str]) -> str:
@@ -161,3 +189,102 @@ def _digest_tokenized_inputs(
             if value:
                 digests[folder / name] = value
     return digests
+
+
+_BLOCK = 1 << 20  # bytes
+_READERS = 4  # files at once; hashing lets other threads run
+_LARGE = 64 << 20  # bytes
+_WORTH_A_FOLDER = 16 << 20  # bytes that are read again in a blink: no folder is made to remember their digests
+_SETTLED = 2.0  # seconds: a file that changed later than this may change again within the resolution of its times
+
+
+class DigestCache:
+    """Digests files and folders. Results are cached in `file`, which may be missing, stale or not writable.
+
+    `await_other` returns once another process has cached the digests of the same files; it is called once, before a
+    large file is read.
+    """
+
+    def __init__(self, file: Path, await_other: Callable[[], None] | None = None) -> None:
+        self._file, self._await_other = file, await_other
+        self._cached: dict[str, list[object]] = {}
+        self._changed = False
+        self._bytes_read = 0
+        self._lock = threading.Lock()
+        self._load()
+
+    def _load(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            loaded = load_json(self._file)
+            if isinstance(loaded, dict) and isinstance(loaded.get("files"), dict):
+                self._cached |= loaded["files"]
+
+    def of(self, path: Path) -> str | None:
+        """Digest a file's bytes, or the names and bytes of a folder's files except hidden ones: sixteen hex digits.
+
+        None if there is nothing. The subfolders of a folder with a model or an adapter are left out: they hold
+        checkpoints, or the same weights in another format.
+        """
+        if path.is_file():
+            return self._of_file(path)
+        if not path.is_dir():
+            return None
+        from concurrent.futures import ThreadPoolExecutor  # slow to import; a plan without local inputs doesn't need it
+
+        recursive = not any((path / name).exists() for name in ("config.json", "adapter_config.json"))
+        files = sorted(_files(path, recursive))
+        with ThreadPoolExecutor(_READERS) as readers:
+            digests = list(readers.map(self._of_file, files))
+        parts = [f"{file.relative_to(path).as_posix()}:{digest}" for file, digest in zip(files, digests, strict=True)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    def save(self, *, create_folder: bool = True) -> None:
+        """Write the cache, if anything is new; a folder that is not writable only costs time later.
+
+        A missing folder is created only after much was read.
+        """
+        creates = create_folder and self._bytes_read >= _WORTH_A_FOLDER
+        if not self._changed or not (creates or self._file.parent.is_dir()):
+            return
+        with contextlib.suppress(OSError):
+            write_exact(self._file, json.dumps({"schema_version": 1, "files": self._cached}))
+
+    def _of_file(self, path: Path) -> str:
+        stat = path.stat()
+        key = str(path.resolve())
+        # ctime too: a copy that preserves the modification time still sets it
+        state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+        if (digest := self._find(key, state)) is not None:
+            return digest
+        with self._lock:
+            if self._await_other is not None and stat.st_size > _LARGE:
+                self._await_other()
+                self._await_other = None
+                self._load()
+        if (digest := self._find(key, state)) is not None:
+            return digest
+        hasher = hashlib.sha256()
+        with open_file(path) as stream:
+            while block := stream.read(_BLOCK):
+                hasher.update(block)
+        digest = hasher.hexdigest()[:16]
+        self._bytes_read += stat.st_size
+        if time.time() - max(stat.st_mtime, stat.st_ctime) > _SETTLED:
+            self._cached[key] = [*state, digest]
+            self._changed = True
+        return digest
+
+    def _find(self, key: str, state: list[int]) -> str | None:
+        cached = self._cached.get(key)
+        is_current = isinstance(cached, list) and cached[:3] == state and len(cached) == 4
+        return str(cached[3]) if cached and is_current else None
+
+
+def _files(folder: Path, recursive: bool) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
+        if path.is_file():
+            yield path
+        elif recursive and path.is_dir():
+            yield from _files(path, recursive)

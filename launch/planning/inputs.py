@@ -13,8 +13,8 @@ from launch.data.local import DataFiles, Digest, LocalData, digest_files
 from launch.data.sources import file_format, find_files, is_pattern
 from launch.demo import demo_key
 from launch.errors import Problem, UserError, path_problem
-from launch.planning.adapters import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
+from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.model_folder import NO_TOKENIZER, find_model_faults
 
 MERGE = "merge"  # what builds the merged model of an adapter

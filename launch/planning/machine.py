@@ -1,18 +1,57 @@
-"""The machine that a plan is made on, as a value: what is installed here, and the content of local files."""
+"""What a plan takes from this machine: the checkout, the trainer's interpreter and packages, local content."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
-from launch.host.interpreter import installed_versions
+from launch import resources
+from launch.config.cluster import Container
+from launch.config.compose import Composed
+from launch.config.origins import Origin
+from launch.config.schema import Family
+from launch.errors import UserError
+from launch.host.interpreter import (
+    check_interpreter,
+    find_package_folders,
+    installed_versions,
+    package_folders,
+    trainer_python,
+)
 from launch.host.nvidia import find_gpus
-from launch.planning.digests import DigestCache
-from launch.planning.tuned import PACKAGES
-from launch.planning.upstream import UpstreamState
+from launch.planning.identity import DigestCache
+from launch.upstream.pin.checkout import DIR_KEY, DIR_VARIABLE, Checkout, find_checkout
+from launch.upstream.pin.lock import load_lock
+from launch.upstream.resolve import ResolvedSchema, resolve_schema
 from launch.upstream.schema import Schema
+from launch.worker.trl_entry import TRL
+
+
+class SourceKind(StrEnum):
+    """Where a schema is read from."""
+
+    live = "live"  # the source on this machine
+    lock = "lock"  # the lock file
+    none = "none"  # nowhere: it is unknown
+
+
+@dataclass(frozen=True)
+class UpstreamState:
+    """The upstream source that a plan is made for."""
+
+    commit: str | None  # of open-instruct; None for TRL
+    source: SourceKind
+    checkout: Path | None  # the folder of open-instruct's source
+    description: str
+    matches_pin: bool  # False for a checkout that differs from the pin
+
+
+# whose versions a plan compares with those that an overlay of `tune` was measured with
+PACKAGES = ("torch", "transformers", "accelerate", "deepspeed", "liger-kernel", "flash-attn", "trl")
 
 
 @dataclass(frozen=True)
@@ -42,3 +81,76 @@ class Machine:
     def has_flash_attention(self) -> bool:
         """Whether flash-attn is installed for the trainer: faster to find out than its version."""
         return any((folder / "flash_attn").is_dir() for folder in self.packages)
+
+
+def this_machine(
+    composed: Composed, await_digests: Callable[[], None] | None = None, *, starts_trainer: bool = True
+) -> Machine:
+    """Return what a composed stage is planned with on this machine.
+
+    `await_digests` returns once another machine has cached the digests of the same inputs. Without `starts_trainer`
+    (`plan`) an interpreter that a file names is not started, nor is the parser of a checkout that a file names.
+    Raises UserError: not_open_instruct, no_interpreter, trainer_script_missing, trainer_unreadable.
+    """
+    config = composed.config
+    cwd = Path.cwd()
+    cache = cwd / Path(config.cache or Path(config.runs) / ".cache").expanduser()
+    python = trainer_python(config.python)
+    may_start = starts_trainer or composed.origins.of("python").origin == Origin.override
+    _require_interpreter(composed, python, may_start=may_start)
+    checkout = None
+    if config.trainer.family == Family.open_instruct:
+        checkout = find_checkout(config.upstream.dir, os.environ, resources.ROOT)
+    packages = package_folders(python) if may_start or config.python is None else find_package_folders(python)
+    may_capture = starts_trainer or _may_capture(composed, checkout)
+    resolved = resolve_schema(config.trainer.name, checkout, packages, python, may_capture=may_capture)
+    return Machine(
+        cwd=cwd,
+        environ=os.environ,
+        python=python,
+        packages=packages,
+        upstream=_describe_upstream(config.trainer.family, checkout, resolved),
+        schemas={config.trainer.name: resolved.schema},
+        registries=resolved.schema.names,
+        digests=DigestCache(cache / "digests.json", await_digests),
+    )
+
+
+def _may_capture(composed: Composed, checkout: Checkout | None) -> bool:
+    """Whether the user named what would be started, so that a plan may ask a live parser.
+
+    A stage file does not name it: a plan of somebody else's file must not start what it points to.
+    """
+    named_python = composed.config.python is None or composed.origins.overridden("python") is not None
+    if checkout is None:
+        return named_python
+    named_checkout = checkout.found_by == DIR_VARIABLE or composed.origins.overridden(DIR_KEY) is not None
+    return named_python and named_checkout
+
+
+def _require_interpreter(composed: Composed, python: str, *, may_start: bool) -> None:
+    """Check `python=` where the plan is made, unless it is a path in a container. Raises UserError: no_interpreter."""
+    config = composed.config
+    if config.cluster.container != Container.none or "no_interpreter" in config.allow:
+        return
+    problem = check_interpreter(config.python, python, may_start=may_start)
+    if problem is not None:
+        raise UserError(replace(problem, where=composed.origins.of("python").where))
+
+
+def _describe_upstream(family: Family, checkout: Checkout | None, resolved: ResolvedSchema) -> UpstreamState:
+    source = SourceKind.live if resolved.live else SourceKind.lock
+    lock = load_lock()
+    if family == Family.trl:
+        note = "" if resolved.live else " by the lock: it is not installed here"
+        note = f" by the lock, although {resolved.difference}" if resolved.difference else note
+        description = f"launch's entry over TRL {TRL}{note}"
+        return UpstreamState(None, source, None, description, matches_pin=True)
+    if checkout is None:
+        description = f"open-instruct {lock.pin[:9]} by the lock: there is no checkout here"
+        return UpstreamState(lock.pin, source, None, description, matches_pin=True)
+    commit = checkout.commit or lock.pin
+    description = checkout.describe()
+    if resolved.difference:
+        description += f"; its flags are the lock's: `launch check`, or {DIR_KEY}=DIR as an override, asks its parser"
+    return UpstreamState(commit, source, checkout.root, description, checkout.matches_pin)

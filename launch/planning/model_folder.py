@@ -1,13 +1,17 @@
-"""Check that a model folder is complete: configuration, tokenizer, and every shard with every tensor of the index."""
+"""A folder with a model: whether it is complete, its tensors and the number of its parameters, without torch.
+
+Truncated files are found; bytes that changed in the middle of the data are not.
+"""
 
 from __future__ import annotations
 
+import math
+import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.files import load_json
-from launch.planning.tensor_files import BrokenFileError, check_torch_file, read_safetensors_header
+from launch.files import load_json, open_file, parse_json
 
 NO_TOKENIZER = "the tokenizer is missing"
 # transformers loads the vocabulary from any one of these
@@ -114,3 +118,131 @@ def _read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(path.name)
     return value
+
+
+_HEADER_LIMIT = 100_000_000  # bytes, as in the safetensors library
+_PICKLE = b"\x80"
+_LFS_POINTER = b"version https://git-lfs"
+
+
+class BrokenFileError(Exception):
+    """A file is not what its name promises; the message is a sentence about it."""
+
+
+def read_safetensors_header(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a safetensors file's tensors, by name. Raises BrokenFileError, also for a wrong file size.
+
+    The format: 8 bytes of little-endian length, a JSON header of that length, and the data, to which the header's
+    `data_offsets` refer.
+    """
+    try:
+        size = path.stat().st_size
+        with open_file(path) as stream:
+            _refuse_pointer(path, stream.read(len(_LFS_POINTER)))
+            stream.seek(0)
+            length = int.from_bytes(stream.read(8), "little")
+            if size < 8 or length > min(size - 8, _HEADER_LIMIT):
+                raise BrokenFileError(f"{path.name} has a truncated header ({size} bytes)")
+            header = parse_json(stream.read(length))
+        shapes, end = _parse_header(header)
+    except OSError as error:
+        raise BrokenFileError(f"{path.name} can't be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BrokenFileError(f"{path.name} has no readable header") from error
+    if size != 8 + length + end:
+        raise BrokenFileError(f"{path.name} has {size} bytes, but its header requires {8 + length + end}")
+    return shapes
+
+
+def _refuse_pointer(path: Path, start: bytes) -> None:
+    """Raise BrokenFileError if a file's first bytes are those of a Git LFS pointer."""
+    if start == _LFS_POINTER:
+        raise BrokenFileError(f"{path.name} is a Git LFS pointer, not the weights: run `git lfs pull`")
+
+
+def _parse_header(header: dict[str, dict[str, list[int]]]) -> tuple[dict[str, tuple[int, ...]], int]:
+    shapes: dict[str, tuple[int, ...]] = {}
+    end = 0
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, stop = entry["data_offsets"]
+            if not 0 <= begin <= stop:
+                raise ValueError(name)
+            shapes[name] = tuple(int(size) for size in entry["shape"])
+            end = max(end, stop)
+    return shapes, end
+
+
+def check_torch_file(path: Path) -> None:
+    """Raise BrokenFileError unless `path` is a complete file of torch.save: a zip archive, its directory written last.
+
+    The pickle inside is read, which checks its checksum; the tensors' data is only located. Files of torch before 1.6
+    have no recognisable end, and pass.
+    """
+    try:
+        size = path.stat().st_size
+        with open_file(path) as stream:
+            start = stream.read(len(_LFS_POINTER))
+        _refuse_pointer(path, start)
+        if start[:1] == _PICKLE:
+            return
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if entry.header_offset + entry.compress_size > size:
+                    raise BrokenFileError(f"{path.name} is truncated in {entry.filename}")
+                if entry.filename.endswith("data.pkl"):
+                    archive.read(entry)
+    except OSError as error:
+        raise BrokenFileError(f"{path.name} can't be read: {error.strerror}") from error
+    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+        raise BrokenFileError(f"{path.name} is truncated ({size} bytes)") from error
+
+
+def count_parameters(folder: Path) -> int | None:
+    """Count the elements of all tensors in a folder's safetensors files, from their headers.
+
+    Returns None without a readable file, and where one of them is missing. Another form of the same weights beside them
+    (`consolidated*`) is not counted.
+    """
+    try:
+        shapes = [shape for file in _weight_files(folder) for shape in read_safetensors_header(file).values()]
+        return sum(map(math.prod, shapes)) or None
+    except (BrokenFileError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files that transformers would load: those of the index, else `model.safetensors`, else the shards,
+    where all of them exist."""
+    index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        names = set(load_json(index)["weight_map"].values())
+        return sorted(folder / name for name in names)
+    if whole.is_file():
+        return [whole]
+    shards = sorted(folder.glob("model-*-of-*.safetensors"))
+    totals = {int(path.stem.rpartition("-")[2]) for path in shards}
+    return shards if totals == {len(shards)} else []
+
+
+def hub_cache(environ: Mapping[str, str]) -> Path:
+    """Return the folder of huggingface_hub's downloads (huggingface_hub constants.py)."""
+    if environ.get("HF_HUB_CACHE"):
+        return Path(environ["HF_HUB_CACHE"]).expanduser()
+    return hf_home(environ) / "hub"
+
+
+def hf_home(environ: Mapping[str, str]) -> Path:
+    """Return the folder of Hugging Face's caches and token (huggingface_hub constants.py)."""
+    cache = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".cache")
+    return Path(environ.get("HF_HOME") or f"{cache}/huggingface").expanduser()
+
+
+def hub_snapshot(reference: str, environ: Mapping[str, str]) -> Path | None:
+    """Return the newest cached snapshot of a hub model, if its weights are cached too."""
+    folder = hub_cache(environ) / f"models--{reference.replace('/', '--')}" / "snapshots"
+    try:
+        snapshots = [path for path in folder.iterdir() if any(path.glob("*.safetensors"))]
+        return max(snapshots, key=lambda path: path.stat().st_mtime, default=None)
+    except OSError:
+        return None

@@ -1,4 +1,7 @@
-"""How the ranks share the model: the mode, its accelerate file, and the state that the trainer must report."""
+"""The ranks of a run: how many, how they share the model (mode, accelerate file), and how they split the global batch.
+
+global = width x per device x accumulation: the same global batch at every width.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,66 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch import resources
+from launch.config.origins import Origin, Origins
 from launch.config.schema import Buckets, Device, Family, Launcher, Mode, Precision, RootConfig, TrainerConfig
 from launch.errors import Problem, UserError
-from launch.planning.width import Width
+
+
+def require_one_machine(config: RootConfig) -> None:
+    """Reject a plan for several nodes, for the verbs that start processes on this machine.
+
+    Raises UserError: several_nodes.
+    """
+    if config.nodes > 1:
+        message = f"this command runs on one machine, got nodes={config.nodes}"
+        cure = "`python -m launch submit` with the same overrides submits a Slurm job"
+        raise UserError(Problem("several_nodes", message, "nodes", cure))
+
+
+@dataclass(frozen=True)
+class Width:
+    """The ranks of a run: one process each, on a GPU or on the CPU."""
+
+    device: Device
+    world_size: int  # ranks of all nodes
+    nodes: int = 1
+
+    @property
+    def local(self) -> int:
+        """Ranks of one node."""
+        return self.world_size // self.nodes
+
+    def __str__(self) -> str:
+        """Return `gpu8` on one node, `gpu2x8` on two."""
+        several = f"{self.nodes}x" if self.nodes > 1 else ""
+        return f"{'cpu' if self.device == Device.cpu else 'gpu'}{several}{self.local}"
+
+
+def resolve_width(config: RootConfig, origins: Origins) -> Width:
+    """Resolve `nodes`, `gpus`, `device` and `processes` into a width; one GPU when none is set.
+
+    `gpus` and `processes` count those of one node. `gpus=0` is short for one CPU process. `gpus=N` on the command line
+    wins over a stage's own `device: cpu`. Raises UserError: device_conflict.
+    """
+    gpus, device, processes = config.gpus, config.device, config.processes
+    if gpus:
+        if device == Device.cpu and origins.of("device").origin == Origin.override:
+            cure = "set device=cpu processes=N, or gpus=N"
+            raise UserError(Problem("device_conflict", f"device=cpu conflicts with gpus={gpus}", None, cure))
+        device = Device.cuda
+    elif gpus == 0:
+        if device == Device.cuda:
+            message = "device=cuda needs gpus=1 or more, got gpus=0"
+            raise UserError(Problem("device_conflict", message, origins.of("gpus").where))
+        device = Device.cpu
+    if device == Device.cpu:
+        return Width(Device.cpu, (processes or 1) * config.nodes, config.nodes)
+    if processes is not None:
+        cure = f"set gpus={processes}, or device=cpu processes={processes}"
+        message = f"processes={processes} counts CPU processes, and the device is cuda"
+        raise UserError(Problem("device_conflict", message, "override processes", cure))
+    return Width(Device.cuda, (gpus or 1) * config.nodes, config.nodes)
+
 
 _ZERO_STAGE = {Mode.zero1: 1, Mode.zero2: 2, Mode.zero3: 3, Mode.zero3_offload: 3}
 
@@ -139,3 +199,60 @@ def _resolve_precision(requested: Precision, trainer: TrainerConfig, width: Widt
         cure = f"set recipe.precision={supported}"
         raise UserError(Problem("unsupported_precision", message, "recipe.precision", cure))
     return requested
+
+
+_VALUES_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Batch:
+    """How a global batch is split over ranks, forward passes and accumulation steps."""
+
+    global_: int  # samples (pairs for DPO) of one optimizer step over all ranks
+    per_device: int  # samples of one forward pass of one rank
+    accumulation: int  # forward passes of one rank per optimizer step
+    width: int  # ranks
+
+    def __str__(self) -> str:
+        ranks = "1 rank" if self.width == 1 else f"{self.width} ranks"
+        return f"{self.global_} = {ranks} x {self.per_device} per device x {self.accumulation} accumulation"
+
+
+def split_batch(global_batch: int, per_device: int, width: int) -> Batch:
+    """Split a global batch over ranks and accumulation steps.
+
+    Raises UserError: batch_not_divisible (with the values that would work).
+    """
+    accumulation, rest = divmod(global_batch, per_device * width)
+    if rest or not accumulation:
+        ranks, samples = ("" if count == 1 else "s" for count in (width, per_device))
+        message = f"global batch {global_batch} is not divisible by {width} rank{ranks} x {per_device} sample{samples}"
+        cure = _suggest_values(global_batch, per_device, width)
+        raise UserError(Problem("batch_not_divisible", message, None, cure))
+    return Batch(global_batch, per_device, accumulation, width)
+
+
+def divisors(number: int) -> list[int]:
+    """Return every divisor, ascending."""
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
+
+
+def _suggest_values(global_batch: int, per_device: int, width: int) -> str:
+    """Name the values of each of the three numbers that would work with the other two as they are."""
+    per_devices = divisors(global_batch // width) if global_batch % width == 0 else []
+    widths = divisors(global_batch // per_device) if global_batch % per_device == 0 else []
+    step = width * per_device
+    below = global_batch - global_batch % step
+    globals_ = [batch for batch in (below, below + step) if batch]
+    suggestions = [f"recipe.global_batch_size={_abbreviate(globals_)}"]
+    if per_devices:
+        suggestions.insert(0, f"recipe.per_device_batch_size={_abbreviate(per_devices)}")
+    if widths:
+        suggestions.insert(0, f"a width of {_abbreviate(widths)}")
+    return "use " + ", or ".join(suggestions)
+
+
+def _abbreviate(numbers: list[int]) -> str:
+    shown = numbers if len(numbers) <= _VALUES_SHOWN else [*numbers[: _VALUES_SHOWN - 1], numbers[-1]]
+    return "|".join(str(number) for number in shown)

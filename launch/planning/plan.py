@@ -14,50 +14,58 @@ from launch.config.schema import Family, RootConfig
 from launch.data.structure import DataStructure
 from launch.errors import Problem, UserError
 from launch.planning.attention import AttentionChoice, attention_flags, choose_attention, packing_warnings
-from launch.planning.batch import Batch, split_batch
 from launch.planning.chat_template import check_template
-from launch.planning.check import checked_argv
-from launch.planning.command import build_command
+from launch.planning.checks import (
+    check_contradictions,
+    check_model_preset,
+    check_names,
+    check_packing,
+    checked_argv,
+    contradiction_warnings,
+    locate_in_overlay,
+    tuned_warnings,
+)
+from launch.planning.command import (
+    ALLOCATOR_VARIABLES,
+    build_command,
+    build_environment,
+    choose_options,
+    choose_patches,
+    variables_to_unset,
+)
 from launch.planning.config_files import check_library_files
-from launch.planning.contradictions import check_contradictions, contradiction_warnings
-from launch.planning.environment import ALLOCATOR_VARIABLES, build_environment, variables_to_unset
+from launch.planning.data import check_evaluation, check_validation, read_local_data, validation_warnings
 from launch.planning.estimate.shape import ModelShape
-from launch.planning.expectations import allowed_expectations, build_expectations
 from launch.planning.flags import Flag, Flags, build_flags, sequence_limit
 from launch.planning.identity import (
     IDENTITY_VERSIONS,
+    NAME,
     InputContent,
     compute_identity,
+    default_name,
     digest_flag_files,
     identify_by_run,
     read_content,
+    run_folder,
+    texts_with_name,
+    tracked_name,
 )
 from launch.planning.inputs import Inputs, check_model_folder, continues_adapter, model_shape, resolve_inputs
 from launch.planning.lengths import lengths_file
-from launch.planning.local_data import describe_data, read_local_data
 from launch.planning.lora import Lora, resolve_lora
-from launch.planning.machine import Machine
-from launch.planning.names import check_model_preset, check_names
-from launch.planning.packing import check_packing
-from launch.planning.parallel import Parallel, resolve_parallel
-from launch.planning.patches import choose_options, choose_patches
+from launch.planning.machine import Machine, UpstreamState
+from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch
 from launch.planning.tracking import (
     TRACKING_VARIABLES,
     add_tracking_flags,
-    run_name,
     tracking_environment,
     tracking_warnings,
 )
-from launch.planning.tuned import locate_in_overlay, tuned_warnings
-from launch.planning.upstream import UpstreamState, trainer_entry
-from launch.planning.validation import check_evaluation, check_validation, validation_warnings
-from launch.planning.width import resolve_width
 from launch.worker.json_codec import to_json
 
 SCHEMA_VERSION = 1
 # finetune.py:298, dpo_tune_cache.py:268, dpo.py:166, olmo_core_utils.py:202
 TOKENIZE_ONLY_FLAG = "cache_dataset_only"
-NAME = "{name}"  # stands for the run's name, which may hold the identity, which is a digest of what was rendered
 
 
 @dataclass(frozen=True)
@@ -129,17 +137,11 @@ class Plan(_Rendered):
 
     @property
     def folder(self) -> Path:
-        """Return the run's folder, `<runs>/<stage>/<name>`."""
-        return self.runs / self.stage / self.name
+        return run_folder(self.runs, self.stage, self.name)
 
     @property
     def model_dir(self) -> Path:
         return self.folder / "model"
-
-    @property
-    def data_facts(self) -> list[str]:
-        """Describe each entry of the mixture in a line."""
-        return describe_data(self.inputs, self.data)
 
     @property
     def only_tokenizes(self) -> bool:
@@ -163,7 +165,7 @@ class Plan(_Rendered):
 
     def _placed(self, name: str) -> Plan:
         """Return the plan with the folder of `name` in its flags, command and environment, in place of its own."""
-        texts = dict(zip(*(_texts_of_name(self.runs, self.stage, each) for each in (self.name, name)), strict=True))
+        texts = dict(zip(*(texts_with_name(self.runs, self.stage, each) for each in (self.name, name)), strict=True))
         values = {flag: texts[self.flags[flag].value] for flag in self.named_flags}
         command = list(self.command)
         for flag, value in values.items():
@@ -222,16 +224,10 @@ def build_plan(composed: Composed, machine: Machine, *, reads_rows: bool = True)
         machine.digests.save(create_folder=False)  # a refused plan creates none
         raise UserError([locate_in_overlay(problem, composed.origins) for problem in error.problems]) from error
     machine.digests.save()
-    texts = _texts_of_name(rendered.runs, composed.stage, NAME)
+    texts = texts_with_name(rendered.runs, composed.stage, NAME)
     named = frozenset(name for name, flag in rendered.flags.items() if flag.value in texts)
     plan = Plan(**vars(rendered), identity=identity, input_digests=digests, name=NAME, named_flags=named)
-    return plan._placed(composed.config.name or f"{rendered.parallel.width}-{identity}")
-
-
-def _texts_of_name(runs: Path, stage: str, name: str) -> tuple[str, ...]:
-    """Return the texts that carry a run's name: its folder, its model's and its name in a tracker."""
-    folder = runs / stage / name
-    return str(folder), str(folder / "model"), run_name(stage, name)
+    return plan._placed(composed.config.name or default_name(rendered.parallel.width, identity))
 
 
 def _resolve(composed: Composed, machine: Machine, *, reads_rows: bool) -> _Resolved:
@@ -272,7 +268,7 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
     """Render flags, command and environment, and check them. Raises UserError."""
     config, origins, machine, checkout = stage.config, stage.origins, stage.machine, stage.upstream.checkout
     trainer, parallel, batch, inputs = config.trainer, stage.parallel, stage.batch, stage.inputs
-    folder, name = stage.runs / stage.stage / NAME, run_name(stage.stage, NAME)
+    folder = run_folder(stage.runs, stage.stage, NAME)
     paths = {"output": str(folder / "model"), "tokenized_cache": str(stage.cache / stage.content.tokenized)}
     built = build_flags(composed, batch, parallel, inputs, paths, lora=stage.lora)
     attention = choose_attention(config, parallel, built.flags, machine)
@@ -296,7 +292,7 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
     elif lengths is not None:
         patches = (*patches, f"lengths={lengths}")
     flags = {**built.flags, **attention_flags(attention)}
-    flags = add_tracking_flags(flags, config, origins, machine.environ, name)
+    flags = add_tracking_flags(flags, config, origins, machine.environ, tracked_name(stage.stage, NAME))
     env = build_environment(
         trainer,
         parallel,
@@ -308,16 +304,13 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
     trainer_argv = checked_argv(machine.schemas[trainer.name], trainer, origins, flags)
     check_names(trainer, flags, machine.registries)
     command = build_command(
+        config,
+        parallel,
+        batch,
         python=machine.python,
-        trainer=trainer,
-        entry=trainer_entry(trainer, checkout),
-        parallel=parallel,
-        batch=batch,
-        clip=config.recipe.max_grad_norm,
+        checkout=checkout,
         patches=patches,
         options=options,
-        expected=build_expectations(config, parallel),
-        allowed=allowed_expectations(config),
         trainer_argv=trainer_argv,
     )
     library_files = {"accelerate": parallel.accelerate_file, "deepspeed": parallel.deepspeed_file}

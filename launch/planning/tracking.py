@@ -22,22 +22,16 @@ from launch.config.schema import Family, Launcher, RootConfig, Tracking, Trainer
 from launch.errors import Problem, UserError
 from launch.planning.flags import Flag
 
-_TAG = 64  # characters; wandb refuses longer tags, and open-instruct makes the run's name one (finetune.py:465)
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _RUN = "{run}"  # stands for the run's name in a trainer's YAML
 _WANDB = (Tracking.wandb, Tracking.wandb_offline)
 TRACKING_VARIABLES = ("WANDB_MODE", "WANDB_DIR", "WANDB_PROJECT", "WANDB_ENTITY")  # that `tracking_environment` sets
 
 
-def run_name(stage: str, name: str) -> str:
-    """Return the name of a run in an experiment tracker."""
-    return f"{stage}-{name}"[:_TAG]
-
-
 def add_tracking_flags(
     flags: Mapping[str, Flag], config: RootConfig, origins: Origins, environ: Mapping[str, str], run: str
 ) -> dict[str, Flag]:
-    """Return `flags` with those of `tracking` and `hub.push`; `run`: as by `run_name`.
+    """Return `flags` with those of `tracking` and `hub.push`; `run`: as by `tracked_name`.
 
     Raises UserError: tracking_unsupported, no_tracking_entity, push_unsupported, bad_hub_name, owned_flag.
     """

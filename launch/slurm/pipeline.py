@@ -11,12 +11,11 @@ from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine, override_key, quote_text
 from launch.config.schema import Kind
 from launch.errors import EXIT_DONE, Problem, UserError
-from launch.execution.machine import this_machine
 from launch.execution.same_run import place_run
-from launch.planning.adapters import MERGED
 from launch.planning.chat_template import find_template_name, refuse_other_template
 from launch.planning.inputs import continues_adapter
-from launch.planning.lora import settings_to_keep
+from launch.planning.lora import MERGED, settings_to_keep
+from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
 from launch.slurm.planned_jobs import PlannedJob, job_problems, plan_run_job, plan_tokenize_job
 from launch.terminal import notify

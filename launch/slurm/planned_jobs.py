@@ -16,8 +16,8 @@ from launch.errors import Problem
 from launch.execution.cache_pass import plan_cache_pass
 from launch.execution.record.command_script import render_command_script
 from launch.files import write_yaml
+from launch.planning.parallel import Width
 from launch.planning.plan import Plan
-from launch.planning.width import Width
 from launch.redact import process_redactor
 from launch.slurm.cluster import cluster_problems, unshared_folders
 from launch.slurm.containers import folders_in_container, unmounted_folders

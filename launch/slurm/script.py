@@ -11,7 +11,7 @@ import jinja2
 
 from launch.config.cluster import ClusterConfig, Container, GpuSpelling
 from launch.config.schema import Device
-from launch.planning.width import Width
+from launch.planning.parallel import Width
 from launch.slurm.cluster import refuse_secrets
 
 _TEMPLATE = Path(__file__).with_name("job.sbatch.j2")

@@ -15,8 +15,8 @@ from launch import resources
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED
-from launch.execution.machine import this_machine
 from launch.files import write_file
+from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
 from launch.slurm.jobs import JobFolder
 from launch.slurm.planned_jobs import batch_script

@@ -13,11 +13,9 @@ from typing import Any
 from launch.config.schema import Device, Kind, Packing
 from launch.execution.record.folder import Outcome, folder_status
 from launch.execution.record.reader import RunRecord
-from launch.planning.estimate.flops import token_flops
-from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
-from launch.planning.parallel import has_master_weights
+from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml, token_flops
+from launch.planning.parallel import Width, has_master_weights
 from launch.planning.plan import Plan
-from launch.planning.width import Width
 from launch.trials.card_rate import CardRate
 
 TIME_USED = "time_used"  # cause_id of a run that was ended because its seconds were used up (execution.engine)

@@ -12,6 +12,7 @@ OPEN_INSTRUCT = {
 }
 TRL = {"trl_sft": "trl.scripts.sft", "trl_dpo": "trl.scripts.dpo"}
 ENTRIES = {**OPEN_INSTRUCT, **TRL}
+OLMO_CORE_DPO, OLMO_CORE_SFT = "dpo", "olmo_core_finetune"  # the trainers over OLMo-core
 
 
 def trainer_name(script: str) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.__main__ import main
-from launch.execution.machine import this_machine
+from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
 from tests.conftest import composed
 from tests.trials.records import check

@@ -11,7 +11,7 @@ from typing import Any
 from launch.config.schema import DataFormat, Kind
 from launch.data.local import Conversion, DataFiles, LocalData, digest_files
 from launch.errors import Problem, UserError
-from launch.planning.digests import DigestCache
+from launch.planning.identity import DigestCache
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
 PAIR = {

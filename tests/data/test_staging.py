@@ -18,7 +18,7 @@ from launch.data.sources import find_files
 from launch.data.staging import load_staged, stage
 from launch.data.structure import read_structure
 from launch.errors import UserError
-from launch.planning.digests import DigestCache
+from launch.planning.identity import DigestCache
 from tests.data.files import CHAT, chat, local, write_lines
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from launch.errors import UserError
 from launch.execution.merge import QUANTIZED_TOLERANCE, TOLERANCES, Merged, read_training, refuse_difference
-from launch.planning.adapters import Adapter, read_adapter
+from launch.planning.lora import Adapter, read_adapter
 
 
 @pytest.fixture

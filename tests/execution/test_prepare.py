@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from launch.execution.machine import this_machine
 from launch.execution.prepare import prepare_inputs
+from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
 from tests.conftest import composed
 

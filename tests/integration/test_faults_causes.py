@@ -16,7 +16,7 @@ from launch.config.guards import GuardsConfig
 from launch.config.schema import Device, Mode
 from launch.execution.diagnosis.advice import Situation
 from launch.execution.supervise.watch_config import WatchConfig
-from launch.planning.batch import Batch
+from launch.planning.parallel import Batch
 from tests.integration.faults import TWO_RANKS, check, run
 
 pytestmark = pytest.mark.slow

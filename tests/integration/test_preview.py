@@ -17,9 +17,9 @@ import pytest
 from launch import resources
 from launch.data.samples import TokenizedSamples, find_sample_problems, parse_samples
 from launch.execution.cache_pass import plan_cache_pass
-from launch.execution.machine import this_machine
 from launch.execution.prepare import prepare_inputs
 from launch.execution.preview import DataSet, preview_command, preview_environment, write_request, write_samples
+from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed
 from tests.integration.test_demo import launch

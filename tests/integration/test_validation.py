@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from launch import resources
-from launch.execution.machine import this_machine
 from launch.execution.prepare import prepare_inputs
+from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
 from launch.worker.trl_data import split_rows, subset_rows
 from tests.conftest import composed

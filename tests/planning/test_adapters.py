@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.planning.adapters import read_adapter
-from launch.planning.digests import DigestCache
-from launch.planning.estimate.planned import planned_shape
+from launch.planning.estimate.forecast import planned_shape
 from launch.planning.estimate.shape import LINEAR_LAYERS
+from launch.planning.identity import DigestCache
+from launch.planning.lora import read_adapter
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
 

@@ -8,7 +8,7 @@ import pytest
 
 from launch.config.compose import Composed
 from launch.errors import UserError
-from launch.planning.check import named_flags
+from launch.planning.checks import named_flags
 from launch.planning.plan import Plan, build_plan
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.schema import Schema

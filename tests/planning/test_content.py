@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.planning.digests import DigestCache
+from launch.planning.identity import DigestCache
 from launch.planning.machine import Machine
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from launch.planning.environment import ALLOCATOR_VARIABLES, has_expandable_segments
-from launch.planning.estimate.planned import planned_setting
+from launch.planning.command import ALLOCATOR_VARIABLES, has_expandable_segments
+from launch.planning.estimate.forecast import planned_setting
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
 

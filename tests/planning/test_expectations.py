@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launch.config.compose import Composed
-from launch.planning.expectations import allowed_expectations, build_expectations
-from launch.planning.parallel import resolve_parallel
-from launch.planning.width import resolve_width
+from launch.planning.command import allowed_expectations, build_expectations
+from launch.planning.parallel import resolve_parallel, resolve_width
 from launch.worker.expectations import parse_expectations
 from tests.conftest import composed
 

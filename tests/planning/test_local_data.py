@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.planning.digests import DigestCache
+from launch.planning.data import describe_data
+from launch.planning.identity import DigestCache
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
 from tests.data.files import CHAT, PAIR, chat, write_lines
@@ -73,7 +74,7 @@ def test_a_plan_reads_the_rows_and_describes_them(tmp_path: Path) -> None:
     mix = "data.mix=[{name: ./a.jsonl}, {name: allenai/tulu-3-sft-mixture}, {name: ./elsewhere/missing.jsonl}]"
     plan = plan_of(tmp_path, "stage=demo", mix)
     shape = "prompt_completion (prompt, completion), converted to messages; 2 turns (user, assistant)"
-    assert plan.data_facts == [
+    assert describe_data(plan.inputs, plan.data) == [
         f"a.jsonl: 50 rows read: {shape}",
         "allenai/tulu-3-sft-mixture: hub data, not read",
         f"{tmp_path}/elsewhere/missing.jsonl: not read, it does not exist here",
@@ -149,4 +150,5 @@ def test_a_missing_file_in_a_folder_that_is_here_is_refused_with_the_nearest_nam
         assert (problem.id, problem.message) == ("data_no_files", f"{tmp_path}/chat.jsonl does not exist")
         assert (problem.where, problem.cure) == ("override data.mix", "did you mean 'chats.jsonl'?")
     for name in ("./elsewhere/chat.jsonl", "owner/chat.jsonl", "chats"):
-        assert "not read" in plan_of(tmp_path, "stage=demo", f"data.mix=[{{name: {name}}}]").data_facts[0]
+        plan = plan_of(tmp_path, "stage=demo", f"data.mix=[{{name: {name}}}]")
+        assert "not read" in describe_data(plan.inputs, plan.data)[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import Problem, UserError
-from launch.execution.machine import this_machine
+from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed
 

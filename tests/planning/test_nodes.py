@@ -9,9 +9,9 @@ import pytest
 
 from launch.commands.plan import paste_lines
 from launch.errors import UserError
+from launch.planning.command import MAIN_HOST, MAIN_PORT, NODE_RANK, NodeRendezvous, fill_placeholders
+from launch.planning.parallel import require_one_machine
 from launch.planning.plan import build_plan
-from launch.planning.rendezvous import MAIN_HOST, MAIN_PORT, NODE_RANK, NodeRendezvous, fill_placeholders
-from launch.planning.width import require_one_machine
 from tests.conftest import composed, fixed_machine
 
 PLACE = NodeRendezvous(1, "n1", 12345)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from launch.config.schema import Kind, Packing
 from launch.errors import UserError
-from launch.planning.batch import Batch
+from launch.planning.batches import REFERENCE_ROWS, describe_packing, forecast_packing, pack_samples, padding_problem
 from launch.planning.lengths import Histogram, Lengths
-from launch.planning.packing import REFERENCE_ROWS, describe, forecast_packing, pack_samples, padding_problem
+from launch.planning.parallel import Batch
 from launch.planning.plan import build_plan
 from tests.conftest import composed, fixed_machine
 from tests.paths import ROOT
@@ -95,7 +95,7 @@ def test_padding_of_a_whole_share() -> None:
 
 
 def test_the_line_of_a_plan(long_tailed: Lengths) -> None:
-    text = describe(forecast_packing(long_tailed, LIMIT, batch(16)), batch(16))
+    text = describe_packing(forecast_packing(long_tailed, LIMIT, batch(16)), batch(16))
     assert text.startswith("rows of 16,384 tokens hold 1")
     assert text.endswith("steps per epoch") and "at most 16 pairs" in text
 

@@ -11,10 +11,10 @@ import pytest
 from launch.api.planning import PlannedRun
 from launch.commands.plan import describe
 from launch.config.schema import Kind, Packing, RecipeConfig
-from launch.planning.batch import Batch
+from launch.planning.batches import UNKNOWN, UNKNOWN_TRL, forecast_tokens
 from launch.planning.lengths import Histogram, Lengths
+from launch.planning.parallel import Batch
 from launch.planning.plan import Plan, build_plan
-from launch.planning.token_forecast import UNKNOWN, UNKNOWN_TRL, forecast_tokens
 from tests.conftest import composed, fixed_machine
 
 DRAW = random.Random(0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import Problem, UserError
-from launch.planning.digests import DigestCache
+from launch.planning.identity import DigestCache
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
 from tests.data.files import PAIR, chat, write_lines

@@ -13,11 +13,10 @@ from launch.config.compose import Composed
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED
 from launch.execution.display.progress import Display
-from launch.execution.machine import this_machine
 from launch.execution.record.events import Event
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.lock import find_holder, lock_path, run_lock
-from launch.planning.machine import Machine
+from launch.planning.machine import Machine, this_machine
 from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder

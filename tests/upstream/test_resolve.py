@@ -12,7 +12,7 @@ import pytest
 from launch.commands.flags import flags
 from launch.commands.lint import lint
 from launch.errors import UserError
-from launch.execution.machine import this_machine
+from launch.planning.machine import this_machine
 from launch.upstream import resolve
 from launch.upstream.pin.checkout import DIR_VARIABLE, Checkout, find_checkout
 from launch.upstream.pin.lock import load_lock, locked_schema

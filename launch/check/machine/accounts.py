@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Launcher, Tracking
-from launch.planning.estimate.weights import hf_home, hub_snapshot
+from launch.planning.model_folder import hf_home, hub_snapshot
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 

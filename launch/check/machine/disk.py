@@ -10,7 +10,8 @@ from pathlib import Path
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.check.machine.units import format_bytes
 from launch.config.schema import Family, Precision
-from launch.planning.estimate.weights import find_model_size, hub_cache
+from launch.planning.estimate.forecast import find_model_size
+from launch.planning.model_folder import hub_cache
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 

@@ -9,9 +9,15 @@ from launch.check.machine.units import format_bytes, format_count
 from launch.config.schema import Device, Family, Mode, Precision
 from launch.host.nvidia import Gpu, Gpus, find_gpus
 from launch.planning.estimate.cards import card_named
-from launch.planning.estimate.forecast import CardMemory, MemoryFit, MemoryForecast, describe, forecast_memory
-from launch.planning.estimate.states import bytes_per_parameter
-from launch.planning.estimate.weights import find_model_size
+from launch.planning.estimate.forecast import (
+    CardMemory,
+    MemoryFit,
+    MemoryForecast,
+    describe,
+    find_model_size,
+    forecast_memory,
+)
+from launch.planning.estimate.memory import bytes_per_parameter
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding

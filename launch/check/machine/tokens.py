@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from launch.check.machine.rule import Host, passed, rule, skipped, warned
+from launch.planning.batches import describe_packing, forecast_packing, padding_problem, samples_per_rank
 from launch.planning.lengths import load_lengths
-from launch.planning.packing import TRAINER, describe, forecast_packing, padding_problem, samples_per_rank
 from launch.planning.plan import Plan
+from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.finding import Finding
 
 
@@ -13,7 +14,7 @@ from launch.worker.finding import Finding
 def padding_is_low(plan: Plan, _: Host) -> Finding:
     """dpo.py fills the unused rest of a row with padding: with 2 pairs in rows of 16,384 tokens that was 89% of the
     computation (upstream's pull request 1466)."""
-    if plan.trainer != TRAINER:
+    if plan.trainer != OLMO_CORE_DPO:
         return skipped(f"{plan.trainer} does not pack rows")
     lengths = load_lengths(plan.lengths_file)
     if lengths is None:
@@ -24,4 +25,4 @@ def padding_is_low(plan: Plan, _: Host) -> Finding:
         return warned(problem.message, problem.cure, problem.where)
     if recipe.packing != "bins" or not lengths.pairs:
         return passed(f"{lengths.padding_share(samples_per_rank(plan.batch)):.0%} padding")
-    return passed(describe(forecast_packing(lengths, recipe.max_seq_length, plan.batch), plan.batch))
+    return passed(describe_packing(forecast_packing(lengths, recipe.max_seq_length, plan.batch), plan.batch))

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from launch.config.schema import Device, Mode
 from launch.execution.diagnosis.known import known
-from launch.planning.batch import Batch, divisors
-from launch.planning.estimate.forecast import UNCERTAINTY
+from launch.planning.estimate.forecast import UNCERTAINTY, remedy_for
 from launch.planning.estimate.memory import estimate_memory
-from launch.planning.estimate.remedy import remedy_for
 from launch.planning.estimate.setting import MemorySetting
+from launch.planning.parallel import Batch, divisors
 from launch.resources import IN_CLONE, requirement
 
 POSSIBLY = "possibly: "  # begins the text of an uncertain cure

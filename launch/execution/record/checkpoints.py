@@ -15,8 +15,7 @@ from typing import Literal
 
 from launch.config.schema import Family
 from launch.files import read_file, read_json_object
-from launch.planning.model_folder import find_weight_faults
-from launch.planning.tensor_files import BrokenFileError, check_torch_file, read_safetensors_header
+from launch.planning.model_folder import BrokenFileError, check_torch_file, find_weight_faults, read_safetensors_header
 
 Unit = Literal["step", "epoch"]
 MARK = "COMPLETED"

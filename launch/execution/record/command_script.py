@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launch.planning.rendezvous import quote_argument
 from launch.redact import process_redactor
 
 
@@ -15,6 +14,8 @@ def render_command_script(argv: Sequence[str], env: Mapping[str, str], unset: Se
 
     `unset` has names, or prefixes that end in `*`.
     """
+    from launch.planning.command import quote_argument  # its classes are slow to import, and readers need none
+
     redactor = process_redactor()
     lines = ["#!/usr/bin/env bash", "set -euo pipefail", ""]
     lines += [f"unset {_unset_argument(name)}" for name in unset]

@@ -13,7 +13,7 @@ from launch.config.guards import GuardsConfig
 from launch.execution.diagnosis.advice import Situation
 from launch.execution.guards import GuardContext
 from launch.execution.record.checkpoints import Layout
-from launch.planning.estimate.planned import UnknownMemoryError, planned_setting
+from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
 from launch.planning.estimate.setting import MemorySetting
 from launch.planning.plan import Plan
 

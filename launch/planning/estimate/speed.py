@@ -16,9 +16,9 @@ from types import MappingProxyType
 
 from launch.config.schema import Kind, Mode
 from launch.planning.estimate.activations import saved_bytes
-from launch.planning.estimate.flops import token_flops
-from launch.planning.estimate.rates import Rates
+from launch.planning.estimate.cards import Rates
 from launch.planning.estimate.setting import Attention, MemorySetting
+from launch.planning.estimate.shape import token_flops
 from launch.worker.dealing import deal as deal_by_length
 
 STEPS = 24  # optimizer steps that are simulated for a prediction

@@ -16,9 +16,9 @@ from launch.errors import EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError
 from launch.execution.attempts import add_earlier_steps
 from launch.execution.display.progress import display_for
 from launch.execution.engine import build_cache
-from launch.execution.machine import this_machine
 from launch.execution.record.folder import Outcome, RunFolder, folder_status, read_outcome
 from launch.execution.record.lock import find_holder, lock_path
+from launch.planning.machine import this_machine
 from launch.planning.model_folder import find_model_faults
 from launch.planning.plan import Plan, build_plan
 from launch.slurm.allocation import Allocation

@@ -15,8 +15,8 @@ from launch.execution.record.events import Event
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch_config import build_watch_config
+from launch.planning.command import NodeRendezvous, fill_placeholders
 from launch.planning.plan import Plan
-from launch.planning.rendezvous import NodeRendezvous, fill_placeholders
 from launch.slurm.node.context import NodeContext
 from launch.slurm.node.outcome import job_outcome
 from launch.slurm.stack_requests import LOOKS_PER_SECOND, StackRequests

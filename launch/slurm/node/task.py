@@ -10,10 +10,10 @@ from launch.config.compose import Composed
 from launch.errors import EXIT_DONE
 from launch.execution.display.progress import Display
 from launch.execution.engine import RankRunner, carry_out, report_finished
-from launch.execution.machine import this_machine
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.lock import run_lock
 from launch.execution.resume import is_finished
+from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder

@@ -10,11 +10,10 @@ from typing import Any
 from launch.check.machine.rules import preflight
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.execution.display.progress import Display
-from launch.execution.machine import this_machine
 from launch.execution.record.lock import run_lock
 from launch.host.interpreter import installed_versions, package_folders
+from launch.planning.machine import PACKAGES, this_machine
 from launch.planning.plan import build_plan
-from launch.planning.tuned import PACKAGES
 from launch.trials.bench.record import BenchRecord, BenchRun, parse_rates, plan_runs
 from launch.trials.bench.settings import BenchRequest, PlannedBench, plan_bench
 from launch.trials.card_rate import CardRate, card_name, measure_card_rate

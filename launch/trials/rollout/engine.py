@@ -14,10 +14,10 @@ from launch.config.trials import Then
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
 from launch.execution.display.progress import Display
 from launch.execution.engine import run_steps
-from launch.execution.machine import this_machine
 from launch.execution.record.folder import Outcome
 from launch.execution.record.lock import run_lock
 from launch.planning.identity import compute_identity
+from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
 from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
 from launch.trials.record import State, read_earlier

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launch.config.trials import Then
 from launch.errors import Problem, UserError
-from launch.execution.machine import this_machine
+from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
 from launch.slurm.jobs import JobFolder
 from launch.slurm.planned_jobs import PlannedJob, job_problems, node_overrides, plan_run_job, plan_tokenize_job

@@ -13,9 +13,9 @@ from launch.config.line import CommandLine
 from launch.config.trials import TuneConfig
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display.progress import Display
-from launch.execution.machine import this_machine
 from launch.execution.record.lock import run_lock
 from launch.files import write_file
+from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
 from launch.table import Table
 from launch.trials.measurement import read_measurement

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from launch.config.schema import Packing
+from launch.planning.estimate.cards import CardRates
 from launch.planning.estimate.forecast import TAIL, longest_micro_batch
 from launch.planning.estimate.memory import estimate_memory
-from launch.planning.estimate.rates import CardRates
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.speed import StepTime, predict_step
 from launch.planning.lengths import Lengths

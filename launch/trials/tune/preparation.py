@@ -15,13 +15,13 @@ from launch.execution.engine import build_cache
 from launch.execution.prepare import prepare_inputs
 from launch.host.interpreter import installed_versions, package_folders
 from launch.host.nvidia import Gpus
-from launch.planning.estimate.planned import UnknownMemoryError, planned_setting, planned_shape
-from launch.planning.estimate.rates import rates_for_card
+from launch.planning.estimate.cards import rates_for_card
+from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting, planned_shape
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.flags import sequence_limit
 from launch.planning.lengths import Histogram, Lengths, load_lengths
+from launch.planning.machine import PACKAGES
 from launch.planning.plan import Plan
-from launch.planning.tuned import PACKAGES
 from launch.trials.trial import gpus_for
 from launch.trials.tune.predict import Workload, predict
 from launch.trials.tune.record import TuneRecord

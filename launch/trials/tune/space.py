@@ -12,9 +12,8 @@ from typing import Any
 from launch.config.line import format_value, override_key
 from launch.config.schema import Buckets, Device, Family, Kind, LossAveraging, Mode, Packing, TrainerConfig
 from launch.errors import Problem, UserError
-from launch.planning.batch import divisors
-from launch.planning.contradictions import check_dealing
-from launch.planning.parallel import Parallel, bucket_sizes, has_master_weights
+from launch.planning.checks import check_dealing
+from launch.planning.parallel import Parallel, bucket_sizes, divisors, has_master_weights
 from launch.planning.plan import Plan
 from launch.planning.recipe import flags_of_key, value_of_flags
 

@@ -12,7 +12,8 @@ from launch.check.machine.disk import checkpoint_count, disk_has_room
 from launch.check.machine.memory import model_fits
 from launch.check.machine.rule import Host
 from launch.execution.cache_pass import plan_cache_pass
-from launch.planning.estimate.weights import count_parameters, find_model_size, hub_snapshot
+from launch.planning.estimate.forecast import find_model_size
+from launch.planning.model_folder import count_parameters, hub_snapshot
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
 

@@ -13,9 +13,9 @@ from launch.execution.diagnosis.causes import CauseFinder
 from launch.execution.diagnosis.cures import Cure, cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError, event_chain, parse_error, printed_chain
 from launch.execution.record.events import Event
-from launch.planning.batch import Batch
 from launch.planning.estimate.setting import MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
+from launch.planning.parallel import Batch
 from launch.worker.trainer import error_chain
 from tests.execution.diagnosis.test_corpus import CORPUS
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from launch.planning.estimate.flops import token_flops
-from launch.planning.estimate.shape import ModelShape
+from launch.planning.estimate.shape import ModelShape, token_flops
 
 LLAMA_8B = ModelShape(8.03e9, 32, 4096, 14336, 32, 8, 128256)
 MATRICES = 7.504e9  # all parameters but the embedding and the norms

@@ -13,14 +13,16 @@ from launch.planning.estimate.forecast import (
     CardMemory,
     MemoryFit,
     MemoryForecast,
+    UnknownMemoryError,
     classify_fit,
     describe,
     forecast_memory,
     longest_micro_batch,
+    planned_setting,
+    planned_shape,
+    remedy_for,
 )
 from launch.planning.estimate.memory import estimate_memory
-from launch.planning.estimate.planned import UnknownMemoryError, planned_setting, planned_shape
-from launch.planning.estimate.remedy import remedy_for
 from launch.planning.estimate.setting import Attention
 from launch.planning.lengths import Histogram, Lengths
 from launch.planning.plan import Plan, build_plan

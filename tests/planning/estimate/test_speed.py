@@ -15,7 +15,7 @@ import pytest
 
 from launch import resources
 from launch.config.schema import Kind, Mode
-from launch.planning.estimate.rates import CPU, H200, rates_for_card
+from launch.planning.estimate.cards import CPU, H200, rates_for_card
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
 from launch.planning.estimate.speed import predict_step, simulate_load

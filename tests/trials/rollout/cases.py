@@ -10,9 +10,8 @@ from typing import Any
 from launch.config.gates import GatesConfig
 from launch.config.schema import Device, Family, Kind, Mode, Precision
 from launch.execution.record.folder import Outcome
-from launch.planning.parallel import Parallel
+from launch.planning.parallel import Parallel, Width
 from launch.planning.plan import Plan, build_plan
-from launch.planning.width import Width
 from launch.trials.measurement import Measurement
 from launch.trials.rollout.gate import GateCase, GateResult, apply_gate
 from launch.trials.rollout.gates import GATES

@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 
 from launch.config.schema import Kind
-from launch.planning.estimate.planned import planned_setting
-from launch.planning.estimate.rates import rates_for_card
+from launch.planning.estimate.cards import rates_for_card
+from launch.planning.estimate.forecast import planned_setting
 from launch.planning.lengths import Histogram, Lengths
 from launch.planning.plan import build_plan
 from launch.trials.tune.predict import Prediction, Workload, predict

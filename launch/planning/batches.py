@@ -1,24 +1,112 @@
-"""How full the rows of dpo.py will be: upstream's own packing, simulated on the lengths of the data.
+"""A plan's batches before it runs, from the data's token lengths: padding, tokens per step, load of ranks, packed rows.
 
-A packed step is one row of chosen and one of rejected tokens per rank, each padded to max_seq_length. Pairs are added
-until one of the two would overflow, or until the row holds the rank's samples of the global batch
-(data_loader.py:303-362, `_reshard_with_packing`). In a packed step accumulation therefore only raises that number.
-Without packing the same samples are padded to their longest half (dpo_utils.py:1089).
+Rows of dpo.py are upstream's own packing, simulated: a packed step is one row of chosen and one of rejected tokens per
+rank, each padded to max_seq_length. Pairs are added until one of the two would overflow, or until the row holds the
+rank's samples of the global batch (data_loader.py:303-362, `_reshard_with_packing`). In a packed step accumulation
+therefore only raises that number. Without packing the same samples are padded to their longest half
+(dpo_utils.py:1089).
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from launch.config.schema import Packing
-from launch.errors import Problem, UserError
-from launch.planning.batch import Batch
-from launch.planning.flags import Flag
+from launch.config.schema import Family, Packing, RecipeConfig
+from launch.errors import Problem
 from launch.planning.lengths import Lengths
+from launch.planning.parallel import Batch
+from launch.worker.dealing import compute_load, deal
 
-TRAINER, SFT = "dpo", "olmo_core_finetune"
+UNKNOWN = "unknown: cache_only=true measures them"
+UNKNOWN_TRL = "unknown: a run measures them at its start, unless it packs into bins"
+_DRAWN = 10_000  # samples, in global batches, that are drawn for the imbalance
+
+
+@dataclass(frozen=True)
+class TokenForecast:
+    """What to expect of a plan's batches, over the whole data set. None where a number does not apply.
+
+    An imbalance compares the ranks' tokens in an accumulation step: the largest, with padding, over the mean without.
+    """
+
+    samples: int  # pairs for DPO
+    mean: float  # tokens of a sample
+    longest: int  # tokens of a sample
+    loss_share: float | None  # of the tokens that carry loss
+    tokens_per_step: float  # without padding
+    padding_share: float | None  # of all computed tokens; None for bins
+    micro_batch: float | None  # mean tokens with padding; None for bins, which have a token budget
+    micro_batch_p99: int | None  # the tokens that 99% of the micro batches do not exceed
+    imbalance_upstream: float | None  # in upstream's order; None for bins and for a single rank
+    imbalance_balanced: float | None  # dealt by length; None also where the trainer can't deal
+
+
+def forecast_tokens(
+    lengths: Lengths, recipe: RecipeConfig, batch: Batch, *, padded_together: int | None = None, deals: bool = True
+) -> TokenForecast:
+    """Forecast the batches of a plan with this recipe on data of these lengths.
+
+    `padded_together`: the number of samples that are padded to the same length, when it exceeds the micro batch.
+    `deals`: the trainer supports recipe.balanced.
+    """
+    bins, padded = recipe.packing == Packing.bins, recipe.packing == Packing.none
+    total, mean = lengths.tokens.total, lengths.tokens.mean
+    together = padded_together or batch.per_device
+    part = batch.per_device / together
+    rank_batch = replace(batch, per_device=together, accumulation=batch.global_ // (batch.width * together))
+    is_even = bins or batch.width == 1
+    upstream, balanced = (None, None) if is_even else _mean_imbalance(lengths, rank_batch, padded=padded)
+    return TokenForecast(
+        samples=lengths.samples,
+        mean=mean,
+        longest=lengths.tokens.longest,
+        loss_share=lengths.label_tokens / total if lengths.label_tokens is not None and total else None,
+        tokens_per_step=lengths.tokens_of_step(batch.global_),
+        padding_share=None if bins else lengths.padding_share(together) if padded else 0.0,
+        micro_batch=None if bins else part * (lengths.padded_tokens(together) if padded else mean * together),
+        micro_batch_p99=None
+        if bins
+        else math.ceil(part * lengths.micro_batch_quantile(together, recipe.packing, 0.99)),
+        imbalance_upstream=upstream,
+        imbalance_balanced=balanced if deals else None,
+    )
+
+
+def _mean_imbalance(lengths: Lengths, batch: Batch, *, padded: bool) -> tuple[float, float]:
+    """Return the mean imbalance of drawn global batches: in upstream's order, and dealt by length."""
+    histogram, halves = (lengths.tokens, 1) if lengths.longer is None or not padded else (lengths.longer, 2)
+    count = max(1, _DRAWN // batch.global_)
+    upstream = balanced = 0.0
+    for drawn in histogram.draw_batches(batch.global_, count):
+        samples = [halves * length for length in drawn]
+        dealt = [samples[slot] for slot in deal(samples, batch.width, batch.per_device, padded=padded)]
+        upstream += compute_load(samples, batch.width, batch.per_device, padded=padded).imbalance
+        balanced += compute_load(dealt, batch.width, batch.per_device, padded=padded).imbalance
+    return upstream / count, balanced / count
+
+
+def describe_tokens(forecast: TokenForecast | None, batch: Batch, family: Family) -> list[tuple[str, str]]:
+    """Describe the forecast as facts of a plan: a name and a text each. TRL's trainers have no tokenising pass."""
+    if forecast is None:
+        return [("lengths", UNKNOWN_TRL if family == Family.trl else UNKNOWN)]
+    loss = f"; {forecast.loss_share:.0%} of the tokens carry loss" if forecast.loss_share is not None else ""
+    data = f"{forecast.samples:,} samples, mean {forecast.mean:,.0f}, longest {forecast.longest:,} tokens{loss}"
+    step = f"{forecast.tokens_per_step:,.0f} per step without padding"
+    if forecast.micro_batch is not None:
+        step += f"; micro batch of {batch.per_device}: mean {forecast.micro_batch:,.0f}, 99% within "
+        step += f"{forecast.micro_batch_p99:,}, {forecast.padding_share:.0%} padding"
+    facts = [("lengths", data), ("tokens", step)]
+    if forecast.imbalance_upstream is not None:
+        text = f"tokens per rank, largest over mean: {forecast.imbalance_upstream:.2f} in upstream's order"
+        if forecast.imbalance_balanced is not None:
+            text += f", {forecast.imbalance_balanced:.2f} with recipe.balanced=true"
+        facts.append(("balance", text))
+    return facts
+
+
 REFERENCE_ROWS = 4  # x the per-device batch: the pairs that a row of the reference pass may hold (dpo.py:221)
 MAX_PADDING = 0.5  # share of the tokens; above it most of the computation is padding
 _MAX_PAIRS = 4096  # per rank; more than any row holds
@@ -94,7 +182,7 @@ def samples_per_rank(batch: Batch) -> int:
     return batch.per_device * batch.accumulation
 
 
-def describe(forecast: PackingForecast, batch: Batch) -> str:
+def describe_packing(forecast: PackingForecast, batch: Batch) -> str:
     """Describe the forecast in one line."""
     training, reference = forecast.training, forecast.reference
     steps = "1 step" if forecast.steps == 1 else f"{forecast.steps:,} steps"
@@ -137,46 +225,6 @@ def _reference_problem(forecast: PackingForecast, pairs: int, batch: Batch) -> P
     )
     cure = f"set recipe.per_device_batch_size={pairs}: it fills them, and changes nothing else in packed rows"
     return Problem("tokens_wasted", message, "recipe.per_device_batch_size", cure)
-
-
-def check_packing(trainer: str, flags: Mapping[str, Flag]) -> None:
-    """Reject flags with which OLMo-core's trainers die at the first batch.
-
-    Raises UserError: packing_needs_flash, packing_needs_concatenation, checkpointing_needs_compile, packing_length.
-    """
-    if trainer not in (TRAINER, SFT):
-        return
-
-    def value(name: str) -> object:
-        return flags[name].value if name in flags else None
-
-    problems = []
-    packed = trainer == SFT or bool(value("packing"))
-    if packed and value("attn_implementation") == "torch":
-        message = f"{trainer} separates packed documents with flash attention, got attn_implementation=torch"
-        cure = "remove recipe.attention: without the flash-attn package the trainer uses torch's own kernel"
-        problems.append(Problem("packing_needs_flash", message, flags["attn_implementation"].provenance.where, cure))
-    if packed and trainer == TRAINER and value("concatenated_forward") is False:
-        message = "dpo.py packs only with the concatenated forward pass (dpo.py:236), got concatenated_forward=false"
-        where = flags["concatenated_forward"].provenance.where
-        cure = "remove flags.concatenated_forward, or set recipe.packing=none"
-        problems.append(Problem("packing_needs_concatenation", message, where, cure))
-    length = value("max_seq_length")
-    if trainer == SFT and isinstance(length, int) and length & (length - 1):
-        # olmo_core/data/utils.py:795, the tree that it finds room in rows with
-        message = f"{SFT} packs into rows of a power of 2 of tokens, got max_seq_length={length}"
-        lower = 1 << (length.bit_length() - 1)
-        cure = f"set recipe.max_seq_length={lower} or {2 * lower}"
-        problems.append(Problem("packing_length", message, flags["max_seq_length"].provenance.where, cure))
-    budget = value("activation_memory_budget")
-    by_budget = value("activation_checkpointing_mode") in (None, "budget")
-    if isinstance(budget, float) and budget < 1 and value("compile_model") is False and by_budget:
-        message = "compile_model=false: OLMo-core then silently ignores the activation memory budget of torch.compile"
-        cure = "set recipe.gradient_checkpointing=false, or flags.activation_checkpointing_mode=selected_modules"
-        where = flags["activation_memory_budget"].provenance.where
-        problems.append(Problem("checkpointing_needs_compile", message, where, cure))
-    if problems:
-        raise UserError(problems)
 
 
 def _padded_problem(lengths: Lengths, batch: Batch) -> Problem | None:
