@@ -13,15 +13,17 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from launch.config.schema import Family, Packing, RecipeConfig
 from launch.errors import Problem
-from launch.planning.lengths import Lengths
+from launch.planning.lengths import Histogram, Lengths, draw_batches
 from launch.planning.parallel import Batch
-from launch.worker.dealing import compute_load, deal
+from launch.worker.dealing import deal
 
 UNKNOWN = "unknown: cache_only=true measures them"
 UNKNOWN_TRL = "unknown: a run measures them at its start, unless it packs into bins"
+_STEPS = 24  # optimizer steps that are simulated for a prediction
 _DRAWN = 10_000  # samples, in global batches, that are drawn for the imbalance
 
 
@@ -77,15 +79,79 @@ def forecast_tokens(
 
 def _mean_imbalance(lengths: Lengths, batch: Batch, *, padded: bool) -> tuple[float, float]:
     """Return the mean imbalance of drawn global batches: in upstream's order, and dealt by length."""
-    histogram, halves = (lengths.tokens, 1) if lengths.longer is None or not padded else (lengths.longer, 2)
-    count = max(1, _DRAWN // batch.global_)
-    upstream = balanced = 0.0
-    for drawn in histogram.draw_batches(batch.global_, count):
-        samples = [halves * length for length in drawn]
-        dealt = [samples[slot] for slot in deal(samples, batch.width, batch.per_device, padded=padded)]
-        upstream += compute_load(samples, batch.width, batch.per_device, padded=padded).imbalance
-        balanced += compute_load(dealt, batch.width, batch.per_device, padded=padded).imbalance
-    return upstream / count, balanced / count
+    tokens = lengths.tokens
+    if padded and lengths.longer is not None:  # both halves of a pair are padded to the longer one
+        tokens = Histogram(tuple((2 * length, count) for length, count in lengths.longer.counts))
+    steps = max(1, _DRAWN // batch.global_)
+    loads = [
+        simulate_load(tokens, batch, packed=not padded, balanced=balanced, steps=steps) for balanced in (False, True)
+    ]
+    upstream, balanced = (load.waited * batch.width / load.tokens if load.tokens else 1.0 for load in loads)
+    return upstream, balanced
+
+
+@dataclass(frozen=True)
+class SimulatedLoad:
+    """The tokens of one optimizer step over all ranks, each number the mean over simulated steps."""
+
+    slowest: tuple[tuple[int, ...], ...]  # the micro batches that the steps wait for, each the tokens of its rows
+    steps: int  # simulated
+    tokens: float  # without padding
+    padded_tokens: float  # with padding
+    imbalance: float  # the longest rank's tokens over the mean
+    largest: int  # tokens of the largest micro batch seen
+
+    @property
+    def padding(self) -> float:
+        """The share of padding among all tokens."""
+        return 1 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
+
+    @property
+    def waited(self) -> float:
+        """The tokens of the ranks that the others wait for."""
+        return sum(map(sum, self.slowest)) / self.steps
+
+
+@lru_cache(maxsize=512)
+def simulate_load(
+    lengths: Sequence[int],
+    batch: Batch,
+    *,
+    packed: bool,
+    balanced: bool = False,
+    halves: int = 1,
+    waits_each_turn: bool = True,
+    steps: int = _STEPS,
+) -> SimulatedLoad:
+    """Deal random global batches to the ranks as accelerate does, or as the patch does if `balanced`.
+
+    `lengths`: tokens of the data's samples, hashable; `halves`: rows of a sample, 2 for pairs, which count as equally
+    long; `waits_each_turn`: the ranks wait for each other in every accumulation step, else once an optimizer step.
+    Raises ValueError without lengths.
+    """
+    ranks, size = batch.width, batch.per_device
+    slowest: list[tuple[int, ...]] = []
+    real = padded = longest = mean = 0.0
+    largest = 0
+    for samples in draw_batches(lengths, batch.global_, steps):
+        dealt = [samples[at] for at in deal(samples, ranks, size, padded=not packed)] if balanced else samples
+        rows = [_row_tokens(dealt[at : at + size], packed, halves) for at in range(0, len(dealt), size)]
+        tokens = [sum(micro_batch) for micro_batch in rows]
+        real, padded, largest = real + sum(samples), padded + sum(tokens), max(largest, *tokens)
+        by_rank = [list(range(rank, len(rows), ranks)) for rank in range(ranks)]
+        waits = [[[at] for at in turn] for turn in zip(*by_rank, strict=True)] if waits_each_turn else [by_rank]
+        for of_ranks in waits:  # the micro batches of each rank until all have met
+            totals = [sum(tokens[at] for at in group) for group in of_ranks]
+            slowest += (rows[at] for at in of_ranks[totals.index(max(totals))])
+            longest, mean = longest + max(totals), mean + sum(totals) / ranks
+    return SimulatedLoad(tuple(slowest), steps, real / steps, padded / steps, longest / mean if mean else 1.0, largest)
+
+
+def _row_tokens(samples: Sequence[int], packed: bool, halves: int) -> tuple[int, ...]:
+    """Return the tokens of each row: one row of all, or rows as long as the longest."""
+    if packed:
+        return (sum(samples),)
+    return (-(-max(samples) // halves),) * (halves * len(samples))
 
 
 def describe_tokens(forecast: TokenForecast | None, batch: Batch, family: Family) -> list[tuple[str, str]]:

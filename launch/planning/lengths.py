@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from launch.config.schema import Family, Kind, Packing, TrainerConfig
 from launch.files import load_json
@@ -22,6 +23,7 @@ from launch.planning.identity import compute_identity
 from launch.planning.recipe import flags_of_key
 
 SCHEMA_VERSION = 1
+_SEED = 20
 _DRAWS = 4000  # micro batches drawn for the quantile of a sum
 
 # keys of trainer.launch and of the recipe whose flags determine the tokens
@@ -36,8 +38,8 @@ _FLAG_PARTS = (
 
 
 @dataclass(frozen=True)
-class Histogram:
-    """How many samples have which length."""
+class Histogram(Sequence[int]):
+    """How many samples have which length; as a sequence, the length of each sample, by rising length."""
 
     counts: tuple[tuple[int, int], ...]  # (length in tokens, samples), by rising length, never empty
 
@@ -73,7 +75,7 @@ class Histogram:
         """Return the expected length of the longest of `samples` drawn without replacement."""
         samples = min(samples, self.samples)
         expected, previous = 0.0, 0.0
-        for length, within in self._cumulative:
+        for (length, _), within in zip(self.counts, self._totals, strict=True):
             probability = _all_within_probability(within, self.samples, samples)
             expected += length * (probability - previous)
             previous = probability
@@ -82,26 +84,37 @@ class Histogram:
     def longest_of_quantile(self, samples: int, share: float) -> int:
         """Return the length that the longest of `samples` does not exceed in `share` of the draws."""
         samples = min(samples, self.samples)
-        for length, within in self._cumulative:
+        for (length, _), within in zip(self.counts, self._totals, strict=True):
             if _all_within_probability(within, self.samples, samples) >= share:
                 return length
         return self.longest
 
-    def draw(self, samples: int) -> list[int]:
-        """Draw lengths with replacement, always the same ones."""
-        lengths = [length for length, _ in self.counts]
-        return random.Random(0).choices(lengths, cum_weights=[within for _, within in self._cumulative], k=samples)
+    def __len__(self) -> int:
+        return self.samples
 
-    def draw_batches(self, size: int, count: int) -> list[list[int]]:
-        """Draw `count` batches of `size` lengths each, always the same ones."""
-        drawn = self.draw(size * count)
-        return [drawn[at : at + size] for at in range(0, len(drawn), size)]
+    @overload
+    def __getitem__(self, position: int) -> int: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[int]: ...
+    def __getitem__(self, position: int | slice) -> int | list[int]:
+        if isinstance(position, slice):
+            return [self[each] for each in range(self.samples)[position]]
+        return self.counts[bisect_right(self._totals, range(self.samples)[position])][0]
 
     @cached_property
-    def _cumulative(self) -> tuple[tuple[int, int], ...]:
-        """(length, samples of at most that length)."""
-        totals = accumulate(count for _, count in self.counts)
-        return tuple((length, within) for (length, _), within in zip(self.counts, totals, strict=True))
+    def _totals(self) -> tuple[int, ...]:
+        """Samples of at most each length."""
+        return tuple(accumulate(count for _, count in self.counts))
+
+
+def draw_batches(lengths: Sequence[int], size: int, count: int) -> Iterator[list[int]]:
+    """Draw `count` batches of `size` samples from these lengths, always the same ones; none twice in a batch, where
+    there are enough. Raises ValueError without lengths."""
+    if not lengths:
+        raise ValueError("no lengths to draw from")
+    generator = random.Random(_SEED)
+    draw = generator.choices if size > len(lengths) else generator.sample
+    return (draw(lengths, k=size) for _ in range(count))
 
 
 def _all_within_probability(within: int, population: int, samples: int) -> float:
@@ -149,7 +162,7 @@ class Lengths:
     def micro_batch_quantile(self, per_device: int, packing: Packing, share: float) -> int:
         """Return the tokens, with padding, that a micro batch does not exceed in `share` of the cases.
 
-        Exact for `none` (padded). For `flatten` it is estimated from 4000 drawn micro batches, always the same ones.
+        Exact for `none` (padded). For `flatten` it is estimated from 4000 drawn micro batches.
         Raises ValueError for `bins`, which have a token budget.
         """
         if packing == Packing.none:
@@ -157,7 +170,7 @@ class Lengths:
             return rows * per_device * halves.longest_of_quantile(per_device, share)
         if packing != Packing.flatten:
             raise ValueError(f"a micro batch of {packing.value} has a token budget")
-        sums = sorted(sum(batch) for batch in self.tokens.draw_batches(per_device, _DRAWS))
+        sums = sorted(map(sum, draw_batches(self.tokens, per_device, _DRAWS)))
         return sums[min(_DRAWS - 1, max(0, math.ceil(share * _DRAWS) - 1))]
 
 

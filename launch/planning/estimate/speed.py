@@ -8,40 +8,20 @@ longest; without ZeRO, and under ZeRO 1, they synchronise once a step.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from types import MappingProxyType
 
 from launch.config.schema import Kind, Mode
+from launch.planning.batches import SimulatedLoad, simulate_load
 from launch.planning.estimate.activations import saved_bytes
 from launch.planning.estimate.cards import Rates
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import token_flops
-from launch.worker.dealing import deal as deal_by_length
+from launch.planning.parallel import Batch
 
-STEPS = 24  # optimizer steps that are simulated for a prediction
-_SEED = 20
 _ZERO3 = (Mode.zero3, Mode.zero3_offload, Mode.fsdp)
 _SYNC_EACH_MICRO_BATCH = (*_ZERO3, Mode.zero2)
-
-
-@dataclass(frozen=True)
-class SimulatedLoad:
-    """The tokens of one optimizer step over all ranks, each number the mean over simulated steps."""
-
-    slowest: tuple[tuple[int, ...], ...]  # the micro batches that the steps wait for, each the tokens of its rows
-    steps: int  # simulated
-    tokens: float  # without padding
-    padded_tokens: float  # with padding
-    imbalance: float  # the longest rank's tokens over the mean
-    largest: int  # tokens of the largest micro batch seen
-
-    @property
-    def padding(self) -> float:
-        """The share of padding among all tokens."""
-        return 1 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +44,20 @@ def predict_step(setting: MemorySetting, lengths: Sequence[int], rates: Rates, *
     `lengths`: tokens of the data's samples (of both halves of a pair for DPO), or of some of them; `balanced`: each
     global batch is dealt to the ranks by length.
     """
-    load = simulate_load(setting, tuple(lengths), balanced)
+    batch = Batch(
+        setting.ranks * setting.micro_batch * setting.accumulation,
+        setting.micro_batch,
+        setting.accumulation,
+        setting.ranks,
+    )
+    load = simulate_load(
+        lengths,
+        batch,
+        packed=setting.packing,
+        balanced=balanced,
+        halves=2 if setting.kind == Kind.dpo else 1,
+        waits_each_turn=setting.mode in _SYNC_EACH_MICRO_BATCH,
+    )
     parts = {"arithmetic": 0.0, "host": 0.0, "communication": 0.0}
     total = 0.0
     sending = _bytes_sent_per_micro_batch(setting) / rates.link
@@ -82,67 +75,6 @@ def predict_step(setting: MemorySetting, lengths: Sequence[int], rates: Rates, *
     parts["communication"] += once
     parts["optimizer"] = optimizer
     return StepTime(total / load.steps + once + optimizer, MappingProxyType(parts), load)
-
-
-@lru_cache(maxsize=512)
-def _simulate(
-    lengths: tuple[int, ...], shape: tuple[int, int, int], flags: tuple[bool, bool, bool], halves: int
-) -> SimulatedLoad:
-    ranks, size, accumulation = shape
-    packed, balanced, synchronised = flags
-    generator = random.Random(_SEED)
-    slowest: list[tuple[int, ...]] = []
-    real = padded = longest = mean = 0.0
-    largest = 0
-    global_batch = ranks * size * accumulation
-    for _ in range(STEPS):
-        draw = generator.choices if global_batch > len(lengths) else generator.sample
-        batch = draw(lengths, k=global_batch)
-        micro_batches = _deal(batch, ranks, size, accumulation, balanced=balanced, packed=packed)
-        rows = [[_row_tokens(samples, packed, halves) for samples in rank] for rank in micro_batches]
-        tokens = [[sum(micro_batch) for micro_batch in rank] for rank in rows]
-        real += sum(batch)
-        padded += sum(map(sum, tokens))
-        largest = max(largest, *(max(rank) for rank in tokens))
-        if synchronised:
-            for turn in range(accumulation):
-                slowest_rank = max(range(ranks), key=lambda rank: tokens[rank][turn])
-                slowest.append(rows[slowest_rank][turn])
-                longest += tokens[slowest_rank][turn]
-                mean += sum(tokens[rank][turn] for rank in range(ranks)) / ranks
-        else:
-            slowest_rank = max(range(ranks), key=lambda rank: sum(tokens[rank]))
-            slowest += rows[slowest_rank]
-            longest += sum(tokens[slowest_rank])
-            mean += sum(map(sum, tokens)) / ranks
-    return SimulatedLoad(tuple(slowest), STEPS, real / STEPS, padded / STEPS, longest / mean if mean else 1.0, largest)
-
-
-def simulate_load(setting: MemorySetting, lengths: tuple[int, ...], balanced: bool = False) -> SimulatedLoad:
-    """Deal STEPS random global batches to the ranks, the same ones at every call. Raises ValueError without lengths."""
-    if not lengths:
-        raise ValueError("no lengths to deal")
-    shape = (setting.ranks, setting.micro_batch, setting.accumulation)
-    synchronised = setting.mode in _SYNC_EACH_MICRO_BATCH
-    return _simulate(lengths, shape, (setting.packing, balanced, synchronised), 2 if setting.kind == Kind.dpo else 1)
-
-
-def _deal(
-    batch: Sequence[int], ranks: int, size: int, accumulation: int, *, balanced: bool, packed: bool
-) -> list[list[list[int]]]:
-    """Return [rank][accumulation step] -> its samples' lengths, dealt by accelerate, or by the patch if balanced."""
-    if balanced:
-        batch = [batch[position] for position in deal_by_length(batch, ranks, size, padded=not packed)]
-    turns = [batch[start : start + size] for start in range(0, len(batch), size)]
-    return [[list(turns[turn * ranks + rank]) for turn in range(accumulation)] for rank in range(ranks)]
-
-
-def _row_tokens(samples: Sequence[int], packed: bool, halves: int) -> tuple[int, ...]:
-    """Return the tokens of each row: one row of all, or rows as long as the longest. The two halves of a pair count as
-    equally long."""
-    if packed:
-        return (sum(samples),)
-    return (max(samples),) * len(samples) if halves == 1 else (-(-max(samples) // 2),) * (2 * len(samples))
 
 
 def _arithmetic_seconds(setting: MemorySetting, rows: Sequence[int], rates: Rates) -> float:

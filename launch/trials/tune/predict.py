@@ -16,7 +16,6 @@ from launch.planning.estimate.speed import StepTime, predict_step
 from launch.planning.lengths import Lengths
 from launch.trials.tune.space import Candidate
 
-_DRAWN = 4096  # samples that the predictions deal
 _ATTENTION = {"flash_2": Attention.flash, "sdpa": Attention.sdpa, "eager": Attention.eager}
 
 
@@ -32,11 +31,6 @@ class Workload:
     fuses: bool = True  # Liger fuses the loss with the output matrix
     flash: bool = False  # flash attention is the default
     card_gib: float | None = None  # None where memory is not predicted
-
-    @cached_property
-    def drawn(self) -> tuple[int, ...]:
-        """Tokens of each sample of a draw from the data."""
-        return tuple(self.lengths.tokens.draw(_DRAWN))
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class Prediction:
 def predict(candidate: Candidate, workload: Workload) -> Prediction:
     """Predict the step time and the memory of one candidate."""
     setting = memory_setting(candidate, workload)
-    step = predict_step(setting, workload.drawn, workload.card_rates.rates, balanced=candidate.balanced)
+    step = predict_step(setting, workload.lengths.tokens, workload.card_rates.rates, balanced=candidate.balanced)
     if workload.card_gib is None:
         return Prediction(candidate, setting.accumulation, step)
     whole = estimate_memory(replace(setting, tokens=longest_tokens(candidate, setting, workload)))

@@ -15,10 +15,11 @@ import pytest
 
 from launch import resources
 from launch.config.schema import Kind, Mode
+from launch.planning.batches import SimulatedLoad
 from launch.planning.estimate.cards import CPU, H200, rates_for_card
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
-from launch.planning.estimate.speed import predict_step, simulate_load
+from launch.planning.estimate.speed import predict_step
 
 SHAPE = with_parameters(ModelShape(0, 32, 4096, 14336, 32, 8, 128256))
 PAGE = resources.ROOT / "docs" / "how-to" / "tune.md"
@@ -40,6 +41,10 @@ def fit_speed() -> ModuleType:
 def setting(mode: Mode = Mode.zero3, per_device: int = 4, **other: object) -> MemorySetting:
     base = MemorySetting(SHAPE, Kind.sft, mode, 8, per_device, 1, 16 // per_device, liger=True, fused_loss=True)
     return replace(base, **other)  # type: ignore[arg-type]
+
+
+def load_of(setting: MemorySetting, lengths: tuple[int, ...] = LENGTHS, *, balanced: bool = False) -> SimulatedLoad:
+    return predict_step(setting, lengths, H200, balanced=balanced).load
 
 
 @pytest.fixture(scope="module")
@@ -123,27 +128,25 @@ def test_zero_3_sends_in_every_micro_batch_and_zero_1_once() -> None:
 @pytest.mark.parametrize("per_device", [1, 2, 8, 16])
 def test_dealing_by_length_never_waits_longer(mode: Mode, per_device: int) -> None:
     base = setting(mode, per_device, packing=True)
-    as_they_come, by_length = simulate_load(base, LENGTHS), simulate_load(base, LENGTHS, balanced=True)
+    as_they_come, by_length = load_of(base), load_of(base, balanced=True)
     assert by_length.imbalance <= as_they_come.imbalance + 1e-9
     assert by_length.tokens == as_they_come.tokens
 
 
 def test_ranks_that_meet_once_a_step_wait_less() -> None:
-    once, often = (
-        simulate_load(setting(mode, 2, packing=True), LENGTHS).imbalance for mode in (Mode.zero1, Mode.zero3)
-    )
+    once, often = (load_of(setting(mode, 2, packing=True)).imbalance for mode in (Mode.zero1, Mode.zero3))
     assert 1 < once < often
 
 
 def test_fewer_samples_than_a_global_batch_are_dealt_again() -> None:
-    assert simulate_load(setting(), (100,)).tokens == 12800
+    assert load_of(setting(), (100,)).tokens == 12800
     with pytest.raises(ValueError, match="no lengths"):
-        simulate_load(setting(), ())
+        load_of(setting(), ())
 
 
 def test_pairs_pad_both_halves() -> None:
     pairs = setting(kind=Kind.dpo, per_device=2, accumulation=8)
-    assert simulate_load(pairs, (200,)).padded_tokens == pytest.approx(8 * 2 * 8 * 200)
+    assert load_of(pairs, (200,)).padded_tokens == pytest.approx(8 * 2 * 8 * 200)
 
 
 def test_cards_are_known_scaled_or_taken_for_another() -> None:
