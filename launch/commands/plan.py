@@ -88,7 +88,7 @@ def describe(
         ("schedule", _schedule(plan)),
         ("adapter", _adapter(plan)),
         ("attention", str(plan.attention) if plan.attention else ""),
-        ("files", "  ".join(_relative(path) for path in plan.files) or "none"),
+        ("files", "  ".join(_relative(path) for path in plan.parallel.files) or "none"),
         ("", f"keys checked against {', '.join(plan.files_checked)}" if plan.files_checked else ""),
         ("patches", ", ".join(_format_patch(patch) for patch in plan.patches) or "none"),
         ("options", ", ".join(_format_patch(option) for option in plan.options)),

@@ -177,6 +177,7 @@ class ShapeConfig:
     intermediate: int | None = COUNT.of(None)  # of the MLP
     heads: int | None = COUNT.of(None)  # of the queries
     kv_heads: int | None = COUNT.of(None)  # of the keys and of the values
+    head_dim: int | None = COUNT.of(None)  # elements of a head; null: hidden / heads
     vocabulary: int | None = COUNT.of(None)
     tied_embeddings: bool = False  # the output matrix is the embedding
     model_type: str = "llama"  # the architecture's name in transformers

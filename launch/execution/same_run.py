@@ -122,7 +122,7 @@ def changed_inputs(run: RunRecord, plan: Plan) -> str | None:
         commits = [str(commit)[:9] if commit else "no known commit" for commit in (before, after)]
         return f"open-instruct was at {commits[0]} and is at {commits[1]}"
     if "inputs" in run.plan:
-        ignored = {path.name for path in plan.files} if _version(run) != plan.identity_version else set()
+        ignored = {path.name for path in plan.parallel.files} if _version(run) != plan.identity_version else set()
         then, now = (_digests(inputs, ignored) for inputs in (mapping(run.plan["inputs"]), plan.input_digests))
         names = sorted({name for name, _ in then ^ now})
     else:  # a record of before: the paths of data that this machine prepares carry a key of its content

@@ -14,9 +14,20 @@ from pathlib import Path
 
 from launch.config.line import override_key
 from launch.config.origins import Origin, Origins
-from launch.config.schema import Device, Family, Kind, Launcher, LossAveraging, Packing, RootConfig, TrainerConfig
+from launch.config.schema import (
+    Device,
+    Family,
+    Kind,
+    Launcher,
+    LossAveraging,
+    ModelConfig,
+    Packing,
+    RootConfig,
+    TrainerConfig,
+)
 from launch.config.trials import TunedConfig
 from launch.errors import Problem, UserError, did_you_mean
+from launch.planning.estimate.shape import shape_from_yaml, with_parameters
 from launch.planning.flags import Flag
 from launch.planning.parallel import Parallel
 from launch.upstream.pin.ledger import explain_unknown_flag
@@ -25,6 +36,8 @@ from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.values import check_values, render_flag
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import OLMO_CORE_DPO, OLMO_CORE_SFT, TRL, flags_named_in
+
+_SHAPE_TOLERANCE = 0.05  # of the parameters; biases and further norms, which are not counted, are far less
 
 
 def checked_argv(schema: Schema, trainer: TrainerConfig, origins: Origins, flags: Mapping[str, Flag]) -> list[str]:
@@ -230,6 +243,22 @@ def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Prob
     message = f"tuned={tuned.name} was measured with {'; '.join(differences)}: it may be slower here, or not fit"
     cure = "`python -m launch tune` with the same overrides measures again"
     return (Problem("tuned_elsewhere", message, "tuned", cure),)
+
+
+def shape_warnings(model: ModelConfig, origins: Origins) -> tuple[Problem, ...]:
+    """Return shape_mismatch where the sizes in a model's YAML make another number of parameters than it gives: memory
+    and time are predicted from both."""
+    shape = None if model.path else shape_from_yaml(model.shape)
+    if shape is None:
+        return ()
+    given, counted = shape.parameters, with_parameters(shape).parameters
+    if abs(counted / given - 1) <= _SHAPE_TOLERANCE:
+        return ()
+    message = (
+        f"the sizes in model.shape make {counted / 1e9:.3g}e9 parameters, but its parameters are {given / 1e9:.3g}e9"
+    )
+    cure = "compare head_dim, intermediate and tied_embeddings with the model's config.json"
+    return (Problem("shape_mismatch", message, origins.of("model.shape.parameters").where, cure),)
 
 
 # the key of a problem that names none; the mode is set in the overlay's defaults

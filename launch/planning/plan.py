@@ -23,6 +23,7 @@ from launch.planning.checks import (
     checked_argv,
     contradiction_warnings,
     locate_in_overlay,
+    shape_warnings,
     tuned_warnings,
 )
 from launch.planning.command import (
@@ -148,11 +149,6 @@ class Plan(_Rendered):
         """Whether the plan only builds its tokenised data: it loads no model and writes none."""
         return f"--{TOKENIZE_ONLY_FLAG}" in self.command
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The accelerate and DeepSpeed files that the command names; none for torchrun."""
-        return self.parallel.files
-
     def renamed(self, name: str) -> Plan:
         """Return the same plan under another run name; `name` may hold slashes.
 
@@ -197,7 +193,7 @@ class Plan(_Rendered):
             "command": self.command,
             "env": self.env,
             "unset": self.unset,
-            "files": self.files,
+            "files": self.parallel.files,
             "files_checked": self.files_checked,
             "patches": self.patches,
             **({"options": self.options} if self.options else {}),
@@ -332,6 +328,7 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
 def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag]) -> tuple[Problem, ...]:
     config, machine, parallel, batch = stage.config, stage.machine, stage.parallel, stage.batch
     warnings = contradiction_warnings(config) + tracking_warnings(config) + validation_warnings(config)
+    warnings += shape_warnings(config.model, stage.origins)
     warnings += packing_warnings(config, parallel, batch, flags, machine=machine, shape=stage.shape)
     if not config.tuned:
         return warnings

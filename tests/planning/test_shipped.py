@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from launch import resources
-from launch.planning.plan import build_plan
+from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
 
 KINDS = {path.stem: yaml.safe_load(path.read_text())["kind"] for path in (resources.CONFIGS / "trainer").glob("*.yaml")}
@@ -48,7 +48,7 @@ def test_stage_plans_with_every_trainer_of_its_kind_at_every_width(stage: str, t
     assert batch.global_ == batch.width * batch.per_device * batch.accumulation == plan.config.recipe.global_batch_size
     several_gpus = plan.parallel.width.device == "cuda" and batch.width > 1
     assert plan.parallel.mode == ("zero3" if several_gpus else "single" if batch.width == 1 else "ddp")
-    assert all(path.is_file() for path in plan.files)
+    assert all(path.is_file() for path in plan.parallel.files)
     assert f"--{plan.config.trainer.launch['accumulation']}" in plan.command
     assert plan.folder == Path("/cwd/runs") / stage / plan.name
 
@@ -58,6 +58,29 @@ def test_stage_plans_with_every_trainer_of_its_kind_at_every_width(stage: str, t
 def test_stage_plans_with_every_model(stage: str, model: str) -> None:
     plan = build_plan(composed(f"stage={stage}", f"model={model}", "gpus=8"), fixed_machine())
     assert plan.flags["model_name_or_path"].provenance.origin == "model"
+    assert "shape_mismatch" not in {warning.id for warning in plan.warnings}
+
+
+# Qwen/Qwen3-0.6B's config.json; its heads are larger than hidden / heads
+QWEN3_0_6B = "parameters: 0.596e9, layers: 28, hidden: 1024, intermediate: 3072, heads: 16, kv_heads: 8"
+
+
+def test_sizes_that_make_another_number_of_parameters_are_reported() -> None:
+    def plan_with(sizes: str) -> Plan:
+        shape = f"{QWEN3_0_6B}, vocabulary: 151936, tied_embeddings: true, model_type: qwen3{sizes}"
+        return build_plan(composed("stage=sft", f"model.shape={{{shape}}}", "gpus=8"), fixed_machine())
+
+    right, wrong = plan_with(", head_dim: 128"), plan_with("")
+    assert right.shape is not None and wrong.shape is not None
+    assert right.shape.layer / wrong.shape.layer == pytest.approx(1.25, rel=0.01)
+    assert "shape_mismatch" not in {warning.id for warning in right.warnings}
+    [warning] = [warning for warning in wrong.warnings if warning.id == "shape_mismatch"]
+    assert warning.message == "the sizes in model.shape make 0.508e9 parameters, but its parameters are 0.596e9"
+    assert warning.where == "override model.shape"
+    elsewhere = ("stage=sft", f"model.shape={{{QWEN3_0_6B}, vocabulary: 151936}}", "model.path=/a/folder", "gpus=8")
+    assert "shape_mismatch" not in {
+        warning.id for warning in build_plan(composed(*elsewhere), fixed_machine()).warnings
+    }
 
 
 def test_the_numbers_of_tulu_3() -> None:
@@ -101,4 +124,4 @@ def test_the_olmo_core_trainers_are_started_by_torchrun(overrides: list[str], en
     plan = build_plan(composed(*overrides, "model=olmo2_1b", "gpus=2"), fixed_machine())
     assert plan.command[1:3] == ("-m", "torch.distributed.run")
     assert plan.command[plan.command.index("--script") + 1] == f"/upstream/{entry}"
-    assert (plan.parallel.mode, plan.files) == ("fsdp", ())
+    assert (plan.parallel.mode, plan.parallel.files) == ("fsdp", ())

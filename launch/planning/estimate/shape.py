@@ -84,7 +84,7 @@ def shape_from_yaml(config: ShapeConfig) -> ModelShape | None:
     sizes = (layers, hidden, intermediate, heads, kv_heads, vocabulary)
     if min(sizes) < 1:
         return None
-    return ModelShape(config.parameters, *sizes, config.tied_embeddings, config.model_type)
+    return ModelShape(config.parameters, *sizes, config.tied_embeddings, config.model_type, config.head_dim)
 
 
 def read_shape(folder: Path) -> ModelShape | None:
