@@ -21,6 +21,7 @@ from launch.planning.lengths import load_lengths
 from launch.planning.machine import this_machine
 from launch.planning.parallel import Batch
 from launch.planning.plan import Plan, build_plan
+from launch.planning.recipe import mapping_of
 from launch.slurm.cluster import cluster_problems
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.json_codec import SCHEMA_VERSION, to_json
@@ -81,7 +82,7 @@ class PlannedRun:
             recipe,
             self.plan.batch,
             padded_together=samples_per_rank(self.plan.batch) if padded_by_rank else None,
-            deals="true" in self.plan.config.trainer.recipe["balanced"],
+            deals="true" in mapping_of(self.plan.config.trainer, "balanced"),
         )
 
     def as_json(self) -> dict[str, Any]:

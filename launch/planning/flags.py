@@ -17,7 +17,7 @@ from launch.errors import Problem, UserError
 from launch.planning.inputs import Inputs, build_data_flags
 from launch.planning.lora import Lora, recipe_value
 from launch.planning.parallel import Batch, Parallel
-from launch.planning.recipe import flags_of_key, map_recipe_key
+from launch.planning.recipe import flags_of_key, map_recipe_key, mapping_of
 
 _TRUSTS = re.compile(r"trust_remote_code\W+(true|t|yes|y|1)\b", re.IGNORECASE)
 
@@ -125,15 +125,16 @@ def _from_recipe(composed: Composed, lora: Lora | None, problems: list[Problem])
     trainer, recipe = composed.config.trainer, composed.plain["recipe"]
     flags: dict[str, Flag] = {}
     for key in RECIPE_KEYS:
-        if key not in trainer.recipe:
+        mapping = mapping_of(trainer, key)
+        if mapping is None:
             if lora is not None or not key.startswith("lora."):
                 message = f"{trainer.name} does not map recipe.{key}"
-                cure = f"map it to its flag, or to {{}} with the reason in trainer.why.{key}"
+                cure = f"map it to its flag, or give the reason why it has none in trainer.why.{key}"
                 problems.append(Problem("unmapped_recipe", message, f"trainer.recipe.{key}", cure))
             continue
         try:
             value = recipe_value(recipe, key, lora)
-            values = map_recipe_key(key, value, trainer.recipe[key], trainer.why, trainer.name)
+            values = map_recipe_key(key, value, mapping, trainer.why, trainer.name)
         except UserError as error:
             problems += error.problems
             continue

@@ -7,10 +7,22 @@ from typing import Any
 
 from launch import resources
 from launch.config.line import format_value
+from launch.config.schema import LoraConfig, RecipeConfig, TrainerConfig
 from launch.errors import Problem, UserError, did_you_mean
 
 _ANY_VALUE = "*"
 _UNSET = "null"
+
+
+def mapping_of(trainer: TrainerConfig, key: str) -> Any:
+    """Return what a trainer's file maps a recipe key to; None if the file does not name the key.
+
+    A key of which it only has the reason why the trainer lacks it (`why`) has the schema's default and no other value.
+    """
+    if key in trainer.recipe or key not in trainer.why:
+        return trainer.recipe.get(key)
+    owner, _, name = key.rpartition(".")
+    return {_as_text(getattr(LoraConfig if owner else RecipeConfig, name)): {}}
 
 
 def map_recipe_key(key: str, value: Any, mapping: Any, why: Mapping[str, str], trainer: str) -> dict[str, Any]:

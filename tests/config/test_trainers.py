@@ -79,8 +79,9 @@ def _lacking_flags(content: Mapping[str, Any], flags: set[str]) -> Iterator[str]
     needed = REQUIRED | DATA[Family(content["family"])]
     yield from (f"launch.{key} is missing: name its flag" for key in sorted(needed - launch.keys()))
     yield from (f"launch.{key}: it has no flag {flag}" for key, flag in launch.items() if flag not in flags)
-    for key in sorted(key for key in RECIPE_KEYS if key not in recipe and not key.startswith("lora.")):
-        yield f"recipe.{key} is missing: map it to its flag, or list the values that it may have"
+    named = {*recipe, *content.get("why", {})}
+    for key in sorted(key for key in RECIPE_KEYS if key not in named and not key.startswith("lora.")):
+        yield f"recipe.{key} is missing: map it to its flag or values, or give the reason under why"
     if "lora.rank" not in recipe:
         yield "recipe.lora.rank is missing: map it to its flags, or to {} with the reason under why"
     if recipe.get("lora.rank"):
@@ -137,7 +138,7 @@ def test_a_half_added_trainer_is_told_everything() -> None:
         "launch.output is missing: name its flag",
         "launch.per_device is missing: name its flag",
         "launch.model: it has no flag model_name",
-        "recipe.epochs is missing: map it to its flag, or list the values that it may have",
+        "recipe.epochs is missing: map it to its flag or values, or give the reason under why",
         "recipe.lora.rank is missing: map it to its flags, or to {} with the reason under why",
         "there is no key recipe.beeta",
         "recipe.seed: it has no flag sed",

@@ -87,19 +87,32 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
 
 
 def test_the_page_adds_one_of_each() -> None:
-    kinds = ("model", "cluster", "stage", "trainer", "patch", "guard", "gate", "preflight rule", "lint rule")
+    kinds = (
+        "model",
+        "cluster",
+        "stage",
+        "trainer",
+        "recipe key",
+        "patch",
+        "guard",
+        "gate",
+        "preflight rule",
+        "lint rule",
+    )
     assert re.findall(r"^## An? (.*)$", PAGE, re.MULTILINE) == list(kinds)
-    assert len(TESTS) == 5, "what is Python has its test on the page"
+    assert len(TESTS) == 6, "what is Python has its test on the page"
 
 
 def test_every_change_fits_the_tree(tmp_path: Path) -> None:
-    changes = [(name, text) for language, name, text in BLOCKS if language == "diff"]
-    for name, text in changes:
+    for language, name, text in BLOCKS:
         path = tmp_path / name.replace("/", "-")
+        if language != "diff":
+            path.write_text(text, encoding="utf-8")
+            continue
         if not path.exists():
             shutil.copy(ROOT / name, path)
         apply_diff(path, text)
-    assert len(changes) > 10
+    assert sum(language == "diff" for language, _, _ in BLOCKS) > 10
 
 
 @pytest.mark.slow
