@@ -83,17 +83,26 @@ def _parse_line(line: bytes) -> Any:
         return None
 
 
-def iterate_json_lines(path: Path) -> Iterator[dict[str, Any] | None]:
-    """Yield as `parse_json_lines` does from a JSONL file, block by block; a file that cannot be read has no lines."""
+def iterate_json_lines(path: Path, *, backwards: bool = False) -> Iterator[dict[str, Any] | None]:
+    """Yield as `parse_json_lines` does from a JSONL file, block by block; a file that cannot be read has no lines.
+
+    `backwards`: the last line first.
+    """
     rest = b""
     try:
         with open_file(path) as file:
-            while block := file.read(_BLOCK):
-                lines = (rest + block).split(b"\n")
-                rest = lines.pop()
+            left = file.seek(0, os.SEEK_END) if backwards else 0
+            while left:
+                size = min(left, _BLOCK)
+                left -= size
+                file.seek(left)
+                rest, *lines = (file.read(size) + rest).split(b"\n")
+                yield from reversed([*parse_json_lines(lines)])
+                rest = rest if len(rest) <= _LONGEST_LINE else b"-"
+            while not backwards and (block := file.read(_BLOCK)):
+                *lines, rest = (rest + block).split(b"\n")
                 yield from parse_json_lines(lines)
-                if len(rest) > _LONGEST_LINE:
-                    rest = b"-"  # what follows up to the line's end is not an object either
+                rest = rest if len(rest) <= _LONGEST_LINE else b"-"  # and up to its end it is no object either
     except OSError:
         return
     yield from parse_json_lines([rest])

@@ -24,7 +24,7 @@ from launch.execution.engine import build_cache, carry_out, report_finished
 from launch.execution.record.lock import Holder, find_holder, lock_path, prove_launcher, run_lock, this_process
 from launch.execution.record.reader import RunRecord, RunStatus
 from launch.execution.record.runs import command_for, find_runs, is_running, run_name
-from launch.execution.report.write import save_page
+from launch.execution.report.page import save_page
 from launch.execution.resume import is_finished
 from launch.execution.same_run import place_run
 from launch.files import read_json_object

@@ -7,7 +7,7 @@ from launch.errors import EXIT_DONE, EXIT_STOPPED
 from launch.evaluation.evaluate import describe_scores, evaluate_model
 from launch.evaluation.models import find_model
 from launch.evaluation.suites import default_tasks, find_specs
-from launch.execution.report.write import write_run_report
+from launch.execution.report.page import write_run_report
 from launch.terminal import echo, notify, print_json
 
 

@@ -10,9 +10,8 @@ from launch.commands.run_parsers import build_report_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.comparison_table import comparison_tables
 from launch.execution.record.runs import resolve_run
-from launch.execution.report.page import FILE, render_document, render_runs
+from launch.execution.report.page import FILE, announce_reading, render_document, render_runs, save_page
 from launch.execution.report.run import ReportedRun, is_run_folder
-from launch.execution.report.write import announce_reading, save_page
 from launch.slurm.run_status import find_job_folders
 from launch.terminal import echo, notify
 from launch.trials.view import read_trial, trial_verb

@@ -25,7 +25,6 @@ from launch.execution.record.folder import Outcome, RunFolder, describe_cure, re
 from launch.execution.record.lock import run_lock
 from launch.execution.record.reader import RunRecord
 from launch.execution.record.runs import command_for
-from launch.execution.report.write import write_run_report
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
 from launch.execution.supervise.processes import wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, supervise
@@ -79,6 +78,8 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
         measured = f", {outcome.validation.describe()}" if outcome.validation else ""
         display.say(f"done: {outcome.steps} steps in {seconds}{loss}{measured}; {_describe_output(plan)}")
     if plan.config.report:
+        from launch.execution.report.page import write_run_report
+
         write_run_report(plan.folder, display.say)
     return outcome.exit_code
 

@@ -9,9 +9,8 @@ from typing import Any
 from launch.execution.display.progress import format_duration
 from launch.execution.record.reader import mapping, number, objects
 from launch.execution.report.document import Document, Spread, numbers, show, show_range, texts
-from launch.execution.report.page import render_document
+from launch.execution.report.page import render_document, write_report
 from launch.execution.report.summary import Figure
-from launch.execution.report.write import write_report
 from launch.files import read_json_object
 from launch.table import Column, Table
 from launch.trials.version_1 import upgrade

@@ -1,4 +1,7 @@
-"""Charts of curves over the steps: what each shows. uPlot draws them in the page, from their JSON."""
+"""The charts of a page: the curves of metrics.jsonl, thinned as they are read, and what each chart shows.
+
+uPlot draws the charts in the page, from their JSON.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,156 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
 
-from launch.execution.report.curves import Metrics, Point
+from launch.execution.record.reader import number
+from launch.files import iterate_json_lines
 from launch.terminal import printable
+
+Point = tuple[int, float]  # a step and a value, which may be NaN or infinite
 
 COLOURS = 6  # of page.css; curves beyond them repeat the colours with another dash
 _TABLE_STEPS = 6
+_MAX_POINTS = 4096  # of a curve
+_MAX_CURVES = 120
+_MAX_STEP = 1 << 53
+
+
+class Curve:
+    """One metric over the steps.
+
+    It is complete up to some thousand points. Of a longer one the lowest and the highest value of each of equal groups
+    of steps remain, and the first one that is not finite: memory is bounded, and no spike is lost.
+    """
+
+    def __init__(self) -> None:
+        self.count = self.bad_count = 0  # of all values, and of those that are NaN or infinite
+        self.total = 0.0  # of the others
+        self.first_bad: Point | None = None
+        self._points: list[Point] = []  # the last step first
+        self._width = 1  # steps of a group
+        self._steps: list[int] = []  # read since, with their values
+        self._values: list[float] = []
+
+    def add(self, step: int, value: float) -> None:
+        """Add the value at a step, which is smaller than those before: the file is read from its end."""
+        self._steps.append(step)
+        self._values.append(value)
+        if len(self._steps) == _MAX_POINTS:
+            self.close()
+
+    def close(self) -> None:
+        """Count what was added, and thin it."""
+        points, total = [*zip(self._steps, self._values, strict=True)], sum(self._values)
+        if not math.isfinite(total):
+            bad = [point for point in points if not math.isfinite(point[1])]
+            self.bad_count += len(bad)
+            self.first_bad = bad[-1] if bad else self.first_bad
+            total = sum(filter(math.isfinite, self._values))
+        self.count, self.total = self.count + len(points), self.total + total
+        self._points += _find_extremes(points, self._width) if self._width > 1 else points
+        self._steps, self._values = [], []
+        self.thin(_MAX_POINTS)
+
+    def thin(self, most: int) -> None:
+        """Reduce the curve to at most `most` points, 8 or more."""
+        while len(self._points) > most:
+            self._width *= 4
+            self._points = _find_extremes(self._points, self._width)
+
+    def points(self) -> list[Point]:
+        """Return the points that are left, by step."""
+        return self._points[::-1]
+
+    @property
+    def last(self) -> Point | None:
+        return self._points[0] if self._points else None
+
+    @property
+    def low(self) -> Point | None:
+        return min(self._finite(), key=itemgetter(1), default=None)
+
+    @property
+    def high(self) -> Point | None:
+        return max(self._finite(), key=itemgetter(1), default=None)
+
+    def _finite(self) -> list[Point]:
+        return [point for point in self.points() if math.isfinite(point[1])]
+
+
+def _find_extremes(points: Sequence[Point], width: int) -> list[Point]:
+    """Return the ends, and of each `width` steps the lowest, the highest and the first that is not finite."""
+    chosen, start = {*range(len(points))[:1], *range(len(points))[-1:]}, 0
+    while start < len(points):
+        end = bisect_right(points, -(points[start][0] // width * width), start, key=lambda point: -point[0])
+        low = high = [value for _, value in points[start:end]]
+        if not math.isfinite(sum(low)):
+            chosen.add(start + max((at for at, value in enumerate(low) if not math.isfinite(value)), default=0))
+            low, high = ([value if math.isfinite(value) else at for value in low] for at in (math.inf, -math.inf))
+        chosen |= {start + low.index(min(low)), start + high.index(max(high))}
+        start = end
+    return [points[index] for index in sorted(chosen)]
+
+
+@dataclass
+class Metrics:
+    """What metrics.jsonl holds."""
+
+    curves: dict[str, Curve] = field(default_factory=dict)
+    steps: int = 0  # logged steps
+    last_step: int | None = None
+    unreadable: int = 0  # lines that are not a logged step
+
+    def total(self, name: str) -> float | None:
+        """Return the sum of a metric over the logged steps; None where it was not logged."""
+        return self.curves[name].total if name in self.curves else None
+
+    def thin(self, points: int) -> None:
+        """Reduce all curves together to about `points` points."""
+        for curve in self.curves.values():
+            curve.thin(max(64, points // len(self.curves)))
+
+
+def read_metrics(path: Path) -> Metrics:
+    """Read metrics.jsonl in one pass, from its end: a step that a resumed run repeats counts once, as logged last."""
+    metrics, curves, next_step = Metrics(), dict[str, Curve](), _MAX_STEP
+    for entry in iterate_json_lines(path, backwards=True):
+        step = entry.get("step") if entry is not None else None
+        if entry is None or isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < _MAX_STEP:
+            metrics.unreadable += 1
+            continue
+        if step >= next_step:
+            continue
+        next_step = step
+        metrics.last_step = step if metrics.last_step is None else metrics.last_step
+        for name, logged in entry.items():
+            # most are floats; json.loads also takes NaN and Infinity
+            if (value := logged if type(logged) is float else _convert(entry, name)) is None:
+                continue
+            if (curve := curves.get(name)) is None:
+                if len(curves) >= _MAX_CURVES:
+                    continue
+                curve = curves[name] = Curve()
+            curve.add(step, value)
+    for curve in curves.values():
+        curve.close()
+    metrics.steps = max((curve.count for curve in curves.values()), default=0)
+    metrics.curves = dict(sorted(curves.items(), key=lambda item: item[1].points()[0][0]))  # in the order of the log
+    return metrics
+
+
+def _convert(entry: Mapping[str, Any], name: str) -> float | None:
+    """Return a value that is not a float as one; None if it is not a metric."""
+    if entry[name] is not None:
+        return None if name in ("schema_version", "step") else number(entry[name])
+    text = entry.get(f"{name}_text")  # which value a null stands for
+    try:
+        return float(text) if isinstance(text, str) else None
+    except ValueError:
+        return math.nan
 
 
 @dataclass(frozen=True)

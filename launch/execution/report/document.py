@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch.execution.record.reader import number
-from launch.execution.report.charts import format_value
-from launch.execution.report.curves import Metrics, read_metrics
+from launch.execution.report.charts import Metrics, format_value, read_metrics
 from launch.execution.report.summary import Figure
 from launch.table import Table
 

@@ -1,31 +1,36 @@
-"""Render a page, and write it: one HTML file that loads nothing."""
+"""The page of runs or of a trial, one HTML file that loads nothing: its parts, its rendering, its writing."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from launch.errors import Problem, UserError
+from launch.execution.display.progress import format_duration
 from launch.execution.record.reader import mapping
-from launch.execution.report.charts import build_charts, format_value
+from launch.execution.report.charts import Metrics, build_charts, format_value
 from launch.execution.report.document import Document
-from launch.execution.report.evaluation import read_evaluation
-from launch.execution.report.plan_tables import flag_rows, git_rows, guard_rows, version_figures
-from launch.execution.report.run import ReportedRun
+from launch.execution.report.run import ReportedRun, build_timelines
 from launch.execution.report.summary import (
     Figure,
     comparison,
     figures,
+    flag_rows,
+    git_rows,
+    guard_rows,
     labels,
     losses_that_are_not_finite,
+    read_evaluation,
     setup,
     verdict,
+    version_figures,
 )
-from launch.execution.report.timeline import build_timelines
+from launch.files import write_file
 from launch.table import Table
 from launch.terminal import printable
 
@@ -42,15 +47,10 @@ def render_runs(runs: Sequence[ReportedRun], tables: Sequence[Table] = (), notes
 
     `tables` and `notes` compare them; they follow the figures of the runs.
     """
-    for run in runs:
-        run.metrics.thin(_MAX_POINTS // len(runs))
     named = labels(runs)
-    title = runs[0].name if len(runs) == 1 else f"{len(runs)} runs: {', '.join(named)}"
-    charts = build_charts({label: run.metrics for label, run in named.items()})
     return _render(
-        title,
-        charts=charts,
-        data=[chart.as_json() for chart in charts],
+        runs[0].name if len(runs) == 1 else f"{len(runs)} runs: {', '.join(named)}",
+        {label: run.metrics for label, run in named.items()},
         runs=[_sections(label, run) for label, run in named.items()],
         comparison=comparison(named) if len(runs) > 1 else [],
         tables=tables,
@@ -60,14 +60,33 @@ def render_runs(runs: Sequence[ReportedRun], tables: Sequence[Table] = (), notes
 
 def render_document(document: Document) -> str:
     """Return the page of a trial, with the curves of its short runs."""
-    for metrics in document.runs.values():
-        metrics.thin(_MAX_POINTS // len(document.runs))
-    charts = build_charts(document.runs)
-    return _render(document.title, trial=document, charts=charts, data=[chart.as_json() for chart in charts])
+    return _render(document.title, document.runs, trial=document)
 
 
-def _render(title: str, **content: Any) -> str:
-    return str(_environment().get_template("page.html.j2").render(**_frame(title), **content))
+def _render(title: str, measured: Mapping[str, Metrics], **content: Any) -> str:
+    """Return a page: its head, style and scripts, with the policy that allows nothing else, and its content."""
+    for metrics in measured.values():
+        metrics.thin(_MAX_POINTS // len(measured))
+    charts = build_charts(measured)
+    script, style = ((_FOLDER / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    uplot = {name: (_FOLDER / "uplot" / file).read_text(encoding="utf-8") for name, file in _UPLOT.items()}
+    page = (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            title=title,
+            uplot=uplot,
+            style=style,
+            script=script,
+            policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+            f"script-src {_digest(script)} {_digest(uplot['script'])}",
+            written=time.time(),
+            charts=charts,
+            data=[chart.as_json() for chart in charts],
+            **content,
+        )
+    )
+    return str(page)
 
 
 def _sections(label: str, run: ReportedRun) -> dict[str, Any]:
@@ -88,21 +107,6 @@ def _sections(label: str, run: ReportedRun) -> dict[str, Any]:
         "flags": flag_rows(run.plan),
         "versions": version_figures(run.versions),
         "git": git_rows(run.git),
-    }
-
-
-def _frame(title: str) -> dict[str, Any]:
-    """Return what every page has: its head, its style and its scripts, with the policy that allows nothing else."""
-    script = (_FOLDER / "page.js").read_text(encoding="utf-8")
-    uplot = {name: (_FOLDER / "uplot" / file).read_text(encoding="utf-8") for name, file in _UPLOT.items()}
-    allowed = f"{_digest(script)} {_digest(uplot['script'])}"
-    return {
-        "title": title,
-        "uplot": uplot,
-        "style": (_FOLDER / "page.css").read_text(encoding="utf-8"),
-        "script": script,
-        "policy": f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}",
-        "written": time.time(),
     }
 
 
@@ -167,3 +171,42 @@ def _list(value: object) -> list[Any]:
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
+
+
+_LARGE = 100_000_000  # bytes of metrics.jsonl, which take some seconds to read
+_BYTES_PER_SECOND = 25_000_000  # read by one core, as docs/how-to/report.md measured it
+
+
+def announce_reading(folders: Iterable[Path], notify: Callable[[str], None]) -> None:
+    """Report how much there is to read of these runs, and about how long that takes, where it takes a while."""
+    files = [folder / "metrics.jsonl" for folder in folders]
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    if size > _LARGE:
+        notify(f"reading {size / 1e9:.1f} GB of metrics, about {format_duration(size / _BYTES_PER_SECOND)}")
+
+
+def write_run_report(folder: Path, notify: Callable[[str], None]) -> None:
+    """Write report.html into a run's folder; whatever goes wrong with it is a warning and changes nothing else."""
+    announce_reading([folder], notify)
+    write_report(folder, lambda: render_runs([ReportedRun(folder)]), notify)
+
+
+def write_report(folder: Path, render: Callable[[], str], notify: Callable[[str], None]) -> None:
+    """Write what `render` returns as report.html into a folder, and print its path; a problem is a warning."""
+    try:
+        write_file(folder / FILE, render())
+    except KeyboardInterrupt:
+        notify("the report was left out: interrupted")
+    except Exception as error:  # the outcome is recorded: no fault of a page may change it
+        notify(f"warning: {folder / FILE} could not be written: {type(error).__name__}: {error}")
+    else:
+        notify(f"report: {folder / FILE}")
+
+
+def save_page(path: Path, page: str) -> None:
+    """Write a page that was asked for. Raises UserError: report_not_written."""
+    try:
+        write_file(path, page)
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror or error}"
+        raise UserError(Problem("report_not_written", message)) from None

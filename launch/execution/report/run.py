@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED
+from launch.execution.display.progress import PHASE_NAMES, format_duration
 from launch.execution.record.events import PHASES
 from launch.execution.record.reader import RunRecord, number
-from launch.execution.report.curves import Metrics, read_metrics
+from launch.execution.report.charts import Metrics, read_metrics
 from launch.worker.json_codec import SCHEMA_VERSION
 
 _FILES = ("plan.json", "metrics.jsonl", "events.jsonl", "config.yaml", "command.sh", "DONE", "FAILED", "logs")
@@ -139,3 +140,74 @@ def _find_gaps(folder: Path, plan: Mapping[str, Any], metrics: Metrics) -> list[
         lines = "1 line" if metrics.unreadable == 1 else f"{metrics.unreadable:,} lines"
         notes.append(f"{lines} of metrics.jsonl could not be read and are left out")
     return notes
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One phase, in percent of the attempt's time."""
+
+    phase: str  # as in events.jsonl
+    title: str
+    left: float
+    width: float
+
+
+@dataclass(frozen=True)
+class AttemptTimeline:
+    """The phases of one start of the run."""
+
+    number: int
+    began: float  # unix seconds
+    bars: Sequence[Bar]
+    totals: Sequence[tuple[str, str, str, str]]  # phase, its title, its time, its share of the attempt
+    resumed_from: str | None
+
+
+def build_timelines(attempts: Sequence[Sequence[Phase]], resumed_from: Sequence[str | None]) -> list[AttemptTimeline]:
+    """Return the phases of each attempt; `resumed_from` has each attempt's checkpoint, where it had one."""
+    timelines = []
+    for index, phases in enumerate(attempts):
+        known = [phase for phase in phases if phase.ended is not None]
+        began = phases[0].began
+        span = max((phase.ended or 0.0 for phase in known), default=began) - began
+        checkpoint = resumed_from[index] if index < len(resumed_from) else None
+        timelines.append(
+            AttemptTimeline(index + 1, began, _bars(known, began, span), _totals(phases, span), checkpoint)
+        )
+    return timelines
+
+
+def _bars(phases: Sequence[Phase], began: float, span: float) -> list[Bar]:
+    bars = []
+    for phase in phases:
+        seconds = (phase.ended or phase.began) - phase.began
+        left, width = (100 * part / span if span > 0 else 0.0 for part in (phase.began - began, seconds))
+        bars.append(Bar(phase.name, f"{PHASE_NAMES[phase.name]}: {_format_seconds(seconds)}", left, width))
+    return bars
+
+
+def _totals(phases: Sequence[Phase], span: float) -> list[tuple[str, str, str, str]]:
+    seconds: dict[str, float | None] = {}
+    for phase in phases:
+        known = None if phase.ended is None else phase.ended - phase.began
+        earlier = seconds.get(phase.name, 0.0)
+        seconds[phase.name] = None if known is None or earlier is None else earlier + known
+    return [
+        (
+            name,
+            PHASE_NAMES[name],
+            "its end was not recorded" if total is None else _format_seconds(total),
+            f"{100 * total / span:.0f} %" if total is not None and span > 0 else "",
+        )
+        for name, total in seconds.items()
+    ]
+
+
+def _format_seconds(seconds: float) -> str:
+    return (
+        f"{seconds:.1f} s"
+        if seconds < 60
+        else f"{format_duration(seconds)} (min:s)"
+        if seconds < 3600
+        else (f"{format_duration(seconds)} (h:min:s)")
+    )

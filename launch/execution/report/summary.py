@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from launch.execution.display.progress import format_duration
-from launch.execution.record.reader import mapping
+from launch.execution.record.reader import mapping, number, objects
 from launch.execution.report.charts import format_value
 from launch.execution.report.run import ReportedRun
+from launch.files import iterate_json_lines, read_json_object
 
 _VERDICTS = {
     "done": "finished",
@@ -137,3 +141,137 @@ def labels(runs: Sequence[ReportedRun]) -> dict[str, ReportedRun]:
         if len(named) == len(runs):
             return named
     return {f"{run.folder} ({index})": run for index, run in enumerate(runs, 1)}
+
+
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "deepspeed",
+    "trl",
+    "peft",
+    "liger-kernel",
+    "flash-attn",
+)
+
+
+def flag_rows(plan: Mapping[str, Any]) -> list[list[str]]:
+    """Return every flag of the trainer, its value and where the value is set."""
+    flags = mapping(plan.get("flags"))
+    rows = [["flag", "value", "from", "where"]]
+    for name, flag in flags.items():
+        fields = mapping(flag)
+        rows.append([name, flag_value(flags, name), str(fields.get("origin") or ""), str(fields.get("where") or "")])
+    return rows
+
+
+def guard_rows(settings: Mapping[str, Any]) -> list[list[str]]:
+    """Return the guards of a configuration with their limits; [] where there are none."""
+    rows = []
+    for name, limits in mapping(settings.get("guards")).items():
+        text = ", ".join(f"{key} {value}" for key, value in mapping(limits).items())
+        rows.append([str(name), text if isinstance(limits, dict) else "off"])
+    return [["guard", "limits"], *rows] if rows else []
+
+
+def version_figures(versions: Mapping[str, Any]) -> list[Figure]:
+    """Return the versions that matter for a result: Python, the trainer's packages, the platform, the GPUs."""
+    packages = mapping(versions.get("packages"))
+    figures = [Figure("Python", str(versions["python"]))] if "python" in versions else []
+    figures += [Figure(name, str(packages[name])) for name in _PACKAGES if name in packages]
+    figures += [Figure(key, str(versions[key])) for key in ("platform", "driver") if versions.get(key)]
+    gpus = Counter((str(gpu.get("name")), str(gpu.get("memory"))) for gpu in objects(versions.get("gpus")))
+    figures += [Figure("GPUs", f"{count} x {name}", memory) for (name, memory), count in gpus.items()]
+    return figures
+
+
+def git_rows(git: Mapping[str, Any]) -> list[list[str]]:
+    """Return the commit of each repository, and its local changes."""
+    rows = []
+    for name, value in git.items():
+        if isinstance(value, dict):
+            commit = str(value.get("commit") or f"unknown: {value.get('why')}")
+            dirty = value.get("dirty")
+            rows.append([name, commit, "unknown" if dirty is None else "yes" if dirty else "none"])
+    return [["repository", "commit", "uncommitted changes"], *rows] if rows else []
+
+
+_ANSWERS = 3  # of each task
+_MAX_ROWS = 2000  # of a file of answers
+_MAX_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class Answer:
+    task: str
+    prompt: str
+    text: str
+    target: str
+
+
+@dataclass(frozen=True)
+class EvaluationSection:
+    rows: list[list[str]]  # the first is the head
+    answers: list[Answer]
+    source: str  # the model and the harness
+
+
+def read_evaluation(folder: Path) -> EvaluationSection | None:
+    """Read evaluation.json and the answers that it names; None without a task."""
+    record = read_json_object(folder / "evaluation.json")
+    tasks = objects(record.get("tasks"))
+    if not tasks:
+        return None
+    models = list(dict.fromkeys(str(model.get("model")) for task in tasks for model in objects(task.get("models"))))
+    rows = [["task", "metric", *models, "gain over the first", "verdict"]]
+    rows += [_score_row(task, models) for task in tasks]
+    files = [str(scored[-1].get("samples")) for task in tasks if (scored := objects(task.get("models")))]
+    answers = [answer for file in dict.fromkeys(files) for answer in _read_answers(Path(file))]
+    return EvaluationSection(rows, answers, f"{record.get('model')}, {record.get('harness')}")
+
+
+def _score_row(task: Mapping[str, Any], models: Sequence[str]) -> list[str]:
+    scores = {str(model.get("model")): model for model in objects(task.get("models"))}
+    better = "higher" if task.get("higher_is_better") else "lower"
+    broken = ", ".join(map(str, task["broken"])) if isinstance(task.get("broken"), list) else ""
+    return [
+        str(task.get("task")),
+        f"{task.get('metric')}, {better} is better",
+        *(_plus_minus(mapping(scores.get(name)), "score", "stderr") for name in models),
+        f"{_plus_minus(task, 'gain', 'gain_half_interval')} ({task.get('questions')} questions, 95 %)",
+        f"broken: {broken}" if broken else str(task.get("verdict")),
+    ]
+
+
+def _plus_minus(fields: Mapping[str, Any], value: str, spread: str) -> str:
+    center, half = number(fields.get(value)), number(fields.get(spread))
+    if center is None:
+        return "-"
+    return format_value(center) + (f" ± {format_value(half)}" if half is not None and math.isfinite(half) else "")
+
+
+def _read_answers(path: Path) -> list[Answer]:
+    """Return the first generated answers of each task; a task that only scores given texts has none."""
+    counts: dict[str, int] = {}
+    answers = []
+    for row in islice(iterate_json_lines(path), _MAX_ROWS):
+        prompt, text = _first_text((row or {}).get("arguments")), _first_text((row or {}).get("filtered_resps"))
+        if row is None or text is None:
+            continue
+        task = str(row.get("task"))
+        counts[task] = counts.get(task, 0) + 1
+        if counts[task] <= _ANSWERS:
+            answers.append(Answer(task, _cut(prompt), _cut(text), _cut(row.get("target"))))
+    return answers
+
+
+def _first_text(value: object) -> str | None:
+    while isinstance(value, list) and value:
+        value = value[0]
+    return value if isinstance(value, str) else None
+
+
+def _cut(value: object) -> str:
+    text = "" if value is None else str(value)
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.execution.report.curves import Curve, read_metrics
+from launch.execution.report.charts import Curve, read_metrics
 
 
 def write(path: Path, lines: list[object]) -> Path:
@@ -31,8 +31,9 @@ def test_a_long_curve_keeps_every_spike_and_its_step() -> None:
     values = [source.gauss(5, 0.1) for _ in range(100_000)]
     spikes = {777: 40.0, 50_000: -3.0, 50_001: 41.0, 99_998: 39.0}
     curve = Curve()
-    for step, value in enumerate(values):
+    for step, value in reversed([*enumerate(values)]):
         curve.add(step, spikes.get(step, value))
+    curve.close()
     points = curve.points()
     assert len(points) < 5000
     assert set(spikes.items()) <= set(points)
@@ -51,8 +52,9 @@ def test_every_bucket_keeps_its_extremes() -> None:
     source = random.Random(1)
     values = [source.random() for _ in range(5000)]
     curve = Curve()
-    for step, value in enumerate(values):
+    for step, value in reversed([*enumerate(values)]):
         curve.add(step, value)
+    curve.close()
     width = 8  # 5000 steps in at most 1024 buckets
     kept = dict(curve.points())
     for first in range(0, 5000, width):
@@ -75,11 +77,19 @@ def test_values_that_are_not_finite_are_kept_as_gaps(tmp_path: Path) -> None:
 
 def test_a_curve_that_begins_with_nan_has_its_extremes() -> None:
     curve = Curve()
-    for step, value in enumerate([math.nan, 3.0, 1.0, 2.0] * 2000):
+    for step, value in reversed([*enumerate([math.nan, 3.0, 1.0, 2.0] * 2000)]):
         curve.add(step, value)
+    curve.close()
     assert curve.low is not None
     assert curve.high is not None
     assert (curve.low[1], curve.high[1]) == (1.0, 3.0)
+
+
+def test_values_whose_sum_no_float_holds_and_a_file_as_long_as_a_batch(tmp_path: Path) -> None:
+    metrics = read_metrics(write(tmp_path / "m", [{"step": step, "a": 1e308} for step in range(3 * 4096)]))
+    curve = metrics.curves["a"]
+    assert (curve.count, curve.bad_count, curve.first_bad, curve.total) == (3 * 4096, 0, None, math.inf)
+    assert [curve.points()[at][0] for at in (0, -1)] == [0, 3 * 4096 - 1]
 
 
 def test_a_repeated_step_counts_as_logged_last(tmp_path: Path) -> None:
@@ -116,7 +126,7 @@ def test_a_long_file_takes_bounded_memory_and_time(tmp_path: Path) -> None:
     code = """
 import sys, time
 from pathlib import Path
-from launch.execution.report.curves import read_metrics
+from launch.execution.report.charts import read_metrics
 read_metrics(Path(sys.argv[1]))
 peak = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
 print(peak, time.process_time())

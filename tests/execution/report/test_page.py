@@ -14,9 +14,8 @@ import pytest
 
 from launch.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.record.folder import Outcome
-from launch.execution.report.page import render_runs
+from launch.execution.report.page import render_runs, write_report, write_run_report
 from launch.execution.report.run import ReportedRun
-from launch.execution.report.write import write_report, write_run_report
 from launch.resources import ROOT
 from tests.execution.report.folders import START, write_run
 
@@ -285,7 +284,7 @@ def test_a_long_wait_is_announced(
     from launch.commands.report import report
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("launch.execution.report.write._LARGE", 100)
+    monkeypatch.setattr("launch.execution.report.page._LARGE", 100)
     folder, printed = write_run(tmp_path / "demo" / "x", STEPS), list[str]()
     write_run_report(folder, printed.append)
     assert printed == ["reading 0.0 GB of metrics, about 0:00", f"report: {folder / 'report.html'}"]
