@@ -105,8 +105,12 @@ def read_content(path: Path, explicit: bool) -> FileContent:
             message = f"{path.suffix} files are not supported: lint reads shell, Markdown, YAML and make files"
             return FileContent(ScanResult((), (*notes, warning("not_read", message, 1))))
         kind = FileKind.SHELL
-    content = _parse(text, kind)
-    return replace(content, scan=replace(content.scan, notes=(*notes, *content.scan.notes)))
+    content = _parse(text.replace("\r\n", "\n"), kind)
+    scan = content.scan
+    if "\r\n" in text and kind in (FileKind.SHELL, FileKind.MAKEFILE):
+        message = "the lines end with CRLF, and bash passes the carriage return on with the last word of a line"
+        scan = scan.doubted("carriage_return", message, "convert the file: sed -i 's/\\r$//' FILE")
+    return replace(content, scan=replace(scan, notes=(*notes, *scan.notes)))
 
 
 def _read_text(path: Path) -> tuple[str | None, list[LintFinding]]:
@@ -140,7 +144,7 @@ def _decode(raw: bytes) -> tuple[str | None, list[LintFinding]]:
         message = f"byte 0x{raw[fault.start]:02x} is not UTF-8; invalid bytes are read as '\N{REPLACEMENT CHARACTER}'"
         notes.append(warning("not_utf8", message, line))
         text = raw.decode("utf-8", errors="replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")
-    return text.replace("\r\n", "\n"), notes
+    return text, notes
 
 
 def _parse(text: str, kind: FileKind, first: int = 1) -> FileContent:

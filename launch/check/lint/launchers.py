@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from launch.check.lint.scan_result import TrainerCommand
 from launch.check.lint.shell_syntax import Argument
@@ -20,10 +21,11 @@ _UV_VALUES = re.compile(
 )
 _PYTHON_VALUES = frozenset({"-X", "-W", "--check-hash-based-pycs"})
 # Commands that show, search or edit their arguments instead of running them.
-_NON_RUNNERS = re.compile(
+NON_RUNNERS = re.compile(
     r"echo|printf|cat|e?grep|rg|git|sed|ls|vim?|nano|less|more|head|tail|cp|mv|rm|diff|test|\[\[?|:|case|for|which|file"
-    r"|wc|touch|mkdir|ln|chmod|find|export|declare|ruff|black|mypy|flake8|isort"
+    r"|wc|touch|mkdir|ln|chmod|find|export|declare|ruff|black|mypy|flake8|isort|cd|pushd|scp|rsync|tar|pylint|pytest|tee"
 )
+_TOOLS = re.compile(r"ruff|black|mypy|flake8|isort|pylint|pytest|py_compile|compileall|pydoc|pyright|ty")
 _RUNNING = ("-exec", "-ok")  # actions of find
 _ENV_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^]]*\])?\+?=.*", re.DOTALL)
 
@@ -67,6 +69,17 @@ def script_is_unknown(arguments: Sequence[Argument]) -> bool:
             return bool(rest) and not rest[0].is_resolved
         scripts = [word for word in rest if word.is_resolved and word.text.endswith(".py")]
         return not scripts and any(not word.is_resolved for word in rest)
+    return False
+
+
+def names_trainer_script(arguments: Sequence[Argument]) -> bool:
+    """Return True if a trainer's script or module is an argument, and not the value of an option or of a tool."""
+    for before, argument in pairwise(arguments):
+        if _TOOLS.fullmatch(before.text.rsplit("/", 1)[-1]) is not None:
+            return False
+        trainer = trainer_from_path(argument.text) or trainer_from_module(argument.text)
+        if trainer is not None and (before.text == "-m" or not before.text.startswith("-")):
+            return True
     return False
 
 
@@ -119,7 +132,7 @@ def only_reads_arguments(arguments: Sequence[Argument]) -> bool:
         if not _ENV_ASSIGNMENT.fullmatch(argument.text):
             base = argument.text.rsplit("/", 1)[-1]
             runs = base == "find" and any(other.text.startswith(_RUNNING) for other in arguments)
-            return argument.is_resolved and not runs and _NON_RUNNERS.fullmatch(base) is not None
+            return argument.is_resolved and not runs and NON_RUNNERS.fullmatch(base) is not None
     return True
 
 
@@ -182,17 +195,18 @@ def _match_python(arguments: Sequence[Argument], index: int) -> _ScriptMatch:
     """Parse what follows `python`: its own options, then a script or `-m MODULE`."""
     while index < len(arguments):
         text = arguments[index].text
-        if text == "-m" and index + 1 < len(arguments):
-            module = arguments[index + 1].text
+        if text.startswith("-m") and index + (text == "-m") < len(arguments):
+            index += text == "-m"
+            module = text[2:] or arguments[index].text
             if module in _LAUNCHER_MODULES:
-                return _match_launcher(arguments, index + 2)
-            if module in ("trl", "trl.cli", "trl.cli.main") and index + 2 < len(arguments):
-                trainer = trainer_from_trl_command(arguments[index + 2].text)
-                return trainer, index + (3 if trainer else 2)
-            return trainer_from_module(module), index + 2
+                return _match_launcher(arguments, index + 1)
+            if module in ("trl", "trl.cli", "trl.cli.main") and index + 1 < len(arguments):
+                trainer = trainer_from_trl_command(arguments[index + 1].text)
+                return trainer, index + (2 if trainer else 1)
+            return trainer_from_module(module), index + 1
         if text == "-c":
             return None, index + 2
-        if not text.startswith("-") or text == "--":
+        if not text.startswith("-"):
             return trainer_from_path(text), index + 1
         index += 2 if text in _PYTHON_VALUES else 1
     return None, index

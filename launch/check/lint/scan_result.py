@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -40,7 +40,7 @@ class TrainerCommand:
     line: int  # where it starts, 1-based
     arguments: tuple[Argument, ...]  # the trainer's own
     notes: tuple[LintFinding, ...] = ()
-    is_truncated: bool = False  # its end could not be read
+    is_truncated: bool = False  # it may get other arguments than those, so it is never accepted
     takes_accelerate_options: bool = False  # `trl sft` and the like, which pass options on to accelerate
     launcher: tuple[Argument, ...] = ()  # what comes before the trainer's own arguments
 
@@ -52,6 +52,14 @@ class ScanResult:
     commands: tuple[TrainerCommand, ...] = ()
     notes: tuple[LintFinding, ...] = ()
     unfollowed: tuple[LintFinding, ...] = ()  # what may start a trainer and is not followed
+
+    def doubted(self, id: str, message: str, cure: str | None = None) -> ScanResult:
+        """Return the same with a warning on each command, which cannot be accepted because of it."""
+        commands = (
+            replace(it, notes=(*it.notes, warning(id, message, it.line, cure=cure)), is_truncated=True)
+            for it in self.commands
+        )
+        return replace(self, commands=tuple(commands))
 
 
 NO_COMMANDS = ScanResult()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -49,8 +49,10 @@ def line_lookup(text: str, first: int = 1) -> LineLookup:
     return lambda offset: bisect_left(newlines, offset) + first
 
 
-def find_commands(text: str, line_of: LineLookup, reparses: int = 0) -> ScanResult:
-    """Find every trainer command in a shell text.
+def find_commands(
+    text: str, line_of: LineLookup, reparses: int = 0, functions: frozenset[str] = frozenset()
+) -> ScanResult:
+    """Find every trainer command in a shell text. `functions`: see Variables.functions.
 
     A text with a quote that is never closed is parsed line by line instead, with every variable unknown.
     """
@@ -62,19 +64,20 @@ def find_commands(text: str, line_of: LineLookup, reparses: int = 0) -> ScanResu
         document = lex(text)
     except UnbalancedError as error:
         return _find_line_by_line(text, line_of, error, reparses)
-    return _find_in_document(document, collect_variables(document, line_of), line_of, reparses)
+    return _find_in_document(document, collect_variables(document, line_of, functions), line_of, reparses)
 
 
 def find_in_arguments(
     arguments: Sequence[Argument],
     reparses: int = 0,
     command: SimpleCommand | None = None,
-    trainer_commands: Set[str] = frozenset(),
+    variables: Variables | None = None,
 ) -> ScanResult:
     """Find the trainer commands that one simple command starts, and whether it may start one that is not followed.
 
-    `trainer_commands` are the variables whose value mentions a trainer.
+    `command` and `variables`: the arguments' own, if they come from a shell text.
     """
+    functions = frozenset[str]() if variables is None else variables.functions
     if only_reads_arguments(arguments):
         return NO_COMMANDS
     if is_mason(arguments):
@@ -84,17 +87,17 @@ def find_in_arguments(
     commands = [] if name is not None and name.text == "eval" else find_trainer_starts(arguments)
     if commands:
         return ScanResult(tuple(commands))
-    scan = merge(_find_in_text(argument, reparses) for argument in _shell_texts(arguments))
+    scan = merge(_find_in_text(argument, reparses, functions) for argument in _shell_texts(arguments))
     if scan != NO_COMMANDS:
         return scan
-    reason = explain_unfollowed(arguments, command, trainer_commands)
+    reason = explain_unfollowed(arguments, command, variables)
     return NO_COMMANDS if reason is None else ScanResult((), (), (not_followed(reason, arguments[0].line),))
 
 
-def _find_in_text(argument: Argument, reparses: int) -> ScanResult:
+def _find_in_text(argument: Argument, reparses: int, functions: frozenset[str]) -> ScanResult:
     """Find the commands in an argument that is shell text, where the outer shell's unknown values are unknown too."""
     text = _shell_text(argument)
-    scan = find_commands(text, line_lookup(text, argument.line), reparses + 1)
+    scan = find_commands(text, line_lookup(text, argument.line), reparses + 1, functions)
     if argument.is_resolved:
         return scan
     return replace(
@@ -115,15 +118,22 @@ def _unresolve(arguments: Sequence[Argument]) -> tuple[Argument, ...]:
 def _find_in_document(document: ShellDocument, variables: Variables, line_of: LineLookup, reparses: int) -> ScanResult:
     scans: list[ScanResult] = []
     for index, command in enumerate(document.commands):
-        scan = find_in_arguments(_expand(command, variables), reparses, command, variables.trainer_commands)
-        lost = _note_lost_arguments(document.commands, index, line_of) if scan.commands else ()
-        commands = [
-            replace(started, is_truncated=started.is_truncated or command.is_truncated, notes=started.notes + lost)
-            for started in scan.commands
-        ]
-        scans.append(replace(scan, commands=tuple(commands)))
+        arguments = _expand(command, variables)
+        scan = find_in_arguments(arguments, reparses, command, variables)
+        if scan.commands:
+            lost = _note_lost_arguments(document.commands, index, line_of)
+            commands = [
+                replace(started, is_truncated=started.is_truncated or command.is_truncated, notes=started.notes + lost)
+                for started in scan.commands
+            ]
+            scan = replace(scan, commands=tuple(commands))
+            name = command_name(arguments)
+            if name is not None and variables.functions and (name.text in variables.functions or not name.is_resolved):
+                message = f"not followed: {name.text} may be a function of this text, which passes other arguments on"
+                scan = scan.doubted("not_followed", message)
+        scans.append(scan)
     bodies = [_find_in_heredoc(heredoc, line_of, reparses) for heredoc in document.heredocs]
-    scan = merge([*scans, ScanResult((), (), tuple(find_unfollowed_declarations(document, line_of))), *bodies])
+    scan = merge([*scans, ScanResult((), (), tuple(find_unfollowed_declarations(document, variables))), *bodies])
     by_line = {entry.line: entry for entry in reversed(scan.unfollowed)}
     return replace(scan, unfollowed=tuple(by_line[line] for line in sorted(by_line)))
 

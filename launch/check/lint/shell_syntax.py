@@ -68,7 +68,8 @@ class SimpleCommand:
     after: str  # the operator behind it, "" at the end
     depth: int  # number of enclosing loops, branches, functions, groups and substitutions: 0 is the top level
     is_truncated: bool = False  # a quote or substitution in it is never closed, so its tail cannot be read
-    input: str = ""  # `<` or `<<<` if its standard input is redirected from a file or a string
+    input: str = ""  # `<`, `<<` or `<<<` if its standard input is a file, a here-document or a string
+    outputs: tuple[str, ...] = ()  # the files that its output is redirected to
 
 
 @dataclass(frozen=True)

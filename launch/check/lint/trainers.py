@@ -17,6 +17,7 @@ HINT = re.compile(rf"{MARKER.pattern}|open_instruct\b")
 
 _NAME = r"(?:\w+_)?finetune|dpo(?:_tune\w*)?|(?:online_)?dpo_vllm\w*|online_dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*"
 _NOT_TRAINERS = re.compile(r"\w*(?:_utils|_callbacks|_test)")
+_SAME_FOLDER = re.compile(r"/(?:\.?/)+")
 _SCRIPT = re.compile(rf"(?:.*/)?open_instruct/({_NAME})\.py")
 _MODULE = re.compile(rf"(?:\w+\.)*open_instruct\.({_NAME})")
 # File names that no other project is known to use; a bare `finetune.py` could belong to any project.
@@ -50,6 +51,7 @@ def trl_trainer(command: str) -> TrainerScript:
 
 def trainer_from_path(text: str) -> TrainerScript | None:
     """Return the trainer at a script's path, None if it is not one."""
+    text = _SAME_FOLDER.sub("/", text)
     return _recognise(_SCRIPT.fullmatch(text) or _BARE.fullmatch(text), _TRL_SCRIPT.fullmatch(text))
 
 

@@ -10,23 +10,46 @@ import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import pairwise
 
-from launch.check.lint.launchers import command_name, is_launcher_name, is_python_name, script_is_unknown
+from launch.check.lint.launchers import (
+    command_name,
+    is_launcher_name,
+    is_python_name,
+    names_trainer_script,
+    script_is_unknown,
+)
 from launch.check.lint.scan_result import LintFinding, warning
-from launch.check.lint.shell_syntax import Argument, ShellDocument, SimpleCommand
-from launch.check.lint.trainers import MARKER
-from launch.check.lint.variables import DECLARING, TRAPS, VARIABLE, is_assignment, without_prefix
+from launch.check.lint.shell_syntax import Argument, PieceKind, ShellDocument, ShellWord, SimpleCommand
+from launch.check.lint.trainers import MARKER, trainer_from_path
+from launch.check.lint.variables import (
+    DECLARING,
+    TRAPS,
+    VARIABLE,
+    Variables,
+    defined_function,
+    expand_words,
+    is_assignment,
+    without_prefix,
+)
 
 _SHELL = re.compile(r"(?:ba|z|da|k|a)?sh")
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c|--(?:wrap|command|cmd)")
+_START = re.compile(r"\b(?:python[0-9.]*|accelerate|torchrun|deepspeed|uv|trl)\b")  # in a text, with a trainer's name
+_CODE_IN_TEXT = re.compile(r"\$\(|`")
+# They pass what they read on to the terminal, a file or other such commands.
+_PASSIVE = re.compile(r"tee|cat|e?grep|less|more|head|tail|wc|sort|uniq|column|logger|nl|fold|tr|cut|tac|ts")
+_PRINTING = ("echo", "printf")
+_RUN_A_FILE = re.compile(r"source|\.|sbatch|qsub|bsub|parallel")
+_EDITING = re.compile(r"sed|perl|awk|envsubst|mv|cp|install|patch")
+_WRAPPING = re.compile(r"env|command|exec|nohup|nice|time|timeout|sudo|setsid|stdbuf|ionice")
+_STARTING = re.compile(r"\b(?:system|popen|exec\w*|subprocess|spawn\w*)\b", re.IGNORECASE)  # in a program's text
+_TRAINERS_FOLDER = re.compile(r"(?:.*/)?open_instruct/?")
 
 
 def explain_unfollowed(
-    arguments: Sequence[Argument], command: SimpleCommand | None, trainer_commands: Set[str]
+    arguments: Sequence[Argument], command: SimpleCommand | None, variables: Variables | None
 ) -> str | None:
-    """Return why a command that starts no known trainer may start one; None if it does not look like that.
-
-    `trainer_commands` are the variables whose value mentions a trainer.
-    """
+    """Return why a command that starts no known trainer may start one; None if it does not look like that."""
+    trainer_commands = frozenset[str]() if variables is None else variables.trainer_commands
     name = command_name(arguments)
     if name is None:
         return None
@@ -42,11 +65,20 @@ def explain_unfollowed(
         "an alias is a trainer's command": base == "alias" and any(MARKER.search(word.text) for word in rest),
         "the commands come from a stream": _reads_program(arguments, command),
         "the text that a shell runs is not known here": _has_script(rest, lambda word: not word.is_resolved),
-        "a Python text mentions a trainer": any(map(is_python, arguments)) and _has_script(rest, _mentions_trainer),
-        "the script that it starts is not known here": script_is_unknown(arguments),
+        "a Python text mentions a trainer": any(map(is_python, arguments))
+        and _has_script(rest, lambda _: True)
+        and any(map(_mentions_trainer, rest)),
+        "the script that it starts is not known here": script_is_unknown(arguments) or _xargs_runs_input(arguments),
         "a value that mentions a trainer is not known here": any(
-            not word.is_resolved and not trainer_commands.isdisjoint(VARIABLE.findall(word.text)) for word in rest
+            not trainer_commands.isdisjoint(VARIABLE.findall(word.raw)) for word in rest
         ),
+        f"whether {base} starts the trainer is not known": names_trainer_script(arguments),
+        f"what {base} does with a text that starts a trainer is not known": any(
+            starts_trainer(word.raw) and not option.text.startswith("--") for option, word in pairwise(arguments)
+        ),
+        f"what the program of {base} starts is not known": command is not None
+        and command.before in ("|", "|&")
+        and any(_STARTING.search(word.text) for word in rest),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -56,14 +88,21 @@ def is_python(argument: Argument) -> bool:
     return argument.is_resolved and is_python_name(argument.text.rsplit("/", 1)[-1])
 
 
-def find_unfollowed_declarations(document: ShellDocument, line_of: Callable[[int], int]) -> Iterator[LintFinding]:
+def find_unfollowed_declarations(document: ShellDocument, variables: Variables) -> Iterator[LintFinding]:
     """Yield what changes what other commands of the text mean: namerefs, IFS, traps, launchers that are redefined."""
-    for command in document.commands:
+    in_folder = any(
+        _TRAINERS_FOLDER.fullmatch(argument.text)
+        for command in document.commands
+        if not is_assignment(command.words[0])
+        for argument in expand_words(command.words, variables)
+    )
+    written = _files_written(document.commands)
+    for index, command in enumerate(document.commands):
         words = without_prefix(command.words)
         texts = [word.text for word in words]
         first, rest = texts[0], texts[1:]
         assigned = words if is_assignment(words[-1]) and is_assignment(words[0]) else words[1:]
-        redefined = [first] if command.after == "(" and not rest else rest[:1] if first in ("function", "alias") else []
+        redefined = [defined_function(command), *(rest[:1] if first == "alias" else ())]
         reasons = {
             f"'{first} -n' names another variable, so every variable is unknown": first in DECLARING - {"export"}
             and any(text.startswith("-") and "n" in text for text in rest),
@@ -71,15 +110,83 @@ def find_unfollowed_declarations(document: ShellDocument, line_of: Callable[[int
             "IFS is set, so what unquoted variables become is unknown": (first in DECLARING or assigned is words)
             and any(word.text.startswith("IFS=") for word in assigned),
             "a launcher is redefined, so what the commands with its name start is unknown": any(
-                is_launcher_name(text.partition("=")[0]) for text in redefined
+                is_launcher_name(text.partition("=")[0]) or text == "command_not_found_handle"
+                for text in redefined
+                if text
             ),
+            "'set -k' takes assignments out of the arguments": first == "set"
+            and any(text.startswith("-") and "k" in text for text in rest),
+            "a value contains a substitution that may run later": any(map(_holds_code, filter(is_assignment, words))),
+            "the text is printed to a command that may run it": first in _PRINTING
+            and starts_trainer(" ".join(rest))
+            and _is_read_by_program(document.commands, index),
+            "it runs a file that this text writes": _runs_file(texts, written),
+            "whether its script is a trainer depends on the folder": in_folder and any(map(_is_trainer_here, rest)),
         }
-        yield from (not_followed(reason, line_of(command.start)) for reason, holds in reasons.items() if holds)
+        yield from (
+            not_followed(reason, variables.line_of(command.start)) for reason, holds in reasons.items() if holds
+        )
 
 
 def not_followed(reason: str, line: int) -> LintFinding:
     """Build the entry of a construct that is not followed."""
     return warning("not_followed", f"not followed: {reason}", line)
+
+
+def starts_trainer(text: str) -> bool:
+    """Return True if the text looks like a command, or code, that starts a trainer."""
+    return MARKER.search(text) is not None and _START.search(text) is not None
+
+
+def _is_trainer_here(text: str) -> bool:
+    """Return True for the name of a trainer's script, without its folder."""
+    return text.endswith(".py") and trainer_from_path(f"open_instruct/{text.removeprefix('./')}") is not None
+
+
+def _files_written(commands: Sequence[SimpleCommand]) -> set[str]:
+    """Return the files that the commands write, but those of a here-document, which is read where it stands."""
+    names: set[str] = set()
+    edited: set[str] = set()
+    for command in commands:
+        texts = [word.text.removeprefix("./") for word in command.words]
+        if command.input != "<<" or texts[0] not in ("cat", "tee"):
+            names.update(text.removeprefix("./") for text in command.outputs)
+            names.update(texts[1:] if texts[0] == "tee" else ())
+        if _EDITING.fullmatch(texts[0]):
+            edited.update(texts[1:])
+    return names | edited
+
+
+def _runs_file(texts: list[str], written: Set[str]) -> bool:
+    """Return True if the command runs one of the files, itself or with a shell, Python or a job submitter."""
+    names = texts[:1]
+    for index, text in enumerate(texts):
+        base = text.rsplit("/", 1)[-1]
+        if _RUN_A_FILE.fullmatch(base):
+            names = texts[index + 1 :]
+        elif _SHELL.fullmatch(base) or is_python_name(base):
+            names = [name for name in texts[index + 1 :] if not name.startswith("-")][:1]
+    return any(name.removeprefix("./") in written for name in names)
+
+
+def _xargs_runs_input(arguments: Sequence[Argument]) -> bool:
+    """Return True if xargs runs a command that stands in its input."""
+    return arguments[0].text == "xargs" and _WRAPPING.fullmatch(arguments[-2].text) is not None
+
+
+def _is_read_by_program(commands: Sequence[SimpleCommand], index: int) -> bool:
+    """Return True if what the command prints goes through a pipe to one that may run it."""
+    while commands[index].after in ("|", "|&") and index + 1 < len(commands):
+        index += 1
+        if _PASSIVE.fullmatch(commands[index].words[0].text) is None:
+            return True
+    return False
+
+
+def _holds_code(assignment: ShellWord) -> bool:
+    """Return True for `X='$(...)'` with a command that starts a trainer."""
+    literal = (piece.text for piece in assignment.pieces if piece.kind is PieceKind.TEXT and piece.quoted)
+    return any(_CODE_IN_TEXT.search(text) is not None and starts_trainer(text) for text in literal)
 
 
 def _is_stream(argument: Argument) -> bool:
@@ -107,9 +214,20 @@ def _reads_program(arguments: Sequence[Argument], command: SimpleCommand | None)
     if not programs:
         return False
     rest = arguments[programs[0] + 1 :]
-    if rest and _is_stream(rest[0]):
+    if rest and (_is_stream(rest[0]) or any(word.text.startswith("<(") for word in rest)):
         return True
     options = [word.text for word in rest if word.text.startswith(("-", "+"))]
     has_program = any(option == "-m" or _SCRIPT_OPTION.fullmatch(option) for option in options)
-    is_piped = command is not None and (command.before in ("|", "|&") or command.input != "")
+    # Without any argument it reads what the whole text, a group, a function or a coprocess has as input.
+    is_piped = (
+        command is not None
+        and command.input != "<<"
+        and (
+            command.before in ("|", "|&")
+            or command.input != ""
+            or command.depth > 0
+            or len(arguments) == 1
+            or arguments[0].text == "coproc"
+        )
+    )
     return is_piped and not has_program and ("-s" in options or len(options) == len(rest))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from launch.check.lint.arithmetic import evaluate
+from launch.check.lint.launchers import NON_RUNNERS
 from launch.check.lint.shell_syntax import (
     ASSIGNS,
     Argument,
@@ -24,6 +25,7 @@ from launch.check.lint.shell_syntax import (
     ShellWord,
     SimpleCommand,
     literal_argument,
+    literal_word,
 )
 from launch.check.lint.trainers import MARKER
 
@@ -35,15 +37,20 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+)?=")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED_NAME = re.compile(r"[A-Za-z_]\w*(?=\[|\+?=|$)")
 DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
-_READING = frozenset({"read", "mapfile", "readarray", "unset", "getopts", "printf", "for", "select"})
+_READING = frozenset({"read", "mapfile", "readarray", "unset", "getopts", "printf", "wait", "for", "select"})
 # Options whose value is no variable's name.
 _TAKES_VALUE = {
     "read": re.compile(r"-[a-z]*[pdntuNi]"),
     **dict.fromkeys(("mapfile", "readarray"), re.compile(r"-[a-z]*[dnOsuCc]")),
 }
 _SETS_IN_ARITHMETIC = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|(?:<<|>>)=")
+_SETS_NAMED = re.compile(r"\$\{?\w+\}?\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)")
+_EXPRESSION = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)")
+_SUBSCRIPT = re.compile(r"\[[^]@*]|:[^-+=?]")
 # Variables that bash assigns.
 _SPECIAL = re.compile(r"S?RANDOM|SECONDS|LINENO|EPOCH\w+|(?:OLD)?PWD|REPLY|OPTARG|OPTIND")
+_LIST = re.compile(r"\$\{?[@*]")
+_PARAMETER = re.compile(r"\$\{?[@*1-9]")
 VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 TRAPS = frozenset({"DEBUG", "ERR", "RETURN"})  # they run between the commands of the text
 _PATTERN = re.compile(r"[*?]|\[[^]]+\]")
@@ -71,6 +78,9 @@ class Variables:
     is_opaque: bool = False  # any variable may be assigned anywhere
     trainer_commands: set[str] = field(default_factory=set)  # the names of those whose value mentions a trainer
     has_own_ifs: bool = False  # words may be split elsewhere than at blanks
+    functions: frozenset[str] = (
+        frozenset()
+    )  # the functions of a text in which one changes the arguments that it passes on
 
     def find_assignment(self, name: str, offset: int) -> _Assignment | None:
         """Return the assignment that determines `name` where it is used at `offset`."""
@@ -83,20 +93,60 @@ class Variables:
         return None if barriers_between else assignments[0]
 
 
-def collect_variables(document: ShellDocument, line_of: Callable[[int], int]) -> Variables:
-    """Collect every assignment of the text, and every place where an invisible one may happen."""
-    variables = Variables(line_of)
-    has_functions = any(command.after == "(" or command.words[0].text == "function" for command in document.commands)
+def collect_variables(
+    document: ShellDocument, line_of: Callable[[int], int], outer_functions: frozenset[str] = frozenset()
+) -> Variables:
+    """Collect every assignment of the text, and every place where an invisible one may happen.
+
+    `outer_functions`: those of the text that contains this one (see Variables.functions).
+    """
+    variables = Variables(line_of, functions=outer_functions)
+    functions = frozenset(filter(None, map(defined_function, document.commands)))
+    if any(map(_changes_arguments, document.commands)):
+        variables.functions |= functions
     for command in document.commands:
         barriers = len(variables.barriers)
         _record_assignments(command, variables)
-        if len(variables.barriers) > barriers and command.depth and has_functions:
+        if len(variables.barriers) > barriers and command.depth and functions:
             variables.is_opaque = True  # a function is called later than it is written
+        if functions and not functions.isdisjoint(word.text for word in without_prefix(command.words)[:1]):
+            _mark_names(filter(is_assignment, command.words), variables)  # `X=2 function`
     for offset, source in document.arithmetic:
         _mark_arithmetic(variables, source, offset)
     variables.barriers.sort()
     variables.has_own_ifs = "IFS" in variables.assignments
     return variables
+
+
+def defined_function(command: SimpleCommand) -> str | None:
+    """Return the name of the function that the command defines; None if it defines none."""
+    if command.words[0].text == "function":
+        return command.words[-1].text
+    return command.words[0].text if command.after == "(" and len(command.words) == 1 else None
+
+
+def _changes_arguments(command: SimpleCommand) -> bool:
+    """Return True if a command of a function adds to the function's own arguments, or takes some: `"$@" --more`.
+
+    As the last word of a command, `"$@"` passes them on as they are.
+    """
+    if not command.depth or NON_RUNNERS.fullmatch(command.words[0].text):
+        return False
+    lists = [
+        word for assigned in filter(is_assignment, command.words) for word in (assigned, *(assigned.elements or ()))
+    ]
+    if any(_LIST.match(piece.source) for word in lists for piece in word.pieces):
+        return True
+    words = [word for word in command.words if not is_assignment(word)]
+    if words and words[-1].text in ("$@", "${@}") and words[-1].pieces[0].quoted:
+        words.pop()
+    return any(
+        _PARAMETER.match(piece.source)
+        and not (word.text == piece.source and before.text.startswith("-") and before.text != "--")
+        for before, word in pairwise((words[0], *words) if words else ())
+        for piece in word.pieces
+        if piece.kind is not PieceKind.TEXT
+    )
 
 
 def is_assignment(word: ShellWord) -> bool:
@@ -105,10 +155,11 @@ def is_assignment(word: ShellWord) -> bool:
 
 
 def without_prefix(words: tuple[ShellWord, ...]) -> tuple[ShellWord, ...]:
-    """Return the words behind `builtin` and `command`, which run the builtin that they are given."""
-    while len(words) > 1 and words[0].text in ("builtin", "command"):
-        words = words[1:]
-    return words
+    """Return the words from the command's name on, behind assignments, `builtin` and `command`."""
+    start = next((index for index, word in enumerate(words) if not is_assignment(word)), 0)
+    while len(words) > start + 1 and words[start].text in ("builtin", "command"):
+        start += 1
+    return words[start:]
 
 
 def expand_words(words: tuple[ShellWord, ...], variables: Variables) -> list[Argument]:
@@ -123,11 +174,7 @@ def expand_words(words: tuple[ShellWord, ...], variables: Variables) -> list[Arg
 
 def _record_assignments(command: SimpleCommand, variables: Variables) -> None:
     words = without_prefix(command.words)
-    for word in words:
-        for piece in word.pieces:
-            match = ASSIGNS.match(piece.source) if piece.kind is PieceKind.UNKNOWN else None
-            if match is not None:
-                _mark_unknown(variables, match.group(1), word.start)
+    _record_expansions(command.words, variables)
     first = words[0].text
     is_top_level = command.depth == 0 and command.before in ("", "\n", ";") and command.after in ("", "\n", ";", "&&")
     if first in ("source", ".", "eval"):
@@ -135,7 +182,7 @@ def _record_assignments(command: SimpleCommand, variables: Variables) -> None:
             variables.barriers.append(words[-1].start + 1)  # it expands its own words before
     elif first == "trap":
         variables.is_opaque |= any(word.text in TRAPS for word in words)
-    elif first == "let":
+    elif first in ("let", "[["):
         for word in words[1:]:
             _mark_arithmetic(variables, word.text, word.start)
     elif first in _READING:
@@ -146,11 +193,24 @@ def _record_assignments(command: SimpleCommand, variables: Variables) -> None:
         _assign(words, variables, is_top_level)
 
 
+def _record_expansions(words: tuple[ShellWord, ...], variables: Variables) -> None:
+    """Mark what expansions assign: `${X:=1}`, `${A[X=1]}`."""
+    for word in words:
+        for piece in word.pieces:
+            if piece.kind in (PieceKind.TEXT, PieceKind.VARIABLE):
+                continue
+            match = ASSIGNS.match(piece.source)
+            if match is not None:
+                _mark_unknown(variables, match.group(1), word.start)
+            elif piece.source.startswith("${") and _SUBSCRIPT.search(piece.source):
+                _mark_arithmetic(variables, piece.source, word.start)
+
+
 def _declare(words: tuple[ShellWord, ...], variables: Variables, is_reliable: bool) -> None:
     flags = {flag for word in words[1:] if word.text[:1] in ("-", "+") for flag in word.text[1:]}
     names = tuple(word for word in words[1:] if word.text[:1] not in ("-", "+"))
     variables.is_opaque |= "n" in flags and words[0].text != "export"
-    is_changed = not flags.isdisjoint("iulcA")  # the shell computes what is assigned
+    is_changed = not flags <= set("aFfgprtx")  # the shell computes what is assigned
     _mark_names([word for word in names if is_changed or _ASSIGNED_NAME.match(word.text) is None], variables)
     _assign(tuple(filter(is_assignment, names)), variables, is_reliable)
 
@@ -159,8 +219,10 @@ def _names_read(first: str, words: tuple[ShellWord, ...]) -> list[ShellWord]:
     """Return the words that name the variables which a command like `read` assigns."""
     if first in ("for", "select"):
         return list(words[1:2])
-    if first == "printf":
-        return [word for option, word in pairwise(words) if option.text == "-v"]
+    if first in ("printf", "wait"):
+        option = "-v" if first == "printf" else "-p"
+        named = [word for before, word in pairwise(words) if before.text == option]
+        return named + [literal_word(word.start, word.text[2:]) for word in words if word.text.startswith(option)]
     takes_value = _TAKES_VALUE.get(first)
     return [
         word
@@ -180,6 +242,8 @@ def _mark_names(words: Iterable[ShellWord], variables: Variables) -> None:
 
 
 def _mark_arithmetic(variables: Variables, source: str, offset: int) -> None:
+    if _SETS_NAMED.search(source):
+        variables.barriers.append(offset)  # of a name that a variable holds
     if _SETS_IN_ARITHMETIC.search(source):
         for name in _NAME.finditer(source):
             _mark_unknown(variables, name.group(), offset)
@@ -191,14 +255,15 @@ def _assign(words: tuple[ShellWord, ...], variables: Variables, is_reliable: boo
         match = _ASSIGNMENT.match(head.text)
         if match is None:
             continue
+        _mark_arithmetic(variables, match.group(2) or "", word.start)
         is_plain = match.group(2) is None and match.group(3) is None and head.kind is PieceKind.TEXT
         rest = head._replace(text=head.text[match.end() :], source=head.text[match.end() :])
-        if rest.text.startswith("~"):
-            rest = Piece(PieceKind.UNKNOWN, "", True, rest.text)
         value = ShellWord(word.start + match.end(), (rest, *word.pieces[1:]), word.elements)
         source = " ".join(map(_own_text, (value, *(value.elements or ()))))
         if MARKER.search(source) or not variables.trainer_commands.isdisjoint(VARIABLE.findall(source)):
             variables.trainer_commands.add(match.group(1))
+        if named := _EXPRESSION.match(value.text):  # arithmetic may evaluate the value
+            _mark_unknown(variables, named.group(1), word.start)
         variables.assignments.setdefault(match.group(1), []).append(
             _Assignment(word.start, value, is_reliable and is_plain)
         )
@@ -307,6 +372,8 @@ def _expand_elements(value: ShellWord, quoted: bool, variables: Variables, depth
         if element.text.startswith("["):
             return None  # `[key]=value`
         for argument in _expand_word(element, variables, depth + 1):
+            if not quoted and not argument.text:
+                continue
             if not quoted and not (argument.is_resolved and _SPLIT_OR_REPLACED.search(argument.text) is None):
                 return None
             arguments.append(argument)
