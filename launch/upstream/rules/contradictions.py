@@ -37,9 +37,10 @@ def find_contradictions(schema: Schema, values: Mapping[str, Any], defaults_know
 
 def _value(field: Field, values: Mapping[str, Any], defaults_known: bool) -> Any:
     if field.name in values:
-        return _known_parts(values[field.name], "maybe_none" if field.none_words else "value")
+        is_text = field.kind == "str" and field.choices is None
+        return _known_parts(values[field.name], "user" if field.none_words else "text" if is_text else "value")
     if field.in_parser and (field.required or not defaults_known):
-        return Unknown("maybe_none")
+        return Unknown("user")
     return Unknown("machine") if "default" in field.unknown else field.default
 
 

@@ -1,9 +1,10 @@
-"""Executes a `__post_init__` of upstream on values of which some are unknown, and reports what it raises.
+"""Executes a `__post_init__` of upstream on values of which some are unknown, and reports everything that it raises.
 
-The source is what the capture kept (`ParserClass.post_init`). It runs as it is, except that `raise` and `assert` report
-and go on, so that every contradiction is found at once. A condition that depends on an unknown value is followed both
-ways, in a run for each. The code sees the fields, constants and pure builtins: whatever else it names (a function of
-upstream, the environment, the GPU) is an unknown value too, and nothing is called.
+The source is what the capture kept (`ParserClass.post_init`). Python executes it, statement by statement, and a `raise`
+is recorded before the next one runs. A statement that depends on an unknown value is executed once for each way through
+it: what only some of them raise is undecided, and what they assign differently is unknown from then on. The code sees
+the fields, constants and pure builtins: whatever else it names (a function of upstream, the environment, the GPU) is an
+unknown value too, and nothing is called.
 
 Standard library only: code that is not the lock's is executed by a process of its own (`contradictions.py`).
 """
@@ -11,15 +12,13 @@ Standard library only: code that is not the lock's is executed by a process of i
 from __future__ import annotations
 
 import ast
-import builtins
-import copy
 import enum
 import functools
 import json
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,15 +27,13 @@ _BUILTINS: Mapping[str, Any] = {
     function.__name__: function
     for function in (
         *(len, int, float, str, bool, sum, min, max, abs, round, sorted, list, tuple, dict, set, any, all, range, zip),
-        *(enumerate, isinstance, getattr, setattr, hasattr, repr, super, Exception, ValueError, TypeError, KeyError),
+        *(enumerate, isinstance, getattr, setattr, hasattr, repr, Exception, ValueError, TypeError, KeyError),
         *(NotImplementedError, RuntimeError, AssertionError, AttributeError, ImportError),
     )
 }
-_OPERATORS = (
-    "add sub mul truediv floordiv mod pow or and lt le gt ge eq ne getitem setitem delitem neg abs call enter exit"
-)
-_ENDED = (NameError, AttributeError, ImportError)  # raised because of what is missing here, not by the code
-_MAX_RUNS = 200
+_OPERATORS = "add sub mul truediv floordiv mod pow lt le gt ge eq ne getitem neg abs call enter exit"
+_MISSING = (NameError, AttributeError, ImportError)  # raised because of what is missing here, not by the code
+_MAX_PATHS = 100
 _UNKNOWN = "$unknown"
 _SOURCE = "upstream:"  # begins the file names of compiled code
 
@@ -51,14 +48,49 @@ class Contradiction:
     certain: bool | None  # None: depends on an unknown value; False: depends on the machine
 
 
-class Unknown:
-    """A value that is not known: `value` of the command line, `maybe_none` as well, or of the `machine`.
+@dataclass
+class _Path:
+    """One way through a statement."""
 
-    Operators and attributes give unknown values; its truth is the run's decision.
+    choices: tuple[bool, ...] = ()  # the truth of the unknown conditions, in order; later ones are false
+    made: list[tuple[bool, str]] = field(default_factory=list)  # each with the kind of the unknown value
+    reads: list[str] = field(default_factory=list)  # the fields since its last condition
+    conditions: list[list[str]] = field(default_factory=list)  # and what each one around has read
+    raised: dict[str, tuple[str, list[str], set[str]]] = field(default_factory=dict)  # {where: message, reads, kinds}
+    result: list[Any] = field(default_factory=list)  # of a `return`
+    after: set[str] = field(default_factory=set)  # the kinds that an earlier `return` depends on
+    fields: dict[str, Any] = field(default_factory=dict)  # at its end
+    scope: dict[str, Any] = field(default_factory=dict)
+
+    def decide(self, kind: str) -> bool:
+        answer = self.choices[len(self.made)] if len(self.made) < len(self.choices) else False
+        self.made.append((answer, kind))
+        return answer
+
+    @property
+    def kinds(self) -> set[str]:
+        return {kind for _, kind in self.made}
+
+    def others(self) -> Iterator[tuple[bool, ...]]:
+        """Yield the choices of further paths, of which each has one truth of the machine's at most."""
+        for index in range(len(self.choices), len(self.made)):
+            before = self.made[:index]
+            if self.made[index][1] != "machine" or (True, "machine") not in before:
+                yield (*(answer for answer, _ in before), True)
+
+
+_paths: list[_Path] = []  # those that are executed, of a statement and the methods that it calls
+
+
+class Unknown:
+    """A value that is not known.
+
+    kind: a `text` or another `value` of the command line, neither of which is None; what depends on the `user`, or on
+    the `machine` alone. Operators and attributes give unknown values; its truth is the path's choice.
     """
 
-    def __init__(self, kind: str, run: _Run | None = None, of_instance: bool = False) -> None:
-        self.__dict__.update(kind=kind, run=run, of_instance=of_instance)
+    def __init__(self, kind: str = "machine") -> None:
+        self.__dict__["kind"] = kind
 
     def __getattribute__(self, name: str) -> Any:
         return object.__getattribute__(self, name) if name.startswith("__") else derived(self)
@@ -69,12 +101,17 @@ class Unknown:
         return derived(self, *others)
 
     def __bool__(self) -> bool:
-        run = self.__dict__["run"]
-        return bool(run.decide(_kind(self)))
+        return _paths[-1].decide(_kind(derived(self)))
+
+    def __contains__(self, _: object) -> bool:
+        return bool(self)
 
     def __iter__(self) -> Iterator[Unknown]:
         if self:
             yield derived(self)
+
+    def __format__(self, _: str) -> str:
+        return "?"
 
     def __repr__(self) -> str:
         return "?"
@@ -91,166 +128,159 @@ def _kind(value: Unknown) -> str:
     return str(value.__dict__["kind"])
 
 
-def derived(value: Unknown, *others: Any) -> Unknown:
+def derived(*parts: Any) -> Unknown:
     """Return the unknown value of what depends on these."""
-    kinds = {_kind(part) for part in (value, *others) if isinstance(part, Unknown)}
-    return Unknown("machine" if kinds == {"machine"} else "maybe_none", value.__dict__["run"])
+    return Unknown("user" if {_kind(part) for part in _unknown(parts)} - {"machine"} else "machine")
 
 
-class _JoinedError(BaseException):
-    """The rest of this run is that of an earlier one."""
+def _unknown(value: Any) -> list[Unknown]:
+    """Return the unknown parts of a value."""
+    if type(value) is Unknown:
+        return [value]
+    return [part for item in value for part in _unknown(item)] if isinstance(value, list | tuple | set) else []
 
 
-@dataclass(frozen=True)
-class _Raised:
-    """A raise in one run."""
-
-    message: str
-    flags: tuple[str, ...]
-    deciders: frozenset[str]  # the kinds of the unknown values that the conditions around it depend on
+class _ReturnError(BaseException):
+    """A `return`, with its value."""
 
 
-@dataclass
-class _Frame:
-    """The conditions around the statement that a method executes, by depth: the fields read, the unknown kinds."""
-
-    conditions: list[tuple[list[str], set[str]]] = field(default_factory=list)
-
-
-@dataclass
 class _Run:
-    """One execution, which decides the unknown conditions as `choices` says, and the further ones as false."""
+    """The execution of the methods on one instance. The code calls what has no underscore here."""
 
-    fields: dict[str, Any]
-    own_fields: frozenset[str]
-    choices: tuple[bool, ...]
-    seen: set[Any]  # the states in which a condition has been decided, of all runs
-    made: list[tuple[bool, str]] = field(default_factory=list)  # each decision, and the kind of the unknown value
-    kinds: set[str] = field(default_factory=set)  # of the unknown values that decided something
-    reads: list[str] = field(default_factory=list)
-    origins: dict[str, list[str]] = field(default_factory=dict)  # {local name: the fields its value comes from}
-    raised: dict[str, _Raised] = field(default_factory=dict)  # by file:line
+    def __init__(self, post_init: str, fields: Mapping[str, Any]) -> None:
+        self._methods, names = _compile(post_init)
+        self._own = frozenset(fields)
+        self._instance = _Instance(self)
+        self._fields = {**fields, **{n.removeprefix("self."): v for n, v in names.items() if n.startswith("self.")}}
+        known = {name: _known(name, value, names) for name, value in names.items() if "." not in name}
+        owners = {method.owner: _Owner(self, method.owner) for method in self._methods}
+        self._scope = {**_BUILTINS, **owners, **known, "json": types.SimpleNamespace(loads=json.loads)}
+        self._origins: dict[str, list[str]] = {}  # {local name: the fields its value comes from}
 
-    def decide(self, kind: str) -> bool:
-        """Return the truth of an unknown value. Raises _JoinedError where an earlier run has been in the same state."""
-        answer = False
-        if len(self.made) < len(self.choices):
-            answer = self.choices[len(self.made)]
+    def _call(self, name: str, *arguments: Any, owner: str | None = None, after: int = -1) -> Any:
+        """Call a method: of a class, or the first one after an index in the order of Python's search."""
+        for index, method in enumerate(self._methods):
+            if method.name == name and index > after and owner in (None, method.owner):
+                break
         else:
-            state = (_positions(), tuple((name, repr(part)) for name, part in self.fields.items()))
-            if state in self.seen:
-                raise _JoinedError
-            self.seen.add(state)
-        self.made.append((answer, kind))
-        self.kinds.add(kind)
-        return answer
+            return None
+        scope = dict.fromkeys((*method.used, *method.parameters), Unknown()) | self._scope
+        scope |= dict(zip(method.parameters, arguments, strict=False))
+        scope |= {
+            "self": self._instance,
+            "_run": self,
+            "_Return": _ReturnError,
+            "super": lambda: _Owner(self, None, index),
+        }
+        scope["__builtins__"] = {"__import__": lambda *_: Unknown()}
+        for statement in method.statements:
+            paths = self._execute(statement, scope)
+            if all(path.result for path in paths):
+                return _merged([path.result[0] for path in paths], paths)
+            if any(path.result for path in paths):
+                _paths[-1].after.update(*(path.kinds for path in paths))
+        return None
 
-    # What the rewritten code calls.
+    def _execute(self, statement: _Statement, scope: dict[str, Any]) -> list[_Path]:
+        """Execute a statement in each way, and merge what they did into `scope`, the fields and the path around it."""
+        fields, paths, waiting = self._fields, list[_Path](), list[tuple[bool, ...]]([()])
+        origins = [read for name in statement.used for read in self._origins.get(name, ())]
+        while waiting and len(paths) < _MAX_PATHS:
+            path = _Path(waiting.pop(0), reads=[*origins], after={*_paths[-1].after})
+            self._fields = {name: _copied(part) for name, part in fields.items()}
+            path.scope = scope | {name: _copied(scope.get(name)) for name in statement.used}
+            _paths.append(path)
+            try:
+                exec(statement.code, path.scope)
+            except _ReturnError as left:
+                path.result.append(left.args[0])
+            except _MISSING:
+                pass
+            except Exception as error:
+                trace, line = error.__traceback__, 0
+                while trace:
+                    is_upstream = trace.tb_frame.f_code.co_filename == statement.code.co_filename
+                    line, trace = trace.tb_lineno if is_upstream else line, trace.tb_next
+                self.refuse(f"{statement.file}:{line}", "", len(path.conditions), f"{type(error).__name__}: {error}")
+            _paths.pop()
+            path.fields = self._fields
+            waiting += path.others()
+            paths.append(path)
+        if len(paths) > 1:
+            self._fields = {name: _merged([path.fields[name] for path in paths], paths) for name in paths[0].fields}
+        scope |= {name: _merged([path.scope[name] for path in paths], paths) for name in statement.assigned}
+        self._origins |= dict.fromkeys(statement.assigned, paths[0].reads)
+        for path in paths:
+            for where, (message, reads, kinds) in path.raised.items():
+                is_certain = not waiting and all(where in other.raised for other in paths)
+                undecided = set().union(*(other.kinds for other in paths if not is_certain))
+                _paths[-1].raised.setdefault(where, (message, reads, kinds | undecided | _paths[-1].after))
+        return paths
 
-    def mark(self) -> int:
-        return len(self.reads)
-
-    def condition(self, frame: _Frame, depth: int, begun: int, test: Callable[[], Any], names: list[str]) -> bool:
-        del frame.conditions[depth:]
-        before, self.kinds = self.kinds, set()
-        decided = bool(test())
-        origins = [origin for name in names for origin in self.origins.get(name, ())]
-        frame.conditions.append((self.reads[begun:] + origins, self.kinds))
-        self.kinds = self.kinds | before
-        return decided
-
-    def assigned(self, name: str, begun: int, value: Any) -> Any:
-        self.origins[name] = self.reads[begun:]
-        return value
-
-    def refuse(self, frame: _Frame, depth: int, where: str, kind: str, error: Callable[[], Any]) -> None:
+    def refuse(self, where: str, kind: str, depth: int, error: Any) -> None:
         """Record a `raise` below `depth` conditions, and go on as if it had not happened."""
-        try:
-            text = str(error())
-        except Exception:
-            text = ""
-        self._record(where, text if text not in ("", "?") else f"raises {kind}", frame.conditions[:depth], [])
+        text, path = str(error), _paths[-1]
+        around = [*path.conditions[:depth], path.reads if not kind else []]
+        if not any(around):
+            around = [names for outer in _paths for names in (*outer.conditions, outer.reads)]
+        reads = [read for names in around for read in names]
+        path.raised.setdefault(where, (f"raises {kind}" if text in ("", "?") else text, reads, set()))
 
-    def fail(self, frame: _Frame, begun: int, error: Exception) -> None:
-        """Record that the code itself raises, such as `float("abc")`."""
-        trace, where = error.__traceback__, ""
-        while trace:
-            name = trace.tb_frame.f_code.co_filename
-            where = f"{name.removeprefix(_SOURCE)}:{trace.tb_lineno}" if name.startswith(_SOURCE) else where
-            trace = trace.tb_next
-        if not isinstance(error, _ENDED):
-            self._record(where, f"{type(error).__name__}: {error}", [], self.reads[begun:])
-
-    def _record(self, where: str, message: str, conditions: list[tuple[list[str], set[str]]], also: list[str]) -> None:
-        reads = dict.fromkeys([*(read for names, _ in conditions for read in names), *also])
-        deciders = frozenset(kind for _, kinds in conditions for kind in kinds)
-        flags = tuple(read for read in reads if read in self.own_fields)
-        self.raised.setdefault(where, _Raised(message, flags, deciders))
+    def condition(self, depth: int, value: Any) -> Any:
+        path = _paths[-1]
+        path.conditions[depth:] = [path.reads]
+        path.reads = []
+        return value
 
     def call(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
         """Call a function; its value is unknown if it or an argument is."""
-        if function is len and not isinstance(arguments[0], Unknown):
-            return len(arguments[0])
-        if function is setattr and not isinstance(arguments[1], Unknown):
-            return setattr(*arguments)
-        unknown = [part for part in _flatten((function, arguments, *keywords.values())) if isinstance(part, Unknown)]
-        if isinstance(getattr(function, "__self__", None), list | dict) or not unknown:
+        given = [*arguments, *keywords.values()]
+        if isinstance(function, Unknown) and any(part is self._instance for part in given):
+            self._fields = dict.fromkeys(self._fields, Unknown())  # it may change the instance
+        parts = [part for part in given if not isinstance(part, list)] if function in (len, isinstance) else given
+        unknown = _unknown([function, *parts])
+        is_method = isinstance(getattr(function, "__self__", None), list | dict | _Owner)
+        if not unknown or is_method or function is setattr:
             return function(*arguments, **keywords)
+        converts = function in (int, float, json.loads) or isinstance(function, enum.EnumType)
+        if converts and {"text", "user"} & {_kind(part) for part in unknown} and _paths[-1].decide("user"):
+            raise ValueError(f"{function.__name__} refuses some texts")
         return derived(*unknown)
 
-    def perform(self, function: Any, *arguments: Any, **keywords: Any) -> None:
-        """Call a function for its effect: one that is not known may change the instance that it is given."""
-        changes_self = isinstance(function, Unknown) and any(isinstance(part, _Instance) for part in arguments)
-        changes_unknown_field = function is setattr and isinstance(arguments[1], Unknown)
-        if (
-            changes_unknown_field
-            or changes_self
-            or (isinstance(function, Unknown) and function.__dict__["of_instance"])
-        ):
-            self.fields.update(dict.fromkeys(self.fields, Unknown("machine", self)))
-        else:
-            self.call(function, *arguments, **keywords)
-
-    @staticmethod
-    def identical(first: Any, second: Any) -> Any:
+    def identical(self, first: Any, second: Any) -> bool:
         for one, other in ((first, second), (second, first)):
             if isinstance(one, Unknown):
-                return False if _kind(one) == "value" and other is None else derived(one)
+                return not (_kind(one) in ("text", "value") and other is None) and bool(one)
         return first is second
-
-    def unpacked(self, value: Any, shape: Any) -> Any:
-        """Return a value so that it can be unpacked: an unknown one has as many parts as there are targets."""
-        parts = [derived(value)] * len(shape or ()) if isinstance(value, Unknown) else value
-        if shape is None or len(parts := list(parts)) != len(shape):
-            return value
-        return [self.unpacked(part, inner) for part, inner in zip(parts, shape, strict=True)]
-
-    @staticmethod
-    def contains(first: Any, second: Any) -> Any:
-        unknown = [part for part in _flatten((first, second)) if isinstance(part, Unknown)]
-        return derived(*unknown) if unknown else first in second
-
-    @staticmethod
-    def negate(value: Any) -> Any:
-        return derived(value) if isinstance(value, Unknown) else not value
 
 
 class _Instance:
     """The dataclass's instance: its fields are the run's."""
 
-    _run: _Run
+    def __init__(self, run: _Run) -> None:
+        vars(self)["run"] = run
 
     def __getattr__(self, name: str) -> Any:
-        run = self._run
-        if name not in run.fields:
-            return Unknown("machine", run, of_instance=True)
-        run.reads.append(name)
-        return run.fields[name]
+        run = vars(self)["run"]
+        if any(method.name == name for method in run._methods):
+            return functools.partial(run._call, name)
+        _paths[-1].reads += [name] if name in run._own else []
+        return run._fields.get(name, Unknown())
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._run.fields[name] = value
+        vars(self)["run"]._fields[name] = value
 
-    def __post_init__(self) -> None: ...
+
+@dataclass
+class _Owner:
+    """A class whose methods are called on the instance: one by name, or those that follow in the order of search."""
+
+    run: _Run
+    owner: str | None
+    after: int = -1
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given: self.run._call(name, *given[self.owner is not None :], owner=self.owner, after=self.after)
 
 
 def run_post_init(post_init: Mapping[str, Any], fields: Mapping[str, Any]) -> list[Contradiction]:
@@ -258,44 +288,13 @@ def run_post_init(post_init: Mapping[str, Any], fields: Mapping[str, Any]) -> li
 
     Upstream stops at the first raise; this reports the others too.
     """
-    text = json.dumps(post_init)
-    seen: set[Any] = set()
-    complete: list[_Run] = []
-    joined: list[_Run] = []
-    waiting: list[tuple[tuple[bool, ...], bool]] = [((), False)]  # choices, and whether one is about the machine
-    while waiting and len(complete) + len(joined) < _MAX_RUNS:
-        choices, is_other_machine = waiting.pop(0)
-        run = _Run({}, frozenset(fields), choices, seen)
-        run.fields = {name: _own_copy(value, run) for name, value in fields.items()}
-        try:
-            _execute(text, run)
-            complete.append(run)
-        except _JoinedError:
-            joined.append(run)
-        made = [answer for answer, _ in run.made]
-        for index in range(len(choices), len(made)):
-            about_machine = run.made[index][1] == "machine"
-            if not (about_machine and is_other_machine):  # of the machine's conditions one at a time is another way
-                waiting.append(((*made[:index], True), about_machine or is_other_machine))
-    runs = [*complete, *joined]
-    all_kinds = frozenset(kind for run in runs for kind in run.kinds)
-    found: dict[str, Contradiction] = {}
-    for run in runs:
-        for where, raised in run.raised.items():
-            is_everywhere = all(where in other.raised for other in complete) and not (raised.deciders and joined)
-            certain = True if is_everywhere else False if (raised.deciders or all_kinds) == {"machine"} else None
-            found.setdefault(where, Contradiction(raised.message, where, raised.flags, certain))
-    files = list(dict.fromkeys(place.rpartition(":")[0] for place in found))
-    return sorted(
-        found.values(), key=lambda c: (files.index(c.where.rpartition(":")[0]), int(c.where.rpartition(":")[2]))
-    )
-
-
-def _own_copy(value: Any, run: _Run) -> Any:
-    """Copy a field's value, whose unknown parts become the run's."""
-    if isinstance(value, list):
-        return [_own_copy(part, run) for part in value]
-    return Unknown(_kind(value), run) if isinstance(value, Unknown) else copy.copy(value)
+    whole = _Path()
+    _paths[:] = [whole]
+    _Run(json.dumps(post_init), fields)._call("__post_init__")
+    return [
+        Contradiction(message, where, tuple(dict.fromkeys(reads)), None if kinds - {"machine"} else not kinds)
+        for where, (message, reads, kinds) in whole.raised.items()
+    ]
 
 
 def encode(value: Any) -> Any:
@@ -318,197 +317,115 @@ def main(result: str) -> None:
     Path(result).write_text(json.dumps(found), encoding="utf-8")
 
 
-def _execute(post_init: str, run: _Run) -> None:
-    codes, names = _compile(post_init)
-    functions = {
-        **_BUILTINS,
-        "__build_class__": builtins.__build_class__,
-        "__import__": lambda *_: Unknown("machine", run),
-    }
-    scope: dict[str, Any] = {"__builtins__": functions, "__name__": "upstream", "_run": run, "_Frame": _Frame}
-    scope["json"] = types.SimpleNamespace(loads=json.loads)
-    attributes: dict[str, Any] = {"_run": run}
-    for name, value in names.items():
-        owner, _, attribute = name.partition(".")
-        if owner == "self":
-            attributes[attribute] = _own_copy(value, run)
-        elif isinstance(value, dict) and "enum" in value:
-            scope[name] = _text_enum(name, tuple(value["enum"]))
-        elif not attribute:
-            scope[name] = _own_copy(value, run)
-    scope["_base"] = type("_Base", (_Instance,), attributes)
-    for code, global_names in codes:
-        for name in global_names - functions.keys():
-            scope.setdefault(name, Unknown("machine", run))
-        exec(code, scope)
-    instance = scope["_base"]()
-    passed = type(instance).__post_init__.__code__.co_argcount - 1  # a dataclass's InitVars
-    instance.__post_init__(*[Unknown("machine", run)] * passed)
+def _known(name: str, value: Any, names: Mapping[str, Any]) -> Any:
+    """Return a constant, or a class of texts with the members that the code names."""
+    if not isinstance(value, dict) or "enum" not in value:
+        return value
+    members = {f"member{index}": text for index, text in enumerate(value["enum"])}
+    found: Any = enum.StrEnum(name, members)  # type: ignore[misc]
+    for member in [other for other in names if other.startswith(f"{name}.")]:
+        setattr(found, member.partition(".")[2], names[member])
+    return found
+
+
+def _copied(value: Any) -> Any:
+    return value.copy() if isinstance(value, list | dict) else value
+
+
+def _merged(values: Sequence[Any], paths: Sequence[_Path]) -> Any:
+    """Return the value that all paths agree on, else an unknown one."""
+    if all(value is values[0] or repr(value) == repr(values[0]) for value in values[1:]):
+        return values[0]
+    return derived(*(Unknown(kind) for path in paths for kind in path.kinds))
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A compiled statement of a method."""
+
+    file: str
+    code: types.CodeType
+    used: tuple[str, ...]  # names
+    assigned: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Method:
+    owner: str
+    name: str
+    parameters: tuple[str, ...]
+    statements: tuple[_Statement, ...]
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        return tuple(name for statement in self.statements for name in statement.used)
 
 
 @functools.cache
-def _text_enum(name: str, values: tuple[str, ...]) -> type[enum.StrEnum]:
-    members = {f"member{index}": value for index, value in enumerate(values)}
-    return enum.StrEnum(name, members)  # type: ignore[return-value]
-
-
-def _global_names(code: types.CodeType) -> set[str]:
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*map(_global_names, inner))
-
-
-def _positions() -> tuple[Any, ...]:
-    """Return where upstream's code is, with its local names."""
-    frame, found = sys._getframe(2), []
-    while frame.f_back:
-        if frame.f_code.co_filename.startswith(_SOURCE):
-            found.append((frame.f_code, frame.f_lasti, repr([v for k, v in frame.f_locals.items() if k != "_frame"])))
-        frame = frame.f_back
-    return tuple(found)
-
-
-def _flatten(value: Any) -> Iterator[Any]:
-    if isinstance(value, list | tuple | set):
-        for part in value:
-            yield from _flatten(part)
-    else:
-        yield value
-
-
-@functools.cache
-def _compile(post_init: str) -> tuple[list[tuple[types.CodeType, set[str]]], Mapping[str, Any]]:
-    """Compile the methods: each in a class, which inherits from that of the next in the order of Python's search."""
+def _compile(post_init: str) -> tuple[list[_Method], Mapping[str, Any]]:
     content = json.loads(post_init)
-    codes = []
-    for method in reversed(content["methods"]):
+    methods = []
+    for method in content["methods"]:
         function = ast.parse(textwrap.dedent(method["source"])).body[0]
         assert isinstance(function, ast.FunctionDef)
         ast.increment_lineno(function, method["line"] - 1)
-        rewritten = _Rewriter(method["file"], content["names"]).rewrite(function)
-        owner = method["owner"]
-        lines = ast.parse(f"class {owner}(_base): pass\n_base = {owner}").body
-        lines[0].body = [rewritten]  # type: ignore[attr-defined]
-        module = ast.fix_missing_locations(ast.Module(lines, []))
-        code = compile(module, f"{_SOURCE}{method['file']}", "exec")
-        codes.append((code, _global_names(code)))
-    return codes, content["names"]
+        statements = []
+        for node in function.body:
+            names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+            assigned = [name.id for name in names if isinstance(name.ctx, ast.Store)]
+            module = ast.Module([_Rewriter(method["file"]).visit(node)], [])
+            code = compile(ast.fix_missing_locations(module), _SOURCE + method["file"], "exec")
+            statements.append(_Statement(method["file"], code, tuple(name.id for name in names), tuple(assigned)))
+        parameters = tuple(argument.arg for argument in function.args.args[1:])
+        methods.append(_Method(method["owner"], method["name"], parameters, tuple(statements)))
+    return methods, content["names"]
 
 
 class _Rewriter(ast.NodeTransformer):
-    """Rewrites a method so that `raise` and a failing statement are recorded, and unknown values pass through."""
+    """Rewrites a statement so that a `raise` is recorded, and calls and comparisons accept unknown values."""
 
-    def __init__(self, file: str, names: Mapping[str, Any]) -> None:
-        self.file, self.names = file, names
-        self.depth = 0  # of the conditions around a statement
-
-    def rewrite(self, function: ast.FunctionDef) -> ast.FunctionDef:
-        function.decorator_list, function.returns = [], None
-        body: list[ast.stmt] = ast.parse("_frame = _Frame()").body
-        for statement in function.body:
-            template = ast.parse("try: pass\nexcept Exception as _error: _run.fail(_frame, _begun, _error)").body[0]
-            assert isinstance(template, ast.Try)
-            rewritten = self.visit(statement)
-            template.body = rewritten if isinstance(rewritten, list) else [rewritten]
-            body += [*ast.parse("_begun = _run.mark()").body, template]
-        function.body = body
-        return function
+    def __init__(self, file: str) -> None:
+        self.file, self.depth = file, 0
 
     def visit_If(self, node: ast.If) -> ast.stmt:
-        names = [part.id for part in ast.walk(node.test) if isinstance(part, ast.Name)]
-        test = _call("condition", _FRAME, self.depth, _call("mark"), _later(self.visit(node.test)), _texts(names))
+        node.test = _call("condition", self.depth, self.visit(node.test))
         self.depth += 1
-        body, otherwise = self.visit_body(node.body), self.visit_body(node.orelse)
+        node.body, node.orelse = ([self.visit(part) for part in body] for body in (node.body, node.orelse))
         self.depth -= 1
-        return ast.copy_location(ast.If(test, body, otherwise), node)
-
-    def visit_body(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        return [self.visit(statement) for statement in body]
+        return node
 
     def visit_Assert(self, node: ast.Assert) -> Any:
         error = ast.Call(ast.Name("AssertionError", ast.Load()), [node.msg] if node.msg else [], [])
-        refused = ast.If(ast.UnaryOp(ast.Not(), node.test), [ast.Raise(error, None)], [])
-        return self.visit(ast.fix_missing_locations(_located(refused, node)))
+        refused = ast.copy_location(ast.Raise(error, None), node)
+        return self.visit(ast.copy_location(ast.If(ast.UnaryOp(ast.Not(), node.test), [refused], []), node))
 
     def visit_Raise(self, node: ast.Raise) -> ast.stmt:
         if node.exc is None:
             return node
         kind = ast.unparse(node.exc.func if isinstance(node.exc, ast.Call) else node.exc)
         where = f"{self.file}:{node.lineno}"
-        refused = _call("refuse", _FRAME, self.depth, where, kind, _later(self.visit(node.exc)))
-        return ast.copy_location(ast.Expr(refused), node)
+        return ast.copy_location(ast.Expr(_call("refuse", where, kind, self.depth, self.visit(node.exc))), node)
 
-    def visit_For(self, node: ast.For) -> ast.stmt:
-        self.generic_visit(node)
-        if isinstance(node.target, ast.Tuple):
-            item = _call("unpacked", ast.Name("_part", ast.Load()), _shape(node.target))
-            node.iter = ast.GeneratorExp(item, [ast.comprehension(ast.Name("_part", ast.Store()), node.iter, [], 0)])
-        return node
-
-    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
-        self.generic_visit(node)
-        if isinstance(node.targets[0], ast.Tuple):
-            node.value = _call("unpacked", node.value, _shape(node.targets[0]))
-        if isinstance(node.targets[0], ast.Name):
-            node.value = _call("assigned", node.targets[0].id, _call("mark"), node.value)
-        return node
-
-    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
-        self.generic_visit(node)
-        match node.value:
-            case ast.Call(func=ast.Attribute(value=ast.Name("_run"), attr="call") as function):
-                function.attr = "perform"
-        return node
+    def visit_Return(self, node: ast.Return) -> ast.stmt:
+        value = self.visit(node.value) if node.value else ast.Constant(None)
+        return ast.copy_location(ast.Raise(ast.Call(ast.Name("_Return", ast.Load()), [value], []), None), node)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id == "super":
-            return node
         return ast.copy_location(_call("call", node.func, *node.args, keywords=node.keywords), node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)
-        name = {ast.Is: "identical", ast.IsNot: "identical", ast.In: "contains", ast.NotIn: "contains"}.get(
-            type(node.ops[0])
-        )
-        if name is None or len(node.ops) > 1:
+        if not isinstance(node.ops[0], ast.Is | ast.IsNot):
             return node
-        compared = ast.copy_location(_call(name, node.left, node.comparators[0]), node)
-        return _call("negate", compared) if isinstance(node.ops[0], ast.IsNot | ast.NotIn) else compared
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        value = self.names.get(text := ast.unparse(node))
-        if text in self.names and not text.startswith("self.") and not isinstance(value, dict):
-            return ast.copy_location(ast.parse(repr(value), mode="eval").body, node)
-        return self.generic_visit(node)  # type: ignore[return-value]
-
-
-_FRAME = ast.Name("_frame", ast.Load())
+        compared = ast.copy_location(_call("identical", node.left, node.comparators[0]), node)
+        return ast.UnaryOp(ast.Not(), compared) if isinstance(node.ops[0], ast.IsNot) else compared
 
 
 def _call(operation: str, *arguments: Any, keywords: Sequence[ast.keyword] = ()) -> ast.Call:
     function = ast.Attribute(ast.Name("_run", ast.Load()), operation, ast.Load())
     parts = [part if isinstance(part, ast.expr) else ast.Constant(part) for part in arguments]
     return ast.Call(function, parts, list(keywords))
-
-
-def _shape(target: ast.expr) -> Any:
-    """Return the form of an assignment's target: None for a single one, a tuple of forms for a tuple."""
-    return tuple(map(_shape, target.elts)) if isinstance(target, ast.Tuple) else None
-
-
-def _later(node: ast.expr) -> ast.expr:
-    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), node)
-
-
-def _texts(texts: Sequence[str]) -> ast.expr:
-    return ast.List([ast.Constant(text) for text in texts], ast.Load())
-
-
-def _located(node: ast.stmt, like: ast.stmt) -> ast.stmt:
-    for part in ast.walk(node):
-        if "lineno" in part._attributes and not hasattr(part, "lineno"):
-            ast.copy_location(part, like)
-    return node
 
 
 if __name__ == "__main__":
