@@ -100,6 +100,8 @@ def test_cures_name_the_correct_spelling() -> None:
         (["--left", variable("NAME", "runs/")], True),
         ([variable("NAME", "--left=")], True),
         (["--name", variable("NAME")], None),  # __post_init__ refuses `gpux`
+        (["--mode", "slow", "--columns", variable("A")], None),  # which may be four
+        (["--mode", "slow", "--columns", variable("A", splits=False)], False),
         (["--columns", variable("A"), variable("B")], True),
         (["--json_text", variable("JSON", splits=False)], True),
         (["--steps", variable("STEPS")], None),

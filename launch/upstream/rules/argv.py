@@ -89,6 +89,7 @@ class _ArgvChecker:
     given: dict[str, int] = field(default_factory=dict)
     undecided: list[str] = field(default_factory=list)
     assumed: list[str] = field(default_factory=list)
+    open_lists: list[str] = field(default_factory=list)  # those with an unquoted variable: how long they are is unknown
     more_flags_possible: bool = False  # an unknown token may stand for further flags
     config_given: bool = False
     file_mode: bool = False
@@ -223,6 +224,8 @@ class _ArgvChecker:
         else:
             converted = [self._convert(option.field, token, index) for index, token in values]
             self.values[name] = converted if option.nargs == "+" else converted[0]
+            if option.nargs == "+" and any(token.splits for _, token in values):
+                self.open_lists.append(name)
 
     def _convert(self, flag: Field, token: ArgvToken, index: int) -> Any:
         if token.unknown:
@@ -288,7 +291,7 @@ class _ArgvChecker:
             self._add_problem("missing_required", flag.name, None, f"{flag.name} is required", f"add --{flag.name}")
 
     def _check_contradictions(self) -> None:
-        values = {**(self.config or {}), **self.values}
+        values = {**(self.config or {}), **self.values, **dict.fromkeys(self.open_lists, UNKNOWN)}
         defaults_known = not self.config_given or self.config is not None
         for contradiction in find_contradictions(self.schema, values, defaults_known):
             flags = contradiction.flags
@@ -296,7 +299,7 @@ class _ArgvChecker:
             if contradiction.certain is None:
                 if not defaults_known:
                     continue  # one reason is enough: the file has not been read
-                unknown_flags = " and ".join(name for name in flags if self.values.get(name) is UNKNOWN)
+                unknown_flags = " and ".join(name for name in flags if UNKNOWN in _as_list(self.values.get(name)))
                 self.undecided.append(f"whether {unknown_flags or 'the command'} avoids: {text}")
             elif not contradiction.certain:
                 self.assumed.append(f"the machine avoids: {text}")
@@ -337,6 +340,10 @@ def _describe_settings(schema: Schema, flags: tuple[str, ...], values: Mapping[s
         if name not in values and schema.fields[name].default not in (None, [], {}, "")
     ]
     return " and ".join([*given, *defaults])
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _can_be_value(argument: ClassifiedToken) -> bool:

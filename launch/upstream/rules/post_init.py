@@ -32,6 +32,7 @@ _BUILTINS: Mapping[str, Any] = {
     )
 }
 _OPERATORS = "add sub mul truediv floordiv mod pow lt le gt ge eq ne getitem neg abs call enter exit"
+_OF_LISTS = (len, isinstance, zip, enumerate, list, tuple, sum, any, all)  # which accept lists of unknown values
 _MISSING = (NameError, AttributeError, ImportError)  # raised because of what is missing here, not by the code
 _MAX_PATHS = 100
 _UNKNOWN = "$unknown"
@@ -237,7 +238,7 @@ class _Run:
         given = [*arguments, *keywords.values()]
         if isinstance(function, Unknown) and any(part is self._instance for part in given):
             self._fields = dict.fromkeys(self._fields, Unknown())  # it may change the instance
-        parts = [part for part in given if not isinstance(part, list)] if function in (len, isinstance) else given
+        parts = [part for part in given if not isinstance(part, list)] if function in _OF_LISTS else given
         unknown = _unknown([function, *parts])
         is_method = isinstance(getattr(function, "__self__", None), list | dict | _Owner)
         if not unknown or is_method or function is setattr:
@@ -246,6 +247,13 @@ class _Run:
         if converts and {"text", "user"} & {_kind(part) for part in unknown} and _paths[-1].decide("user"):
             raise ValueError(f"{function.__name__} refuses some texts")
         return derived(*unknown)
+
+    def unpacked(self, value: Any, shape: Any) -> Any:
+        """Return a value so that it can be unpacked: an unknown one has as many parts as there are targets."""
+        parts = [derived(value)] * len(shape or ()) if isinstance(value, Unknown) else value
+        if shape is None or len(parts := list(parts)) != len(shape):
+            return value
+        return [self.unpacked(part, inner) for part, inner in zip(parts, shape, strict=True)]
 
     def identical(self, first: Any, second: Any) -> bool:
         for one, other in ((first, second), (second, first)):
@@ -394,6 +402,16 @@ class _Rewriter(ast.NodeTransformer):
         self.depth -= 1
         return node
 
+    def visit_For(self, node: ast.For) -> ast.stmt:
+        self.generic_visit(node)
+        item = _call("unpacked", ast.Name("_part", ast.Load()), _shape(node.target))
+        node.iter = ast.GeneratorExp(item, [ast.comprehension(ast.Name("_part", ast.Store()), node.iter, [], 0)])
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt:
+        node.value = _call("unpacked", self.visit(node.value), _shape(node.targets[0]))
+        return node
+
     def visit_Assert(self, node: ast.Assert) -> Any:
         error = ast.Call(ast.Name("AssertionError", ast.Load()), [node.msg] if node.msg else [], [])
         refused = ast.copy_location(ast.Raise(error, None), node)
@@ -420,6 +438,11 @@ class _Rewriter(ast.NodeTransformer):
             return node
         compared = ast.copy_location(_call("identical", node.left, node.comparators[0]), node)
         return ast.UnaryOp(ast.Not(), compared) if isinstance(node.ops[0], ast.IsNot) else compared
+
+
+def _shape(target: ast.expr) -> Any:
+    """Return the form of an assignment's target: None for a single one, a tuple of forms for a tuple."""
+    return tuple(map(_shape, target.elts)) if isinstance(target, ast.Tuple) else None
 
 
 def _call(operation: str, *arguments: Any, keywords: Sequence[ast.keyword] = ()) -> ast.Call:
