@@ -17,12 +17,11 @@ from urllib.parse import quote
 import pytest
 
 from launch import external, files, terminal
-from launch.execution.display.live import LiveDisplay
-from launch.execution.display.progress import PlainDisplay
-from launch.execution.display.replay import Tail
+from launch.execution.display import LiveDisplay, PlainDisplay
 from launch.execution.record.command_script import render_command_script
 from launch.execution.record.folder import RunFolder
-from launch.execution.tracking.event_file import EventFile
+from launch.execution.replay import Tail
+from launch.execution.tensorboard import EventFile
 from launch.redact import MASK, Redactor, StreamRedactor, process_redactor
 
 LAUNCH = Path(files.__file__).parent

@@ -19,7 +19,7 @@ import psutil
 from launch.api.planning import overrides, plan
 from launch.config.compose import Composed
 from launch.errors import EXIT_DONE, Problem, UserError
-from launch.execution.display.progress import Display, SafeDisplay
+from launch.execution.display import Display, SafeDisplay
 from launch.execution.engine import build_cache, carry_out, report_finished
 from launch.execution.record.lock import Holder, find_holder, lock_path, prove_launcher, run_lock, this_process
 from launch.execution.record.reader import RunRecord, RunStatus

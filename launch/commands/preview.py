@@ -10,8 +10,7 @@ from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.data.samples import find_sample_problems
 from launch.errors import EXIT_DONE
-from launch.execution.display.samples import describe_samples, legend, render_page
-from launch.execution.preview import tokenize_samples
+from launch.execution.preview import describe_samples, legend, render_page, tokenize_samples
 from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
 from launch.terminal import echo, notify, print_json

@@ -9,7 +9,7 @@ from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.errors import Problem, UserError
 from launch.execution.detach import describe_detached_run, run_detached
-from launch.execution.display.progress import display_for
+from launch.execution.display import display_for
 
 HELP = """usage: launch [run] stage=NAME [key=value ...]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from launch.commands.run_parsers import build_status_parser
 from launch.errors import EXIT_DONE, UserError
 from launch.evaluation.record import describe_summary, read_summary
-from launch.execution.display.progress import format_duration
+from launch.execution.display import format_duration
 from launch.execution.record.folder import describe_cure
 from launch.execution.record.lock import INTERVAL
 from launch.execution.record.runs import resolve_run

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from launch.config.compose import compose
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE
-from launch.execution.display.progress import Display, display_for
+from launch.execution.display import Display, display_for
 from launch.terminal import print_json
 
 

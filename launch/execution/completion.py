@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
-from launch.execution.display.progress import describe_early_stop
+from launch.execution.display import describe_early_stop
 from launch.execution.record.events import Event
 from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.folder import Outcome, RunFolder

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
-from launch.execution.display.progress import PlainDisplay
+from launch.execution.display import PlainDisplay
 from launch.execution.record.runs import command_for
 from launch.terminal import echo
 

@@ -18,7 +18,7 @@ from launch.execution.caches import cache_lock
 from launch.execution.completion import add_validation, verify_completion, verify_evidence
 from launch.execution.diagnosis.cures import cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError
-from launch.execution.display.progress import Display, format_duration
+from launch.execution.display import Display, format_duration
 from launch.execution.prepare import prepare_inputs
 from launch.execution.record.evidence import evidence_as_json, evidence_table, read_evidence
 from launch.execution.record.folder import Outcome, RunFolder, describe_cure, read_outcome
@@ -29,7 +29,7 @@ from launch.execution.resume import AttemptStart, clear_run_folder, decide_start
 from launch.execution.supervise.processes import wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch_config import build_watch_config
-from launch.execution.tracking.tensorboard import tensorboard_writer
+from launch.execution.tensorboard import tensorboard_writer
 from launch.planning.command import requested_settings
 from launch.planning.lora import ADAPTER_CONFIG
 from launch.planning.model_folder import find_output_faults

@@ -13,7 +13,7 @@ from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine, override_key
 from launch.config.schema import Device
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
-from launch.execution.display.progress import Display
+from launch.execution.display import Display
 from launch.execution.engine import run_steps
 from launch.host.nvidia import Gpus, find_gpus
 from launch.planning.plan import Plan

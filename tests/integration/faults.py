@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from launch import resources
-from launch.execution.display.progress import PlainDisplay
+from launch.execution.display import PlainDisplay
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch_config import WatchConfig

@@ -12,7 +12,7 @@ import pytest
 from launch.config.compose import Composed
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED
-from launch.execution.display.progress import Display
+from launch.execution.display import Display
 from launch.execution.record.events import Event
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.lock import find_holder, lock_path, run_lock

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import Problem, UserError
-from launch.execution.display.progress import format_duration
+from launch.execution.display import format_duration
 from launch.execution.record.reader import mapping
 from launch.execution.report.charts import Metrics, build_charts, format_value
 from launch.execution.report.document import Document

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED
-from launch.execution.display.progress import PHASE_NAMES, format_duration
+from launch.execution.display import PHASE_NAMES, format_duration
 from launch.execution.record.events import PHASES
 from launch.execution.record.reader import RunRecord, number
 from launch.execution.report.charts import Metrics, read_metrics

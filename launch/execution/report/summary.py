@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from launch.execution.display.progress import format_duration
+from launch.execution.display import format_duration
 from launch.execution.record.reader import mapping, number, objects
 from launch.execution.report.charts import format_value
 from launch.execution.report.run import ReportedRun

@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 from launch.errors import EXIT_INTERRUPTED
-from launch.execution.display.progress import Display, SafeDisplay
+from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.events import Event
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.supervise.ending import conclude, end_lines

@@ -14,7 +14,7 @@ from launch.config.compose import Composed
 from launch.config.schema import Device
 from launch.errors import EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError
 from launch.execution.attempts import add_earlier_steps
-from launch.execution.display.progress import display_for
+from launch.execution.display import display_for
 from launch.execution.engine import build_cache
 from launch.execution.record.folder import Outcome, RunFolder, folder_status, read_outcome
 from launch.execution.record.lock import find_holder, lock_path

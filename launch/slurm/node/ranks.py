@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from launch.errors import EXIT_DONE, Problem, UserError
-from launch.execution.display.progress import Display, display_for
+from launch.execution.display import Display, display_for
 from launch.execution.engine import build_execution
 from launch.execution.guards import GUARDS
 from launch.execution.record.events import Event

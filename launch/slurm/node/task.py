@@ -8,7 +8,7 @@ from functools import partial
 
 from launch.config.compose import Composed
 from launch.errors import EXIT_DONE
-from launch.execution.display.progress import Display
+from launch.execution.display import Display
 from launch.execution.engine import RankRunner, carry_out, report_finished
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.record.lock import run_lock

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.check.machine.rules import preflight
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
-from launch.execution.display.progress import Display
+from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
 from launch.host.interpreter import installed_versions, package_folders
 from launch.planning.machine import PACKAGES, this_machine

@@ -12,7 +12,7 @@ from launch.config.gates import GatesConfig
 from launch.config.line import CommandLine
 from launch.config.trials import Then
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
-from launch.execution.display.progress import Display
+from launch.execution.display import Display
 from launch.execution.engine import run_steps
 from launch.execution.record.folder import Outcome
 from launch.execution.record.lock import run_lock

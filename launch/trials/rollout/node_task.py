@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launch.config.line import CommandLine
 from launch.errors import Problem, UserError
-from launch.execution.display.progress import Display
+from launch.execution.display import Display
 from launch.execution.engine import RankRunner, run_steps
 from launch.execution.record.folder import Outcome
 from launch.execution.record.lock import run_lock

@@ -12,7 +12,7 @@ from typing import Any
 from launch.config.line import CommandLine
 from launch.config.trials import TuneConfig
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem, UserError
-from launch.execution.display.progress import Display
+from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
 from launch.files import write_file
 from launch.planning.machine import this_machine

@@ -10,7 +10,7 @@ from launch.check.machine.rules import inspect, stopping_problems
 from launch.config.schema import Device, Family
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.caches import tokenized_folder
-from launch.execution.display.progress import Display
+from launch.execution.display import Display
 from launch.execution.engine import build_cache
 from launch.execution.prepare import prepare_inputs
 from launch.host.interpreter import installed_versions, package_folders

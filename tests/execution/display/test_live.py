@@ -9,8 +9,7 @@ import re
 
 import pytest
 
-from launch.execution.display.live import LiveDisplay, Sparkline
-from launch.execution.display.progress import PlainDisplay, display_for
+from launch.execution.display import LiveDisplay, PlainDisplay, Sparkline, display_for
 from launch.execution.record.events import Event
 from launch.terminal import strip_escapes
 from tests.execution.display.test_progress import Clock

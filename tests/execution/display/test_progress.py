@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import os
 
-from launch.execution.display.progress import Pace, PlainDisplay, format_duration
+from launch.execution.display import Pace, PlainDisplay, format_duration
 from launch.execution.record.events import Event
 
 

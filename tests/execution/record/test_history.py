@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from launch.execution.display.replay import Replay, Tail, follow
 from launch.execution.record.history import JsonLinesReader, RunHistory
+from launch.execution.replay import Replay, Tail, follow
 from tests.execution.record.records import START, append, event, write_run
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from launch.execution.display.progress import PlainDisplay
+from launch.execution.display import PlainDisplay
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.supervise.supervisor import Execution, supervise
 from tests.paths import ROOT
@@ -85,7 +85,7 @@ import signal
 import sys
 from pathlib import Path
 from launch.execution.record.folder import RunFolder
-from launch.execution.display.progress import display_for
+from launch.execution.display import display_for
 from launch.execution.supervise.supervisor import Execution, supervise
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever runs the tests may ignore it, as nohup does
 folder = Path(sys.argv[1])

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launch.execution.display.progress import PlainDisplay
+from launch.execution.display import PlainDisplay
 from launch.execution.record.folder import RunFolder
 from launch.execution.supervise.supervisor import Execution, supervise
 from tests.execution.supervise.fake import CONNECT, Finished, run, script

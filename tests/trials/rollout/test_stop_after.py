@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import EXIT_DONE, EXIT_FAILED
-from launch.execution.display.progress import PlainDisplay
+from launch.execution.display import PlainDisplay
 from launch.execution.record.folder import Outcome, RunFolder
 from launch.execution.supervise.supervisor import Execution, supervise
 from tests.execution.supervise.fake import alive, script

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.execution.tracking.event_file import EventFile, crc32c
-from launch.execution.tracking.tensorboard import extract_scalars, tensorboard_writer
+from launch.execution.tensorboard import EventFile, crc32c, extract_scalars, tensorboard_writer
 from tests.execution.record.records import append, write_run
 
 accumulator = pytest.importorskip(

@@ -1,4 +1,4 @@
-"""Show a recorded run as its own display did, and follow one that is still running."""
+"""TODO."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from launch.execution.display.progress import PlainDisplay
+from launch.execution.display import PlainDisplay
 from launch.execution.record.history import RunHistory
 from launch.files import open_file
 from launch.redact import StreamRedactor, process_redactor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from launch.data.samples import find_sample_problems
-from launch.execution.display.samples import describe_samples, legend, render_page
+from launch.execution.preview import describe_samples, legend, render_page
 from tests.data.test_samples import GOOD, samples
 
 

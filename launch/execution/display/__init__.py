@@ -1,1 +1,0 @@
-"""Show a run on the terminal, live or recorded."""

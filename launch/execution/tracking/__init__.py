@@ -1,1 +1,0 @@
-"""Write a run's metrics for trackers, beside its record."""
