@@ -59,7 +59,7 @@ class Execution:
     """A command to supervise."""
 
     argv: tuple[str, ...]
-    reader: str  # of the log: the trainer's (launch/execution/supervise/readers)
+    reader: str  # of the log: the trainer's (launch/execution/supervise/readers.py)
     env: Mapping[str, str] = field(default_factory=dict)  # set for the command
     unset: tuple[str, ...] = ()  # removed from its environment: names, or patterns such as PREFIX_*
     cwd: Path | None = None
