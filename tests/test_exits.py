@@ -18,8 +18,7 @@ import pytest
 
 from launch import external, files, terminal
 from launch.execution.display import LiveDisplay, PlainDisplay
-from launch.execution.record.command_script import render_command_script
-from launch.execution.record.folder import RunFolder
+from launch.execution.record.folder import RunFolder, render_command_script
 from launch.execution.replay import Tail
 from launch.execution.tensorboard import EventFile
 from launch.redact import MASK, Redactor, StreamRedactor, process_redactor
@@ -31,9 +30,9 @@ MASKING = {
     "files.py": "masks",
     "terminal.py": "masks",
     "external.py": "its formatter masks",
-    "execution/display/live.py": "its lines and its bar are masked",
+    "execution/display.py": "its lines and its bar are masked",
     "execution/supervise/streams.py": "masks as a stream",
-    "execution/tracking/event_file.py": "numbers, and tags that it masks",
+    "execution/tensorboard.py": "numbers, and tags that it masks",
 }
 EXACT = {
     "__main__.py": "opens /dev/null",

@@ -22,8 +22,7 @@ from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.engine import build_cache, carry_out, report_finished
 from launch.execution.record.lock import Holder, find_holder, lock_path, prove_launcher, run_lock, this_process
-from launch.execution.record.reader import RunRecord, RunStatus
-from launch.execution.record.runs import command_for, find_runs, is_running, run_name
+from launch.execution.record.reader import RunRecord, RunStatus, command_for, find_runs, is_running, run_name
 from launch.execution.report.page import save_page
 from launch.execution.resume import is_finished
 from launch.execution.same_run import place_run

@@ -7,7 +7,7 @@ from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.comparison import compare_runs, read_noise
 from launch.evaluation.comparison_table import comparison_table
 from launch.evaluation.run_facts import read_run_facts, split_checkpoint
-from launch.execution.record.runs import resolve_run
+from launch.execution.record.reader import resolve_run
 from launch.execution.report.page import announce_reading
 from launch.terminal import echo, notify, print_json
 

@@ -10,8 +10,8 @@ from launch.commands.run_parsers import build_logs_parser
 from launch.commands.status import query_queue
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display import format_duration
-from launch.execution.record.folder import describe_cure, folder_status, read_outcome
-from launch.execution.record.runs import command_for, is_running, resolve_run, run_name
+from launch.execution.record.outcome import describe_cure, folder_status, read_outcome
+from launch.execution.record.reader import command_for, is_running, resolve_run, run_name
 from launch.execution.replay import Replay, Tail, follow
 from launch.slurm.jobs import JobFolder
 from launch.slurm.queue import QueuedJob

@@ -7,7 +7,7 @@ from pathlib import Path
 from launch.commands.run_parsers import build_merge_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.merge import Merged, merge_adapter, read_training, refuse_unfinished
-from launch.execution.record.runs import resolve_run
+from launch.execution.record.reader import resolve_run
 from launch.planning.lora import Adapter, read_adapter
 from launch.terminal import echo
 

@@ -9,7 +9,7 @@ from launch.api.running import Run
 from launch.commands.run_parsers import build_report_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.comparison_table import comparison_tables
-from launch.execution.record.runs import resolve_run
+from launch.execution.record.reader import resolve_run
 from launch.execution.report.page import FILE, announce_reading, render_document, render_runs, save_page
 from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.slurm.run_status import find_job_folders

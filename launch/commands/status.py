@@ -11,10 +11,9 @@ from launch.commands.run_parsers import build_status_parser
 from launch.errors import EXIT_DONE, UserError
 from launch.evaluation.record import describe_summary, read_summary
 from launch.execution.display import format_duration
-from launch.execution.record.folder import describe_cure
 from launch.execution.record.lock import INTERVAL
-from launch.execution.record.runs import resolve_run
-from launch.execution.record.validation import ValidationRecord
+from launch.execution.record.outcome import ValidationRecord, describe_cure
+from launch.execution.record.reader import resolve_run
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import JobStatus, find_job_folders, list_job_statuses, read_job_status
 from launch.terminal import align_columns, echo, notify, print_json, printable

@@ -11,7 +11,7 @@ from launch.api.running import STOP_PATIENCE, Run
 from launch.commands.run_parsers import build_stop_parser
 from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
 from launch.execution.record.lock import Holder, find_holder, lock_path, this_process
-from launch.execution.record.runs import resolve_run, run_name
+from launch.execution.record.reader import resolve_run, run_name
 from launch.slurm.jobs import JobFolder, find_job_ids, find_jobs, is_proven_job
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import find_job_folder, find_job_folders

@@ -9,9 +9,9 @@ from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from launch.execution.display import describe_early_stop
 from launch.execution.record.events import Event
 from launch.execution.record.evidence import unmet_settings
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Outcome, read_validation
 from launch.execution.record.reader import RunRecord
-from launch.execution.record.validation import read_validation
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 from launch.worker.finding import Evidence

@@ -15,7 +15,7 @@ from typing import TextIO
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display import PlainDisplay
-from launch.execution.record.runs import command_for
+from launch.execution.record.reader import command_for
 from launch.terminal import echo
 
 _STARTED = b"started "

@@ -12,7 +12,6 @@ from launch import resources
 from launch.check.machine.rules import preflight
 from launch.config.schema import Tracking
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
-from launch.execution.attempts import add_earlier_steps, begin_attempt, drop_repeated_steps
 from launch.execution.cache_pass import plan_cache_pass, read_dataset_event
 from launch.execution.caches import cache_lock
 from launch.execution.completion import add_validation, verify_completion, verify_evidence
@@ -21,10 +20,11 @@ from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display import Display, format_duration
 from launch.execution.prepare import prepare_inputs
 from launch.execution.record.evidence import evidence_as_json, evidence_table, read_evidence
-from launch.execution.record.folder import Outcome, RunFolder, describe_cure, read_outcome
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.history import add_earlier_steps, begin_attempt, drop_repeated_steps
 from launch.execution.record.lock import run_lock
-from launch.execution.record.reader import RunRecord
-from launch.execution.record.runs import command_for
+from launch.execution.record.outcome import Outcome, describe_cure, read_outcome
+from launch.execution.record.reader import RunRecord, command_for
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
 from launch.execution.supervise.processes import wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, supervise
@@ -99,7 +99,7 @@ def _run_recorded(
     try:
         resumed = resume_plan(plan, start)
         _record_start(resumed, plan, folder)
-        attempt = begin_attempt(plan.folder, start)
+        attempt = begin_attempt(plan.folder, start.checkpoint, start.incomplete)
         if start.checkpoint is not None:
             display.say(f"resumes from {start.checkpoint.path.name} (attempt {attempt})")
         elif attempt > 1:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from launch.check.machine.units import format_bytes
 from launch.config import guards as limits
 from launch.config.guards import GuardsConfig
-from launch.execution.record.metrics import MetricName
+from launch.execution.record.events import MetricName
 from launch.terminal import format_ranks
 from launch.worker.finding import Finding
 

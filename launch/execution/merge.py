@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import Problem, UserError
-from launch.execution.record.folder import folder_status
+from launch.execution.record.outcome import folder_status
 from launch.execution.record.reader import RunRecord
 from launch.external import run_command
 from launch.files import read_json_object, write_json

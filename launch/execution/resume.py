@@ -11,7 +11,7 @@ from launch import resources
 from launch.config.schema import Family
 from launch.errors import Problem, UserError
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
-from launch.execution.record.folder import folder_status, read_outcome
+from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.reader import RunRecord, mapping
 from launch.execution.same_run import holds_plan, holds_same_run, rendered_differences, unfinished_problem
 from launch.planning.model_folder import find_output_faults

@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 from launch.config.line import override_key
 from launch.config.schema import RootConfig
 from launch.errors import Problem, UserError
-from launch.execution.record.folder import folder_status
 from launch.execution.record.lock import locked_problem
+from launch.execution.record.outcome import folder_status
 from launch.execution.record.reader import RunRecord, mapping
 from launch.planning.plan import Plan
 from launch.worker.json_codec import to_json

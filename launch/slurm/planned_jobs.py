@@ -14,7 +14,7 @@ from launch.config.line import override_key
 from launch.config.schema import Device
 from launch.errors import Problem
 from launch.execution.cache_pass import plan_cache_pass
-from launch.execution.record.command_script import render_command_script
+from launch.execution.record.folder import render_command_script
 from launch.files import write_yaml
 from launch.planning.parallel import Width
 from launch.planning.plan import Plan

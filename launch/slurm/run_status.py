@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.execution.record.reader import RunRecord, RunStatus
-from launch.execution.record.runs import find_runs, run_name
+from launch.execution.record.reader import RunRecord, RunStatus, find_runs, run_name
 from launch.files import first_written
 from launch.slurm.jobs import EVALUATE_SUFFIX, TOKENIZE_SUFFIX, JobFolder, find_job_ids, find_jobs
 from launch.slurm.queue import QueuedJob

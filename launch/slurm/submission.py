@@ -14,7 +14,7 @@ from launch.check.machine.rules import RULES, inspect, stopping_problems
 from launch.check.machine.trainer import inputs_exist
 from launch.errors import Problem, UserError
 from launch.execution.record.lock import Holder, file_lock, find_holder, lock_path
-from launch.execution.record.runs import command_for
+from launch.execution.record.reader import command_for
 from launch.slurm.jobs import JobFolder, find_job_ids, find_live_jobs
 from launch.slurm.limits import limit_problems
 from launch.slurm.planned_jobs import PlannedJob

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launch.check.machine.disk import checkpoint_interval
-from launch.execution.record.runs import command_for
+from launch.execution.record.reader import command_for
 from launch.slurm.job_record import JobRecord
 from launch.slurm.planned_jobs import PlannedJob
 from launch.slurm.schedule import SubmissionStep

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from launch.config.schema import Device, Kind, Packing
-from launch.execution.record.folder import Outcome, folder_status
+from launch.execution.record.outcome import Outcome, folder_status
 from launch.execution.record.reader import RunRecord
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml, token_flops
 from launch.planning.parallel import Width, has_master_weights

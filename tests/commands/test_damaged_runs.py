@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from launch.__main__ import main
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Outcome
 from tests.execution.record.records import write_run
 from tests.paths import ROOT
 

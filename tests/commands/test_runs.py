@@ -18,9 +18,10 @@ from launch.commands.logs import logs
 from launch.commands.status import status
 from launch.commands.stop import stop
 from launch.errors import UserError
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
-from launch.execution.record.runs import command_for, find_runs, resolve_run, run_name
+from launch.execution.record.outcome import Outcome
+from launch.execution.record.reader import command_for, find_runs, resolve_run, run_name
 from tests.execution.record.records import write_run
 from tests.paths import ROOT
 

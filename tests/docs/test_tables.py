@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 import launch.errors
-from launch.execution.record.events import Event
-from launch.execution.record.metrics import Metrics
+from launch.execution.record.events import Event, Metrics
 from tests.paths import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"

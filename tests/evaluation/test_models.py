@@ -11,7 +11,8 @@ import pytest
 
 from launch.errors import UserError
 from launch.evaluation.models import find_chain, find_model, require_chat_template
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Outcome
 from tests.execution import files
 from tests.execution.record.records import write_run
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.execution.attempts import add_earlier_steps, begin_attempt, drop_repeated_steps, supersede_steps
 from launch.execution.record.checkpoints import Checkpoint
-from launch.execution.record.folder import Outcome
-from launch.execution.resume import AttemptStart, last_logged_step
+from launch.execution.record.history import add_earlier_steps, begin_attempt, drop_repeated_steps, supersede_steps
+from launch.execution.record.outcome import Outcome
+from launch.execution.resume import last_logged_step
 
 
 def write(path: Path, values: Iterable[tuple[int, float]]) -> Path:
@@ -31,8 +31,8 @@ def test_steps_after_the_checkpoint_are_superseded(tmp_path: Path) -> None:
         stream.write('{"schema_version": 1, "step": 14, "lo')  # the crash
     chosen = Checkpoint(tmp_path / "model" / "step_10", "step", 10, (), marked=True)
     broken = Checkpoint(tmp_path / "model" / "step_12", "step", 12, ("optimizer.bin is missing",), marked=True)
-    assert begin_attempt(tmp_path, AttemptStart()) == 1
-    assert begin_attempt(tmp_path, AttemptStart(chosen, (broken,))) == 2
+    assert begin_attempt(tmp_path, None, ()) == 1
+    assert begin_attempt(tmp_path, chosen, (broken,)) == 2
     assert read(metrics) == [(step, 1.0) for step in range(1, 11)]
     assert read(tmp_path / "metrics.superseded.jsonl") == [(11, 1.0), (12, 1.0), (13, 1.0)]
     attempt = json.loads((tmp_path / "attempts.jsonl").read_text().splitlines()[1])

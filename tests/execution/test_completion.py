@@ -11,7 +11,8 @@ import pytest
 from launch.execution import completion
 from launch.execution.completion import add_validation, verify_completion, verify_evidence
 from launch.execution.record.evidence import merge_events
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Outcome
 from launch.execution.record.reader import RunRecord
 from launch.planning.plan import build_plan
 from launch.worker.finding import Evidence

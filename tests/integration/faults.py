@@ -18,7 +18,8 @@ from pathlib import Path
 
 from launch import resources
 from launch.execution.display import PlainDisplay
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch_config import WatchConfig
 from tests.paths import ROOT

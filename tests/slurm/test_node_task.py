@@ -14,8 +14,9 @@ from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED
 from launch.execution.display import Display
 from launch.execution.record.events import Event
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import find_holder, lock_path, run_lock
+from launch.execution.record.outcome import Outcome
 from launch.planning.machine import Machine, this_machine
 from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation

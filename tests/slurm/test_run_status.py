@@ -15,8 +15,9 @@ from launch.commands.logs import logs
 from launch.commands.status import status, status_table
 from launch.commands.stop import stop
 from launch.errors import UserError
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
+from launch.execution.record.outcome import Outcome
 from launch.slurm.allocation import read_allocation
 from launch.slurm.durations import parse_duration
 from launch.slurm.jobs import JobFolder, find_job_ids, find_jobs, write_job_identity

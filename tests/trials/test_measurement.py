@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from launch.execution.record.folder import Outcome
+from launch.execution.record.outcome import Outcome
 from launch.files import read_json_lines
 from launch.trials.measurement import read_measurement
 from tests.trials.rollout.plans import leave, planned, steps

@@ -1,6 +1,12 @@
-"""The events of a run: phases, steps, patches, evidence, warnings, errors.
+"""The events of a run (phases, steps, patches, evidence, warnings, errors), and the metrics of its steps.
 
-Workers write them as JSON lines; a trainer's reader makes them from its log lines.
+Workers write events as JSON lines; a trainer's reader makes them from its log lines. Step events of rank 0 become the
+objects of metrics.jsonl, one per logged step. Their keys, where the trainer logs them: `step`; `loss`; `lr`; `tokens`
+and `tokens_padded` (over all ranks since the previous logged step, without and with padding), `padding_share` (of
+tokens_padded); `seconds` (since the previous logged step); `tokens_per_second` (without padding, in those seconds) and
+`tokens_per_second_total` (since this process began to train); `memory_gib` and `memory_reserved_gib` (peaks of rank 0:
+what tensors took, and what torch held for them); `grad_norm` (before clipping); and whatever else the trainer logs,
+under its own names. The file is strict JSON: a loss that is NaN is written as `"loss": null` and `"loss_text": "nan"`.
 """
 
 from __future__ import annotations
@@ -9,7 +15,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from launch.worker.json_codec import SCHEMA_VERSION, to_json
 
@@ -74,3 +80,101 @@ def _is_complete(kind: str, data: Mapping[str, Any]) -> bool:
         if required is int and (isinstance(value, bool) or (isinstance(value, int) and value < 0)):
             return False
     return True
+
+
+# the keys above, whichever the trainer's own names are
+MetricName = Literal[
+    "loss",
+    "lr",
+    "tokens",
+    "tokens_padded",
+    "padding_share",
+    "seconds",
+    "tokens_per_second",
+    "tokens_per_second_total",
+    "memory_gib",
+    "memory_reserved_gib",
+    "grad_norm",
+]
+
+# the trainers' names for each key; the first one present is used
+_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "loss": ("loss", "train_loss"),
+    "lr": ("lr", "learning_rate"),
+    "tokens": ("tokens", "total_tokens_this_log_period"),
+    "tokens_padded": ("tokens_padded",),
+    "tokens_per_second": ("tokens_per_second", "perf/tokens_per_second_step"),
+    "grad_norm": ("grad_norm", "optim/total grad norm"),
+    "memory_gib": ("memory_gib", "allocated_mem_GiB"),
+    "memory_reserved_gib": ("memory_reserved_gib", "reserved_mem_GiB"),
+    "seconds": ("seconds",),
+}
+# sums since the start of the process; a step's own value is the difference
+_SUMS: Mapping[str, str] = {
+    "tokens": "total_tokens",
+    "tokens_padded": "total_tokens_including_padding",
+}
+_CONVERTED = frozenset(name for names in _ALIASES.values() for name in names) | {"step", *_SUMS.values()}
+
+
+class Metrics:
+    """Makes the objects of metrics.jsonl; a repeated or smaller step gives none."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, Any] = {}
+        self.last_loss: float | None = None
+        self._step = -1
+        self._time: float | None = None
+        self._sums: dict[str, float] = dict.fromkeys(_SUMS, 0)
+        self._tokens = 0.0
+        self._seconds = 0.0
+
+    def training_began(self, time: float) -> None:
+        """Set when the first step's seconds begin."""
+        if self._step < 0:
+            self._time = time
+
+    def add(self, event: Event) -> dict[str, Any] | None:
+        """Return the object for a "step" event; None for a repeated step or another rank's."""
+        step = int(event.data["step"])
+        if event.rank != 0 or step <= self._step:
+            return None
+        values: dict[str, Any] = {"step": step}
+        for key, names in _ALIASES.items():
+            value = next((event.data[name] for name in names if _is_number(event.data.get(name))), None)
+            if value is not None:
+                values[key] = value
+        self._add_differences(values, event)
+        self._add_rates(values)
+        values |= {name: value for name, value in event.data.items() if name not in _CONVERTED and _is_number(value)}
+        self._step = step
+        if "loss" in values:
+            self.last_loss = float(values["loss"])
+        self.last = values
+        return {"schema_version": SCHEMA_VERSION, **to_json(values)}
+
+    def _add_rates(self, values: dict[str, Any]) -> None:
+        tokens, seconds = values.get("tokens"), values.get("seconds", 0)
+        if tokens is None:
+            return
+        if seconds > 0:
+            values.setdefault("tokens_per_second", round(tokens / seconds, 3))
+            self._tokens, self._seconds = self._tokens + tokens, self._seconds + seconds
+            values["tokens_per_second_total"] = round(self._tokens / self._seconds, 3)
+        if values.get("tokens_padded", 0) >= tokens > 0:
+            values["padding_share"] = round(1 - tokens / values["tokens_padded"], 6)
+
+    def _add_differences(self, values: dict[str, Any], event: Event) -> None:
+        if "seconds" not in values and self._time is not None and event.time > self._time:
+            values["seconds"] = round(event.time - self._time, 6)
+        self._time = event.time
+        for name, sum_name in _SUMS.items():
+            total = event.data.get(sum_name)
+            if isinstance(total, (int, float)):
+                if name not in values and total >= self._sums[name]:
+                    values[name] = total - self._sums[name]
+                self._sums[name] = total
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

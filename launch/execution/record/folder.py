@@ -5,42 +5,26 @@ Files are redacted and written atomically and durably. Disk space for DONE and F
 
 from __future__ import annotations
 
+import os
+import platform
+import shlex
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from launch.execution.record.command_script import render_command_script
-from launch.execution.record.validation import ValidationRecord, parse_validation
-from launch.execution.record.versions import read_git_state, read_versions
-from launch.files import load_json, reserve, write_file, write_json, write_yaml
-from launch.worker.json_codec import SCHEMA_VERSION, from_json
+from launch.execution.record.outcome import Outcome
+from launch.external import run_command
+from launch.files import reserve, write_file, write_json, write_yaml
+from launch.host.interpreter import InterpreterError, inventory
+from launch.host.nvidia import Gpu, find_gpus
+from launch.redact import process_redactor
+from launch.worker.json_codec import SCHEMA_VERSION
 
-FolderStatus = Literal["absent", "unfinished", "done", "failed"]
 _RESERVED = "outcome.reserved"  # becomes DONE or FAILED
 _RESERVED_BYTES = 1 << 15
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    exit_code: int  # of launch.errors
-    seconds: float  # wall time
-    steps: int  # optimizer steps done: as the worker counted them, else the last logged one
-    last_loss: float | None
-    planned_steps: int | None = None  # as the trainer reported them
-    samples: int | None = None  # trained in this attempt by all ranks; None if nothing counts them
-    ended_processes: int = 0  # that the tear-down had to end
-    cause: str | None = None  # one sentence
-    detail: tuple[str, ...] = ()  # at most 15 lines
-    cause_id: str | None = None  # of a known cause, as is `cure`
-    cure: str | None = None
-    guard: Mapping[str, Any] | None = None  # the verdict that stopped the run: `id`, `message`, `numbers`
-    checkpoint: str | None = None  # the folder of the last good one, where a guard stopped the run
-    stacks: tuple[str, ...] = ()  # files with each rank's stack
-    validation: ValidationRecord | None = None  # of a run that evaluated while it trained
 
 
 @dataclass(frozen=True)
@@ -129,42 +113,96 @@ class RunFolder:
         write_json(self.path / name, value, 0o644, durable=True, reserved=reserved)
 
 
-def folder_status(folder: Path) -> FolderStatus:
-    """Return the state of the run: absent (no folder, or an empty one), done, failed or unfinished.
-
-    An empty or unreadable DONE or FAILED counts as none.
-    """
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return "absent"
-    if _is_marked(folder / "DONE"):
-        return "done"
-    return "failed" if _is_marked(folder / "FAILED") else "unfinished"
+_TIMEOUT = 30  # seconds
 
 
-def _is_marked(marker: Path) -> bool:
+def read_versions(python: str) -> dict[str, Any]:
+    """Return what is installed for the interpreter `python`, and the machine. `problems`: what could not be read."""
+    versions: dict[str, Any] = {"platform": platform.platform(), "machine": platform.machine()}
+    problems: list[str] = []
     try:
-        return isinstance(load_json(marker), dict)
-    except (OSError, ValueError):
-        return False
+        installed = inventory(python)
+        versions |= {"python": installed.python, "packages": installed.packages}
+    except InterpreterError as error:
+        problems.append(f"packages: {error}")
+    gpus = find_gpus(os.environ)
+    if not gpus.why:
+        versions["gpus"] = [{"name": gpu.name, "memory": _memory(gpu)} for gpu in gpus.present]
+        versions["driver"] = gpus.present[0].driver if gpus.present else None
+    elif gpus.installed:
+        problems.append(gpus.why)
+    return versions | ({"problems": problems} if problems else {})
 
 
-def read_outcome(folder: Path) -> Outcome | None:
-    """Return the outcome in DONE or FAILED; None if there is no readable one."""
-    for name in ("DONE", "FAILED"):
-        try:
-            content = load_json(folder / name)
-            validation = parse_validation(content.get("validation"))
-            outcome = replace(from_json(Outcome, {**content, "validation": None}), validation=validation)
-        except (OSError, ValueError, AttributeError):
-            continue
-        if (outcome.exit_code == 0) == (name == "DONE"):
-            return outcome
-    return None
+def _memory(gpu: Gpu) -> str:
+    return "[N/A]" if gpu.total is None else f"{gpu.total:.0f} MiB"
 
 
-def describe_cure(outcome: Outcome) -> str:
-    """Return the line that shows the cure of a known cause."""
-    possibly = "possibly: "
-    text = str(outcome.cure)
-    line = text if text.startswith(possibly) else f"cure: {text}"
-    return f"{line} [{outcome.cause_id}]" if outcome.cause_id else line
+def read_git_state(folder: Path, must_hold: str = "") -> dict[str, Any]:
+    """Return the commit of the git work tree whose top is `folder`, and whether it has uncommitted changes.
+
+    `must_hold` is a path below the top, without which this is another repository. Without git, or outside of a
+    repository, `commit` is None and `why` gives the reason.
+    """
+    unknown: dict[str, Any] = {"commit": None, "dirty": None}
+    git = ["git", "--no-optional-locks", "-C", str(folder)]
+    top, problem = _run([*git, "rev-parse", "--show-toplevel"])
+    if top is None:
+        return unknown | {"why": problem}
+    root = Path(top.strip())
+    if root.resolve() != folder.resolve() or (must_hold and not (root / must_hold).exists()):
+        return unknown | {"why": "not the top of a git work tree"}
+    commit, problem = _run([*git, "rev-parse", "HEAD"])
+    if commit is None:
+        return unknown | {"why": problem}
+    changes, _ = _run([*git, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"])
+    return {"commit": commit.strip(), "dirty": None if changes is None else bool(changes.strip())}
+
+
+def _run(argv: Sequence[str]) -> tuple[str | None, str]:
+    """Return what a command prints, or None and why it failed."""
+    try:
+        process = run_command(argv, timeout=_TIMEOUT)
+    except FileNotFoundError:
+        return None, "not found"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, type(error).__name__
+    if process.returncode:
+        return None, (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
+    return process.stdout, ""
+
+
+def render_command_script(argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str], cwd: Path | None) -> str:
+    """Return the script's text, without secrets: a variable that holds one must be in the caller's environment.
+
+    `unset` has names, or prefixes that end in `*`.
+    """
+    from launch.planning.command import quote_argument  # its classes are slow to import, and readers need none
+
+    redactor = process_redactor()
+    lines = ["#!/usr/bin/env bash", "set -euo pipefail", ""]
+    lines += [f"unset {_unset_argument(name)}" for name in unset]
+    for name, value in env.items():
+        clean = redactor.redact_value(name, value)
+        if clean == value:
+            lines.append(f"export {name}={shlex.quote(value)}")
+        else:
+            lines.append(f': "${{{name}:?export it first; its value is a secret and not stored here}}"')
+    if cwd is not None:
+        lines.append(f"cd {shlex.quote(str(cwd))}")
+    command = _split_lines([quote_argument(argument) for argument in redactor.redact_argv(argv)])
+    return "\n".join([*lines, "", " \\\n    ".join(command), ""])
+
+
+def _unset_argument(name: str) -> str:
+    return f"${{!{name[:-1]}@}}" if name.endswith("*") else name
+
+
+def _split_lines(arguments: Sequence[str]) -> list[str]:
+    """Put each flag and its values on a line of their own."""
+    lines: list[list[str]] = [[]]
+    for index, argument in enumerate(arguments):
+        if index and (argument.startswith("--") or (argument.startswith("-") and not argument[1:2].isdigit())):
+            lines.append([])
+        lines[-1].append(argument)
+    return [" ".join(line) for line in lines]

@@ -10,7 +10,8 @@ from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.diagnosis.advice import Situation
 from launch.execution.diagnosis.causes import Cause
 from launch.execution.guards import GuardFinding
-from launch.execution.record.folder import Outcome, RunFolder, describe_cure
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Outcome, describe_cure
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.watch import Watch
 

@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from launch.execution.diagnosis.causes import CauseFinder
 from launch.execution.guards import Fact, LoggedStep, NewOutput, PhaseStarted, RankError, TotalSteps
-from launch.execution.record.events import PHASES, Event
-from launch.execution.record.metrics import Metrics
+from launch.execution.record.events import PHASES, Event, Metrics
 from launch.execution.supervise.readers import reader_for
 from launch.execution.supervise.streams import LAUNCHER
 from launch.files import JsonLines

@@ -28,7 +28,8 @@ from typing import Any
 from launch.errors import EXIT_INTERRUPTED
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.events import Event
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.ending import conclude, end_lines
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.processes import end_by_run_id

@@ -13,11 +13,12 @@ from launch.check.machine.rules import inspect, stopping_problems
 from launch.config.compose import Composed
 from launch.config.schema import Device
 from launch.errors import EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError
-from launch.execution.attempts import add_earlier_steps
 from launch.execution.display import display_for
 from launch.execution.engine import build_cache
-from launch.execution.record.folder import Outcome, RunFolder, folder_status, read_outcome
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.history import add_earlier_steps
 from launch.execution.record.lock import find_holder, lock_path
+from launch.execution.record.outcome import Outcome, folder_status, read_outcome
 from launch.planning.machine import this_machine
 from launch.planning.model_folder import find_model_faults
 from launch.planning.plan import Plan, build_plan

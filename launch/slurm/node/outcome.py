@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
-from launch.execution.record.folder import Outcome
+from launch.execution.record.outcome import Outcome
 from launch.slurm.allocation import file_appears
 from launch.slurm.node.context import TIME_LIMIT_NEAR, NodeContext, describe_lost
 from launch.slurm.peers import NodeFailure

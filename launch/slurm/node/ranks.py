@@ -12,7 +12,8 @@ from launch.execution.display import Display, display_for
 from launch.execution.engine import build_execution
 from launch.execution.guards import GUARDS
 from launch.execution.record.events import Event
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch_config import build_watch_config
 from launch.planning.command import NodeRendezvous, fill_placeholders

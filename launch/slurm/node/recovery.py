@@ -7,9 +7,10 @@ import contextlib
 from dataclasses import dataclass
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError
-from launch.execution.attempts import add_earlier_steps
 from launch.execution.record.checkpoints import Checkpoint
-from launch.execution.record.folder import RunFolder, folder_status, read_outcome
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.history import add_earlier_steps
+from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.reader import RunRecord
 from launch.slurm.jobs import JobFolder
 from launch.slurm.node.context import TIME_LIMIT_NEAR, NodeContext, describe_lost

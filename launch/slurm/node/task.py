@@ -10,8 +10,9 @@ from launch.config.compose import Composed
 from launch.errors import EXIT_DONE
 from launch.execution.display import Display
 from launch.execution.engine import RankRunner, carry_out, report_finished
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
+from launch.execution.record.outcome import Outcome
 from launch.execution.resume import is_finished
 from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan

@@ -14,8 +14,8 @@ from launch.config.trials import Then
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
 from launch.execution.display import Display
 from launch.execution.engine import run_steps
-from launch.execution.record.folder import Outcome
 from launch.execution.record.lock import run_lock
+from launch.execution.record.outcome import Outcome
 from launch.planning.identity import compute_identity
 from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan

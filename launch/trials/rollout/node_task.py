@@ -6,8 +6,8 @@ from launch.config.line import CommandLine
 from launch.errors import Problem, UserError
 from launch.execution.display import Display
 from launch.execution.engine import RankRunner, run_steps
-from launch.execution.record.folder import Outcome
 from launch.execution.record.lock import run_lock
+from launch.execution.record.outcome import Outcome
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder, find_job_ids
 from launch.slurm.node.task import NodeTask

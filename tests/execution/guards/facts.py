@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from launch.execution.guards import Fact, Guard, GuardFinding, LoggedStep
-from launch.execution.record.metrics import MetricName
+from launch.execution.record.events import MetricName
 
 
 def steps(key: MetricName, values: Sequence[float], start: int = 1, seconds: float = 1.0) -> list[Fact]:

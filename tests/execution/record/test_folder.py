@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.execution.record.command_script import render_command_script
-from launch.execution.record.folder import Outcome, RunFolder, folder_status, read_outcome
-from launch.execution.record.versions import read_git_state, read_versions
+from launch.execution.record.folder import RunFolder, read_git_state, read_versions, render_command_script
+from launch.execution.record.outcome import Outcome, folder_status, read_outcome
 
 
 @pytest.fixture

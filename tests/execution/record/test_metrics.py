@@ -3,8 +3,7 @@ from __future__ import annotations
 import json
 import math
 
-from launch.execution.record.events import Event
-from launch.execution.record.metrics import Metrics
+from launch.execution.record.events import Event, Metrics
 from launch.execution.supervise.observer import PhaseTracker
 
 

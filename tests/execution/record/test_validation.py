@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from launch.execution.record.folder import Outcome, RunFolder, read_outcome
-from launch.execution.record.validation import Evaluation, parse_validation, read_validation
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Evaluation, Outcome, parse_validation, read_outcome, read_validation
 
 
 def write_metrics(folder: Path, *losses: float | str | None) -> None:

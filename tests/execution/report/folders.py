@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import EXIT_DONE
-from launch.execution.record.events import Event
-from launch.execution.record.folder import Outcome, RunFolder
-from launch.execution.record.metrics import Metrics
+from launch.execution.record.events import Event, Metrics
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Outcome
 
 START = 1_790_000_000.0  # unix seconds
 DONE = Outcome(EXIT_DONE, 60.0, 0, None)

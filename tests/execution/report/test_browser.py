@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launch.errors import EXIT_STOPPED
-from launch.execution.record.folder import Outcome
+from launch.execution.record.outcome import Outcome
 from launch.execution.report.page import render_document, render_runs
 from launch.execution.report.run import ReportedRun
 from tests.execution.report.browser import (

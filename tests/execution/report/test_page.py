@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launch.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
-from launch.execution.record.folder import Outcome
+from launch.execution.record.outcome import Outcome
 from launch.execution.report.page import render_runs, write_report, write_run_report
 from launch.execution.report.run import ReportedRun
 from launch.resources import ROOT

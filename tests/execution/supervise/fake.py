@@ -16,7 +16,8 @@ from typing import Any
 import psutil
 
 from launch.execution.display import PlainDisplay
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.supervisor import Execution, supervise
 from tests.paths import ROOT
 

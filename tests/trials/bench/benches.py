@@ -10,7 +10,7 @@ from typing import Any
 
 from launch.config.line import parse_line
 from launch.config.schema import Device, Precision
-from launch.execution.record.folder import Outcome
+from launch.execution.record.outcome import Outcome
 from launch.planning.plan import build_plan
 from launch.trials.bench.engine import run_in_turn
 from launch.trials.bench.record import BenchRecord, BenchRun, plan_runs

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.config.gates import GatesConfig
 from launch.config.schema import Device, Family, Kind, Mode, Precision
-from launch.execution.record.folder import Outcome
+from launch.execution.record.outcome import Outcome
 from launch.planning.parallel import Parallel, Width
 from launch.planning.plan import Plan, build_plan
 from launch.trials.measurement import Measurement

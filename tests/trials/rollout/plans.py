@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.line import parse_line
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Outcome
 from launch.planning.plan import Plan, build_plan
 from launch.trials.rollout.engine import plan_widths
 from launch.trials.rollout.plan_differences import find_plan_differences

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from launch.config.gates import GatesConfig
-from launch.execution.record.folder import Outcome
+from launch.execution.record.outcome import Outcome
 from launch.trials.rollout.gate import GateCase, GateVerdict
 from launch.trials.rollout.gates import GATES, apply_gates
 from launch.worker.json_codec import to_json

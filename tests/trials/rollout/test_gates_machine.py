@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from launch.config.schema import Device
-from launch.execution.record.folder import Outcome
+from launch.execution.record.outcome import Outcome
 from launch.trials.measurement import compute_speed, padding_share, second_half_ratio
 from tests.trials.rollout.cases import falling, gate_result, measured, verdict
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from launch.execution.record.folder import Outcome
+from launch.execution.record.outcome import Outcome
 from launch.trials.rollout.gates import mann_kendall, theil_sen
 from tests.trials.rollout.cases import falling, gate_result, measured, verdict
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from launch.config.schema import Device
-from launch.execution.record.folder import Outcome
+from launch.execution.record.outcome import Outcome
 from tests.trials.rollout.cases import PROVEN, falling, gate_result, measured, verdict
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from launch.config.gates import GatesConfig
 from launch.errors import Problem, UserError
-from launch.execution.record.folder import Outcome
+from launch.execution.record.outcome import Outcome
 from launch.trials.record import State
 from launch.trials.rollout.engine import WidthRunner, run_widths
 from launch.trials.rollout.record import RolloutRecord, WidthRun

@@ -11,7 +11,8 @@ import pytest
 
 from launch.errors import EXIT_DONE, EXIT_FAILED
 from launch.execution.display import PlainDisplay
-from launch.execution.record.folder import Outcome, RunFolder
+from launch.execution.record.folder import RunFolder
+from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.supervisor import Execution, supervise
 from tests.execution.supervise.fake import alive, script
 

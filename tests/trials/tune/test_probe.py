@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launch.execution.record.folder import Outcome
+from launch.execution.record.outcome import Outcome
 from launch.planning.plan import build_plan
 from launch.trials.measurement import Measurement
 from launch.trials.tune.probe import Probe, ProbeVerdict, is_final, summarize_probe

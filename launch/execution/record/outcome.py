@@ -1,14 +1,80 @@
-"""What a run measured on its validation data: the last evaluation, the best one, and the checkpoint of that."""
+"""How a run ended: DONE and FAILED, and what it measured on its validation data."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from launch.files import open_file, parse_json_lines
+from launch.files import load_json, open_file, parse_json_lines
+from launch.worker.json_codec import from_json
+
+FolderStatus = Literal["absent", "unfinished", "done", "failed"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    exit_code: int  # of launch.errors
+    seconds: float  # wall time
+    steps: int  # optimizer steps done: as the worker counted them, else the last logged one
+    last_loss: float | None
+    planned_steps: int | None = None  # as the trainer reported them
+    samples: int | None = None  # trained in this attempt by all ranks; None if nothing counts them
+    ended_processes: int = 0  # that the tear-down had to end
+    cause: str | None = None  # one sentence
+    detail: tuple[str, ...] = ()  # at most 15 lines
+    cause_id: str | None = None  # of a known cause, as is `cure`
+    cure: str | None = None
+    guard: Mapping[str, Any] | None = None  # the verdict that stopped the run: `id`, `message`, `numbers`
+    checkpoint: str | None = None  # the folder of the last good one, where a guard stopped the run
+    stacks: tuple[str, ...] = ()  # files with each rank's stack
+    validation: ValidationRecord | None = None  # of a run that evaluated while it trained
+
+
+def folder_status(folder: Path) -> FolderStatus:
+    """Return the state of the run: absent (no folder, or an empty one), done, failed or unfinished.
+
+    An empty or unreadable DONE or FAILED counts as none.
+    """
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return "absent"
+    if _is_marked(folder / "DONE"):
+        return "done"
+    return "failed" if _is_marked(folder / "FAILED") else "unfinished"
+
+
+def _is_marked(marker: Path) -> bool:
+    try:
+        return isinstance(load_json(marker), dict)
+    except (OSError, ValueError):
+        return False
+
+
+def read_outcome(folder: Path) -> Outcome | None:
+    """Return the outcome in DONE or FAILED; None if there is no readable one."""
+    for name in ("DONE", "FAILED"):
+        try:
+            content = load_json(folder / name)
+            validation = parse_validation(content.get("validation"))
+            outcome = replace(from_json(Outcome, {**content, "validation": None}), validation=validation)
+        except (OSError, ValueError, AttributeError):
+            continue
+        if (outcome.exit_code == 0) == (name == "DONE"):
+            return outcome
+    return None
+
+
+def describe_cure(outcome: Outcome) -> str:
+    """Return the line that shows the cure of a known cause."""
+    possibly = "possibly: "
+    text = str(outcome.cure)
+    line = text if text.startswith(possibly) else f"cure: {text}"
+    return f"{line} [{outcome.cause_id}]" if outcome.cause_id else line
+
 
 _LOSS = "eval_loss"
 
