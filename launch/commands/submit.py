@@ -57,6 +57,8 @@ def submit(line: CommandLine) -> int:
     if not stages:
         report_shapes(steps, notify)
     steps = add_evaluations(steps, finished)
+    for warning in dict.fromkeys(str(it) for job in jobs for it in job.plan.warnings if it.id == "unverified"):
+        notify(f"warning: {warning}")
     ids = submit_steps(steps, dry_run=dry_run)
     records = _look_at_steps(steps, ids)
     if line.json:

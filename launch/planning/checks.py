@@ -33,7 +33,7 @@ from launch.planning.parallel import Parallel
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.rules.contradictions import find_contradictions
-from launch.upstream.rules.values import check_values, render_flag
+from launch.upstream.rules.values import check_values, flag_field, render_flag, unverified_message
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import OLMO_CORE_DPO, OLMO_CORE_SFT, TRL, flags_named_in
 
@@ -46,14 +46,26 @@ def checked_argv(schema: Schema, trainer: TrainerConfig, origins: Origins, flags
     Raises UserError with every problem: those of the schema (unknown_flag, bad_type, bad_choice, ...), contradiction,
     and stale_allowlist for a flag in the trainer's YAML that the trainer no longer has.
     """
-    stale = {flag: key for flag, key in named_flags(trainer).items() if flag not in schema.fields}
+    named = named_flags(trainer).items()
+    stale = {flag: key for flag, key in named if flag not in schema.fields and not schema.is_unverified(flag)}
     problems = [_stale_problem(trainer, flag, key, origins) for flag, key in stale.items()]
     problems += _value_problems(schema, trainer, {name: flag for name, flag in flags.items() if name not in stale})
     if not problems:
         problems += _contradictions(schema, flags)
     if problems:
         raise UserError(problems)
-    return [word for name, flag in flags.items() for word in render_flag(schema.fields[name], flag.value)]
+    fields = {name: flag_field(schema, name, flag.value) for name, flag in flags.items()}
+    return [word for name, field in fields.items() if field for word in render_flag(field, flags[name].value)]
+
+
+def unverified_warnings(schema: Schema, flags: Mapping[str, Flag]) -> tuple[Problem, ...]:
+    """Name the given flags of which only the trainer's own parser knows whether it has them."""
+    cure = "`launch check` where its packages are asks its parser, as the job does first"
+    return tuple(
+        Problem("unverified", unverified_message(schema, name), flag.provenance.where, cure)
+        for name, flag in flags.items()
+        if flag.value is not None and schema.is_unverified(name)
+    )
 
 
 def named_flags(trainer: TrainerConfig) -> dict[str, str]:

@@ -25,6 +25,7 @@ from launch.planning.checks import (
     locate_in_overlay,
     shape_warnings,
     tuned_warnings,
+    unverified_warnings,
 )
 from launch.planning.command import (
     ALLOCATOR_VARIABLES,
@@ -329,6 +330,7 @@ def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag]) -> tuple[Problem
     config, machine, parallel, batch = stage.config, stage.machine, stage.parallel, stage.batch
     warnings = contradiction_warnings(config) + tracking_warnings(config) + validation_warnings(config)
     warnings += shape_warnings(config.model, stage.origins)
+    warnings += unverified_warnings(machine.schemas[config.trainer.name], flags)
     warnings += packing_warnings(config, parallel, batch, flags, machine=machine, shape=stage.shape)
     if not config.tuned:
         return warnings

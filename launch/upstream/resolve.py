@@ -5,8 +5,10 @@ The live parser is only asked where the user named the checkout or interpreter, 
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.upstream.libraries.library_keys import installed_version
@@ -45,12 +47,29 @@ def resolve_schema(
         if not checkout.differing:
             return ResolvedSchema(locked, live=True)
         root, difference = checkout.root, checkout.describe()
-    if not may_capture:
-        return ResolvedSchema(locked, live=False, difference=difference)
     if not any((folder / "transformers").is_dir() for folder in packages):  # a login node
         difference = f"{difference} ({python} lacks the trainer's packages, so its parser can't be asked)"
+        schema = compare_with_sources(locked, checkout) if checkout and root else locked
+        return ResolvedSchema(schema, live=False, difference=difference)
+    if not may_capture:
         return ResolvedSchema(locked, live=False, difference=difference)
     return ResolvedSchema(capture(ENTRIES[trainer], root, python), live=True)
+
+
+def compare_with_sources(locked: Schema, checkout: Checkout) -> Schema:
+    """Add what the text of the differing files says: which words they have, and which flags' lines are gone."""
+    texts = {}
+    for path in checkout.differing:
+        with contextlib.suppress(OSError):
+            texts[path] = (checkout.root / path).read_text(encoding="utf-8", errors="replace")
+    moved = (
+        field.name
+        for field in locked.fields.values()
+        if field.file in checkout.differing
+        and not re.search(rf"^\s+{field.name}\s*:", texts.get(field.file, ""), re.MULTILINE)
+    )
+    words = frozenset(word for text in texts.values() for word in re.findall(r"\w+", text))
+    return replace(locked, source_words=words, moved=frozenset(moved))
 
 
 def trl_difference(packages: Sequence[Path]) -> str | None:

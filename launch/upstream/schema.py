@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SCHEMA_VERSION = 2
+_OF_THIS_MACHINE = ("is_locked", "source_words", "moved")  # not in the JSON
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,18 @@ class Schema:
     files: Mapping[str, str]  # {path: git blob id} of upstream's files that were imported
     packages: Mapping[str, str]  # {distribution: version} of the packages that were imported
     is_locked: bool = False  # it is the committed lock's
+    # of a lock that is used although files here differ from it: the words of these, and the flags whose line is gone
+    source_words: frozenset[str] = frozenset()
+    moved: frozenset[str] = frozenset()
+
+    def is_unverified(self, flag: str) -> bool:
+        """Whether only the trainer's own parser knows if it has the flag: files here that differ may add or drop it."""
+        return flag in self.moved or (flag not in self.fields and flag in self.source_words)
 
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:
     """Convert to plain JSON values; `schema_from_json` restores an equal Schema."""
-    content = {name: value for name, value in vars(schema).items() if name != "is_locked"}
+    content = {name: value for name, value in vars(schema).items() if name not in _OF_THIS_MACHINE}
     content["classes"] = [_to_record(parser_class) for parser_class in schema.classes]
     content["fields"] = {name: _to_record(field) for name, field in schema.fields.items()}
     content["unknown"] = [_to_record(unknown) for unknown in schema.unknown]

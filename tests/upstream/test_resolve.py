@@ -9,16 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from launch.check.lint.checker import CommandChecker
+from launch.check.lint.schemas import TrainerSchemas
 from launch.commands.flags import flags
 from launch.commands.lint import lint
 from launch.errors import UserError
 from launch.planning.machine import this_machine
+from launch.planning.plan import build_plan
 from launch.upstream import resolve
 from launch.upstream.pin.checkout import DIR_VARIABLE, Checkout, find_checkout
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.resolve import resolve_schema, trl_difference
+from launch.upstream.rules.argv import check_argv
 from launch.upstream.schema import Schema
-from tests.conftest import composed
+from tests.check.lint.helpers import check_text
+from tests.conftest import composed, fixed_machine
 from tests.upstream.checkouts import SITE_PACKAGES
 
 
@@ -70,6 +75,45 @@ def test_the_lock_is_used_for_its_content_and_asked_to_be_otherwise(
     asked = resolve_schema("finetune", checkout, SITE_PACKAGES, sys.executable, may_capture=True)
     assert (asked.live, "new_rate" in asked.schema.fields) == (True, True)
     assert captured == [("open_instruct/finetune.py", edited)]
+
+
+def test_without_the_trainers_packages_flags_are_unverified(
+    edited: Path, captured: list[tuple[str, Path | None]], tmp_path: Path
+) -> None:
+    """On a login node the text of the differing files is what is known of their parsers: a warning, never a refusal."""
+    (edited / "open_instruct" / "finetune.py").write_text("class A:\n    new_rate: int = 1\n    num_epochs: int = 1\n")
+    resolved = resolve_schema("finetune", checkout_of(edited), [tmp_path], "python", may_capture=False)
+    schema = resolved.schema
+    assert captured == []
+    assert "lacks the trainer's packages" in str(resolved.difference)
+    assert (schema.is_unverified("new_rate"), schema.is_unverified("neww_rate")) == (True, False)
+    assert schema.is_unverified("learning_rate"), "its line is gone"
+    assert schema.is_unverified("chat_template_name"), "its file is missing here"
+    report = check_argv(schema, ["--new_rate", "1", "--neww_rate", "1", "--learning_rate", "1e-5"])
+    assert [(p.kind, p.flag, p.refused) for p in report.problems if p.kind != "contradiction"] == [
+        ("unverified", "new_rate", None),
+        ("unknown_flag", "neww_rate", True),
+        ("unverified", "learning_rate", None),
+    ]
+    machine = fixed_machine(tmp_path)
+    machine = replace(machine, schemas={"finetune": schema})
+    plan = build_plan(composed("stage=demo", "flags.new_rate=[1,2]"), machine)
+    assert " ".join(plan.command).endswith("--new_rate 1 2")
+    warned = {problem.message: problem for problem in plan.warnings if problem.id == "unverified"}
+    added = "finetune.py may have --new_rate: the lock lacks it, but a file that differs from the lock has the word"
+    gone = "finetune.py may have dropped --learning_rate: its line is gone from open_instruct/finetune.py here"
+    assert warned[added].where == "override flags.new_rate"
+    assert gone in warned
+    with pytest.raises(UserError, match="unknown_flag"):
+        build_plan(composed("stage=demo", "flags.neww_rate=1"), machine)
+
+    checker = CommandChecker(TrainerSchemas(checkout_of(edited), [tmp_path], may_capture=True))
+    script = "python open_instruct/finetune.py --new_rate 1 --neww_rate 1\n"
+    (verdict,) = check_text(tmp_path, script, checker=checker)
+    assert [(f.id, f.stops) for f in verdict.findings if f.where in ("new_rate", "neww_rate")] == [
+        ("unverified", False),
+        ("unknown_flag", True),
+    ]
 
 
 def test_trl_of_another_version(tmp_path: Path, captured: list[tuple[str, Path | None]]) -> None:

@@ -132,7 +132,8 @@ class CommandChecker:
                 cure = f"write --{explanation.use}" if explanation.use else "leave it out"
         if problem.where is not None:
             message = f"{message} ({problem.where})"
-        return error(problem.kind, message, line_at(problem.index), problem.flag, cure=cure)
+        report = warning if problem.kind == "unverified" else error
+        return report(problem.kind, message, line_at(problem.index), problem.flag, cure=cure)
 
     def _find_warnings(
         self, trainer: TrainerScript, schema: Schema, report: ArgvReport, is_complete: bool, line_at: LineAt

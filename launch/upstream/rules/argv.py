@@ -21,6 +21,7 @@ from launch.upstream.rules.conversion import (
     unsettable_error,
 )
 from launch.upstream.rules.tokens import ArgvToken, ClassifiedToken, Option, classify_tokens, list_options
+from launch.upstream.rules.values import unverified_message
 from launch.upstream.schema import Field, Schema
 
 _STRICTER = ("abbreviated", "duplicate")
@@ -30,8 +31,8 @@ _STRICTER = ("abbreviated", "duplicate")
 class ArgvProblem:
     """One problem of a command line."""
 
-    # unknown_flag, abbreviated, duplicate, bad_type, bad_choice, missing_value, missing_required, positional or
-    # contradiction
+    # unknown_flag, unverified, abbreviated, duplicate, bad_type, bad_choice, missing_value, missing_required,
+    # positional or contradiction
     kind: str
     flag: str | None  # without dashes; the field's name where it is known, None for a positional
     index: int | None  # of the token on the command line; None for missing flags and combinations
@@ -210,6 +211,8 @@ class _ArgvChecker:
             message = f"{name} is given twice; argparse silently uses the last value"
             self._add_problem("duplicate", name, argument.index, message, "keep one of them", refused=False)
         self.given.setdefault(name, argument.index)
+        if self.schema.is_unverified(name):
+            self._add_unverified(name, argument.index)
         if option.negates:
             self.values[name] = False
         elif not values and option.nargs == "?":
@@ -275,9 +278,16 @@ class _ArgvChecker:
         unread = self.schema.unknown
         if unread:
             self.undecided.append(f"whether --{given} exists: {unread[0].reason}")
+        if self.schema.is_unverified(name):
+            self._add_unverified(name, argument.index)
+            return
         script = self.schema.entry.rpartition("/")[2]
         message = f"{script} has no flag {argument.flag_text}"
         self._add_problem("unknown_flag", given, argument.index, message, cure, refused=None if unread else True)
+
+    def _add_unverified(self, name: str, index: int) -> None:
+        message = unverified_message(self.schema, name)
+        self._add_problem("unverified", name, index, message, "the job asks the trainer's own parser", refused=None)
 
     def _check_required(self) -> None:
         for flag in self.schema.fields.values():

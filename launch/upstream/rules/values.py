@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.errors import nearest
@@ -32,7 +32,7 @@ def check_values(schema: Schema, values: Mapping[str, Any], complete: bool = Fal
     """
     problems: list[ValueProblem] = []
     for name, value in values.items():
-        field = schema.fields.get(name)
+        field = flag_field(schema, name, value)
         if field is None:
             suggestions = nearest(name.replace("-", "_"), schema.fields)
             cure = f"did you mean {' or '.join(suggestions)}?" if suggestions else None
@@ -47,6 +47,24 @@ def check_values(schema: Schema, values: Mapping[str, Any], complete: bool = Fal
             if field.required and field.in_parser and values.get(field.name) is None
         )
     return problems
+
+
+def flag_field(schema: Schema, name: str, value: Any) -> Field | None:
+    """Return a flag's field; for one that only the trainer's own parser knows, a field that takes the value."""
+    field = schema.fields.get(name)
+    if field is None and schema.is_unverified(name):
+        nargs = "+" if isinstance(value, list) else None
+        like = next(iter(schema.fields.values()))
+        field = replace(like, name=name, kind="unknown", nargs=nargs, choices=None, required=False, settable=True)
+    return field
+
+
+def unverified_message(schema: Schema, name: str) -> str:
+    """Say why it is not known whether the trainer here has a flag (`Schema.is_unverified`)."""
+    script = schema.entry.rpartition("/")[2]
+    if name in schema.fields:
+        return f"{script} may have dropped --{name}: its line is gone from {schema.fields[name].file} here"
+    return f"{script} may have --{name}: the lock lacks it, but a file that differs from the lock has the word"
 
 
 def render_flag(field: Field, value: Any) -> list[str]:
