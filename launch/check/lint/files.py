@@ -11,10 +11,12 @@ from enum import Enum
 from pathlib import Path
 
 from launch.check.lint.job_yaml import find_commands_in_yaml
-from launch.check.lint.makefile import makefile_as_shell, template_as_shell
+from launch.check.lint.makefile import dockerfile_as_shell, find_recipes, template_as_shell
 from launch.check.lint.markdown import find_code_blocks
 from launch.check.lint.scan_result import NO_COMMANDS, LintFinding, ScanResult, error, merge, warning
 from launch.check.lint.shell import find_commands, line_lookup
+from launch.check.lint.trainers import starts_trainer
+from launch.check.lint.unfollowed import not_followed
 from launch.config.yaml_nodes import Node, NotYamlError, read_yaml
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -27,6 +29,8 @@ class FileKind(Enum):
     MARKDOWN = "Markdown"
     YAML = "YAML"
     MAKEFILE = "Makefile"
+    JUSTFILE = "justfile"
+    DOCKERFILE = "Dockerfile"
     TEMPLATE = "template"
     OTHER = "other"
 
@@ -36,21 +40,29 @@ _SUFFIXES = {
     **dict.fromkeys((".md", ".markdown", ".mdx"), FileKind.MARKDOWN),
     **dict.fromkeys((".yaml", ".yml", ".json"), FileKind.YAML),
     **dict.fromkeys((".mk", ".make"), FileKind.MAKEFILE),
-    **dict.fromkeys((".j2", ".jinja", ".jinja2", ".just"), FileKind.TEMPLATE),
+    **dict.fromkeys((".j2", ".jinja", ".jinja2", ".tpl", ".tmpl"), FileKind.TEMPLATE),
+    ".just": FileKind.JUSTFILE,
+    ".dockerfile": FileKind.DOCKERFILE,
 }
 _NAMES = {
     **dict.fromkeys(("makefile", "gnumakefile"), FileKind.MAKEFILE),
-    **dict.fromkeys(("justfile", ".justfile"), FileKind.TEMPLATE),
-    "dockerfile": FileKind.SHELL,
+    **dict.fromkeys(("justfile", ".justfile"), FileKind.JUSTFILE),
 }
 _SHELL_LANGUAGES = ("", "bash", "sh", "shell", "zsh", "console", "shell-session", "shellsession", "text", "txt")
 _LANGUAGES = {  # of the blocks in Markdown
     **dict.fromkeys(_SHELL_LANGUAGES, FileKind.SHELL),
-    **dict.fromkeys(("yaml", "yml"), FileKind.YAML),
+    **dict.fromkeys(("yaml", "yml", "json"), FileKind.YAML),
     **dict.fromkeys(("make", "makefile"), FileKind.MAKEFILE),
+    **dict.fromkeys(("just", "justfile"), FileKind.JUSTFILE),
+    **dict.fromkeys(("docker", "dockerfile"), FileKind.DOCKERFILE),
 }
 # Usually data: skipped when a folder is searched, read when the user names the file.
 _SKIPPED_IN_FOLDERS = frozenset({".json"})
+_SHEBANG = re.compile(r"#!\s*(?:\S*/env\s+(?:-\S+\s+|\w+=\S*\s+)*)?(?:\S*/)?([^\s/]+)")
+_SHELLS = re.compile(r"\w*sh|g?make|just")
+_PLACEHOLDER = re.compile(
+    r"(?<=[\s=])(?:<[A-Za-z][\w ./-]*>|\.\.\.|\N{HORIZONTAL ELLIPSIS})(?=\s|$)"
+)  # for a reader to fill in
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _CODE_SUFFIX = re.compile(
     r"\.(?:py|ipynb|c|cc|cpp|cu|h|js|ts|rs|go|java|toml|ini|cfg|lock|csv|jsonl|html|css|xml|conf)"
@@ -81,8 +93,8 @@ def list_files(path: Path) -> Iterator[Path]:
 def file_kind(path: Path) -> FileKind:
     """Derive the kind from the name. A name without a suffix is shell, as many job scripts have none."""
     name = path.name.lower()
-    if name in _NAMES:
-        return _NAMES[name]
+    if name in _NAMES or name.startswith("dockerfile"):
+        return _NAMES.get(name, FileKind.DOCKERFILE)
     suffix = path.suffix.lower()
     if suffix in _SUFFIXES:
         return _SUFFIXES[suffix]
@@ -105,8 +117,15 @@ def read_content(path: Path, explicit: bool) -> FileContent:
             message = f"{path.suffix} files are not supported: lint reads shell, Markdown, YAML and make files"
             return FileContent(ScanResult((), (*notes, warning("not_read", message, 1))))
         kind = FileKind.SHELL
+    interpreter = _SHEBANG.match(text)
+    name = "" if interpreter is None else interpreter.group(1)
+    if name and _SHELLS.fullmatch(name) is None and kind is FileKind.SHELL:
+        unread = (not_followed(f"lint does not read {name}", 1),) if starts_trainer(text) else ()
+        return FileContent(ScanResult((), tuple(notes), unread))
     content = _parse(text.replace("\r\n", "\n"), kind)
     scan = content.scan
+    if "zsh" in (name, path.suffix[1:]) and "$" in text:
+        scan = scan.doubted("not_followed", "not followed: zsh splits variables unlike bash")
     if "\r\n" in text and kind in (FileKind.SHELL, FileKind.MAKEFILE):
         message = "the lines end with CRLF, and bash passes the carriage return on with the last word of a line"
         scan = scan.doubted("carriage_return", message, "convert the file: sed -i 's/\\r$//' FILE")
@@ -153,10 +172,16 @@ def _parse(text: str, kind: FileKind, first: int = 1) -> FileContent:
         return _parse_markdown(text)
     if kind is FileKind.YAML:
         return _parse_yaml(text, first)
-    if kind is FileKind.MAKEFILE:
-        text = makefile_as_shell(text)
-    elif kind is FileKind.TEMPLATE:
+    if kind in (FileKind.MAKEFILE, FileKind.JUSTFILE):
+        recipes = find_recipes(text, kind is FileKind.MAKEFILE)
+        scans = [find_commands(part, line_lookup(part, first + line - 1)) for line, part in recipes.parts]
+        reason = "a trainer is named outside of the recipes"
+        outside = tuple(not_followed(reason, first + line - 1) for line in recipes.outside)
+        return FileContent(merge([*scans, ScanResult(unfollowed=outside)]))
+    if kind is FileKind.TEMPLATE:
         text = template_as_shell(text)
+    elif kind is FileKind.DOCKERFILE:
+        text = dockerfile_as_shell(text)
     return FileContent(find_commands(text, line_lookup(text, first)))
 
 
@@ -165,8 +190,11 @@ def _parse_markdown(text: str) -> FileContent:
     documents: list[tuple[Node, ...]] = []
     for block in find_code_blocks(text):
         if block.language not in _LANGUAGES:
+            if starts_trainer(block.text):
+                reason = f"lint does not read {block.language}"
+                scans.append(ScanResult(unfollowed=(not_followed(reason, block.line),)))
             continue
-        inner = _parse(block.text, _LANGUAGES[block.language], block.line)
+        inner = _parse(_PLACEHOLDER.sub("${_}", block.text), _LANGUAGES[block.language], block.line)
         documents.extend(inner.documents)
         if block.fenced or inner.scan.commands:  # an indented block may be prose
             scans.append(inner.scan)

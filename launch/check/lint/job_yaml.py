@@ -9,10 +9,10 @@ from dataclasses import replace
 from launch.check.lint.scan_result import ScanResult, merge
 from launch.check.lint.shell import find_commands, find_in_arguments
 from launch.check.lint.shell_syntax import Argument, literal_argument
-from launch.check.lint.trainers import MARKER
+from launch.check.lint.trainers import HINT
 from launch.config.yaml_nodes import Mapping, Node, Scalar, Sequence, resolve_alias
 
-_COMMAND_KEYS = ("command", "entrypoint", "cmd")
+_COMMAND_KEYS = ("command", "entrypoint", "cmd", "program", "script")
 _ARGUMENT_KEYS = ("arguments", "args")
 _REFERENCE = re.compile(r"\$[({A-Za-z_]")
 _BLANK = re.compile(r"\s")
@@ -88,7 +88,7 @@ def _find_in_words(words: list[Scalar]) -> ScanResult:
 
 
 def _is_shell_text(word: Scalar) -> bool:
-    return _BLANK.search(word.text.strip()) is not None and MARKER.search(word.text) is not None
+    return _BLANK.search(word.text.strip()) is not None and HINT.search(word.text) is not None
 
 
 def _argument(word: Scalar) -> Argument:

@@ -1,46 +1,105 @@
-"""Convert the recipes of Makefiles and justfiles to shell text that keeps the line numbers of the file."""
+"""Convert Makefiles, justfiles, Dockerfiles and templates to shell text that keeps the line numbers of the file."""
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from launch.check.lint.shell_syntax import logical_lines
+from launch.check.lint.trainers import MARKER
 
 _ASSIGNMENT = re.compile(r"^(?:export[ \t]+|override[ \t]+)?([A-Za-z_][\w.-]*)[ \t]*(\?|\+|::?:?)?=[ \t]*(.*)$")
-_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][\w.-]*)\)|\$\{([A-Za-z_][\w.-]*)\}")
+_OF_TARGET = re.compile(r"^[^\t#=:][^#=:]*:[ \t]*([A-Za-z_][\w.-]*)[ \t]*[?+:]*=")
+_INLINE = re.compile(r"^[^\t#=:][^#=:]*::?[^=#;:]*;[ \t]*")  # `target: prerequisites; command`
+_REFERENCE = re.compile(
+    r"\$\$|\$\(([A-Za-z_][\w.-]*)\)|\$\{([A-Za-z_][\w.-]*)\}|\$[@<^*?+%|]|\$\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+)
+_CONDITION = re.compile(r"\s*(?:(ifn?def|ifn?eq)|(endif))\b")
+_OPEN = re.compile(r"^[ \t]*(?:-?s?include\b|\$\(eval\b)", re.MULTILINE)  # what it reads may assign any variable
 _JINJA = re.compile(r"\{\{.*?\}\}")
+_TAG_IN_COMMAND = re.compile(r"(?<=\\\n)[ \t]*\{%.*?%\}[ \t]*(?=\n[ \t]*(-|\{%)?)")
+_TAG = re.compile(r"\{%.*?%\}")
+_EXEC_FORM = re.compile(r"[ \t]*(CMD|ENTRYPOINT|RUN)[ \t]+(\[.*\])[ \t]*")
 MAX_EXPANDED = 100_000  # characters of one line after substitution
 
 
-def makefile_as_shell(text: str) -> str:
-    """Return the recipes of a Makefile; a variable that is assigned once is substituted, others stay unknown."""
-    lines = list(logical_lines(text))
-    variables = _read_variables(lines)
-    shell: list[str] = []
+class Recipes(NamedTuple):
+    """The shell texts of a file, each run by a shell of its own, and what names a trainer outside of them."""
+
+    parts: list[tuple[int, str]]  # (1-based line, text)
+    outside: list[int]  # lines
+
+
+def find_recipes(text: str, is_makefile: bool = True) -> Recipes:
+    """Return the recipes of a Makefile or justfile, a shell text for each line of them.
+
+    A variable of a Makefile that is assigned once, under no condition, is substituted; others stay unknown.
+    """
+    lines = list(logical_lines(text if is_makefile else _JINJA.sub("${_}", text)))
+    variables = _read_variables(lines) if is_makefile and _OPEN.search(text) is None else {}
+    found = Recipes([], [])
+    number, is_one_shell = 1, ".ONESHELL" in text
     for parts in lines:
-        if parts[0].startswith("\t"):
-            first = parts[0].lstrip("\t ").lstrip("@-+")
-            shell.extend(_substitute(line, variables) for line in (first, *parts[1:]))
-        else:
-            shell.extend("" for _ in parts)
-    return "\n".join(shell)
+        inline = _INLINE.match(parts[0]) if is_makefile else None
+        is_recipe = parts[0].startswith("\t" if is_makefile else ("\t", " "))
+        if is_recipe or inline is not None:
+            first = parts[0][inline.end() :] if inline else parts[0].lstrip("\t ").lstrip("@-+")
+            shell = "\n".join(_substitute(line, variables) if is_makefile else line for line in (first, *parts[1:]))
+            if found.parts and (is_one_shell or found.parts[-1][1].startswith("#!")):
+                start, before = found.parts.pop()
+                shell = before + "\n" * (number - start - before.count("\n")) + shell
+                found.parts.append((start, shell))
+            else:
+                found.parts.append((number, shell))
+        elif MARKER.search(" ".join(parts)) is not None and not parts[0].startswith("#"):
+            name = _ASSIGNMENT.match(parts[0])
+            is_substituted = name is not None and name.group(1) in variables and f"call {name.group(1)}" not in text
+            if not is_substituted or parts[0].startswith("export") or "$(shell" in parts[0]:
+                found.outside.append(number)
+        number += len(parts)
+    return found
 
 
 def template_as_shell(text: str) -> str:
-    """Return a justfile or Jinja template with each `{{...}}` replaced by an unknown variable."""
-    return _JINJA.sub("${_}", text)
+    """Return a Jinja template with an unknown variable for each `{{...}}`, and each `{%...%}` inside of a command."""
+    text = _TAG_IN_COMMAND.sub(lambda match: "${_} \\" if match.group(1) else "${_}", _JINJA.sub("${_}", text))
+    return _TAG.sub("", text)
+
+
+def dockerfile_as_shell(text: str) -> str:
+    """Return a Dockerfile with the lists of CMD, ENTRYPOINT and RUN as commands; ENTRYPOINT gets more arguments."""
+    shell: list[str] = []
+    for parts in logical_lines(text):
+        match = _EXEC_FORM.fullmatch(" ".join(part.removesuffix("\\") for part in parts))
+        try:
+            words = json.loads(match.group(2)) if match is not None else None
+            command = None if match is None or words is None else f"{match.group(1)} {shlex.join(words)}"
+        except (ValueError, TypeError):
+            command = None
+        if command is not None and command.startswith("ENTRYPOINT"):
+            command += ' "$@"'
+        shell.extend(parts if command is None else [command, *[""] * (len(parts) - 1)])
+    return "\n".join(shell)
 
 
 def _read_variables(lines: Iterable[list[str]]) -> dict[str, str]:
     values: dict[str, str] = {}
     assignments: Counter[str] = Counter()
+    depth = 0  # of conditions
     for first, *continuations in lines:
+        condition = _CONDITION.match(first)
+        if condition is not None:
+            depth += 1 if condition.group(1) else -1
+        if of_target := _OF_TARGET.match(first):
+            assignments[of_target.group(1)] += 2
         match = _ASSIGNMENT.match(first)
         if match is not None and not first.startswith("\t"):
             name, operator = match.group(1), match.group(2)
-            assignments[name] += 1 if operator in (None, ":", "::", ":::") else 2
+            assignments[name] += 1 if operator in (None, ":", "::", ":::") and depth <= 0 else 2
             parts = [match.group(3), *continuations]
             values[name] = " ".join(part.rstrip("\\").strip() for part in parts)
     variables = {name: value for name, value in values.items() if assignments[name] == 1}
@@ -49,17 +108,19 @@ def _read_variables(lines: Iterable[list[str]]) -> dict[str, str]:
     return variables
 
 
-def _substitute(line: str, variables: dict[str, str], for_shell: bool = True) -> str:
+def _substitute(line: str, variables: Mapping[str, str], for_shell: bool = True) -> str:
     """Replace the references to variables; `for_shell` also converts `$$` and unknown references to the shell's."""
 
     def value_of(match: re.Match[str]) -> str:
-        if match.group() == "$$":
+        source = match.group()
+        if source == "$$":
             return "$" if for_shell else "$$"
         name = match.group(1) or match.group(2)
-        value = variables.get(name)
-        if value is None or len(value) > MAX_EXPANDED:
-            return "${" + re.sub(r"\W", "_", name) + "}" if for_shell else match.group()
-        return value
+        value = variables.get(name) if name else None
+        if value is not None and len(value) <= MAX_EXPANDED:
+            return value
+        is_kept = not for_shell or (name is None and MARKER.search(source) is not None)  # $(shell ...) of a trainer
+        return source if is_kept else "${_" + re.sub(r"\W+", "_", source[1:].strip("(){}")) + "}"
 
     substituted = _REFERENCE.sub(value_of, line)
     return substituted if len(substituted) <= MAX_EXPANDED else line

@@ -15,6 +15,8 @@ MARKER = re.compile(
 # A whole text is parsed with less: it may put the name of a trainer together.
 HINT = re.compile(rf"{MARKER.pattern}|open_instruct\b")
 
+_LAUNCHER = re.compile(r"\b(?:python[0-9.]*|accelerate|torchrun|deepspeed|uv|trl)\b")
+
 _NAME = r"(?:\w+_)?finetune|dpo(?:_tune\w*)?|(?:online_)?dpo_vllm\w*|online_dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*"
 _NOT_TRAINERS = re.compile(r"\w*(?:_utils|_callbacks|_test)")
 _SAME_FOLDER = re.compile(r"/(?:\.?/)+")
@@ -37,6 +39,11 @@ class TrainerScript:
     @property
     def is_trl(self) -> bool:
         return self.name.startswith("trl_")
+
+
+def starts_trainer(text: str) -> bool:
+    """Return True if the text looks like a command, or code, that starts a trainer."""
+    return MARKER.search(text) is not None and _LAUNCHER.search(text) is not None
 
 
 def open_instruct_trainer(name: str) -> TrainerScript:

@@ -19,7 +19,7 @@ from launch.check.lint.launchers import (
 )
 from launch.check.lint.scan_result import LintFinding, warning
 from launch.check.lint.shell_syntax import Argument, PieceKind, ShellDocument, ShellWord, SimpleCommand
-from launch.check.lint.trainers import MARKER, trainer_from_path
+from launch.check.lint.trainers import MARKER, starts_trainer, trainer_from_path
 from launch.check.lint.variables import (
     DECLARING,
     TRAPS,
@@ -33,7 +33,6 @@ from launch.check.lint.variables import (
 
 _SHELL = re.compile(r"(?:ba|z|da|k|a)?sh")
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c|--(?:wrap|command|cmd)")
-_START = re.compile(r"\b(?:python[0-9.]*|accelerate|torchrun|deepspeed|uv|trl)\b")  # in a text, with a trainer's name
 _CODE_IN_TEXT = re.compile(r"\$\(|`")
 # They pass what they read on to the terminal, a file or other such commands.
 _PASSIVE = re.compile(r"tee|cat|e?grep|less|more|head|tail|wc|sort|uniq|column|logger|nl|fold|tr|cut|tac|ts")
@@ -131,11 +130,6 @@ def find_unfollowed_declarations(document: ShellDocument, variables: Variables) 
 def not_followed(reason: str, line: int) -> LintFinding:
     """Build the entry of a construct that is not followed."""
     return warning("not_followed", f"not followed: {reason}", line)
-
-
-def starts_trainer(text: str) -> bool:
-    """Return True if the text looks like a command, or code, that starts a trainer."""
-    return MARKER.search(text) is not None and _START.search(text) is not None
 
 
 def _is_trainer_here(text: str) -> bool:

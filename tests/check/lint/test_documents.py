@@ -8,9 +8,9 @@ import pytest
 
 from launch.check.lint.files import read_content
 from launch.check.lint.job_yaml import find_commands_in_yaml
-from launch.check.lint.makefile import makefile_as_shell, template_as_shell
+from launch.check.lint.makefile import template_as_shell
 from launch.check.lint.markdown import find_code_blocks
-from launch.check.lint.scan_result import TrainerCommand
+from launch.check.lint.scan_result import ScanResult, TrainerCommand
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, read_yaml
 from tests.check.lint.helpers import commands_in, texts
 
@@ -44,9 +44,8 @@ def test_markdown(text: str, expected: list[tuple[int, list[str]]]) -> None:
 
 
 def test_python_in_markdown_is_not_shell(tmp_path: Path) -> None:
-    path = tmp_path / "a.md"
-    path.write_text("```python\npython open_instruct/dpo.py --a 1\n```\n```yaml\nrun: trl sft --a 1\n```\n")
-    (command,) = read_content(path, explicit=True).scan.commands
+    text = "```python\npython open_instruct/dpo.py --a 1\n```\n```yaml\nrun: trl sft --a 1\n```\n"
+    (command,) = scan(tmp_path, "a.md", text).commands
     assert (command.trainer.name, command.line) == ("trl_sft", 5)
 
 
@@ -65,24 +64,87 @@ train: data
 """
 
 
-def test_makefile() -> None:
-    (command,) = commands_in(makefile_as_shell(MAKEFILE))
+def scan(folder: Path, name: str, text: str) -> ScanResult:
+    path = folder / name
+    path.write_text(text)
+    return read_content(path, explicit=True).scan
+
+
+def test_makefile(tmp_path: Path) -> None:
+    (command,) = scan(tmp_path, "Makefile", MAKEFILE).commands
     assert command.line == 9
     assert [(argument.text, argument.line, argument.is_resolved) for argument in command.arguments] == [
         ("--model", 9, True),
         ("some/model", 9, True),
         ("--lr", 10, True),
-        ("${LR}", 10, False),
+        ("${_LR}", 10, False),
         ("--home", 10, True),
         ("$HOME", 10, False),
         ("--dir", 11, True),
-        ("$(shell pwd)", 11, False),
+        ("${_shell_pwd}", 11, False),
     ]
 
 
 def test_template() -> None:
     (command,) = commands_in(template_as_shell("train:\n    python open_instruct/dpo.py --a {{ lr }} --b 1\n"))
     assert [argument.is_resolved for argument in command.arguments] == [True, False, True, True]
+
+
+RUN = "python open_instruct/dpo.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("Makefile", f"LR = 1\nx:\n\t{RUN} --a $(LR)\n", [True, True]),
+        ("Makefile", f"LR = 1\nx: LR = 2\nx:\n\t{RUN} --a $(LR)\n", [True, False]),
+        ("Makefile", f"ifdef Y\nLR = 2\nendif\nx:\n\t{RUN} --a $(LR)\n", [True, False]),
+        ("Makefile", f"LR = 1\ninclude y.mk\nx:\n\t{RUN} --a $(LR)\n", [True, False]),
+        ("Makefile", f"LR = 1\n$(eval LR=2)\nx:\n\t{RUN} --a $(LR)\n", [True, False]),
+        ("Makefile", f"x:\n\tLR=2\n\t{RUN} --a $$LR\n", [True, False]),  # each line has a shell of its own
+        ("Makefile", f"x:\n\tLR=2; {RUN} --a $$LR\n", [True, True]),
+        ("Makefile", f".ONESHELL:\nx:\n\tLR=2\n\t{RUN} --a $$LR\n", [True, True]),
+        ("Makefile", f"x: y ; {RUN} --a 1\n", [True, True]),
+        ("Makefile", f"x: y\n\t{RUN} $< --a $@\n", [False, True, False]),
+        ("Makefile", f"x:\n\t{RUN} --a $(addprefix x,$(LR))\n", [True, False]),
+        ("justfile", f"x:\n  @{RUN} --a {{{{lr}}}}\n", [True, False]),
+        ("Dockerfile", 'CMD ["python", "open_instruct/dpo.py", \\\n  "--a", "x y"]\n', [True, True]),
+        ("Dockerfile.gpu", 'ENTRYPOINT ["python", "open_instruct/dpo.py"]\nCMD ["--a", "1"]\n', [False]),
+        ("a.sh.j2", f"{RUN} \\\n{{% if x %}}\n  --b 1 \\\n{{% endif %}}\n", [False, True, True, False]),
+        ("a.md", f"```sh\n{RUN} --a <path> --b ...\n```\n", [True, False, True, False]),
+        ("a.json", '{"program": "open_instruct/dpo.py", "args": ["--a", "1"]}', [True, True]),
+    ],
+)
+def test_what_is_known_of_the_arguments_in_other_files(
+    tmp_path: Path, name: str, text: str, expected: list[bool]
+) -> None:
+    (command,) = scan(tmp_path, name, text).commands
+    assert [argument.is_resolved for argument in command.arguments] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("Makefile", f"RUN = {RUN} --a $(1)\nx:\n\t$(call RUN,5)\n", 1),
+        ("Makefile", f"define RUN\n{RUN}\nendef\nx:\n\t$(RUN)\n", 2),
+        ("Makefile", f".RECIPEPREFIX = >\nx:\n>{RUN}\n", 3),
+        ("Makefile", f"X = $(shell {RUN})\n", 1),
+        ("Makefile", f"export X = {RUN}\nx:\n\t$$X --a 1\n", 1),
+        ("justfile", f"cmd := '{RUN}'\nx:\n  {{{{cmd}}}} --a 1\n", 1),
+        ("a.md", f"```python\nos.system('{RUN}')\n```\n", 2),
+        ("run.sh", f"#!/usr/bin/env -S python3 -u\nos.system('{RUN}')\n", 1),
+        ("a.yaml", "run: |\n  cd x\n  python open_instruct/${{ inputs.m }}.py\n", 3),
+    ],
+)
+def test_what_is_not_followed_in_other_files(tmp_path: Path, name: str, text: str, line: int) -> None:
+    found = scan(tmp_path, name, text)
+    assert [(entry.id, entry.line) for entry in found.unfollowed] == [("not_followed", line)]
+    assert found.commands == ()
+
+
+def test_zsh_splits_no_variables(tmp_path: Path) -> None:
+    (command,) = scan(tmp_path, "a.zsh", f"X='a b'\n{RUN} --a $X\n").commands
+    assert command.is_truncated
 
 
 BEAKER = """\
