@@ -64,7 +64,7 @@ def check_argv(argv: Sequence[str], checker: CommandChecker) -> FileReport:
     verdicts = [checker.check_command("command line", command) for command in scan.commands]
     unfollowed = scan.unfollowed
     if not verdicts and not unfollowed:
-        unfollowed = (not_followed(f"{argv[0]} starts no trainer that lint knows", 1),)
+        unfollowed = (not_followed(f"'{argv[0]}' starts no trainer that lint knows", 1),)
     verdicts += [_undecided("command line", entry) for entry in unfollowed]
     return FileReport("command line", tuple(verdicts), scan.notes)
 

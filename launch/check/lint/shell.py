@@ -37,6 +37,8 @@ MAX_REPARSES = 5  # levels of shell text inside shell words: `bash -c "ssh host 
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c|--(?:wrap|command|cmd|run|script)")
 _WRAP = re.compile(r"--(?:wrap|command|cmd)=")
 _HEREDOC_ESCAPE = re.compile(r"\\([$`\\])")
+_JOINING = re.compile(r"(?:.*/)?(?:ssh|rsh|mosh|pdsh|clush|watch|parallel)")  # another shell splits the arguments again
+_SPECIAL = re.compile(r"[^\w@%+=:,./-]")
 _BLANK = re.compile(r"[ \t\n]")
 
 
@@ -86,7 +88,11 @@ def find_in_arguments(
     name = command_name(arguments)
     commands = [] if name is not None and name.text == "eval" else find_trainer_starts(arguments)
     if commands:
-        return ScanResult(tuple(commands))
+        scan = ScanResult(tuple(commands))
+        words = [word.text for command in commands for word in command.arguments if word.is_resolved]
+        if name is not None and _JOINING.fullmatch(name.text) and any(map(_SPECIAL.search, words)):
+            return scan.doubted("not_followed", f"not followed: {name.text} joins the arguments for another shell")
+        return scan
     scan = merge(_find_in_text(argument, reparses, functions) for argument in _shell_texts(arguments))
     if scan != NO_COMMANDS:
         return scan

@@ -156,6 +156,14 @@ def test_mason_starts_several_commands_one_after_each_separator() -> None:
     assert [argument.is_resolved for argument in second.arguments] == [True, True, True, False, True, True, True]
 
 
+@pytest.mark.parametrize("words", ["'x y'", "\\$HOME", "x \\&\\& ls", "'*'"])
+def test_what_ssh_joins_for_another_shell_is_never_accepted(words: str) -> None:
+    (command,) = commands_in(f"ssh host python open_instruct/finetune.py --a {words}")
+    assert command.is_truncated
+    (command,) = commands_in("ssh host python open_instruct/finetune.py --a 1e-5 --b x/y.json")
+    assert not command.is_truncated
+
+
 def test_arguments_have_their_own_lines() -> None:
     text = "#!/bin/bash\n\nFOO=1 srun \\\n  torchrun \\\n  open_instruct/dpo.py \\\n  --a 1 \\\n  --b 2\n"
     (command,) = commands_in(text)
