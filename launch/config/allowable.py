@@ -13,11 +13,13 @@ from launch.worker.expectations import EVIDENCE, STATE
 
 # The lists of rules with an `id` each. Layers above define them, so they are imported only when a line has an `allow`.
 _REGISTERS = (("launch.check.machine.rules", "RULES"), ("launch.trials.rollout.gates", "GATES"))
-_EVIDENCE = (*STATE, *EVIDENCE, "weights")
+_EVIDENCE = (*STATE, *EVIDENCE, "weights", "gradients", "last_update", "saved_weights")
 _PLAN = (
+    "base_changed",
     "data_small_epoch",
     "import_fails",
     "incomplete_model",
+    "model_changed",
     "no_interpreter",
     "other_chat_template",
     "refused_flag",

@@ -14,6 +14,7 @@ from launch.files import read_json_object
 from launch.planning.estimate.shape import read_shape
 from launch.planning.lora import Adapter, check_adapter, read_adapter
 from launch.planning.model_folder import find_model_faults
+from launch.planning.saved_model import refuse_changes
 from launch.worker.model_loading import ModelRequest
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
@@ -50,7 +51,7 @@ def find_model(name: str, runs: Path) -> ModelSource:
     """Return the model that `name` means: a run's final one, or the one in a folder.
 
     Raises UserError: unknown_run, ambiguous_run, run_without_model, no_transformers_model, incomplete_model,
-    not_generative, adapter_base, bad_adapter, no_checkpoint, checkpoint_state.
+    not_generative, adapter_base, bad_adapter, no_checkpoint, checkpoint_state, model_changed, base_changed.
     """
     checkpoint = _find_checkpoint(name, runs)
     path = checkpoint or Path(name).expanduser().absolute()
@@ -185,6 +186,7 @@ def _describe_model(label: str, folder: Path, run: Path | None) -> ModelSource:
     faults = find_model_faults(folder)
     if faults:
         raise UserError(Problem("incomplete_model", f"{folder} is not a complete model: {faults[0]}", label))
+    refuse_changes(run if run is not None and folder == run / "model" else None)
     adapter = read_adapter(folder)
     if adapter is not None:
         check_adapter(adapter, read_shape(adapter.local_base) if adapter.local_base else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
@@ -30,10 +30,12 @@ from launch.execution.supervise.processes import wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch_config import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
+from launch.execution.vouching import add_digests, digest_base, keep_finished_work, required_proofs
 from launch.planning.command import requested_settings
 from launch.planning.lora import ADAPTER_CONFIG
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
+from launch.planning.saved_model import refuse_changes
 from launch.worker.finding import Evidence
 from launch.worker.json_codec import SCHEMA_VERSION
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
@@ -59,16 +61,19 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     display.say(f"batch: global {plan.batch}; run folder: {plan.folder}")
     prepare_inputs(plan, display.say)
     clear_run_folder(plan, start, display.say)
+    base = digest_base(plan)
     with _prepared(plan, display) as folder:
         began = time.time()
         supervised = _run_recorded(plan, start, folder, display, run_ranks)
-        evidence = _read_evidence(plan, folder, began)
-        outcome = verify_completion(add_earlier_steps(supervised, folder.metrics), plan, RunRecord(folder.path))
+        evidence = _read_evidence(plan, folder, began, required_proofs(plan))
+        outcome = keep_finished_work(supervised, plan, RunRecord(folder.path), evidence)
+        outcome = verify_completion(add_earlier_steps(outcome, folder.metrics), plan, RunRecord(folder.path))
         outcome = add_validation(outcome, plan, folder)
         if supervised.steps:  # a resumed run may have had no step left to prove anything with
             outcome = verify_evidence(outcome, evidence, plan.config.allow)
+        outcome = add_digests(outcome, plan, base)
         _record_end(folder, outcome, evidence, display)
-    if outcome.exit_code != supervised.exit_code:  # supervise() did not know this cause, so nothing has shown it yet
+    if outcome.exit_code not in (EXIT_DONE, supervised.exit_code):  # supervise() did not know this cause
         display.say(f"the run {'failed' if outcome.exit_code == EXIT_FAILED else 'stopped'}: {outcome.cause}")
         for line in outcome.detail:
             display.say(f"  {line}")
@@ -76,6 +81,8 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
         loss = f", last loss {outcome.last_loss:.4g}" if outcome.last_loss is not None else ""
         seconds = format_duration(outcome.seconds)
         measured = f", {outcome.validation.describe()}" if outcome.validation else ""
+        if outcome.afterwards:
+            display.say(f"warning: after the model was saved: {outcome.afterwards}")
         display.say(f"done: {outcome.steps} steps in {seconds}{loss}{measured}; {_describe_output(plan)}")
     if plan.config.report:
         from launch.execution.report.page import write_run_report
@@ -206,6 +213,8 @@ def report_finished(plan: Plan, display: Display) -> None:
     faults = find_output_faults(plan.model_dir, plan.config.trainer.leaves)
     if faults:
         display.say(f"warning: its model is no longer complete: {faults[0]}")
+    else:
+        refuse_changes(plan.folder, plan.config.allow)
 
 
 def build_execution(plan: Plan) -> Execution:
@@ -287,11 +296,18 @@ def _describe_changes(plan: Plan) -> list[dict[str, object]]:
     ]
 
 
-def _read_evidence(plan: Plan, folder: RunFolder, began: float) -> tuple[Evidence, ...]:
-    """Return what the attempt that `began` then (unix seconds) proved of the requested settings."""
-    requested = requested_settings(plan.config, plan.parallel)
+def _read_evidence(
+    plan: Plan, folder: RunFolder, began: float, proofs: Mapping[str, str] | None = None
+) -> tuple[Evidence, ...]:
+    """Return what the attempt that `began` then (unix seconds) proved of the requested settings.
+
+    `proofs`: what it had to show besides; None for a run that keeps no model.
+    """
+    requested = requested_settings(plan.config, plan.parallel) | dict(proofs or {})
     inspects = any(patch in EVIDENCE_PATCHES for patch in plan.patches)
-    return read_evidence(RunRecord(folder.path), requested, began, inspects=inspects)
+    found = read_evidence(RunRecord(folder.path), requested, began, inspects=inspects)
+    no_model = Evidence("saved_weights", "no model", "a trial of a few steps saves none: its weights are not checked")
+    return found if proofs is not None else (*found, no_model)
 
 
 def _mark_timed_out(outcome: Outcome, seconds: float | None) -> Outcome | None:

@@ -22,6 +22,7 @@ from launch.planning.estimate.shape import read_shape
 from launch.planning.identity import TOKENIZER_FILES, DigestCache
 from launch.planning.lora import Adapter, check_adapter
 from launch.planning.model_folder import find_model_faults
+from launch.planning.saved_model import digest_model, refuse_changes
 from launch.worker.merging import Request
 
 RECORD = "merge.json"  # in the folder of the merged model
@@ -58,13 +59,16 @@ class Merged:
 def merge_adapter(adapter: Adapter, training: Training) -> Merged:
     """Merge `adapter` into `adapter.merged`; a merged model of the same adapter is kept.
 
-    Raises UserError: adapter_base, bad_adapter, merged_folder_taken, missing_packages, merge_failed, merge_differs.
+    Raises UserError: adapter_base, bad_adapter, model_changed, base_changed, merged_folder_taken, missing_packages,
+    merge_failed, merge_differs.
     """
     check_adapter(adapter, read_shape(adapter.local_base) if adapter.local_base else None)
+    refuse_changes(adapter.folder.parent)
     target = adapter.merged
-    digest = DigestCache(target / "digests.json").of(adapter.folder)
-    existing = _read_record(target)
-    if existing is not None and existing.get("adapter") == digest and not find_model_faults(target):
+    digests = DigestCache(target / "digests.json")
+    digest, existing = digests.of(adapter.folder), _read_record(target)
+    is_same = existing is not None and existing.get("files") in (None, digest_model(target, digests.of))
+    if existing is not None and is_same and existing.get("adapter") == digest and not find_model_faults(target):
         return _as_merged(target, existing["report"], built=False)
     if target.exists() and existing is None:
         message = f"{target} exists and was not written by launch merge"
@@ -76,7 +80,8 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
         report = _run(adapter, training, staging)
         merged = _as_merged(target, report, built=True)
         refuse_difference(merged)
-        record = {"schema_version": SCHEMA_VERSION, "adapter": digest, "base": adapter.base, "report": report}
+        made = {"adapter": digest, "base": adapter.base, "files": digest_model(staging, DigestCache(target).of)}
+        record = {"schema_version": SCHEMA_VERSION, **made, "report": report}
         write_json(staging / RECORD, record)
         staging.chmod(0o755)  # mkdtemp's 0700 would hide the model from other users
         if target.exists():

@@ -16,6 +16,7 @@ from launch.errors import Problem, UserError, path_problem
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.model_folder import NO_TOKENIZER, find_model_faults
+from launch.planning.saved_model import find_changes
 
 MERGE = "merge"  # what builds the merged model of an adapter
 BUILDS = {"demo": None, "demo_chats": Kind.sft, "demo_preferences": Kind.dpo}
@@ -82,12 +83,13 @@ def model_shape(config: RootConfig, inputs: Inputs) -> ModelShape | None:
     return shape_from_yaml(config.model.shape)
 
 
-def check_model_folder(config: RootConfig, model: InputSource) -> None:
-    """Check that a local model is complete: the trainer would find out after it has tokenised the data.
+def check_model_folder(config: RootConfig, model: InputSource, digest: Digest) -> None:
+    """Check that a local model is complete: the trainer would find out after it has tokenised the data. A run's has to
+    be the one that the run saved.
 
     A model that another run is still to make (model.trained_by) is checked when that run ends.
 
-    Raises UserError: incomplete_model.
+    Raises UserError: incomplete_model, model_changed, base_changed.
     """
     if "incomplete_model" in config.allow or config.model.trained_by or config.trainer.launcher != Launcher.accelerate:
         return
@@ -106,6 +108,9 @@ def check_model_folder(config: RootConfig, model: InputSource) -> None:
             message = f"{folder} is not a complete model: {faults[0]}{more}"
             cure = "complete the folder, or set allow=[incomplete_model] to plan without it"
             problems.append(Problem("incomplete_model", message, model.provenance.where, cure))
+    source = model.adapter.folder if model.adapter is not None else model.local
+    changes = find_changes(source.parent, digest) if source and model.build in (None, MERGE) else []
+    problems += [replace(p, where=model.provenance.where) for p in changes if p.id not in config.allow]
     if problems:
         raise UserError(problems)
 

@@ -48,6 +48,12 @@ def find_model_faults(folder: Path) -> list[str]:
     return faults
 
 
+def weight_bytes(folder: Path) -> int:
+    """Return the bytes of the weights in a folder, complete or not; checkpoints below it do not count."""
+    files = (path for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern))
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
 def find_weight_faults(folder: Path) -> Iterator[str]:
     """Yield what the weights and their configuration lack; the tokenizer is not checked."""
     if (folder / "adapter_config.json").exists():

@@ -234,7 +234,7 @@ def _resolve(composed: Composed, machine: Machine, *, reads_rows: bool) -> _Reso
     cache = machine.cwd / Path(config.cache).expanduser() if config.cache else runs / ".cache"
     check_validation(config, origins)
     inputs = resolve_inputs(config, origins, cache, machine.cwd, machine.digests.of)
-    check_model_folder(config, inputs.model)
+    check_model_folder(config, inputs.model, machine.digests.of)
     width = resolve_width(config, origins)
     parallel = resolve_parallel(config, config.trainer, width)
     check_contradictions(config, parallel)

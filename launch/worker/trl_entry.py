@@ -110,7 +110,7 @@ def main(program: TrainerProgram, options: Mapping[str, str], events: EventWrite
     if getattr(script, "ignore_bias_buffers", False) and hasattr(args, "beta"):
         _ignore_bias_buffers(trainer.model)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    trainer.save_model(args.output_dir)
+    trainer.save_after_training()
     trainer.accelerator.print(f"launch: the model is saved in {args.output_dir}")
     if args.push_to_hub:
         trainer.push_to_hub(dataset_name=script.dataset_name)
@@ -187,6 +187,9 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
     Resuming: transformers checks for the end after a step only (trainer.py:1963), so that a run which resumes from the
     checkpoint of its last step would train one more.
 
+    The last evaluation: the model is saved before it, since an evaluation can fail. It is saved again if the best
+    checkpoint takes its place.
+
     Adapters: see `skips_input_casts`. Evaluation and saving keep PEFT's casts: they may run outside autocast.
     """
     limit = args.max_length
@@ -197,6 +200,7 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
     class Entry(base):  # type: ignore[misc]
         truncates = flattens
         _skips_casts: bool | None = None  # not known before the model is there
+        _saved: tuple[int, bool] | None = None
 
         def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *more: Any) -> Any:
             if flattens:
@@ -217,6 +221,18 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
 
             with disable_input_dtype_casting(self.model):
                 return super().training_step(*arguments, **options)
+
+        def evaluate(self, *arguments: Any, **options: Any) -> Any:
+            if self.is_in_train and self.state.global_step >= self.state.max_steps:
+                self.save_after_training()
+            return super().evaluate(*arguments, **options)
+
+        def save_after_training(self) -> None:
+            """Save the model, unless it is saved as it is."""
+            state = self.state.global_step, self.is_in_train or not self.args.load_best_model_at_end
+            if state != self._saved:
+                self._saved = state
+                self.save_model(self.args.output_dir)
 
         def _run_epoch(self, *arguments: Any, **options: Any) -> Any:
             if self.state.global_step < self.state.max_steps and not self.control.should_training_stop:

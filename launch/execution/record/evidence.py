@@ -27,6 +27,7 @@ _NOTABLE = (
     "master_dtype",
     "zero_offload",
     "sharding",
+    "saved_weights",
 )
 _WIDTH = 76  # characters of a value or note in the table
 

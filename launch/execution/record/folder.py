@@ -25,6 +25,7 @@ from launch.worker.json_codec import SCHEMA_VERSION
 
 _RESERVED = "outcome.reserved"  # becomes DONE or FAILED
 _RESERVED_BYTES = 1 << 15
+_OPTIONAL = ("planned_steps", "samples", "cause_id", "cure", "afterwards", "model")  # where they are known
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class RunFolder:
             "ended_processes": outcome.ended_processes,
             "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        optional = {name: getattr(outcome, name) for name in ("planned_steps", "samples", "cause_id", "cure")}
+        optional = {name: getattr(outcome, name) for name in _OPTIONAL}
         content |= {name: value for name, value in optional.items() if value is not None}
         if outcome.validation is not None:
             content["validation"] = outcome.validation.as_json()

@@ -33,6 +33,8 @@ class Outcome:
     checkpoint: str | None = None  # the folder of the last good one, where a guard stopped the run
     stacks: tuple[str, ...] = ()  # files with each rank's stack
     validation: ValidationRecord | None = None  # of a run that evaluated while it trained
+    afterwards: str | None = None  # what failed after the model was saved: an evaluation, a push
+    model: Mapping[str, Any] | None = None  # digests of its files (launch/planning/saved_model.py)
 
 
 def folder_status(folder: Path) -> FolderStatus:

@@ -24,6 +24,7 @@ from launch.execution.guards import DiskUsage, Fact, GuardContext, GuardFinding,
 from launch.execution.record.checkpoints import Checkpoint, find_checkpoints
 from launch.execution.supervise.stacks import PeerStacks, Stacks, dump_stacks
 from launch.execution.supervise.watch_config import WatchConfig
+from launch.planning.model_folder import weight_bytes
 
 _TICK = 0.5  # seconds
 _DISK_EVERY = 5.0  # seconds
@@ -195,7 +196,10 @@ class Watch:
                 checkpoints = self._checkpoints()
                 self._checkpoint_bytes = measure_checkpoint(checkpoints[-1]).bytes if checkpoints else None
             checkpoint_bytes = self._checkpoint_bytes or self._config.checkpoint_bytes
-            self._check(DiskUsage(now, free, checkpoint_bytes, self._config.model_bytes))
+            model_bytes = self._config.model_bytes
+            if model_bytes is not None and output is not None:  # what is written of it needs no space any more
+                model_bytes = max(0, model_bytes - weight_bytes(output))
+            self._check(DiskUsage(now, free, checkpoint_bytes, model_bytes))
 
     def _check(self, fact: Fact) -> None:
         for finding in self._panel.observe(fact):

@@ -1,20 +1,21 @@
-"""Collects evidence before the first optimizer step; a requested setting that is not in effect ends the rank."""
+"""Collects evidence from the first step to the saved model; a requested setting that is not in effect ends the rank."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..channel import EventWriter
 from ..expectations import report_evidence
 from ..finding import Evidence
 from ..trainer import TrainerProgram
-from . import batches, kernels, precision, start, trainer_objects
+from . import batches, kernels, precision, start, trainer_objects, updates
 from .trainer_objects import TrainerObjects
 
 
 class EvidenceCollector:
-    """Follows one trainer up to its first optimizer step. `allowed`: ids of unmet expectations that only warn."""
+    """Follows one trainer. `allowed`: ids of unmet expectations that only warn."""
 
     def __init__(
         self, requested: Mapping[str, str], allowed: frozenset[str], program: TrainerProgram, events: EventWriter
@@ -28,7 +29,8 @@ class EvidenceCollector:
         self._clip_norm: float | None = None
         self._objects: TrainerObjects | None = None
         self._is_done = False
-        self._update: start.FirstUpdate | None = None
+        self._steps = 0  # of this process
+        self._updates: updates.Updates | None = None
 
     def model_prepared(self, model: Any) -> None:
         """Record the inputs of the model's first forward pass, and of those that train in the first step."""
@@ -73,27 +75,35 @@ class EvidenceCollector:
         if self._objects.engine is not None:  # which clips and steps within backward()
             self._report([precision.clipping(self._objects, None, self._requested.get("clip"))])
             self._is_done = True
-        if self._requested.get("first_update") and self._objects.optimizer is not None:
-            self._update = start.FirstUpdate(self._objects.model)
+        if self._objects.model is not None and self._objects.optimizer is not None:
+            self._updates = updates.Updates(self._objects)
 
-    def step_ended(self) -> bool:
-        """Check what the optimizer step changed, and return True; return False as long as a check is still to come.
-
-        A warm-up begins with steps whose learning rate is 0: they change nothing.
-        """
+    def step_ended(self) -> None:
+        """Check what the optimizer step changed."""
         if self._objects is not None and self._objects.engine is not None:  # which steps within backward()
             self._count_samples()
-        if self._update is None or self._objects is None:
-            return self._is_done and not self._counts_samples
-        if not any(float(group["lr"]) > 0 for group in self._objects.optimizer.param_groups):
-            return False
-        update, self._update = self._update, None
-        self._report([update.compare(self._requested.get("first_update"))])
-        return not self._counts_samples
+        if self._updates is not None:
+            self._steps += 1
+            self._report(self._updates.after_step())
+
+    def model_saved(self, model: Any, folder: object, state: Mapping[str, Any] | None) -> None:
+        """Check the files of the model if `folder` is the trainer's output; a finding there ends no rank."""
+        if self._events.rank or Path(str(folder)).resolve() != Path(self._program.flag("output_dir") or "").resolve():
+            return
+        if self._updates is not None:
+            found = self._updates.at_end(Path(str(folder)), state, model)
+        else:  # a resumed run with no step left
+            found = [updates.check_saved(Path(str(folder)), model, state, None)]
+        for item in found:
+            self._events.emit("evidence", **item.fields())
+        if self._objects is not None and self._objects.step is not None:
+            self._events.emit("saved", step=self._objects.step + self._steps)
 
     def step_begins(self) -> None:
         """Check the samples and the clipping of a trainer without DeepSpeed, before its first optimizer step."""
         self._count_samples()
+        if self._updates is not None:
+            self._updates.before_step()
         if self._is_done or self._objects is None:
             return
         self._is_done = True

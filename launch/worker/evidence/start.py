@@ -1,4 +1,4 @@
-"""Checks what a run starts from, and its first update: the checkpoint's weights, the adapter, chat template, step."""
+"""Checks what a run starts from: the checkpoint's weights, the adapter, the chat template, the step."""
 
 from __future__ import annotations
 
@@ -107,46 +107,3 @@ def check_adapter(objects: TrainerObjects, rank: str | None, base_dtype: str | N
 def _find_ranks(model: Any) -> set[int]:
     by_adapter = (getattr(module, "r", None) for module in model.modules())
     return {int(rank) for ranks in by_adapter if isinstance(ranks, Mapping) for rank in ranks.values()}
-
-
-class FirstUpdate:
-    """Compares checksums from before and after the first optimizer step with a learning rate above zero."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._before = _checksums(model)
-
-    def compare(self, requested: str | None) -> Evidence:
-        """Return the finding "first_update": which trained and which frozen tensors the step changed on this rank."""
-        after = _checksums(self._model)
-        trained = {name for name, p in self._model.named_parameters() if p.requires_grad}
-        changed = {name for name, value in after.items() if value != self._before.get(name)}
-        moved, leaked = changed & trained, sorted(changed - trained)
-        value = " and ".join(name for name, hit in (("adapter", moved), ("frozen weights", leaked)) if hit) or "nothing"
-        frozen = len(after) - len(trained)
-        note = f"{len(moved)} of {len(trained)} trained tensors changed, {len(leaked)} of {frozen} frozen ones"
-        if leaked:
-            note = f"{note}: {leaked[0]}"
-        finding = Evidence("first_update", value, "checksums around the first optimizer step", note=note)
-        return finding.judge(requested, bool(moved) and not leaked)
-
-
-def _checksums(model: Any) -> dict[str, int]:
-    """Return a checksum of each parameter's bits; of a partitioned one those of this rank's part.
-
-    A parameter whose part is empty on this rank has the checksum 0.
-    """
-    import torch
-
-    with torch.no_grad():
-        return {name: _checksum(getattr(p, "ds_tensor", p)) for name, p in model.named_parameters()}
-
-
-def _checksum(tensor: Any) -> int:
-    import torch
-
-    data = tensor.detach()
-    if data.numel() == 0:
-        return 0
-    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[data.element_size()]
-    return int(data.contiguous().view(bits).sum(dtype=torch.int64))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
@@ -61,8 +62,10 @@ def _collect_evidence(context: PatchContext) -> None:
     def collect_and_backward(backward: Any, self: Any, *arguments: Any, **options: Any) -> Any:
         collector.backward_begins(self)
         result = backward(self, *arguments, **options)
-        if self.distributed_type != DistributedType.DEEPSPEED or (self.sync_gradients and collector.step_ended()):
+        if self.distributed_type != DistributedType.DEEPSPEED:
             Accelerator.backward = backward
+        elif self.sync_gradients:
+            collector.step_ended()
         return result
 
     @replaces(Accelerator, "load_state")
@@ -76,11 +79,26 @@ def _collect_evidence(context: PatchContext) -> None:
         if self.gradient_state.sync_gradients:  # else this is one of several micro batches
             collector.step_begins()
         result = step(self, *arguments, **options)
-        if self.gradient_state.sync_gradients and collector.step_ended():
-            AcceleratedOptimizer.step = step
+        if self.gradient_state.sync_gradients:
+            collector.step_ended()
         return result
 
     _check_loaded_weights(collector)
+    hooks.when_prepared(lambda _: _check_saved_weights(collector))
+
+
+def _check_saved_weights(collector: EvidenceCollector) -> None:
+    """Report on the files of every model, or adapter, that is saved as the trainer's output."""
+    from transformers import PreTrainedModel
+
+    peft = sys.modules.get("peft")  # imported where an adapter is trained
+    for kind in (PreTrainedModel, *([peft.PeftModel] if peft is not None else [])):
+
+        @replaces(kind, "save_pretrained")
+        def save_and_check(save: Any, self: Any, save_directory: Any, *arguments: Any, **options: Any) -> Any:
+            saved = save(self, save_directory, *arguments, **options)
+            collector.model_saved(self, save_directory, options.get("state_dict"))
+            return saved
 
 
 def _check_loaded_weights(collector: EvidenceCollector) -> None:
@@ -100,7 +118,7 @@ def _check_loaded_weights(collector: EvidenceCollector) -> None:
 
 EVIDENCE = PatchInfo(
     id="evidence",
-    reason="checks the requested settings in the trainer's own objects before the first optimizer step",
+    reason="checks the requested settings and the weights in the trainer's own objects; changes nothing",
     lines={
         "accelerate/accelerator.py": {
             1415: "def prepare(self, *args, device_placement=None):",

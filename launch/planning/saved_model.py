@@ -1,0 +1,79 @@
+"""The model that a run saved: digests of its files, in DONE, which every later use of the model compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from launch.data.local import Digest
+from launch.errors import Problem, UserError
+from launch.files import read_json_object
+from launch.planning.digests import DigestCache
+
+# what is loaded of a model: weights, configuration, tokenizer, chat template, code
+_PATTERNS = (
+    *("*.safetensors", "*.safetensors.index.json", "pytorch_model*", "adapter_model.bin", "config.json", "*.py"),
+    *("adapter_config.json", "generation_config.json", "chat_template*", "tokenizer*", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.*", "merges.txt", "spiece.model", "*.tiktoken"),
+)
+_CURE = "restore the file, or move the changed model to a folder of its own and name that"
+
+
+def digest_model(folder: Path, digest: Digest) -> dict[str, str]:
+    """Return the digest of each file that a model, or an adapter, is loaded from; {} for a hub id."""
+    files = folder.iterdir() if folder.is_dir() else ()
+    names = sorted(path.name for path in files if path.is_file() and any(fnmatch(path.name, p) for p in _PATTERNS))
+    return {name: value for name in names if (value := digest(folder / name)) is not None}
+
+
+def describe_model(output: Path, base: Path | None, base_files: Mapping[str, str], digest: Digest) -> dict[str, Any]:
+    """Return what DONE holds of a run's model: its files and, of an adapter, its base's as they were at the start."""
+    content: dict[str, Any] = {"files": digest_model(output, digest)}
+    return content | ({"base": str(base), "base_files": dict(base_files)} if base is not None else {})
+
+
+def find_changes(run: Path, digest: Digest | None = None) -> list[Problem]:
+    """Return how the model of a finished run, or its adapter's base, differs from what its DONE holds.
+
+    [] for a run of a version that recorded no digests. The ids are model_changed and base_changed.
+    """
+    recorded = read_json_object(run / "DONE").get("model")
+    if not isinstance(recorded, dict):
+        return []
+    cache = DigestCache(run.parents[1] / ".cache" / "digests.json")
+    digest = digest or cache.of
+    problems = []
+    output, base = run / "model", Path(str(recorded.get("base")))
+    if changed := _compare(recorded.get("files"), output, digest):
+        message = f"the model in {output} is not the one that this run saved: {changed}"
+        problems.append(Problem("model_changed", message, None, _CURE))
+    if changed := _compare(recorded.get("base_files"), base, digest):
+        message = f"{base} is not the model that the adapter in {output} was trained on: {changed}"
+        problems.append(Problem("base_changed", message, None, "restore the base: on another one it means nothing"))
+    cache.save(create_folder=False)
+    return problems
+
+
+def refuse_changes(run: Path | None, allow: Collection[str] = ()) -> None:
+    """Raise UserError (model_changed, base_changed) if a run's model is not the one that it saved; None is no run."""
+    if run is not None and (problems := [problem for problem in find_changes(run) if problem.id not in allow]):
+        raise UserError(problems)
+
+
+def _compare(recorded: object, folder: Path, digest: Callable[[Path], str | None]) -> str | None:
+    if not isinstance(recorded, dict) or not recorded:
+        return None
+    if not folder.is_dir():
+        return "the folder is gone"
+    now = digest_model(folder, digest)
+    names = sorted({*recorded, *now})
+    states = {True: "changed", False: "was added"}
+    changed = [
+        f"{name} {'is gone' if name not in now else states[name in recorded]}"
+        for name in names
+        if now.get(name) != recorded.get(name)
+    ]
+    more = f" and {len(changed) - 2} more" if len(changed) > 2 else ""
+    return f"{', '.join(changed[:2])}{more}" if changed else None

@@ -1,0 +1,271 @@
+"""What training does to the weights: the first update, the gradients, the last update, and what is in the saved files.
+
+Nothing here starts a collective. A step costs one sample of at most 64 x 64 weights and gradients and never waits for
+the device; every weight is read three times in a run: before and after the first update, and when the model is saved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..finding import Evidence
+from .trainer_objects import TrainerObjects
+
+# Each limit with the run that fixed it (docs/reference/faults.md has the figures).
+TINY = 1e-9  # of the mean weight: less counts as 0. recipe.learning_rate=1e-30 makes 1e-30 of an adapter's zeros
+NOISE = 1e-6  # gradient norm. Pairs that are equal leave 0 to 2e-8 (DPO, fp32, bf16); correct runs have 1e-2 and more
+JUMP = 100.0  # last update to the largest before. Warm-ups and decays of correct runs stay below 3
+SWAMPED = 10.0  # an update to the weights' own size. recipe.learning_rate=1e-3, where plan warns, stays below 0.1
+PATIENCE = 10  # steps until bf16 weights must have moved: 5e-7 moves some in the first; a warm-up starts lower
+
+_SAMPLES = 64  # tensors, and elements of each
+_CHUNK = 1 << 24  # elements that are read at once
+
+
+class Updates:
+    """Follows the trained weights of this rank from before the first optimizer step."""
+
+    def __init__(self, objects: TrainerObjects) -> None:
+        named = dict(objects.model.named_parameters())
+        self._objects, self._named = objects, named
+        self._trained = {name: p for name, p in named.items() if p.requires_grad}
+        self._sampled = _spread([_stored(p) for p in self._trained.values()])
+        self._is_adapter = any("lora_" in name for name in self._trained)
+        self._weights = _sample(self._sampled)
+        self._scale = float(self._weights.abs().mean())
+        self._start = self._checksums()
+        self._steps = 0  # with a learning rate above 0
+        self._last = self._largest = self._total = self._weights.new_zeros(())
+        self._gradient = self._weights.new_tensor(math.nan)  # not measured
+        self._first_is_judged = False
+
+    def before_step(self) -> None:
+        """Note the gradients after clipping, by the norm that this rank's sample estimates; DeepSpeed has its own."""
+        gradients = [p.grad for p in _spread(list(self._trained.values())) if p.grad is not None]
+        if gradients:
+            size = sum(p.numel() for p in self._trained.values())
+            self._gradient = self._gradient.fmax(_sample(gradients).square().mean().mul(size).sqrt())
+
+    def after_step(self) -> list[Evidence]:
+        """Note what the step changed; return the findings about the first update and the gradients once they are due.
+
+        Steps with a learning rate of 0, as at the beginning of a warm-up, change nothing and do not count.
+        """
+        norm = self._objects.engine.get_global_grad_norm() if self._objects.engine is not None else None
+        if norm is not None:
+            self._gradient = self._gradient.fmax(self._weights.new_tensor(float(norm)))
+        weights = _sample(self._sampled)
+        self._largest = self._largest.fmax(self._last)
+        self._last = (weights - self._weights).abs().sum()
+        self._total, self._weights = self._total + self._last, weights
+        rate = max(float(group["lr"]) for group in self._objects.optimizer.param_groups)
+        self._steps += rate > 0
+        found: list[Evidence] = []
+        if not self._first_is_judged and rate > 0:
+            first = self._judge_first(rate)
+            self._first_is_judged = first.verdict == "proven" or self._steps >= self._patience()
+            found += [first] if self._first_is_judged else []
+        if self._steps == PATIENCE and rate > 0:
+            found.append(self._judge_gradients())
+        return found
+
+    def at_end(self, folder: Path, state: Mapping[str, Any] | None, saved: Any) -> list[Evidence]:
+        """Return the findings about the whole run, when the model `saved` has been written to `folder`."""
+        now = self._checksums()
+        changed = sum(now[name] != self._start[name] for name in self._trained)
+        resumed = bool(self._objects.step)
+        rest = [self._judge_gradients(), self._judge_last()]
+        if not self._first_is_judged:
+            none = Evidence("first_update", "no step", "no learning rate of this attempt was above 0")
+            kind = "adapter" if self._is_adapter else "weights"
+            rest.append(self._judge_first(0.0) if self._steps else none.judge(kind, resumed))
+        since = "checkpoint" if resumed else "start"
+        note = f"{changed} of {len(self._trained)} trained tensors differ from the {since}"
+        if not changed and not resumed:
+            unchanged = Evidence("saved_weights", "the weights it began with", "checksums", note="nothing was learned")
+            return [*rest, unchanged.judge("trained", False)]
+        return [*rest, check_saved(folder, saved, state, note)]
+
+    def _patience(self) -> int:
+        import torch
+
+        return 1 if all(p.dtype == torch.float32 for p in self._sampled) else PATIENCE
+
+    def _judge_first(self, rate: float) -> Evidence:
+        """Return the finding "first_update": which trained and which frozen tensors have changed on this rank."""
+        import torch
+
+        now = self._checksums()
+        changed = {name for name, value in now.items() if value != self._start[name]}
+        moved, leaked = changed & self._trained.keys(), sorted(changed - self._trained.keys())
+        kind = "adapter" if self._is_adapter else "weights"
+        value = " and ".join(name for name, hit in ((kind, moved), ("frozen weights", leaked)) if hit) or "nothing"
+        note = f"{len(moved)} of {len(self._trained)} trained tensors changed, {len(leaked)} of "
+        note += f"{len(now) - len(self._trained)} frozen ones" + (f": {leaked[0]}" if leaked else "")
+        still = next((group for group in self._groups() if moved.isdisjoint(group) and self._shows(group, rate)), None)
+        holds = bool(moved) and not leaked and still is None
+        if moved and still:
+            note = f"{note}; none of the {len(still)} in an optimizer group with {sorted(still)[0]}"
+        if self._patience() == 1 and float(self._total) < torch.finfo(torch.float32).eps * self._scale:
+            holds, value = False, "less than rounding"
+            note = f"the sampled weights changed by {float(self._total):.2g} at a learning rate of {rate:.2g}"
+        if not holds and not leaked:
+            why = "every gradient is 0, " if float(self._gradient) == 0 else ""
+            note = f"{note}: {why}nothing is learned"
+        finding = Evidence("first_update", value, "checksums around the first optimizer step", note=note)
+        return finding.judge(kind, holds)
+
+    def _judge_gradients(self) -> Evidence:
+        norm = float(self._gradient)
+        is_noise = self._steps > 0 and norm <= NOISE  # a norm that nothing measured is none
+        note = "the loss does not depend on the weights: rounding or weight decay changes them" if is_noise else None
+        how = "the largest norm of a step, after clipping, as samples estimate it"
+        return Evidence("gradients", f"{norm:.2g}", how, note=note).judge(f"above {NOISE:g}", not is_noise)
+
+    def _judge_last(self) -> Evidence:
+        """Return the finding "last_update": no logged loss was computed after it."""
+        last, largest = float(self._last), float(self._largest)
+        ratio = last / largest if largest > 0 else 0.0
+        size = max(last, largest) / max(self._scale * self._weights.numel(), 1e-30)
+        is_finite = math.isfinite(last) and math.isfinite(largest)
+        how = "sampled weights around the last optimizer step"
+        if not is_finite:
+            return Evidence("last_update", "not finite", how).judge("finite", False)
+        note = f"{ratio:.2g} times the largest before it" if largest > 0 else None
+        if size > SWAMPED:
+            note = f"an update {size:.2g} times as large as the weights"
+        return Evidence("last_update", "finite", how, note=note).judge("finite", ratio <= JUMP and size <= SWAMPED)
+
+    def _checksums(self) -> dict[str, int]:
+        return _checksums(self._named, TINY * self._scale)
+
+    def _groups(self) -> list[set[str]]:
+        """Return the names of each optimizer group's tensors; one group where DeepSpeed holds flat copies of them."""
+        names = {id(p): name for name, p in self._trained.items()}
+        groups = ({names[id(p)] for p in group["params"] if id(p) in names} for group in self._param_groups())
+        return [group for group in groups if group] or [set(self._trained)]
+
+    def _param_groups(self) -> Sequence[Mapping[str, Any]]:
+        groups: Sequence[Mapping[str, Any]] = self._objects.optimizer.param_groups
+        return [group for group in groups if float(group["lr"]) > 0]
+
+    def _shows(self, group: set[str], rate: float) -> bool:
+        """Whether an update of `rate` can show in the stored type: bf16 norm weights of 1.0 never move by 5e-7."""
+        import torch
+
+        tensors = _spread([_stored(self._trained[name]) for name in sorted(group)])
+        sizes = [_sample([tensor]).abs() for tensor in tensors]
+        steps = [torch.finfo(t.dtype).eps * s[s > 0].min() for t, s in zip(tensors, sizes, strict=True) if s.any()]
+        return not steps or float(min(steps)) < 4 * rate
+
+
+def check_saved(folder: Path, model: Any, state: Mapping[str, Any] | None, note: str | None) -> Evidence:
+    """Return the finding "saved_weights": they are finite, and in two rows of each tensor those in memory.
+
+    `state`: the weights that were passed to save_pretrained, as gathered from all ranks under ZeRO-3.
+    """
+    import torch
+
+    live = {_file_key(name): _stored(p) for name, p in model.named_parameters(remove_duplicate=False)}
+    kept = {_file_key(name): weight for name, weight in (state or live).items()}
+    how = f"two rows of each tensor in {folder.name}/, and every weight in memory"
+    finite = torch.stack([_is_finite(weight).cpu() for weight in kept.values()]) if kept else torch.ones(0)
+    if not bool(finite.all()):
+        bad = [name for name, good in zip(kept, finite.tolist(), strict=True) if not good]
+        found = Evidence("saved_weights", "not finite", how, note=f"{len(bad)} of {len(kept)} tensors, as {bad[0]}")
+        return found.judge("trained", False)
+    compared, others = 0, []
+    for name, shape, rows in _saved_rows(folder):
+        weight = live.get(name)
+        if weight is None:
+            continue
+        compared += 1
+        width = math.prod(shape[1:])
+        for number, row in rows:
+            part = weight.detach().reshape(-1)[number * width : (number + 1) * width]
+            is_here = part.numel() == row.numel()  # a partition of ZeRO-3 ends before the tensor does
+            if is_here and not torch.equal(part.to(device="cpu", dtype=row.dtype), row.reshape(-1)):
+                others.append(name)
+                break
+    if others:
+        found = Evidence("saved_weights", "others than in memory", how, note=f"{len(others)}, as {others[0]}")
+        return found.judge("trained", False)
+    note = "; ".join(filter(None, (note, f"{compared} saved tensors were compared with memory")))
+    return Evidence("saved_weights", "trained", how, note=note).judge("trained", True)
+
+
+def _saved_rows(folder: Path) -> Iterator[tuple[str, Sequence[int], list[tuple[int, Any]]]]:
+    """Yield name, shape, and the first and the middle row of each saved tensor."""
+    import torch
+    from safetensors import safe_open
+
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118, no mapping
+                part = tensors.get_slice(name)
+                shape = part.get_shape()
+                numbers = sorted({0, shape[0] // 2}) if shape else []
+                yield name, shape, [(number, part[number : number + 1]) for number in numbers]
+    for file in sorted([*folder.glob("pytorch_model*.bin"), *folder.glob("adapter_model.bin")]):
+        for name, tensor in torch.load(file, mmap=True, weights_only=True, map_location="cpu").items():
+            numbers = sorted({0, tensor.shape[0] // 2}) if tensor.dim() else []
+            yield name, tuple(tensor.shape), [(number, tensor[number : number + 1]) for number in numbers]
+
+
+def _file_key(name: str) -> str:
+    """Return the name of a parameter in a file: PEFT leaves the adapter's name out (peft/utils/save_and_load.py)."""
+    return name.replace(".default.", ".") if "lora_" in name else name
+
+
+def _stored(parameter: Any) -> Any:
+    """Return what this rank stores of a parameter: under ZeRO-3 its part."""
+    return getattr(parameter, "ds_tensor", parameter).detach()
+
+
+def _spread(items: list[Any]) -> list[Any]:
+    """Return at most 64 of the items, evenly spread."""
+    return items[:: -(-len(items) // _SAMPLES) or 1]
+
+
+def _sample(tensors: Sequence[Any]) -> Any:
+    """Return at most 64 elements of each tensor, evenly spread, as one vector of fp32."""
+    import torch
+
+    flat = [tensor.detach().reshape(-1) for tensor in tensors]
+    parts = [part[:: max(1, part.numel() // _SAMPLES)][:_SAMPLES].float() for part in flat]
+    return torch.cat([part.to(parts[0].device) for part in parts])
+
+
+def _chunks(tensor: Any) -> Iterator[Any]:
+    flat = tensor.detach().reshape(-1)
+    yield from (flat[start : start + _CHUNK] for start in range(0, flat.numel(), _CHUNK))
+
+
+def _is_finite(tensor: Any) -> Any:
+    import torch
+
+    sums = [chunk.sum(dtype=torch.float64) for chunk in _chunks(tensor)] if tensor.is_floating_point() else []
+    return torch.stack(sums).isfinite().all() if sums else torch.tensor(True)
+
+
+def _checksums(named: Mapping[str, Any], floor: float) -> dict[str, int]:
+    """Return a checksum of the bits that each parameter stores on this rank, of elements below `floor` as zeros."""
+    import torch
+
+    sums = {name: _checksum(_stored(p), floor) for name, p in named.items()}
+    values = torch.stack([value.cpu() for value in sums.values()]).tolist() if sums else []
+    return dict(zip(sums, values, strict=True))
+
+
+def _checksum(tensor: Any, floor: float) -> Any:
+    import torch
+
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    for chunk in _chunks(tensor):
+        kept = chunk.masked_fill(chunk.abs() < floor, 0) if chunk.is_floating_point() else chunk
+        total += kept.contiguous().view(bits).sum(dtype=torch.int64)
+    return total
