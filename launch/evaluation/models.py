@@ -10,11 +10,11 @@ from launch.errors import Problem, UserError
 from launch.execution import merge
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.reader import RunRecord, resolve_run, run_name
+from launch.execution.vouching import refuse_changes
 from launch.files import read_json_object
 from launch.planning.estimate.shape import read_shape
 from launch.planning.lora import Adapter, check_adapter, read_adapter
 from launch.planning.model_folder import find_model_faults
-from launch.planning.saved_model import refuse_changes
 from launch.worker.model_loading import ModelRequest
 
 _MODEL_FILES = ("config.json", "adapter_config.json")

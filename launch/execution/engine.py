@@ -30,12 +30,11 @@ from launch.execution.supervise.processes import wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch_config import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
-from launch.execution.vouching import add_digests, digest_base, keep_finished_work, required_proofs
+from launch.execution.vouching import add_digests, digest_base, keep_finished_work, refuse_changes, required_proofs
 from launch.planning.command import requested_settings
 from launch.planning.lora import ADAPTER_CONFIG
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
-from launch.planning.saved_model import refuse_changes
 from launch.worker.finding import Evidence
 from launch.worker.json_codec import SCHEMA_VERSION
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES

@@ -15,6 +15,7 @@ from typing import Any
 from launch.errors import Problem, UserError
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.reader import RunRecord
+from launch.execution.vouching import refuse_changes
 from launch.external import run_command
 from launch.files import read_json_object, write_json
 from launch.host.interpreter import InterpreterError, missing_modules, worker_command
@@ -22,7 +23,7 @@ from launch.planning.estimate.shape import read_shape
 from launch.planning.identity import TOKENIZER_FILES, DigestCache
 from launch.planning.lora import Adapter, check_adapter
 from launch.planning.model_folder import find_model_faults
-from launch.planning.saved_model import digest_model, refuse_changes
+from launch.planning.saved_model import digest_model
 from launch.worker.merging import Request
 
 RECORD = "merge.json"  # in the folder of the merged model

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED
-from launch.execution.record.folder import Outcome
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError
+from launch.execution.record.outcome import Outcome
 from launch.execution.record.reader import RunRecord
-from launch.planning.adapters import read_adapter
-from launch.planning.digests import DigestCache
+from launch.planning.identity import DigestCache
+from launch.planning.lora import read_adapter
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
-from launch.planning.saved_model import describe_model, digest_model
+from launch.planning.saved_model import describe_model, digest_model, find_changes
 from launch.worker.finding import PROVEN, Evidence
 from launch.worker.patches.shared import EVIDENCE
 
@@ -86,3 +86,14 @@ def add_digests(outcome: Outcome, plan: Plan, base: tuple[Path | None, dict[str,
         outcome = replace(outcome, model=describe_model(folder, base[0] if is_adapter else None, base[1], digests.of))
     digests.save()
     return outcome
+
+
+def refuse_changes(run: Path | None, allow: Collection[str] = ()) -> None:
+    """Raise UserError (model_changed, base_changed) if a run's model is not the one that it saved; None is no run."""
+    if run is None:
+        return
+    digests = DigestCache(run.parents[1] / ".cache" / "digests.json")
+    problems = [problem for problem in find_changes(run, digests.of) if problem.id not in allow]
+    digests.save(create_folder=False)
+    if problems:
+        raise UserError(problems)

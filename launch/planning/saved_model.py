@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from launch.data.local import Digest
-from launch.errors import Problem, UserError
+from launch.errors import Problem
 from launch.files import read_json_object
-from launch.planning.digests import DigestCache
 
 # what is loaded of a model: weights, configuration, tokenizer, chat template, code
 _PATTERNS = (
@@ -34,7 +33,7 @@ def describe_model(output: Path, base: Path | None, base_files: Mapping[str, str
     return content | ({"base": str(base), "base_files": dict(base_files)} if base is not None else {})
 
 
-def find_changes(run: Path, digest: Digest | None = None) -> list[Problem]:
+def find_changes(run: Path, digest: Digest) -> list[Problem]:
     """Return how the model of a finished run, or its adapter's base, differs from what its DONE holds.
 
     [] for a run of a version that recorded no digests. The ids are model_changed and base_changed.
@@ -42,8 +41,6 @@ def find_changes(run: Path, digest: Digest | None = None) -> list[Problem]:
     recorded = read_json_object(run / "DONE").get("model")
     if not isinstance(recorded, dict):
         return []
-    cache = DigestCache(run.parents[1] / ".cache" / "digests.json")
-    digest = digest or cache.of
     problems = []
     output, base = run / "model", Path(str(recorded.get("base")))
     if changed := _compare(recorded.get("files"), output, digest):
@@ -52,14 +49,7 @@ def find_changes(run: Path, digest: Digest | None = None) -> list[Problem]:
     if changed := _compare(recorded.get("base_files"), base, digest):
         message = f"{base} is not the model that the adapter in {output} was trained on: {changed}"
         problems.append(Problem("base_changed", message, None, "restore the base: on another one it means nothing"))
-    cache.save(create_folder=False)
     return problems
-
-
-def refuse_changes(run: Path | None, allow: Collection[str] = ()) -> None:
-    """Raise UserError (model_changed, base_changed) if a run's model is not the one that it saved; None is no run."""
-    if run is not None and (problems := [problem for problem in find_changes(run) if problem.id not in allow]):
-        raise UserError(problems)
 
 
 def _compare(recorded: object, folder: Path, digest: Callable[[Path], str | None]) -> str | None:
