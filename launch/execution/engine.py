@@ -12,10 +12,9 @@ from launch import resources
 from launch.check.machine.rules import preflight
 from launch.config.schema import Tracking
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
-from launch.execution.cache_pass import plan_cache_pass, read_dataset_event
-from launch.execution.caches import cache_lock
+from launch.execution.caches import cache_lock, plan_cache_pass, read_dataset_event
 from launch.execution.completion import add_validation, verify_completion, verify_evidence
-from launch.execution.diagnosis.cures import cure_for_errors
+from launch.execution.diagnosis.advice import cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display import Display, format_duration
 from launch.execution.prepare import prepare_inputs
@@ -28,7 +27,7 @@ from launch.execution.record.reader import RunRecord, command_for
 from launch.execution.resume import AttemptStart, clear_run_folder, decide_start, resume_plan
 from launch.execution.supervise.processes import wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, supervise
-from launch.execution.supervise.watch_config import build_watch_config
+from launch.execution.supervise.watch import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
 from launch.execution.vouching import add_digests, digest_base, keep_finished_work, refuse_changes, required_proofs
 from launch.planning.command import requested_settings

@@ -13,7 +13,7 @@ from launch.config.compose import USER_DIR_VARIABLE
 from launch.config.line import override_key
 from launch.config.schema import Device
 from launch.errors import Problem
-from launch.execution.cache_pass import plan_cache_pass
+from launch.execution.caches import plan_cache_pass
 from launch.execution.record.folder import render_command_script
 from launch.files import write_yaml
 from launch.planning.parallel import Width

@@ -11,14 +11,14 @@ from launch.errors import UserError
 from launch.execution.record.checkpoints import Checkpoint, find_checkpoints
 from launch.execution.record.lock import STALE, find_holder, lock_path
 from launch.execution.resume import decide_start
-from launch.execution.supervise.watch_config import build_watch_config
+from launch.execution.supervise.watch import build_watch_config
 from launch.planning.plan import Plan
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.peers import LostNode, NodeFailure
 
 _POLL = 0.5  # seconds
-GPU_FAULT, NETWORK_FAULT = "gpu_fault", "nccl_remote"  # ids of causes (execution/diagnosis/cures.py)
+GPU_FAULT, NETWORK_FAULT = "gpu_fault", "nccl_remote"  # ids of causes (execution/diagnosis/known.yaml)
 _ENDED = ("interrupted by ", "node ")  # begins the cause of ranks that were ended because of another node
 
 

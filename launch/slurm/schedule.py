@@ -11,8 +11,7 @@ from pathlib import Path
 
 from launch.config.schema import Device
 from launch.errors import Problem, UserError
-from launch.execution.cache_pass import find_tokenized_data, supports_cache_pass
-from launch.execution.caches import tokenized_folder
+from launch.execution.caches import find_tokenized_data, supports_cache_pass, tokenized_folder
 from launch.planning.plan import Plan
 from launch.slurm.jobs import JobFolder
 from launch.slurm.planned_jobs import PlannedJob, job_script, plan_evaluation_job, plan_tokenize_job, write_job_folder

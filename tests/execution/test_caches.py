@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.execution.cache_pass import TokenizedData, plan_cache_pass, read_dataset_event
 from launch.execution.caches import (
+    TokenizedData,
     cache_lock,
     find_broken_references,
     find_half_written,
+    plan_cache_pass,
+    read_dataset_event,
     reference_folder,
     tokenized_folder,
 )

@@ -21,7 +21,7 @@ from launch.execution.display import PlainDisplay
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.supervisor import Execution, supervise
-from launch.execution.supervise.watch_config import WatchConfig
+from launch.execution.supervise.watch import WatchConfig
 from tests.paths import ROOT
 
 TABLE = ROOT / "docs" / "reference" / "faults.md"

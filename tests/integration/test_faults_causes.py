@@ -15,7 +15,7 @@ import pytest
 from launch.config.guards import GuardsConfig
 from launch.config.schema import Device, Mode
 from launch.execution.diagnosis.advice import Situation
-from launch.execution.supervise.watch_config import WatchConfig
+from launch.execution.supervise.watch import WatchConfig
 from launch.planning.parallel import Batch
 from tests.integration.faults import TWO_RANKS, check, run
 

@@ -23,7 +23,7 @@ from launch.config.guards import (
 from launch.config.schema import Family
 from launch.execution.guards import GuardContext
 from launch.execution.record.checkpoints import Layout
-from launch.execution.supervise.watch_config import WatchConfig
+from launch.execution.supervise.watch import WatchConfig
 from tests.integration.faults import TWO_RANKS, check, run
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 
 from launch import resources
 from launch.data.samples import TokenizedSamples, find_sample_problems, parse_samples
-from launch.execution.cache_pass import plan_cache_pass
+from launch.execution.caches import plan_cache_pass
 from launch.execution.prepare import prepare_inputs
 from launch.execution.preview import DataSet, preview_command, preview_environment, write_request, write_samples
 from launch.planning.machine import this_machine

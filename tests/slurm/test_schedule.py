@@ -14,7 +14,7 @@ import pytest
 
 from launch.__main__ import main
 from launch.errors import UserError
-from launch.execution.cache_pass import find_tokenized_data, plan_cache_pass
+from launch.execution.caches import find_tokenized_data, plan_cache_pass
 from launch.execution.record.lock import run_lock
 from launch.planning.plan import build_plan
 from launch.slurm.allocation import read_allocation

@@ -1,13 +1,19 @@
-"""What to do against each known cause of failure, computed from the plan where possible."""
+"""What to do against each known cause of failure (known.yaml), computed from the plan where possible.
+
+The class and the message of an exception lead to what to change; for a process that died without one, the lines that it
+printed last. A cure that other causes would need too says "possibly".
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.config.schema import Device, Mode
-from launch.execution.diagnosis.known import known
+from launch.execution.diagnosis.known import KnownCause, known
+from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.planning.estimate.forecast import UNCERTAINTY, remedy_for
 from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.setting import MemorySetting
@@ -159,3 +165,59 @@ def no_gpu(match: re.Match[str], situation: Situation) -> str:
         "torch sees no GPU that it can use: `launch check` shows what this machine has (driver, CUDA_VISIBLE_DEVICES, "
         "a torch without CUDA); device=cpu needs none"
     )
+
+
+_IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError")
+
+
+@dataclass(frozen=True)
+class Cure:
+    """What to do against a known cause of failure."""
+
+    id: str  # of the known cause
+    text: str  # one sentence; an uncertain one begins with "possibly: "
+
+
+def cure_for_errors(chain: Sequence[RaisedError], situation: Situation) -> tuple[RaisedError, Cure] | None:
+    """Return the cure of the first known cause in a chain of exceptions, root first, and its exception.
+
+    A certain cure goes before an uncertain one. That of a failed import which was handled is uncertain: libraries try
+    imports, and what fails in the handler is the cause.
+    """
+    for is_certain in (True, False):
+        for error in chain:
+            is_doubted = error.was_handled and error.type in _IMPORT_ERRORS
+            if is_doubted and is_certain:
+                continue
+            if cure := _find_cure(error, situation, is_certain=is_certain):
+                return error, cure
+            if is_doubted and (cure := _find_cure(error, situation, is_certain=True)):
+                return error, replace(cure, text=f"{POSSIBLY}{cure.text.removeprefix(POSSIBLY)}")
+    return None
+
+
+def _find_cure(error: RaisedError, situation: Situation, *, is_certain: bool) -> Cure | None:
+    for cause in known().causes:
+        if cause.errors is None or cause.is_certain != is_certain or not cause.errors.fullmatch(error.type):
+            continue
+        if match := cause.pattern.search(error.message):
+            return _compute_cure(cause, match, situation)
+    return None
+
+
+def cure_for_lines(lines: Sequence[str], situation: Situation) -> Cure | None:
+    """Return the cure of the first known cause in what a process without an exception printed last."""
+    for line in lines:
+        for cause in known().causes:
+            if cause.errors is None and (match := cause.pattern.search(line)):
+                return _compute_cure(cause, match, situation)
+    return None
+
+
+def _compute_cure(cause: KnownCause, match: re.Match[str], situation: Situation) -> Cure:
+    if cause.cure is not None:
+        text = cause.cure.format(**match.groupdict())
+    else:
+        text = globals()[str(cause.computed)](match, situation)
+    is_marked = cause.is_certain or text.startswith(POSSIBLY)
+    return Cure(cause.id, text if is_marked else f"{POSSIBLY}{text}")

@@ -11,18 +11,18 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from launch.execution.diagnosis.advice import Situation
-from launch.execution.diagnosis.cures import Cure, cure_for_errors, cure_for_lines
+from launch.execution.diagnosis.advice import Cure, Situation, cure_for_errors, cure_for_lines
 from launch.execution.diagnosis.known import known
-from launch.execution.diagnosis.last_words import LogTail, summarize_last_words
 from launch.execution.diagnosis.tracebacks import (
     TRACEBACK,
+    LogTail,
     RaisedError,
     describe_chain,
     event_chain,
     one_line,
     parse_error,
     printed_chain,
+    summarize_last_words,
 )
 from launch.execution.record.events import Event
 from launch.terminal import format_ranks, printable

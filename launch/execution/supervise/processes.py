@@ -1,17 +1,22 @@
-"""Finds the processes of a run: by the run id in their environment, or by the folder on their command lines."""
+"""The processes of a run: what an earlier one left, and the reaper, which starts the command and ends its tree."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from launch.errors import Problem, UserError
 
-_PATIENCE = 20.0  # seconds; the tear-down after a launcher's SIGKILL takes at most 15
+_ORPHANS = 20.0  # seconds; the tear-down after a launcher's SIGKILL takes at most 15
 
 
 def is_stopped(pid: int) -> bool:
@@ -45,7 +50,7 @@ def end_by_run_id(run_id: str, seconds: float = 10.0) -> int:
     return len(ended)
 
 
-def wait_for_orphans(output: Path, say: Callable[[str], None], patience: float = _PATIENCE) -> None:
+def wait_for_orphans(output: Path, say: Callable[[str], None], patience: float = _ORPHANS) -> None:
     """Wait until no process has the folder `output` on its command line: its launcher was killed, and they normally end
     by themselves within seconds.
 
@@ -69,3 +74,88 @@ def _find_writers(output: Path) -> list[int]:
         for process in psutil.process_iter(["cmdline", "status"])
         if process.info["status"] != psutil.STATUS_ZOMBIE and str(output) in (process.info["cmdline"] or ())
     ]
+
+
+GRACE = 8.0  # seconds between SIGTERM and SIGKILL; with the kill itself everything is over within 15
+# After an order the reaper reports within GRACE and the time of the kills; one that does not is stopped or hangs.
+_PATIENCE = GRACE + 12.0  # seconds
+_PATIENCE_AT_KILL = 4.0  # seconds, while the reaper is stopped (SIGSTOP) or the user has asked twice
+_REAPER = Path(__file__).with_name("reaper.py")
+
+
+class ReaperProcess:
+    """A running reaper: sends it orders and reads its reports."""
+
+    def __init__(self, order: Mapping[str, Any], output: int) -> None:
+        """Start the reaper and send it `order`, which names the command to start (reaper.py); `output`: for stderr."""
+        self.status: int | None = None
+        self.ended_processes = 0
+        self.left: int | None = None  # processes that could not be ended
+        self.interrupted = False  # by the user's signal
+        self.halted = False  # by a guard
+        self.completed = False  # ended because all requested steps are logged
+        command = [sys.executable, "-P", "-u", str(_REAPER)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True, bufsize=0
+        )
+        self.send(json.dumps({**order, "grace": GRACE}))
+        self._rest = b""
+        self._ordered: float | None = None  # time.monotonic() of the first order to end the run
+
+    @property
+    def reports(self) -> int:
+        """The file descriptor that the reports arrive on."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def send(self, line: str) -> None:
+        assert self._process.stdin is not None
+        if line in ("stop", "kill"):
+            self._ordered = self._ordered or time.monotonic()
+        data = memoryview(line.encode() + b"\n")
+        with contextlib.suppress(OSError):  # the reaper has exited, and its reports end
+            while data:  # a signal can cut a write short
+                data = data[self._process.stdin.write(data) :]
+
+    def halt(self) -> bool:
+        """End the run for a guard; return False if it has ended already or the user is ending it."""
+        if self.status is not None or self.interrupted:
+            return False
+        self.halted = True
+        self.send("stop")
+        return True
+
+    def complete(self) -> None:
+        """End a run that has done what was requested, unless it has ended or is being ended already."""
+        if self.status is None and not self.interrupted and not self.halted:
+            self.completed, self.status = True, 0
+            self.send("stop")
+
+    def read_reports(self) -> bool:
+        """Read the reports that have arrived; return False at their end."""
+        data = os.read(self.reports, 1 << 16)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            report: dict[str, Any] = json.loads(line)
+            if report["kind"] == "exited" and not (self.interrupted or self.halted or self.completed):
+                self.status = report["status"]
+            elif report["kind"] == "swept":
+                self.ended_processes, self.left = report["ended"], report["left"]
+        return bool(data)
+
+    def is_silent(self, *, urgent: bool) -> bool:
+        """Whether the reaper has not carried out an order in time, because it is stopped or hangs."""
+        if self._ordered is None:
+            return False
+        waited = time.monotonic() - self._ordered
+        return waited > (_PATIENCE_AT_KILL if urgent or is_stopped(self._process.pid) else _PATIENCE)
+
+    def kill(self) -> None:
+        """Kill the reaper itself; its reports then end, and what it left is ended from here."""
+        self._process.kill()
+
+    def close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.wait()

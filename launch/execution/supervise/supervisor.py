@@ -32,12 +32,10 @@ from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.ending import conclude, end_lines
 from launch.execution.supervise.observer import Observer
-from launch.execution.supervise.processes import end_by_run_id
-from launch.execution.supervise.reaper_process import ReaperProcess
+from launch.execution.supervise.processes import ReaperProcess, end_by_run_id
 from launch.execution.supervise.stacks import PeerStacks
 from launch.execution.supervise.streams import Channel, Pump
-from launch.execution.supervise.watch import Watch
-from launch.execution.supervise.watch_config import WatchConfig
+from launch.execution.supervise.watch import Watch, WatchConfig
 from launch.redact import add_secrets
 from launch.resources import SAFE_PATH
 

@@ -1,30 +1,34 @@
 """Runs the guards in a thread of their own: it takes facts, checks them, and ends the run when one fails.
 
 Neither the pump (which must keep reading while stacks are dumped) nor the display (whose terminal may block) can delay
-it.
+it. What it needs of a plan is its WatchConfig.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import shutil
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from launch.check.machine.disk import nearest_existing
+from launch.check.machine.disk import nearest_existing, written_bytes
 from launch.config.guards import GuardsConfig
+from launch.execution.diagnosis.advice import Situation
 from launch.execution.guards import DiskUsage, Fact, GuardContext, GuardFinding, RankExited, Tick, build_guards
-from launch.execution.record.checkpoints import Checkpoint, find_checkpoints
+from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpoints
 from launch.execution.supervise.stacks import PeerStacks, Stacks, dump_stacks
-from launch.execution.supervise.watch_config import WatchConfig
+from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
+from launch.planning.estimate.setting import MemorySetting
 from launch.planning.model_folder import weight_bytes
+from launch.planning.plan import Plan
 
 _TICK = 0.5  # seconds
 _DISK_EVERY = 5.0  # seconds
@@ -237,3 +241,55 @@ def _is_alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+@dataclass(frozen=True)
+class WatchConfig:
+    """What the supervisor knows of a run besides its command."""
+
+    guards: GuardsConfig | None = None  # None turns all guards off
+    allow: Collection[str] = ()  # ids of guards that only warn
+    guard_context: GuardContext = field(default_factory=GuardContext)
+    output: Path | None = None  # the trainer's output folder
+    layout: Layout | None = None  # what makes a checkpoint of this run complete
+    checkpoint_bytes: int | None = None  # an estimate; None if unknown
+    model_bytes: int | None = None  # an estimate; None if unknown
+    situation: Situation = field(default_factory=Situation)
+
+
+def build_watch_config(plan: Plan, first_rank: int = 0) -> WatchConfig:
+    """Build the watch configuration of `plan` for the node whose first global rank is `first_rank`."""
+    recipe = plan.config.recipe
+    has_adapter = any(bool(plan.flags[name].value) for name in ("use_lora", "use_peft") if name in plan.flags)
+    written = None if has_adapter else written_bytes(plan, os.environ)
+    return WatchConfig(
+        guards=plan.config.guards,
+        allow=tuple(plan.config.allow),
+        guard_context=GuardContext(
+            ranks=tuple(range(first_rank, first_rank + plan.batch.width)),
+            checkpoint_every=recipe.checkpoint_steps,
+            total_steps=recipe.max_steps,
+        ),
+        output=plan.model_dir,
+        layout=Layout(plan.config.trainer.family, plan.batch.width, plan.parallel.zero_stage),
+        checkpoint_bytes=int(written[1]) if written else None,
+        model_bytes=int(written[0]) if written else None,
+        situation=Situation(
+            trainer=plan.trainer,
+            batch=plan.batch,
+            mode=plan.parallel.mode,
+            device=plan.parallel.width.device,
+            gradient_checkpointing=recipe.gradient_checkpointing,
+            max_seq_length=recipe.max_seq_length,
+            memory=_memory_setting(plan),
+            runs=plan.runs,
+            cache=plan.cache,
+            python=plan.command[0],
+        ),
+    )
+
+
+def _memory_setting(plan: Plan) -> MemorySetting | None:
+    with contextlib.suppress(UnknownMemoryError):
+        return planned_setting(plan, os.environ, flash=False)
+    return None

@@ -15,7 +15,7 @@ from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.supervisor import Execution, supervise
-from launch.execution.supervise.watch_config import build_watch_config
+from launch.execution.supervise.watch import build_watch_config
 from launch.planning.command import NodeRendezvous, fill_placeholders
 from launch.planning.plan import Plan
 from launch.slurm.node.context import NodeContext

@@ -16,7 +16,7 @@ from launch.trials.tune.predict import NOISE, Prediction
 _MIN_STEPS = 2  # from which a spread can be computed
 _ONE_STEP_NOISE = 0.2  # the noise of a single step
 _WORTH_REPEATING = 1.25  # a run that was cut short is repeated if it gets so many times its seconds
-OUT_OF_MEMORY, HOST_MEMORY = "out_of_memory", "host_memory"  # ids of launch.execution.diagnosis.cures
+OUT_OF_MEMORY, HOST_MEMORY = "out_of_memory", "host_memory"  # ids of launch.execution.diagnosis.advice
 
 
 class ProbeVerdict(StrEnum):

@@ -11,7 +11,7 @@ import pytest
 from launch.check.machine.disk import checkpoint_count, disk_has_room
 from launch.check.machine.memory import model_fits
 from launch.check.machine.rule import Host
-from launch.execution.cache_pass import plan_cache_pass
+from launch.execution.caches import plan_cache_pass
 from launch.planning.estimate.forecast import find_model_size
 from launch.planning.model_folder import count_parameters, hub_snapshot
 from launch.planning.plan import Plan, build_plan

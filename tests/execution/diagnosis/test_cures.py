@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from launch.config.schema import Device, Kind, Mode
-from launch.execution.diagnosis.advice import Situation
+from launch.execution.diagnosis.advice import Cure, Situation, cure_for_errors
 from launch.execution.diagnosis.causes import CauseFinder
-from launch.execution.diagnosis.cures import Cure, cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError, event_chain, parse_error, printed_chain
 from launch.execution.record.events import Event
 from launch.planning.estimate.setting import MemorySetting

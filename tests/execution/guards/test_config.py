@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launch.errors import UserError
-from launch.execution.supervise.watch_config import build_watch_config
+from launch.execution.supervise.watch import build_watch_config
 from launch.planning.plan import build_plan
 from tests.conftest import composed, fixed_machine
 

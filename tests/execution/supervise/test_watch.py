@@ -17,8 +17,7 @@ from launch.config.schema import Family
 from launch.execution.guards import Fact, GuardContext, LoggedStep, NewOutput
 from launch.execution.record.checkpoints import Layout
 from launch.execution.supervise.observer import Observer
-from launch.execution.supervise.watch import Watch, free_bytes
-from launch.execution.supervise.watch_config import WatchConfig
+from launch.execution.supervise.watch import Watch, WatchConfig, free_bytes
 
 torch = pytest.importorskip("torch", reason="checkpoints are written by the real libraries")
 
