@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parent
 ROOT = _PACKAGE.parent  # the folder that holds the package: the root of a checkout, or site-packages
@@ -31,13 +30,3 @@ WORKER = locate("launch/worker/entry.py")
 # Python puts the working folder first for `-c` and `-m`, so that a random.py in a data folder would be imported
 WITHOUT_CWD = "import sys; sys.path[:] = filter(None, sys.path)"  # begins a program for `-c`
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # for `-m`, and everything that it starts
-
-
-def trainer_files() -> dict[str, dict[str, Any]]:
-    """Return the content of each shipped trainer's file, by the trainer's name; one that is not a map is skipped."""
-    import yaml  # only lint and a refusal need it
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    files = sorted((CONFIGS / "trainer").glob("*.yaml"))
-    contents = {path.stem: yaml.load(path.read_text(encoding="utf-8"), Loader=loader) for path in files}
-    return {name: content for name, content in contents.items() if isinstance(content, dict)}

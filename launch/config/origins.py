@@ -8,13 +8,11 @@ from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 
-import yaml
-
 from launch.config.line import override_key
-from launch.config.positions import Positions, yaml_positions
+from launch.config.yaml_nodes import Mapping as YamlMap
+from launch.config.yaml_nodes import Positions, Scalar, locate_keys, read_yaml, resolve_alias
 
 GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster", "tuned")
-_Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # each scalar is a text
 
 
 class Origin(StrEnum):
@@ -88,7 +86,7 @@ class Origins:
             path = self._file("stage", pending.pop(0))
             if path and path not in files:
                 files.append(path)
-                pending += reversed(_base_stages(*_version(path)))
+                pending += reversed(_read_version(*_version(path))[1])
         return files
 
     def _file(self, group: str, choice: str) -> Path | None:
@@ -115,19 +113,16 @@ def _version(path: Path) -> tuple[Path, int, int]:
 
 
 @lru_cache(maxsize=64)
-def _positions(path: Path, changed: int, size: int) -> Positions:
-    return yaml_positions(path.read_text(encoding="utf-8"))
+def _read_version(path: Path, changed: int, size: int) -> tuple[Positions, list[str]]:
+    """Return the lines of a file's keys, and the stages in its defaults list (`- sft`): no `_self_`, no overrides."""
+    documents = read_yaml(path.read_text(encoding="utf-8"))
+    pairs = documents[0].entries() if documents and isinstance(documents[0], YamlMap) else ()
+    defaults = next((resolve_alias(value) for key, value in pairs if key.text == "defaults"), None)
+    entries = map(resolve_alias, getattr(defaults, "items", ()))
+    names = [entry.text for entry in entries if isinstance(entry, Scalar) and entry.text != "_self_"]
+    return locate_keys(documents), names
 
 
 def _find_line(path: Path, keys: Sequence[str]) -> int | None:
     """Return the 1-based line of a nested key in a YAML file. Keys that are dotted in the file are not found."""
-    return _positions(*_version(path)).of(tuple(keys))
-
-
-@lru_cache(maxsize=64)
-def _base_stages(path: Path, changed: int, size: int) -> list[str]:
-    """Return the stages in a stage file's own defaults list (`- sft`), without `_self_` and overrides."""
-    content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    defaults = content.get("defaults") if isinstance(content, dict) else None
-    entries = defaults if isinstance(defaults, list) else []
-    return [entry for entry in entries if isinstance(entry, str) and entry != "_self_"]
+    return _read_version(*_version(path))[0].of(tuple(keys))

@@ -12,8 +12,7 @@ from pathlib import Path
 import yaml
 
 from launch.config.origins import GROUPS, find_file
-from launch.config.positions import yaml_positions
-from launch.config.yaml_nodes import NotYamlError, YamlLimitError, read_yaml
+from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, read_yaml, yaml_positions
 from launch.errors import Problem, UserError, did_you_mean
 
 _GLOBAL_GROUPS = ("stage", "tuned")  # their files set keys of any node
@@ -86,33 +85,27 @@ def _parse(path: Path, text: str) -> object:
     """Raises UserError: bad_yaml, yaml_limit."""
     check_limits(path, text)
     try:
-        document = yaml.safe_load(text)
-        positions = yaml_positions(text)
-        if not positions.repeated:
-            return document
+        document, positions = load_yaml(text), yaml_positions(text)
+    except NotYamlError as error:
+        raise UserError(Problem("bad_yaml", *_explain_syntax(error, text, path))) from None
+    if positions.repeated:
         key = positions.repeated[0]
         message, where = f"the key '{'.'.join(key)}' is set twice", f"{path}:{positions.of(key)}"
-        problem = Problem("bad_yaml", message, where, "remove one")
-    except yaml.reader.ReaderError as error:
-        message = f"character {error.character:#x} cannot be in a YAML file"
-        line = text.count("\n", 0, error.position) + 1
-        problem = Problem("bad_yaml", message, f"{path}:{line}", "remove it")
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        problem = Problem("bad_yaml", *_explain_syntax(str(error.problem), text, (mark.line if mark else 0) + 1, path))
-    except (yaml.YAMLError, ValueError) as error:
-        problem = Problem("bad_yaml", f"not YAML: {str(error).splitlines()[0]}", str(path))
-    raise UserError(problem)
+        raise UserError(Problem("bad_yaml", message, where, "remove one"))
+    return document
 
 
-def _explain_syntax(problem: str, text: str, line: int, path: Path) -> tuple[str, str, str]:
-    """Return message, place and cure of an error of the YAML parser on a line."""
+def _explain_syntax(error: NotYamlError, text: str, path: Path) -> tuple[str, str, str]:
+    """Return message, place and cure of an error of the YAML parser."""
+    problem, line = error.reason, error.line
+    if isinstance(error.__cause__, yaml.reader.ReaderError):
+        return f"character {error.__cause__.character:#x} cannot be in a YAML file", f"{path}:{line}", "remove it"
     lines = text.splitlines()
     content = lines[line - 1] if line <= len(lines) else ""
     indentation = content[: len(content) - len(content.lstrip())]
     if "\t" in indentation:
         return "a tab indents this line", f"{path}:{line}", "YAML takes spaces only: replace it with two spaces"
-    if "mapping values are not allowed" in problem or "expected <block end>" in problem:
+    if "mapping values are not allowed" in problem or "did not find expected key" in problem:
         message = f"'{content.strip()}' is indented differently from the line above"
         return message, f"{path}:{line}", "give the keys of a node the same indentation; quote a value with ': ' in it"
     if "could not determine a constructor" in problem:

@@ -1,7 +1,11 @@
-"""Parse YAML into nodes that carry their lines, from the parser's events and without recursion."""
+"""The one reader of YAML: plain data, nodes that carry their lines, and the line of each key; of JSON the lines, too.
+
+Nodes are made from the parser's events, without recursion and within limits.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from bisect import bisect_right
@@ -12,6 +16,7 @@ from typing import Any
 
 import yaml
 
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_DEPTH = 60  # of nesting, that of what aliases repeat included; hand-written files have less
 MAX_NODES = 300_000  # of one file, those that its aliases repeat included
 MAX_CHARACTERS = 1 << 22  # of one file
@@ -118,31 +123,40 @@ def resolve_alias(node: Node) -> Node:
 
 
 def load_yaml(text: str) -> Any:
-    """Return the plain data of a YAML text within the limits of `read_yaml`. Raises NotYamlError, yaml.YAMLError."""
+    """Return the plain data of a YAML text within the limits of `read_yaml`. Raises NotYamlError."""
     read_yaml(text)
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    try:
+        return yaml.load(text, Loader=_LOADER)
+    except (yaml.YAMLError, ValueError) as error:
+        raise _not_yaml(error, text) from error
 
 
 def read_yaml(text: str) -> list[Node]:
     """Parse the documents of a YAML text. Raises NotYamlError."""
     if len(text) > MAX_CHARACTERS:
         raise YamlLimitError(f"it has more than {MAX_CHARACTERS:,} characters", 1)
-    loader_class: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     loader: Any = None
     try:
-        loader = loader_class(text)
+        loader = _LOADER(text)
         builder = _NodeBuilder(loader, text.split("\n"))
         while loader.check_event():
             builder.add_event(loader.get_event())
         return builder.documents
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        reason = str(getattr(error, "problem", None) or getattr(error, "reason", None) or "it cannot be parsed")
-        last = text.count("\n") + 1  # the end of the text may be reported as a line of its own
-        raise NotYamlError(reason, min(mark.line + 1, last) if mark is not None else 1) from None
+        raise _not_yaml(error, text) from error
     finally:
         if loader is not None:
             loader.dispose()
+
+
+def _not_yaml(error: Exception, text: str) -> NotYamlError:
+    """Return what PyYAML found as one sentence and a line; an integer of thousands of digits is a ValueError."""
+    if isinstance(error, yaml.reader.ReaderError):
+        return NotYamlError(str(error.reason), text.encode()[: error.position].count(b"\n") + 1)
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    reason = str(getattr(error, "problem", None) or str(error).partition("\n")[0] or "it cannot be parsed")
+    last = text.count("\n") + 1  # the end of the text may be reported as a line of its own
+    return NotYamlError(reason, min(mark.line + 1, last) if mark is not None else 1)
 
 
 class _NodeBuilder:
@@ -232,3 +246,65 @@ def write_scalar(text: str) -> str:
 def write_comment(text: str) -> str:
     """Return a text as one YAML comment on one line: whatever could end the line is a space."""
     return "# " + " ".join("".join(char if char.isprintable() else "\n" for char in text).split("\n"))
+
+
+_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\],:]')
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The lines of keys; a key path names list items by their index."""
+
+    lines: dict[tuple[str, ...], int]  # key path -> 1-based line
+    repeated: tuple[tuple[str, ...], ...]  # key paths that occur twice in their map
+
+    def of(self, path: tuple[str, ...]) -> int | None:
+        return self.lines.get(path)
+
+
+def json_positions(text: str) -> Positions:
+    """Locate the keys of a text that `json.loads` accepts."""
+    lines: dict[tuple[str, ...], int] = {}
+    repeated: list[tuple[str, ...]] = []
+    stack: list[int | str | None] = []  # what names the next value at each depth: a list's index, or a map's key
+    previous: tuple[str, int] | None = None
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if token in "{[":
+            stack.append(None if token == "{" else 0)
+        elif token in "}]":
+            stack.pop()
+        elif token == "," and isinstance(stack[-1], int):
+            stack[-1] += 1
+        elif token == ":" and previous:
+            stack[-1] = str(json.loads(previous[0]))
+            path = tuple(str(part) for part in stack)
+            if path in lines:
+                repeated.append(path)
+            lines[path] = text.count("\n", 0, previous[1]) + 1
+        previous = (token, match.start())
+    return Positions(lines, tuple(repeated))
+
+
+def yaml_positions(text: str) -> Positions:
+    """Locate the keys and list items of a YAML text. Raises NotYamlError."""
+    return locate_keys(read_yaml(text))
+
+
+def locate_keys(documents: list[Node]) -> Positions:
+    """Locate the keys and list items of parsed documents."""
+    lines: dict[tuple[str, ...], int] = {}
+    repeated: list[tuple[str, ...]] = []
+
+    def visit(node: Node, path: tuple[str, ...]) -> None:
+        node = resolve_alias(node)
+        for key, value in getattr(node, "pairs", ()) or enumerate(getattr(node, "items", ())):
+            inner = (*path, str(getattr(key, "text", key)))
+            if inner in lines:
+                repeated.append(inner)
+            lines[inner] = getattr(key, "line", value.line)
+            visit(value, inner)
+
+    for document in documents:
+        visit(document, ())
+    return Positions(lines, tuple(repeated))

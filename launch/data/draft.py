@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
 from launch.config.schema import DataFormat, Kind
-from launch.config.yaml_nodes import write_comment, write_scalar
+from launch.config.yaml_nodes import load_yaml, write_comment, write_scalar
 from launch.data.formats import normalise_names
 from launch.data.local import DataFiles, LocalData
 from launch.data.rows import read_rows
@@ -108,7 +106,7 @@ _BASES = {
 
 
 def _recipe(data: DraftedData, base: str) -> list[str]:
-    shipped = yaml.safe_load((CONFIGS / "stage" / f"{base}.yaml").read_text(encoding="utf-8"))["recipe"]
+    shipped = load_yaml((CONFIGS / "stage" / f"{base}.yaml").read_text(encoding="utf-8"))["recipe"]
     is_demo = base.startswith("demo")
     rows, known = data.structure.read, data.structure.all_
     batch = _batch_size(rows, 16 if is_demo else _TULU_BATCH[data.kind]) if known else _TULU_BATCH[data.kind]

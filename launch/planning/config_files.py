@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.config.positions import Positions, json_positions, yaml_positions
+from launch.config.yaml_nodes import Positions, json_positions, load_yaml, yaml_positions
 from launch.errors import Problem, UserError, nearest
 from launch.files import parse_json, read_file
 from launch.upstream.libraries.library_keys import KeyMismatch, KeySpec, LibraryKeys, find_mismatches, library_keys
@@ -35,19 +35,14 @@ def check_config_file(path: Path, keys: LibraryKeys) -> list[Problem]:
 
     DeepSpeed's must be plain JSON for accelerate and transformers; accelerate's is YAML, or JSON by its suffix.
     """
-    import yaml  # slow to import, and needed only here
-
-    from launch.config.yaml_nodes import load_yaml
-
     try:
         text = _read_text(path)
         is_json = keys.library == "deepspeed" or path.suffix == ".json"
         config = parse_json(text) if is_json else load_yaml(text)
         positions = json_positions(text) if is_json else yaml_positions(text)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark else getattr(error, "lineno", None) or getattr(error, "line", None)
-        reason = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error).splitlines()[0]
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", None) or getattr(error, "line", None)
+        reason = getattr(error, "reason", None) or str(error).splitlines()[0]
         verb = "is not JSON" if keys.library == "deepspeed" else "cannot be parsed"
         return [_unreadable(path, keys.library, f"{verb}: {reason}", line)]
     except _UnreadableError as error:

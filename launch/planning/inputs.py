@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launch import resources
 from launch.config.line import override_key
 from launch.config.origins import Origins, Provenance
 from launch.config.schema import AdapterStart, Family, Kind, Launcher, RootConfig, TrainerConfig
@@ -17,6 +16,7 @@ from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_ya
 from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.model_folder import NO_TOKENIZER, find_model_faults
 from launch.planning.saved_model import find_changes
+from launch.upstream.trainers import trainer_files
 
 MERGE = "merge"  # what builds the merged model of an adapter
 BUILDS = {"demo": None, "demo_chats": Kind.sft, "demo_preferences": Kind.dpo}
@@ -136,7 +136,7 @@ def _kind_mismatches(config: RootConfig, origins: Origins) -> list[Problem]:
 
 def _trainers_of(kind: Kind) -> str:
     """Return the names of the shipped trainers of a kind of stage."""
-    return " or ".join(name for name, content in resources.trainer_files().items() if content.get("kind") == kind)
+    return " or ".join(name for name, content in trainer_files().items() if content.get("kind") == kind)
 
 
 def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> InputSource:

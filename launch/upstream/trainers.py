@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from launch.resources import CONFIGS
+
 OPEN_INSTRUCT = {
     name: f"open_instruct/{name}.py"
     for name in ("finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling", "grpo_fast", "grpo")
@@ -30,6 +32,15 @@ def trainer_name(script: str) -> str | None:
     if path.parent.name == "scripts" and path.parent.parent.name == "trl" and path.suffix == ".py":
         return f"trl_{path.stem}" if f"trl_{path.stem}" in TRL else None
     return path.stem if path.suffix == ".py" and path.stem in OPEN_INSTRUCT else None
+
+
+def trainer_files() -> dict[str, dict[str, Any]]:
+    """Return the content of each shipped trainer's file, by the trainer's name; one that is not a map is skipped."""
+    from launch.config.yaml_nodes import load_yaml  # slow to import; only lint and a refusal need it
+
+    files = sorted((CONFIGS / "trainer").glob("*.yaml"))
+    contents = {path.stem: load_yaml(path.read_text(encoding="utf-8")) for path in files}
+    return {name: content for name, content in contents.items() if isinstance(content, dict)}
 
 
 def flags_named_in(trainer: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...], Any]]:

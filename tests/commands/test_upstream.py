@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launch.commands.upstream import describe, impact_json, upstream
-from launch.config.positions import yaml_positions
+from launch.config.yaml_nodes import yaml_positions
 from launch.errors import UserError
 from launch.resources import CONFIGS, ROOT
 from launch.upstream.pin import impact as module

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from launch.config.positions import json_positions, yaml_positions
-from launch.config.yaml_nodes import NotYamlError
+from launch.config.yaml_nodes import NotYamlError, json_positions, yaml_positions
 from tests.paths import ROOT
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from launch.check.lint.scan_result import LintFinding, warning
 from launch.check.lint.trainers import TrainerScript
-from launch.resources import trainer_files
 from launch.upstream.rules.conversion import UNKNOWN
+from launch.upstream.trainers import trainer_files
 
 _MIXERS = ("dataset_mixer_list", "mixer_list", "dataset_mixer_eval_list")
 _TRAIN_MIXERS = _MIXERS[:2]  # a few samples are fine for an evaluation

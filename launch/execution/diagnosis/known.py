@@ -42,9 +42,9 @@ def known() -> Known:
 
 def load_known(path: Path) -> Known:
     """Read such a file. Raises ValueError with the entry at fault."""
-    import yaml
+    from launch.config.yaml_nodes import load_yaml  # slow to import
 
-    content = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    content = load_yaml(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or content.keys() != {"causes", "phrases", "packages"}:
         raise ValueError(f"{path}: must have causes, phrases and packages, and nothing else")
     if content["phrases"].keys() != _PHRASES:

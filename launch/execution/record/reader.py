@@ -161,13 +161,11 @@ class RunRecord:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The resolved configuration."""
-        import yaml
-
-        from launch.config.yaml_nodes import load_yaml
+        from launch.config.yaml_nodes import NotYamlError, load_yaml
 
         try:
             return mapping(load_yaml(self.config))
-        except (yaml.YAMLError, ValueError):
+        except NotYamlError:
             return {}
 
     def steps(self) -> Iterator[dict[str, Any]]:

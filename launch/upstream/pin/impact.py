@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launch.config.positions import Positions, yaml_positions
+from launch.config.yaml_nodes import NotYamlError, Positions, load_yaml, yaml_positions
 from launch.errors import Problem, UserError
 from launch.resources import CONFIGS, ROOT
 from launch.upstream.capture.start import capture_schema
@@ -172,13 +172,10 @@ def _trainer_of_stage(content: Mapping[str, Any], configs: Path, seen: set[str])
 
 
 def _load_yaml(path: Path) -> tuple[Mapping[str, Any], Positions]:
-    import yaml  # slow to import; only this command needs it
-
     text = path.read_text(encoding="utf-8")
     try:
-        content = yaml.safe_load(text)
-        positions = yaml_positions(text)
-    except (yaml.YAMLError, ValueError) as error:
+        content, positions = load_yaml(text), yaml_positions(text)
+    except NotYamlError as error:
         raise UserError(Problem("bad_config", f"the file can't be parsed: {error}", _display_path(path))) from None
     return (content if isinstance(content, Mapping) else {}), positions
 
