@@ -24,7 +24,7 @@ from launch.planning.plan import Plan, build_plan
 from launch.planning.recipe import mapping_of
 from launch.slurm.cluster import cluster_problems
 from launch.upstream.trainers import OLMO_CORE_DPO
-from launch.worker.json_codec import SCHEMA_VERSION, to_json
+from launch.worker.json_codec import to_json
 
 _PLAIN_TEXT = re.compile(r"[A-Za-z_./][\w./:@+-]*")  # needs no quotes in an override
 _YAML_WORDS = frozenset(("true", "false", "null", "none", "yes", "no", "on", "off", "nan", "inf"))
@@ -87,8 +87,8 @@ class PlannedRun:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `launch plan --json` prints."""
-        tokens = {"schema_version": SCHEMA_VERSION, **to_json(self.tokens)} if self.tokens else None
-        return {**self.plan.as_json(), "memory": self.memory.as_json() if self.memory else None, "tokens": tokens}
+        content: dict[str, Any] = to_json({**self.plan.as_json(), "memory": self.memory, "tokens": self.tokens})
+        return content
 
 
 def plan(stage: str, **keys: Any) -> PlannedRun:

@@ -17,9 +17,8 @@ from launch.planning.parallel import require_one_machine
 from launch.planning.plan import build_plan
 from launch.terminal import align_columns, echo, notify, print_json
 from launch.worker.finding import Finding
-from launch.worker.json_codec import to_json
+from launch.worker.json_codec import SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
 _WIDTH = 100
 
 
@@ -48,7 +47,7 @@ def check(line: CommandLine) -> int:
                 "ok": not stopping,
                 "seconds": round(time.monotonic() - started, 3),
                 "findings": [_as_json(finding) for finding in findings],
-                "warnings": [{"schema_version": SCHEMA_VERSION, **to_json(warning)} for warning in plan.warnings],
+                "warnings": plan.warnings,
             }
             print_json(payload)
         else:
@@ -63,7 +62,7 @@ def check(line: CommandLine) -> int:
 
 def _as_json(finding: Finding) -> dict[str, Any]:
     named = {"id": finding.id, "verdict": finding.level, "facts": finding.message, "cure": finding.cure}
-    return {"schema_version": SCHEMA_VERSION, **named, "where": finding.where, "allowed": finding.allowed}
+    return {**named, "where": finding.where, "allowed": finding.allowed}
 
 
 def format_table(findings: Sequence[Finding], width: int = _WIDTH) -> list[str]:

@@ -26,7 +26,7 @@ def compare(argv: list[str]) -> int:
     noise = read_noise(options.runs, [folder.parent.name for folder in folders])
     comparison = compare_runs(runs, noise)
     if options.json:
-        print_json(comparison.as_json())
+        print_json(comparison)
     else:
         echo("\n".join(comparison_table(comparison)))
     return EXIT_DONE

@@ -23,7 +23,7 @@ def eval(argv: list[str]) -> int:
     if options.report and model.run is not None:
         write_run_report(model.run, notify)
     if options.json:
-        print_json(evaluation.as_json())
+        print_json(evaluation)
     else:
         echo("\n".join(describe_scores(evaluation)))
     return EXIT_STOPPED if evaluation.is_broken else EXIT_DONE

@@ -53,7 +53,7 @@ def flags(args: list[str]) -> int:
             "trainer": trainer,
             "source": source,
             "flags": {name: flag_json(trainer, schema.fields[name]) for name in matching},
-            "renames": {name: former_flags[name].as_json() for name in matching_former},
+            "renames": {name: former_flags[name] for name in matching_former},
             "unknown": [
                 {"what": unknown.what, "reason": unknown.reason, "where": unknown.where} for unknown in schema.unknown
             ],

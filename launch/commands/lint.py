@@ -47,7 +47,7 @@ def lint(argv: list[str]) -> int:
         for note in report.notes:
             echo(_format_finding(report.file, note), file=sys.stderr)
     if options.json:
-        print_json([verdict.as_json() for verdict in verdicts], indent=1)
+        print_json(verdicts, indent=1)
     else:
         for line in format_verdicts(verdicts):
             echo(line)

@@ -47,7 +47,7 @@ def plan(line: CommandLine) -> int:
     def show(composed: Composed) -> int:
         planned = plan_composed(composed)
         if line.json:
-            print_json(planned.as_json())
+            print_json(planned)
         else:
             lines = describe(planned.plan, os.environ, planned.memory, planned.tokens)
             echo("\n".join(lines))

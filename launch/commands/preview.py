@@ -38,7 +38,7 @@ def preview(line: CommandLine) -> int:
                 "schema_version": SCHEMA_VERSION,
                 "stage": plan.stage,
                 "trainer": plan.trainer,
-                "samples": [sample.as_json() for sample in data.samples],
+                "samples": data.samples,
                 "batch": data.batch,
                 "warnings": problems,
             }

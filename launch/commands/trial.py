@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
 
 from launch.config.compose import compose
 from launch.config.line import CommandLine
@@ -13,11 +12,7 @@ from launch.execution.display import Display, display_for
 from launch.terminal import print_json
 
 
-class _Record(Protocol):
-    def as_json(self) -> dict[str, Any]: ...
-
-
-def run_trial(line: CommandLine, own_keys: Sequence[str], run: Callable[[Display], tuple[_Record, int]]) -> int:
+def run_trial(line: CommandLine, own_keys: Sequence[str], run: Callable[[Display], tuple[object, int]]) -> int:
     """Run a trial and return its exit code. With one of Hydra's own options the configuration is shown, nothing runs.
 
     `own_keys`: those of the verb, which Hydra does not know.
@@ -26,5 +21,5 @@ def run_trial(line: CommandLine, own_keys: Sequence[str], run: Callable[[Display
         return compose(line.without(*own_keys), lambda composed: EXIT_DONE)
     record, code = run(display_for(sys.stderr if line.json else sys.stdout))
     if line.json:
-        print_json(record.as_json())
+        print_json(record)
     return code

@@ -46,7 +46,7 @@ class Sample:
     sides: tuple[Side, ...]
 
     def as_json(self) -> dict[str, Any]:
-        return {"place": self.place, "kept": self.kept, "sides": [side.as_json() for side in self.sides]}
+        return {"place": self.place, "kept": self.kept, "sides": self.sides}
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class Evaluation:
             "harness": self.harness,
             "computed": self.computed,
             "seconds": round(self.seconds, 1),
-            "tasks": [task.as_json() for task in self.tasks],
+            "tasks": self.tasks,
         }
 
 
@@ -135,7 +135,7 @@ def evaluate_model(
         run_jobs(missing, model.python, model.folder, limit=limit, batch_size=batch_size, notify=notify)
     tasks = tuple(result for spec in specs for result in _collect(spec, chain, wanted))
     evaluation = Evaluation(model, tasks, harness, len(missing), time.monotonic() - began)
-    write_summary(model.run, evaluation.as_json(), model.checkpoint)
+    write_summary(model.run, evaluation, model.checkpoint)
     return evaluation
 
 

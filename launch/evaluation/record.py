@@ -62,7 +62,7 @@ def read_scores(result: Path) -> dict[str, TaskScore] | None:
         return None
 
 
-def write_summary(run: Path, summary: Mapping[str, Any], checkpoint: str | None = None) -> None:
+def write_summary(run: Path, summary: object, checkpoint: str | None = None) -> None:
     """Write the evaluation.json of a run, or of one of its checkpoints. Raises OSError."""
     write_json(_summary_file(run, checkpoint), summary)
 

@@ -269,7 +269,7 @@ def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:
     """Record everything known before the start: the plan as planned, and the command as it is `started`."""
     folder.create()
     folder.write_config(planned.resolved)
-    folder.write_json("plan.json", planned.as_json())
+    folder.write_json("plan.json", planned)
     folder.write_command(started.command, {**started.env, **resources.SAFE_PATH}, started.unset)
     folder.write_json("patches.json", _describe_changes(started))
     folder.write_versions(started.command[0])

@@ -63,9 +63,8 @@ from launch.planning.tracking import (
     tracking_environment,
     tracking_warnings,
 )
-from launch.worker.json_codec import to_json
+from launch.worker.json_codec import versioned
 
-SCHEMA_VERSION = 1
 # finetune.py:298, dpo_tune_cache.py:268, dpo.py:166, olmo_core_utils.py:202
 TOKENIZE_ONLY_FLAG = "cache_dataset_only"
 
@@ -177,7 +176,6 @@ class Plan(_Rendered):
 
     def as_json(self) -> dict[str, Any]:
         content = {
-            "schema_version": SCHEMA_VERSION,
             "stage": self.stage,
             "name": self.name,
             "identity": self.identity,
@@ -205,7 +203,7 @@ class Plan(_Rendered):
             "folder": self.folder,
             "warnings": self.warnings,
         }
-        return {**to_json(content)}
+        return versioned(content)
 
 
 def build_plan(composed: Composed, machine: Machine, *, reads_rows: bool = True) -> Plan:

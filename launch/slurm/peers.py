@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launch.files import write_json
-from launch.worker.json_codec import SCHEMA_VERSION, decode, to_json
+from launch.worker.json_codec import decode, versioned
 
 _INTERVAL = 1.0  # seconds between two heartbeats of a job of few nodes
 _SHORT_INTERVAL = 0.2  # the same before the ranks start, and once this node's ranks have ended
@@ -300,5 +300,5 @@ class Peers:
         if heartbeat == self._written:
             os.utime(path, ns=(time.time_ns(), time.time_ns()))
             return
-        write_json(path, {"schema_version": SCHEMA_VERSION, **to_json(heartbeat), "pid": os.getpid()})
+        write_json(path, {**versioned(heartbeat), "pid": os.getpid()})
         self._written = heartbeat

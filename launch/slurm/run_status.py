@@ -37,7 +37,7 @@ class JobStatus:
         fields = {**self.run.as_json(), "state": self.state, "since": round(self.since, 3), "job_id": self.job_id}
         if self.cause:
             fields["cause"] = self.cause
-        return {**fields, "job": self.job.as_json() if self.job else None}
+        return {**fields, "job": self.job}
 
 
 def find_job_folders(runs: Path) -> dict[Path, JobFolder]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launch.execution.supervise.stacks import Stacks
 from launch.files import read_file, write_json
-from launch.worker.json_codec import SCHEMA_VERSION, decode, to_json
+from launch.worker.json_codec import decode, versioned
 
 RESPONSE_TIMEOUT = 15.0  # seconds; py-spy takes one or two, and a shared folder may show files late
 LOOKS_PER_SECOND = 20  # at a file for which all nodes wait, by all of them together
@@ -41,7 +41,7 @@ class StackRequests:
 
     def publish(self, stacks: Stacks) -> None:
         """Publish this node's stacks."""
-        write_json(self._path(self._node_rank), {"schema_version": SCHEMA_VERSION, **to_json(stacks)})
+        write_json(self._path(self._node_rank), versioned(stacks))
 
     def collect(self) -> Stacks:
         """Collect the stacks of the other nodes, with a summary line for each node that did not respond in time."""

@@ -1,7 +1,8 @@
 """From a dataclass to JSON and back: for files, for what `--json` prints, and between two interpreters.
 
-A key is the field's name, without the underscore that ends a Python keyword's. A NaN or an infinity becomes null, and
-`NAME_text` keeps which it was. The trainer's interpreter imports this too.
+A key is the field's name, without the underscore that ends a Python keyword's; a dataclass whose JSON has other names
+or computed values has `as_json`. A NaN or an infinity becomes null, and `NAME_text` keeps which it was. A file has one
+version, of the object that it holds. The trainer's interpreter imports this too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def to_json(value: Any) -> Any:
     {'loss': None, 'loss_text': 'nan', 'path': 'a', 'sizes': [1, 2]}
     """
     if is_dataclass(value):
-        value = {_key(item.name): getattr(value, item.name) for item in fields(value)}
+        own = getattr(value, "as_json", None)
+        value = own() if own else {_key(item.name): getattr(value, item.name) for item in fields(value)}
     if isinstance(value, Mapping):
         out: dict[str, Any] = {}
         for name, item in value.items():
@@ -44,9 +46,14 @@ def to_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def versioned(value: Any) -> dict[str, Any]:
+    """Return an object as JSON that a file holds alone: its version, then the fields."""
+    return {"schema_version": SCHEMA_VERSION, **to_json(value)}
+
+
 def encode(value: Any, indent: int | None = None) -> str:
-    """Return the text of a file that holds one object: its version, then the fields."""
-    return json.dumps({"schema_version": SCHEMA_VERSION, **to_json(value)}, indent=indent, ensure_ascii=False)
+    """Return the text of a file that holds one object."""
+    return json.dumps(versioned(value), indent=indent, ensure_ascii=False)
 
 
 def decode(cls: type[T], text: str | bytes) -> T:

@@ -107,3 +107,19 @@ def test_the_trainers_interpreter_imports_it_alone() -> None:
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert shown.strip() == "['launch', 'launch.worker', 'launch.worker.json_codec']"
+
+
+@dataclass(frozen=True)
+class Named:
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        return {"minutes": self.seconds / 60, "part": Part(1.0)}
+
+
+def test_other_names_and_computed_values_are_a_dataclass_own() -> None:
+    part = {"size": 1.0, "pair": [0, ""]}
+    assert to_json({"all": (Named(60.0), Named(math.inf))}) == {
+        "all": [{"minutes": 1.0, "part": part}, {"minutes": None, "minutes_text": "inf", "part": part}]
+    }
+    assert json.loads(encode(Named(30.0))) == {"schema_version": 1, "minutes": 0.5, "part": part}

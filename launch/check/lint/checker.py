@@ -48,8 +48,7 @@ class LintVerdict:
 
     def as_json(self) -> dict[str, Any]:
         subject = {"file": self.file, "line": self.line, "script": self.script, "ok": self.ok}
-        problems, warnings = ([it.as_json() for it in found] for found in (self.problems, self.warnings))
-        return {"schema_version": 1, **subject, "problems": problems, "warnings": warnings}
+        return {"schema_version": 1, **subject, "problems": self.problems, "warnings": self.warnings}
 
 
 @dataclass(frozen=True)

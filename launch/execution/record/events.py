@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from launch.worker.json_codec import SCHEMA_VERSION, to_json
+from launch.worker.json_codec import SCHEMA_VERSION, to_json, versioned
 
 PHASES = ("import", "tokenize", "load", "reference_logprobs", "training", "evaluate", "checkpoint", "save", "push")
 _REQUIRED: Mapping[str, Mapping[str, type]] = {
@@ -152,7 +152,7 @@ class Metrics:
         if "loss" in values:
             self.last_loss = float(values["loss"])
         self.last = values
-        return {"schema_version": SCHEMA_VERSION, **to_json(values)}
+        return versioned(values)
 
     def _add_rates(self, values: dict[str, Any]) -> None:
         tokens, seconds = values.get("tokens"), values.get("seconds", 0)

@@ -86,7 +86,7 @@ def evidence_as_json(items: Sequence[Evidence]) -> dict[str, Any]:
 
 def _item_as_json(item: Evidence) -> dict[str, Any]:
     named = {"what": item.what, "requested": item.requested, "found": item.value, "verdict": item.verdict}
-    return {"schema_version": SCHEMA_VERSION, **named, "how": item.how, "note": item.note}
+    return {**named, "how": item.how, "note": item.note}
 
 
 def evidence_table(items: Sequence[Evidence]) -> list[str]:

@@ -99,7 +99,7 @@ class RunFolder:
         optional = {name: getattr(outcome, name) for name in _OPTIONAL}
         content |= {name: value for name, value in optional.items() if value is not None}
         if outcome.validation is not None:
-            content["validation"] = outcome.validation.as_json()
+            content["validation"] = outcome.validation
         if outcome.cause:
             content |= {"cause": outcome.cause, "detail": list(outcome.detail)}
         if outcome.guard:

@@ -75,7 +75,7 @@ class RunStatus:
             "total_steps": self.total_steps,
             "loss": self.loss,
             "tokens_per_second": self.tokens_per_second,
-            "validation": self.validation.as_json() if self.validation else None,
+            "validation": self.validation,
             "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
             **{name: getattr(outcome, name, None) for name in ("exit_code", "cause", "cause_id", "cure")},
         }
