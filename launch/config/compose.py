@@ -28,10 +28,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from launch import resources
-from launch.config.hydra_errors import COMPOSE_ERRORS, explain, line_origins
+from launch.config.compose_errors import COMPOSE_ERRORS, check_limits, explain, line_origins
 from launch.config.line import MULTIRUN, CommandLine, check_overrides, hydra_problem, quote_value
 from launch.config.origins import GROUPS, Origins
-from launch.config.own_files import check_limits
 from launch.config.schema import RootConfig
 from launch.config.validate import validate
 from launch.errors import Problem, UserError

@@ -7,15 +7,11 @@ The nodes `bench`, `tune` and `rollout` have none: their verbs check them, as th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from launch.errors import Problem
-
-if TYPE_CHECKING:
-    from launch.config.origins import Origins
-    from launch.config.schema import RecipeConfig, RootConfig
 
 _Default = TypeVar("_Default")  # so that a default is checked against its key's type
 _MOST = 2**31 - 1  # the largest 32-bit integer: no trainer counts steps, samples or tokens beyond it
@@ -81,37 +77,6 @@ FLAG_RANGES: Mapping[str, Range] = {
     "dataset_num_proc": COUNT,  # datasets/arrow_dataset.py, map
     **dict.fromkeys(("timeout", "ddp_timeout"), POSITIVE),  # of a collective, in seconds
 }
-
-
-def find_numbers(node: Any, above: str = "") -> Iterator[tuple[str, float | None, Range]]:
-    """Yield the numbers below a node of the configuration that have a range: key, value, range."""
-    for entry in fields(node):
-        value, key = getattr(node, entry.name), f"{above}{entry.name}"
-        if "range" in entry.metadata:
-            yield key, value, entry.metadata["range"]
-        elif is_dataclass(value):
-            yield from find_numbers(value, f"{key}.")
-        elif isinstance(value, list):
-            for position, item in enumerate(value):
-                if is_dataclass(item):
-                    yield from find_numbers(item, f"{key}[{position}].")
-
-
-def range_problems(config: RootConfig, origins: Origins) -> list[Problem]:
-    """Find every number outside its range, with the override or the line that sets it."""
-    return [
-        out_of_range(key, value, allowed, origins.of(key.partition("[")[0]).where)
-        for key, value, allowed in find_numbers(config)
-        if value is not None and not allowed.contains(value)
-    ]
-
-
-def flag_problem(flag: str, recipe: RecipeConfig, key: str | None, value: Any, where: str) -> Problem | None:
-    """Return the problem of a flag of the trainer, which may stand for a key of the recipe; None if it may work."""
-    allowed = FLAG_RANGES.get(flag) or next((range_ for name, _, range_ in find_numbers(recipe) if name == key), None)
-    if allowed is None or isinstance(value, bool) or not isinstance(value, int | float) or allowed.contains(value):
-        return None
-    return out_of_range(f"--{flag}", value, allowed, where)
 
 
 def out_of_range(name: str, value: float, allowed: Range, where: str | None) -> Problem:

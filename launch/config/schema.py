@@ -13,10 +13,9 @@ from typing import Any
 from omegaconf import MISSING
 
 from launch.config.cluster import ClusterConfig
-from launch.config.gates import GatesConfig
 from launch.config.guards import GuardsConfig
 from launch.config.ranges import BELOW_ONE, COUNT, LENGTH, NOT_NEGATIVE, POSITIVE, RANKS, RANKS_OR_ZERO, SEED
-from launch.config.trials import BenchConfig, RolloutConfig, TuneConfig, TunedConfig
+from launch.config.trials import BenchConfig, GatesConfig, RolloutConfig, TuneConfig, TunedConfig
 
 
 class Kind(StrEnum):

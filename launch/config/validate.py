@@ -1,8 +1,12 @@
-"""Checks of a composed configuration beyond its types: names, keys, numbers and ids."""
+"""Checks of a composed configuration beyond its types: names, keys, ranges of numbers, secrets, and the ids of `allow`.
+
+`allow=[ID]` takes the ids of rules, guards, gates and evidence, and of the other problems that are listed here.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import operator
 import os
 import re
@@ -13,13 +17,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launch.config.allowable import unknown_ids
+from launch.config.guards import GuardsConfig
 from launch.config.line import override_key
 from launch.config.origins import Origins
-from launch.config.ranges import range_problems
-from launch.config.schema import OWN_RECIPE_KEYS, RECIPE_KEYS, RootConfig
+from launch.config.ranges import FLAG_RANGES, Range, out_of_range
+from launch.config.schema import OWN_RECIPE_KEYS, RECIPE_KEYS, RecipeConfig, RootConfig
 from launch.errors import Problem, did_you_mean, path_problem
 from launch.redact import process_redactor
+from launch.worker.expectations import EVIDENCE, STATE
 
 _PATH_KEYS = ("runs", "cache", "python", "upstream.dir")
 _LONGEST_NAME = 200  # bytes of a run's name; its lock and temporary files have longer ones
@@ -194,6 +199,37 @@ def _recipe_map_problems(recipe: Mapping[str, Any], origins: Origins) -> Iterato
             yield Problem("bad_value", message, where, "configs/tulu/trainer/finetune.yaml shows both")
 
 
+def find_numbers(node: Any, above: str = "") -> Iterator[tuple[str, float | None, Range]]:
+    """Yield the numbers below a node of the configuration that have a range: key, value, range."""
+    for entry in dataclasses.fields(node):
+        value, key = getattr(node, entry.name), f"{above}{entry.name}"
+        if "range" in entry.metadata:
+            yield key, value, entry.metadata["range"]
+        elif dataclasses.is_dataclass(value):
+            yield from find_numbers(value, f"{key}.")
+        elif isinstance(value, list):
+            for position, item in enumerate(value):
+                if dataclasses.is_dataclass(item):
+                    yield from find_numbers(item, f"{key}[{position}].")
+
+
+def range_problems(config: RootConfig, origins: Origins) -> list[Problem]:
+    """Find every number outside its range, with the override or the line that sets it."""
+    return [
+        out_of_range(key, value, allowed, origins.of(key.partition("[")[0]).where)
+        for key, value, allowed in find_numbers(config)
+        if value is not None and not allowed.contains(value)
+    ]
+
+
+def flag_problem(flag: str, recipe: RecipeConfig, key: str | None, value: Any, where: str) -> Problem | None:
+    """Return the problem of a flag of the trainer, which may stand for a key of the recipe; None if it may work."""
+    allowed = FLAG_RANGES.get(flag) or next((range_ for name, _, range_ in find_numbers(recipe) if name == key), None)
+    if allowed is None or isinstance(value, bool) or not isinstance(value, int | float) or allowed.contains(value):
+        return None
+    return out_of_range(f"--{flag}", value, allowed, where)
+
+
 @cache
 def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
@@ -203,3 +239,61 @@ def _node_class(hint: Any) -> type | None:
     """Return the dataclass of a node's type; None for a value, a list or a map."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     return next((option for option in options if dataclasses.is_dataclass(option)), None)  # type: ignore[return-value]
+
+
+# The lists of rules with an `id` each. Layers above define them, so they are imported only when a line has an `allow`.
+_REGISTERS = (("launch.check.machine.rules", "RULES"), ("launch.trials.rollout.gates", "GATES"))
+_EVIDENCE = (*STATE, *EVIDENCE, "weights", "gradients", "last_update", "saved_weights")
+_PLAN = (
+    "base_changed",
+    "data_small_epoch",
+    "import_fails",
+    "incomplete_model",
+    "model_changed",
+    "no_interpreter",
+    "other_chat_template",
+    "refused_flag",
+    "refused_value",
+)
+_BENCH = ("bench_global_batch", "bench_data")
+_SLURM = (
+    *("unknown_partition", "partition_down", "time_beyond_partition", "unknown_gpu_type", "too_many_gpus"),
+    *("too_many_cpus", "too_many_nodes", "unknown_account", "unknown_qos", "sbatch_refused", "not_mounted"),
+    *("account_not_admitted", "qos_not_admitted", "gpu_fault"),
+)
+
+_RENAMED = {  # old id -> new id
+    "clock_off": "clock_skew",
+    "dealing_shared_samples": "balanced_sequence_parallel",
+    "few_open_files": "open_files_limit",
+    "locked_memory": "memlock_limit",
+    "not_its_job": "job_mismatch",
+    "not_its_launcher": "launcher_mismatch",
+    "said_twice": "duplicate_override",
+    "slurm_silent": "slurm_unresponsive",
+}
+
+
+@cache
+def allowable_ids() -> frozenset[str]:
+    """Return every id that `allow` takes."""
+    registered = (rule.id for module, name in _REGISTERS for rule in getattr(importlib.import_module(module), name))
+    guards = (field.name for field in dataclasses.fields(GuardsConfig))
+    evidence = (f"{verdict}_{key}" for key in _EVIDENCE for verdict in ("refuted", "unproven"))
+    return frozenset((*registered, *guards, *evidence, *_PLAN, *_BENCH, *_SLURM))
+
+
+def unknown_ids(allow: list[str], origins: Origins) -> list[Problem]:
+    """Find the ids in `allow` that turn nothing into a warning."""
+    where, problems = origins.of("allow").where, []
+    for id in allow:
+        if id in allowable_ids():
+            continue
+        if id in _RENAMED:
+            new = _RENAMED[id]
+            cure = f"set allow=[{new}]" if new in allowable_ids() else "remove it: it cannot be allowed"
+            problems.append(Problem("unknown_id", f"allow=[{id}]: this id is now {new}", where, cure))
+            continue
+        cure = did_you_mean(id, sorted(allowable_ids())) or "docs/reference/rules.md lists the rules, guards and gates"
+        problems.append(Problem("unknown_id", f"allow=[{id}] turns nothing into a warning", where, cure))
+    return problems

@@ -11,8 +11,9 @@ from typing import Any
 from launch.config.compose import Composed
 from launch.config.line import format_value
 from launch.config.origins import Origin, Provenance
-from launch.config.ranges import HIGH_LEARNING_RATE, flag_problem
+from launch.config.ranges import HIGH_LEARNING_RATE
 from launch.config.schema import RECIPE_KEYS, Device, Family, Precision, RootConfig
+from launch.config.validate import flag_problem
 from launch.errors import Problem, UserError
 from launch.planning.inputs import Inputs, build_data_flags
 from launch.planning.lora import Lora, recipe_value

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.config.ranges import Range, find_numbers, range_problems
+from launch.config.ranges import Range
 from launch.config.schema import MixConfig, RootConfig
+from launch.config.validate import find_numbers, range_problems
 from launch.errors import UserError
 from tests.conftest import composed
 

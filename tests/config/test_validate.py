@@ -11,8 +11,8 @@ import yaml
 from launch.__main__ import main
 from launch.check.machine.rules import RULES
 from launch.commands.user_files import locate_option
-from launch.config.allowable import allowable_ids
 from launch.config.guards import GuardsConfig
+from launch.config.validate import allowable_ids
 from launch.errors import UserError
 from launch.execution.guards import GuardContext, build_guards
 from launch.trials.rollout.gates import GATES

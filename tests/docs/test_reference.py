@@ -15,8 +15,8 @@ import pytest
 from launch.check.machine.rule import PreflightRule
 from launch.check.machine.rules import RULES
 from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
-from launch.config.allowable import allowable_ids
 from launch.config.guards import GuardsConfig
+from launch.config.validate import allowable_ids
 from launch.execution.guards import GuardContext, build_guards
 from launch.trials.rollout.gates import GATES
 from launch.worker.patches import PATCHES

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from launch import resources
 from launch.config.compose import Composed
-from launch.config.gates import GatesConfig
 from launch.config.line import CommandLine
-from launch.config.trials import Then
+from launch.config.trials import GatesConfig, Then
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
 from launch.execution.display import Display
 from launch.execution.engine import run_steps

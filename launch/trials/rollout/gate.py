@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from launch.config.gates import GatesConfig
 from launch.config.schema import Kind
+from launch.config.trials import GatesConfig
 from launch.trials.measurement import Measurement
 
 ALL_KINDS = (Kind.sft, Kind.dpo, Kind.rm)

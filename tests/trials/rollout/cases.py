@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from launch.config.gates import GatesConfig
 from launch.config.schema import Device, Family, Kind, Mode, Precision
+from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
 from launch.planning.parallel import Parallel, Width
 from launch.planning.plan import Plan, build_plan

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launch.config.gates import GatesConfig
+from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
 from launch.trials.record import State
 from launch.trials.rollout.engine import WidthRunner, run_widths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from launch.config.gates import GatesConfig
+from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
 from launch.trials.rollout.gate import GateCase, GateVerdict
 from launch.trials.rollout.gates import GATES, apply_gates

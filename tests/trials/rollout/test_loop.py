@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.gates import GatesConfig
+from launch.config.trials import GatesConfig
 from launch.errors import Problem, UserError
 from launch.execution.record.outcome import Outcome
 from launch.trials.record import State

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launch.config.gates import GatesConfig
+from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
 from launch.trials.rollout.engine import WidthRunner, run_widths
 from launch.trials.rollout.record import RolloutRecord, WidthRun
