@@ -1,1 +1,1 @@
-"""One file a verb; `launch.__main__` imports the one that is used."""
+"""The verbs, by what they are about; `launch.__main__` imports the file of the one that is used."""

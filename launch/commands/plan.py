@@ -25,7 +25,7 @@ from launch.redact import process_redactor
 from launch.terminal import align_columns, echo, notify, print_json
 from launch.upstream.trainers import OLMO_CORE_DPO
 
-HELP = """usage: launch plan stage=NAME [key=value ...] [--json]
+PLAN_HELP = """usage: launch plan stage=NAME [key=value ...] [--json]
 
 examples:
   launch plan stage=sft_25pct gpus=8

@@ -11,7 +11,7 @@ from launch.errors import Problem, UserError
 from launch.execution.detach import describe_detached_run, run_detached
 from launch.execution.display import display_for
 
-HELP = """usage: launch [run] stage=NAME [key=value ...]
+RUN_HELP = """usage: launch [run] stage=NAME [key=value ...]
 
 examples:
   launch stage=demo                                         a tiny model on the CPU, about a minute

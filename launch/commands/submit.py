@@ -1,12 +1,14 @@
-"""`submit`: submit the plan as a Slurm job, several stages as a chain of jobs, a sweep as an array."""
+"""The verbs of Slurm: `submit` a plan, several stages as a chain, a sweep as an array; `node` runs on each node."""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
+from launch.config.compose import compose
 from launch.config.line import CommandLine, override_key
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.resume import is_finished
@@ -26,7 +28,7 @@ from launch.slurm.submission import submit_steps
 from launch.slurm.submission_report import report_json, report_lines
 from launch.terminal import echo, notify, print_json
 
-HELP = """usage: launch submit stage=NAME nodes=N gpus=N [key=value ...] [--json]
+SUBMIT_HELP = """usage: launch submit stage=NAME nodes=N gpus=N [key=value ...] [--json]
 
 examples:
   launch submit stage=sft_25pct nodes=4 gpus=8 cluster=mine
@@ -133,3 +135,31 @@ def _conflicts(line: CommandLine, stages: tuple[str, ...]) -> list[Problem]:
         message = "a pipeline takes one value of each key"
         problems.append(Problem("submit_conflict", message, "--multirun", "remove it"))
     return problems
+
+
+NODE_HELP = """usage: launch node stage=NAME [key=value ...]
+
+Runs one node's part of a Slurm job. The batch scripts of `submit` start it through srun.
+"""
+
+
+def node(line: CommandLine) -> int:
+    """Run this node's part of the composed stage, or, with `width=`, of one width of a rollout.
+
+    Raises UserError; returns the exit code of this node's Slurm task.
+    """
+    from launch.slurm.allocation import check_shared, read_allocation
+    from launch.slurm.node.context import TIME_LIMIT_NEAR
+    from launch.slurm.node.lifecycle import run_stage, run_task
+    from launch.slurm.signals import NodeSignals
+    from launch.trials.rollout.node_task import width_task
+
+    options, stage_line = line.pop_overrides(("width",))
+    is_first = os.environ.get("SLURM_NODEID") == "0"
+    signals = NodeSignals(lambda: notify(f"Slurm warns: {TIME_LIMIT_NEAR}") if is_first else None)
+    with signals.handled():
+        allocation = read_allocation(os.environ)
+        check_shared(allocation)
+        if "width" in options:
+            return run_task(width_task(stage_line, options["width"], allocation), allocation, signals)
+        return compose(stage_line, lambda composed: run_stage(composed, allocation, signals))

@@ -12,9 +12,21 @@ if TYPE_CHECKING:
     from launch.commands.arguments import VerbParser
 
 
+_FILES = {  # module of launch.commands -> the verbs whose functions are in it, where it is not called like the verb
+    "about": ("help", "version", "schema"),
+    "check": ("preview",),
+    "drafts": ("new", "cluster"),
+    "models": ("eval", "generate", "merge"),
+    "reports": ("report", "compare"),
+    "runs": ("status", "logs"),
+    "submit": ("node",),
+    "trials": ("bench", "rollout", "tune"),
+}
+
+
 @dataclass(frozen=True)
 class Verb:
-    """A verb of the command line; its function is `launch.commands.NAME.NAME`."""
+    """A verb of the command line; a function of this name."""
 
     name: str
     summary: str  # one line of `launch help`
@@ -23,7 +35,8 @@ class Verb:
     hidden: bool = False  # called by programs
 
     def module(self) -> ModuleType:
-        return importlib.import_module(f"launch.commands.{self.name}")
+        file = next((file for file, verbs in _FILES.items() if self.name in verbs), self.name)
+        return importlib.import_module(f"launch.commands.{file}")
 
     def parser(self) -> VerbParser | None:
         """Build the parser of its arguments, if it has `--options` of its own; the modules of parsers import little."""
@@ -79,9 +92,9 @@ VISIBLE = tuple(name for name, verb in VERBS.items() if not verb.hidden)
 
 
 def help_text(verb: Verb) -> str:
-    """Return the help of a verb: what its parser prints, or else the text `HELP` of its module."""
+    """Return the help of a verb: what its parser prints, or else the text `VERB_HELP` of its module."""
     parser = verb.parser()
-    return str(verb.module().HELP) if parser is None else parser.format_help()
+    return str(getattr(verb.module(), f"{verb.name.upper()}_HELP")) if parser is None else parser.format_help()
 
 
 def overview() -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launch.commands.new import new
+from launch.commands.drafts import new
 from launch.errors import UserError
 from launch.planning.plan import build_plan
 from tests.conftest import composed, fixed_machine
@@ -19,7 +19,7 @@ from tests.data.files import CHAT, PAIR, chat, write_csv, write_lines
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's folder of configurations; there is no checkout of open-instruct."""
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path / "conf"))
-    monkeypatch.setattr("launch.commands.new.find_checkout", lambda *arguments: None)
+    monkeypatch.setattr("launch.commands.drafts.find_checkout", lambda *arguments: None)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -77,7 +77,7 @@ def test_a_kind_that_the_rows_cannot_be_is_refused(folder: Path, kind: str, id: 
 
 
 def test_with_a_checkout_the_stage_keeps_its_trainer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.commands.new.find_checkout", lambda *arguments: object())
+    monkeypatch.setattr("launch.commands.drafts.find_checkout", lambda *arguments: object())
     write_lines(folder / "chats.jsonl", [CHAT])
     assert new(["mine", "--data", "chats.jsonl", "--model", "allenai/x"]) == 0
     text = (folder / "conf" / "stage" / "mine.yaml").read_text(encoding="utf-8")

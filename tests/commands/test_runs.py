@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from launch.__main__ import main
-from launch.commands.logs import logs
-from launch.commands.status import status
+from launch.commands.runs import logs, status
 from launch.commands.stop import stop
 from launch.errors import UserError
 from launch.execution.record.folder import RunFolder

@@ -10,7 +10,7 @@ import yaml
 
 from launch.__main__ import main
 from launch.check.machine.rules import RULES
-from launch.commands.user_files import locate_option
+from launch.commands.drafts import locate_option
 from launch.config.guards import GuardsConfig
 from launch.config.validate import allowable_ids
 from launch.errors import UserError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launch.commands.cluster import cluster
+from launch.commands.drafts import cluster
 from launch.errors import UserError
 from launch.slurm.cluster import cluster_problems
 from launch.slurm.draft import ClusterFacts, choose_partition, draft_config

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.commands.logs import logs
-from launch.commands.status import status, status_table
+from launch.commands.runs import logs, status, status_table
 from launch.commands.stop import stop
 from launch.errors import UserError
 from launch.execution.record.folder import RunFolder

@@ -174,7 +174,7 @@ def test_the_page_is_written_into_the_folder(tmp_path: Path) -> None:
 def test_the_verb_finds_runs_and_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from launch.commands.report import report
+    from launch.commands.reports import report
 
     monkeypatch.chdir(tmp_path)
     first, second = (write_run(tmp_path / "runs" / "demo" / name, STEPS[:5]) for name in ("first", "second"))

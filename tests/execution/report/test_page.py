@@ -280,8 +280,7 @@ def test_a_page_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
 def test_a_long_wait_is_announced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from launch.commands.compare import compare
-    from launch.commands.report import report
+    from launch.commands.reports import compare, report
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("launch.execution.report.page._LARGE", 100)

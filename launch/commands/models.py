@@ -1,4 +1,4 @@
-"""`generate RUN "prompt"`: answers of trained models, in each run's own chat template."""
+"""The verbs of a trained model: `generate` answers, `eval` against those it comes from, `merge` of its adapter."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from launch.commands.run_parsers import build_generate_parser
-from launch.errors import EXIT_DONE, Problem, UserError
+from launch.commands.run_parsers import build_eval_parser, build_generate_parser, build_merge_parser
+from launch.errors import EXIT_DONE, EXIT_STOPPED, Problem, UserError
+from launch.evaluation.evaluate import describe_scores, evaluate_model
 from launch.evaluation.generation import Answer, Messages, Sampling, as_conversation, open_responder, read_prompts
 from launch.evaluation.models import ModelSource, find_model
+from launch.evaluation.suites import default_tasks, find_specs
+from launch.execution.merge import Merged, merge_adapter, read_training, refuse_unfinished
+from launch.execution.record.reader import resolve_run
+from launch.execution.report.page import write_run_report
 from launch.files import write_json_lines
+from launch.planning.lora import Adapter, read_adapter
 from launch.terminal import echo, notify, print_json
 from launch.worker.json_codec import to_json
 
@@ -136,3 +142,64 @@ def _write(path: Path, rows: Sequence[Mapping[str, object]] = ()) -> None:
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror}"
         raise UserError(Problem("out_not_writable", message, "override out", "set another file")) from error
+
+
+def eval(argv: list[str]) -> int:
+    """Evaluate a run and print the scores.
+
+    Raises UserError: those of VerbParser.parse, find_model, find_specs and evaluate_model.
+    """
+    options = build_eval_parser().parse(argv)
+    model = find_model(options.name, options.runs)
+    specs = find_specs(options.tasks or default_tasks(model.run), options.runs.absolute() / ".cache")
+    evaluation = evaluate_model(model, specs, limit=options.limit, batch_size=options.batch_size, notify=notify)
+    if options.report and model.run is not None:
+        write_run_report(model.run, notify)
+    if options.json:
+        print_json(evaluation)
+    else:
+        echo("\n".join(describe_scores(evaluation)))
+    return EXIT_STOPPED if evaluation.is_broken else EXIT_DONE
+
+
+def merge(argv: list[str]) -> int:
+    """Merge the adapter of a run, or in a folder.
+
+    Raises UserError: usage, unknown_run, ambiguous_run, not_an_adapter, merge_unfinished, adapter_base, bad_adapter,
+    merged_folder_taken, missing_packages, merge_failed, merge_differs.
+    """
+    options = build_merge_parser().parse(argv)
+    adapter = _find_adapter(options.name, options.runs)
+    echo(f"merging {adapter.folder} into {adapter.base}", flush=True)
+    for line in describe_merged(merge_adapter(adapter, read_training(adapter))):
+        echo(line)
+    return EXIT_DONE
+
+
+def _find_adapter(name: str, runs: Path) -> Adapter:
+    folder = Path(name).expanduser().absolute()
+    adapter = read_adapter(folder)
+    if adapter is not None:
+        if (folder.parent / "plan.json").is_file() and folder.name == "model":
+            refuse_unfinished(folder.parent)
+        return adapter
+    run = resolve_run(name, runs)
+    refuse_unfinished(run)
+    adapter = read_adapter(run / "model")
+    if adapter is None:
+        message = f"{run / 'model'} is not an adapter: there is nothing to merge"
+        raise UserError(Problem("not_an_adapter", message, None, "it already contains the full model"))
+    return adapter
+
+
+def describe_merged(merged: Merged) -> list[str]:
+    """Describe a merged model in lines: where it is, and how it compares with base + adapter."""
+    how = "" if merged.built else " (already there)"
+    comparison = (
+        f"its logits on {merged.tokens:,} tokens differ from base + adapter by {merged.error:.2g} of their standard "
+        f"deviation (at most {merged.tolerance:g}); the adapter changes them by {merged.adapter_effect:.2g}"
+    )
+    lines = [f"the merged model is in {merged.folder}{how}", comparison]
+    if merged.quantized_error is not None:
+        lines.append(f"from the 4-bit base + adapter that was trained they differ by {merged.quantized_error:.2g}")
+    return lines

@@ -1,4 +1,4 @@
-"""`report RUN...`: write a page with a run's curves, evidence and plan; of several runs, one page with their curves."""
+"""`report RUN...`: a page of one run or several; `compare RUN RUN...`: what differs, and what came of it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launch.api.running import Run
-from launch.commands.run_parsers import build_report_parser
+from launch.commands.run_parsers import build_compare_parser, build_report_parser
 from launch.errors import EXIT_DONE, Problem, UserError
-from launch.evaluation.comparison_table import comparison_tables
+from launch.evaluation.comparison import compare_runs, read_noise
+from launch.evaluation.comparison_table import comparison_table, comparison_tables
+from launch.evaluation.run_facts import read_run_facts, split_checkpoint
 from launch.execution.record.reader import resolve_run
 from launch.execution.report.page import FILE, announce_reading, render_document, render_runs, save_page
 from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.slurm.run_status import find_job_folders
-from launch.terminal import echo, notify
+from launch.terminal import echo, notify, print_json
 from launch.trials.view import read_trial, trial_verb
 
 
@@ -58,3 +60,23 @@ def _find_folder(name: str, runs: Path) -> Path:
             raise UserError(Problem("no_record", f"{folder} is empty: no run has written to it", "command line"))
     trials = [path for path in runs.glob("[!.]*/*") if trial_verb(path)]
     return resolve_run(name, runs, [*find_job_folders(runs), *trials])
+
+
+def compare(argv: list[str]) -> int:
+    """Print the comparison of the named runs. Raises UserError: usage, unknown_run, ambiguous_run, unknown_option,
+    no_checkpoint."""
+    parser = build_compare_parser()
+    options = parser.parse(argv)
+    if len(options.names) < 2:
+        raise UserError(Problem("usage", "'compare' takes two runs or more", "command line", parser.usage))
+    names = [split_checkpoint(name) for name in options.names]
+    folders = [resolve_run(name, options.runs) for name, _ in names]
+    announce_reading(folders, notify)
+    runs = [read_run_facts(folder, checkpoint) for folder, (_, checkpoint) in zip(folders, names, strict=True)]
+    noise = read_noise(options.runs, [folder.parent.name for folder in folders])
+    comparison = compare_runs(runs, noise)
+    if options.json:
+        print_json(comparison)
+    else:
+        echo("\n".join(comparison_table(comparison)))
+    return EXIT_DONE

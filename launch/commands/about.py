@@ -1,4 +1,4 @@
-"""`version`: print the versions of launch, of the pinned open-instruct, and of the packages that train."""
+"""The verbs about launch itself: `help [VERB]`, `version`, and `schema`, the JSON Schema of a stage file."""
 
 from __future__ import annotations
 
@@ -7,12 +7,34 @@ import platform
 import sys
 
 from launch import __version__, resources
-from launch.commands.tool_parsers import build_version_parser
-from launch.errors import EXIT_DONE
+from launch.commands.tool_parsers import build_help_parser, build_schema_parser, build_version_parser
+from launch.commands.verbs import VERBS, VISIBLE, help_text, overview
+from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
 from launch.host.interpreter import installed_versions, package_folders
 from launch.terminal import echo, print_json
 from launch.upstream.pin.checkout import find_checkout
 from launch.upstream.pin.lock import load_lock
+
+KEYS = "keys"
+
+
+def help(arguments: list[str]) -> int:
+    """Print the overview, the help of one verb, or the keys and choices. Raises UserError: unknown_verb."""
+    topic = build_help_parser().parse(arguments).topic
+    if topic is None:
+        echo(overview(), end="")
+    elif topic == KEYS:
+        from launch.config.compose import compose  # Hydra is slow to import
+        from launch.config.line import CommandLine
+
+        return compose(CommandLine("run", False, ("--help",)), lambda composed: EXIT_DONE)
+    elif topic in VERBS:
+        echo(help_text(VERBS[topic]), end="")
+    else:
+        cure = did_you_mean(topic, [*VISIBLE, KEYS]) or "`launch help` lists the verbs"
+        raise UserError(Problem("unknown_verb", f"there is no help for '{topic}'", "command line", cure))
+    return EXIT_DONE
+
 
 PACKAGES = ("torch", "transformers", "trl", "accelerate", "deepspeed", "liger-kernel", "flash-attn", "hydra-core")
 
@@ -37,4 +59,13 @@ def version(arguments: list[str]) -> int:
     echo(f"launch {__version__}, Python {platform.python_version()}")
     echo(checkout.describe() if checkout else f"open-instruct: no checkout; flags come from the lock of {pin[:9]}")
     echo(", ".join(f"{name} {number}" for name, number in packages.items()) or "no package that trains is installed")
+    return EXIT_DONE
+
+
+def schema(arguments: list[str]) -> int:
+    """Print the schema as JSON; with or without `--json`, since it has no other form."""
+    from launch.config.json_schema import stage_schema
+
+    build_schema_parser().parse(arguments)
+    print_json(stage_schema())
     return EXIT_DONE

@@ -1,0 +1,172 @@
+"""The verbs that draft a file of the user's own: `new NAME --data FILE` a stage, `cluster NAME` a Slurm cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from launch.commands.tool_parsers import build_cluster_parser, build_new_parser
+from launch.config.compose import USER_DIR_VARIABLE, default_user_folder
+from launch.config.json_schema import stage_schema
+from launch.config.schema import Kind
+from launch.data.draft import SCHEMA_FILE, DraftedData, draft_stage, read_for_draft
+from launch.errors import EXIT_DONE, Problem, UserError, nearest
+from launch.files import create_file, write_json
+from launch.redact import process_redactor
+from launch.resources import CONFIGS, ROOT
+from launch.slurm.draft import ClusterFacts, choose_partition, draft_config
+from launch.slurm.limits import unknown_partition
+from launch.slurm.partitions import list_accounts, list_partitions
+from launch.slurm.slurm_cli import query_slurm, try_command
+from launch.terminal import echo
+from launch.upstream.pin.checkout import find_checkout
+
+
+def new(argv: list[str]) -> int:
+    """Write a stage file for local data.
+
+    Raises UserError: those of VerbParser.parse and `read_for_draft`; stage_exists, unreadable_columns, unknown_model,
+    not_writable.
+    """
+    parser = build_new_parser()
+    options = parser.parse(argv)
+    name: str = options.name
+    path = locate_option("stage", name, parser.usage)
+    shipped = (CONFIGS / "stage" / path.name).is_file()
+    if (path.exists() and not options.print) or shipped:
+        message = f"{name} is a stage of launch" if shipped else f"{path} already exists"
+        raise UserError(Problem("stage_exists", message, None, "choose another name, or use --print"))
+    kind = Kind(options.kind) if options.kind else None
+    data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), _parse_columns(options.columns), kind)
+    model, is_group = _find_model(options.model)
+    text = draft_stage(data, model=model, is_group=is_group, trainer=_choose_trainer(data))
+    if options.print:
+        echo(text, end="")
+        return EXIT_DONE
+    write_option(path, text, {SCHEMA_FILE: stage_schema()})
+    echo(data.structure.describe())
+    echo(f"wrote {path}")
+    echo(f"next: launch preview stage={name}")
+    return EXIT_DONE
+
+
+def _parse_columns(text: str | None) -> dict[str, str]:
+    pairs = [item.partition("=") for item in text.split(",")] if text else []
+    if any(not (known and equals and name) for known, equals, name in pairs):
+        message = f"'{text}' is not a list of KNOWN=YOURS"
+        raise UserError(
+            Problem("unreadable_columns", message, "--columns", "for example prompt=frage,completion=antwort")
+        )
+    return {known: name for known, _, name in pairs}
+
+
+def _find_model(given: str | None) -> tuple[str | None, bool]:
+    """Return the model, and whether it is a model group. Raises UserError: unknown_model."""
+    groups = [path.stem for path in (CONFIGS / "model").glob("*.yaml")]
+    if given is None or given in groups:
+        return given, given is not None
+    folder = Path.cwd() / Path(given).expanduser()
+    if folder.is_dir():
+        return str(folder), False
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", given):
+        return given, False
+    near = nearest(given, groups)
+    cure = f"did you mean '{near[0]}'?" if near else f"choose {', '.join(sorted(groups))}, a hub id or a folder"
+    raise UserError(
+        Problem("unknown_model", f"'{given}' is neither a model group, a hub id nor a folder", "--model", cure)
+    )
+
+
+def _choose_trainer(data: DraftedData) -> str | None:
+    """Return TRL's trainer where open-instruct is missing; None for the stage's own, and for a reward model."""
+    if find_checkout(None, os.environ, ROOT) is not None or data.kind == Kind.rm:
+        return None
+    return {Kind.sft: "trl_sft", Kind.dpo: "trl_dpo"}[data.kind]
+
+
+_NETWORK_FILE_SYSTEM = re.compile(
+    r"nfs4?|lustre|gpfs|beegfs|ceph|wekafs|panfs|pvfs2|glusterfs|cifs|fuse\.(ceph|juicefs|glusterfs)\b.*"
+)
+_FAST_INTERFACE = re.compile(r"(ib|hsn|roce)\w*\d")  # InfiniBand, Slingshot, RoCE
+
+
+def cluster(argv: list[str]) -> int:
+    """Draft `cluster/NAME.yaml` from Slurm's output and write it to the user's configuration folder, or print it.
+
+    Raises UserError: those of VerbParser.parse; no_slurm, slurm_unresponsive, unknown_partition, cluster_exists,
+    not_writable.
+    """
+    parser = build_cluster_parser()
+    options = parser.parse(argv)
+    path = locate_option("cluster", options.name, parser.usage)
+    if path.exists() and not options.print:
+        cure = "choose another name, or use --print"
+        raise UserError(Problem("cluster_exists", f"{path} already exists", None, cure))
+    sinfo = query_slurm(["sinfo", "--noheader"])  # raises if Slurm is missing or does not answer
+    available = list_partitions() or []
+    if not available:
+        message = f"sinfo reports no partitions{f': {sinfo.message}' if sinfo.status else ''}"
+        raise UserError(Problem("slurm_unresponsive", message, None, "contact the cluster's admins"))
+    facts = _collect_facts()
+    named = [partition for partition in available if partition.name == options.partition]
+    if options.partition and not named:
+        raise UserError(unknown_partition(options.partition, available, "--partition"))
+    partition = named[0] if named else choose_partition(available, facts.accounts)
+    text = draft_config(partition, available, facts)
+    if options.print:
+        echo(text, end="")
+        return EXIT_DONE
+    write_option(path, text)
+    echo(f"wrote {path}; review it, then try: python -m launch submit stage=demo cluster={path.stem} dry_run=true")
+    return EXIT_DONE
+
+
+def _collect_facts() -> ClusterFacts:
+    settings = {}
+    for line in (try_command(["scontrol", "show", "config"]) or "").splitlines():
+        name, equals, value = line.partition("=")
+        if equals:
+            settings[name.strip()] = value.strip()
+    containers = ["pyxis"] if "--container-image" in (try_command(["srun", "--help"]) or "") else []
+    containers += ["apptainer"] if shutil.which("apptainer") else []
+    mounts: list[Any] = []
+    with contextlib.suppress(OSError):
+        mounts = psutil.disk_partitions(all=True)
+    return ClusterFacts(
+        settings=settings,
+        accounts=list(dict.fromkeys(account for account, _ in list_accounts())),
+        shared=sorted({mount.mountpoint for mount in mounts if _NETWORK_FILE_SYSTEM.fullmatch(mount.fstype)}),
+        containers=containers,
+        interfaces=sorted(filter(_FAST_INTERFACE.match, (path.name for path in Path("/sys/class/net").glob("*")))),
+    )
+
+
+def locate_option(group: str, name: str, usage: str | None) -> Path:
+    """Return where the file of a group's option is written. Raises UserError: usage, secret_on_line."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        message = f"names must match [A-Za-z0-9_][A-Za-z0-9_.-]*, got '{name}'"
+        raise UserError(Problem("usage", message, "command line", usage))
+    if process_redactor().redact_text(name) != name:
+        message = "the name holds a secret, which the name of the file would show"
+        raise UserError(Problem("secret_on_line", message, "command line", "use another name"))
+    return default_user_folder(os.environ) / group / f"{name}.yaml"
+
+
+def write_option(path: Path, text: str, beside: Mapping[str, object] | None = None) -> None:
+    """Write a new file, after renewing the JSON files `beside` it, by name. Raises UserError: not_writable."""
+    try:
+        for name, content in (beside or {}).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path.parent / name, content)
+        create_file(path, text)
+    except OSError as error:
+        message = f"{path} cannot be written: {error.strerror or error}"
+        cure = "set another folder, or use --print"
+        raise UserError(Problem("not_writable", message, USER_DIR_VARIABLE, cure)) from error

@@ -1,0 +1,134 @@
+"""The verbs of short runs: `bench` compares two settings, `rollout` widens a stage through gates, `tune` searches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from launch.config.compose import compose
+from launch.config.line import CommandLine
+from launch.errors import EXIT_DONE
+from launch.execution.display import Display, display_for
+from launch.terminal import print_json
+
+
+def run_trial(line: CommandLine, own_keys: Sequence[str], run: Callable[[Display], tuple[object, int]]) -> int:
+    """Run a trial and return its exit code. With one of Hydra's own options the configuration is shown, nothing runs.
+
+    `own_keys`: those of the verb, which Hydra does not know.
+    """
+    if line.asks_hydra:
+        return compose(line.without(*own_keys), lambda composed: EXIT_DONE)
+    record, code = run(display_for(sys.stderr if line.json else sys.stdout))
+    if line.json:
+        print_json(record)
+    return code
+
+
+BENCH_HELP = """usage: launch bench stage=NAME [both] -- [A's overrides] -- [B's overrides] [--json]
+
+examples:
+  launch bench stage=sft gpus=8 -- parallel=zero3 -- parallel=zero2
+  launch bench stage=sft gpus=1 steps=8 -- recipe.liger=false -- recipe.liger=true
+  launch bench stage=demo trainer=trl_sft device=cpu steps=6 -- -- recipe.per_device_batch_size=4
+
+Alternates short runs of two settings on the same data and global batch, and reports tokens/s, MFU, memory and loss
+with a confidence interval. Run it again to add repeats.
+
+keys of bench, before the first `--`:
+  steps=N             optimizer steps of each run (10)
+  warmup=N            first steps that do not count (2)
+  repeats=N           runs of each setting (3)
+  order=abba|abab     which setting begins each pair
+  max_minutes=M       start no run that would not end in time
+  loss_tolerance=X    relative difference of the losses (0.05)
+  restart=true        repeat existing runs
+
+exit codes: 0 at least one pair was compared; 2 cannot be compared, nothing was started; 3 a run failed; 130 interrupted
+"""
+
+
+def bench(line: CommandLine) -> int:
+    """Run both settings in turn and compare them.
+
+    Returns the exit code: 0 there is a verdict, 3 a run failed or no pair is complete, 130 interrupted. Raises
+    UserError when the two cannot be compared or cannot run.
+    """
+    from launch.trials.bench.engine import run_bench
+    from launch.trials.bench.settings import SEPARATOR, SHORT, read_request
+
+    before_settings = line.argv[: line.argv.index(SEPARATOR)] if SEPARATOR in line.argv else line.argv
+    common = replace(line, argv=before_settings)
+    return run_trial(common, SHORT, lambda display: run_bench(read_request(line), display))
+
+
+ROLLOUT_HELP = """usage: launch rollout stage=NAME gpus=1,2,8 [key=value ...] [--json]
+
+examples:
+  launch rollout stage=sft_25pct gpus=1,2,8 steps=50
+  launch rollout stage=sft_25pct gpus=1,2,8 then=run price_per_gpu_hour=3
+  launch rollout stage=sft_25pct gpus=1,8,2x8 submit=all           as Slurm jobs; 2x8 is 2 nodes of 8 GPUs
+  launch rollout stage=demo trainer=trl_sft device=cpu processes=1,2 steps=10
+
+Runs the stage for some steps at each width on the same data, checks each width against the gates, stops at the first
+that fails, and projects hours and cost of the whole training.
+
+keys of rollout:
+  steps=N                 optimizer steps of each width (100)
+  then=run                run the whole stage at the last width
+  price_per_gpu_hour=X    adds the cost to the projection
+  parallel_at_one=zero2   parallel mode of one GPU
+  submit=rest|all         widths as Slurm jobs; dry_run=true only writes their folders
+  gates.GATE.NUMBER=X     change a limit; allow=[GATE] makes a gate a warning
+  restart=true            also run the widths that have passed
+
+exit codes: 0 all passed; 2 a width cannot work, nothing was started; 3 a gate failed or a width was not run;
+130 interrupted
+"""
+
+
+def rollout(line: CommandLine) -> int:
+    """Take the stage through its widths.
+
+    Returns the exit code: 0 all widths passed, 3 a gate failed or a width was not run, and the exit code of the whole
+    run with then=run. Raises UserError when a width cannot work.
+    """
+    from launch.commands.run import run
+    from launch.trials.rollout.engine import run_rollout
+    from launch.trials.rollout.request import OWN_KEYS, read_request
+
+    return run_trial(line, OWN_KEYS, lambda display: run_rollout(read_request(line), display, run_stage=run))
+
+
+TUNE_HELP = """usage: launch tune stage=NAME gpus=N [key=value ...] [--json]
+
+examples:
+  launch tune stage=sft_25pct gpus=8
+  launch tune stage=sft_25pct gpus=8 dry_run=true cluster.gpu_type=h100    predictions only
+  launch run stage=sft_25pct gpus=8 +tuned=sft_25pct-gpu8-1a2b3c4d         use the result
+
+Predicts time and memory of every setting that keeps the recipe, measures the most promising ones in short runs, and
+writes the best as an overlay for `+tuned=NAME`. What you set on the command line stays fixed.
+
+keys of tune:
+  probes=N       maximum number of short runs (8)
+  minutes=M      time for all of them (10)
+  steps=N        optimizer steps of each (8); the first tune.skip (2) do not count
+  dry_run=true   print the predictions and run nothing
+  tune.room=X    share of GPU memory that stays free (0.05)
+  restart=true   repeat existing probes
+
+exit codes: 0 there is a result; 1 no probe measured anything; 2 nothing can be searched; 130 interrupted
+"""
+
+
+def tune(line: CommandLine) -> int:
+    """Search the fastest setting and write its overlay.
+
+    Returns the exit code: 0 there is a result (with dry_run, predictions), 1 no probe measured anything, 130
+    interrupted. Raises UserError when nothing can be searched.
+    """
+    from launch.trials.tune.engine import SHORT, read_request, run_tune
+
+    return run_trial(line, SHORT, lambda display: run_tune(read_request(line), display))
