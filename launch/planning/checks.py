@@ -28,7 +28,7 @@ from launch.config.schema import (
 from launch.config.trials import TunedConfig
 from launch.errors import Problem, UserError, did_you_mean
 from launch.planning.estimate.shape import shape_from_yaml, with_parameters
-from launch.planning.flags import Flag
+from launch.planning.flags import Flag, values_of
 from launch.planning.parallel import Parallel
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.pin.lock import locked_schema
@@ -83,7 +83,7 @@ def _stale_problem(trainer: TrainerConfig, flag: str, key: str, origins: Origins
 
 def _value_problems(schema: Schema, trainer: TrainerConfig, flags: Mapping[str, Flag]) -> list[Problem]:
     problems = []
-    for error in check_values(schema, {name: flag.value for name, flag in flags.items()}, complete=True):
+    for error in check_values(schema, values_of(flags), complete=True):
         flag = flags.get(error.flag)
         where = (flag.provenance.where if flag else None) or f"flags.{error.flag}"
         past = explain_unknown_flag(trainer.name, error.flag, schema.fields) if error.kind == "unknown_flag" else None
@@ -96,7 +96,7 @@ def _value_problems(schema: Schema, trainer: TrainerConfig, flags: Mapping[str, 
 def _contradictions(schema: Schema, flags: Mapping[str, Flag]) -> list[Problem]:
     """Return the errors that the trainer's own `__post_init__` would raise on every machine."""
     problems = []
-    for contradiction in find_contradictions(schema, {name: flag.value for name, flag in flags.items()}):
+    for contradiction in find_contradictions(schema, values_of(flags)):
         if contradiction.certain:
             places = [flags[name].provenance.where for name in contradiction.flags if name in flags]
             overrides = [place for place in places if place and place.startswith("override")]

@@ -24,7 +24,8 @@ from launch.config.schema import (
     RootConfig,
     TrainerConfig,
 )
-from launch.planning.flags import Flags
+from launch.planning.chat_template import template_file
+from launch.planning.flags import Flags, values_of
 from launch.planning.inputs import Inputs, continues_adapter
 from launch.planning.parallel import Batch, Parallel
 from launch.planning.recipe import flags_of_key
@@ -125,8 +126,7 @@ def _with_values(wanted: Mapping[str, bool | str | None]) -> tuple[str, ...]:
 
 
 def _gather_facts(config: RootConfig, parallel: Parallel, inputs: Inputs, flags: Flags) -> PlanFacts:
-    values = {name: flag.value for name, flag in flags.flags.items()}
-    template = f"{resources.ROOT}/launch/templates/{flags.chat_template}.jinja" if flags.chat_template else None
+    values = values_of(flags.flags)
     return PlanFacts(
         on_cpu=parallel.width.device == Device.cpu,
         world_size=parallel.width.world_size,
@@ -139,7 +139,7 @@ def _gather_facts(config: RootConfig, parallel: Parallel, inputs: Inputs, flags:
         early_stop=None if config.recipe.early_stop is None else str(config.recipe.early_stop),
         held_out=None if inputs.held_out is None else repr(inputs.held_out),
         subset=flags.subset,
-        template_file=template,
+        template_file=template_file(flags.chat_template),
         flags=values,
     )
 

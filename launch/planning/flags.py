@@ -12,9 +12,10 @@ from launch.config.compose import Composed
 from launch.config.line import format_value
 from launch.config.origins import Origin, Provenance
 from launch.config.ranges import HIGH_LEARNING_RATE
-from launch.config.schema import RECIPE_KEYS, Device, Family, Precision, RootConfig
+from launch.config.schema import RECIPE_KEYS, Device, Precision, RootConfig
 from launch.config.validate import flag_problem
 from launch.errors import Problem, UserError
+from launch.planning.chat_template import needs_begin_token
 from launch.planning.inputs import Inputs, build_data_flags
 from launch.planning.lora import Lora, recipe_value
 from launch.planning.parallel import Batch, Parallel
@@ -41,6 +42,11 @@ class Flag:
 
     value: Any
     provenance: Provenance
+
+
+def values_of(flags: Mapping[str, Flag]) -> dict[str, Any]:
+    """Return the values of flags, by name."""
+    return {name: flag.value for name, flag in flags.items()}
 
 
 @dataclass(frozen=True)
@@ -173,20 +179,15 @@ def _validation_flags(composed: Composed, batch: Batch) -> dict[str, Flag]:
 
 
 def _add_begin_token(composed: Composed, flags: dict[str, Flag]) -> list[Problem]:
-    """Add --add_bos where open-instruct insists on it: by "olmo" in the tokenizer's path and not in the template's name
-    (dataset_transformation.py:785-791). Returns the problem of a user's own value that it refuses."""
-    trainer = composed.config.trainer
-    template = flags.get("chat_template_name")
+    """Add --add_bos where open-instruct insists on it. Returns the problem of a user's own value that it refuses."""
+    trainer, template = composed.config.trainer, flags.get("chat_template_name")
     tokenizer = flags.get("tokenizer_name_or_path") or flags.get(trainer.launch.get("model", ""))
-    if trainer.family != Family.open_instruct or template is None or tokenizer is None:
+    if template is None or tokenizer is None:
         return []
-    if template.value is None or "olmo" not in str(tokenizer.value).lower():
-        return []
-    needed = "olmo" not in str(template.value)
-    given = flags.get("add_bos")
+    needed, given = needs_begin_token(trainer.family, template.value, tokenizer.value), flags.get("add_bos")
     if given is None and needed:
         flags["add_bos"] = Flag(True, Provenance(Origin.launcher, None))
-    if given is None or bool(given.value) is needed:
+    if given is None or needed is None or bool(given.value) is needed:
         return []
     message = f"with the template {template.value} the tokenizer {tokenizer.value} needs add_bos={str(needed).lower()}"
     return [Problem("olmo_begin_token", message, given.provenance.where, "remove the flag")]

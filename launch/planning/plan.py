@@ -38,7 +38,7 @@ from launch.planning.command import (
 from launch.planning.config_files import check_library_files
 from launch.planning.data import check_evaluation, check_validation, read_local_data, validation_warnings
 from launch.planning.estimate.shape import ModelShape
-from launch.planning.flags import Flag, Flags, build_flags, sequence_limit
+from launch.planning.flags import Flag, Flags, build_flags, sequence_limit, values_of
 from launch.planning.identity import (
     IDENTITY_VERSIONS,
     NAME,
@@ -272,7 +272,7 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
     check_evaluation(config, built.flags, inputs.mixture)
     patches = choose_patches(config, parallel, inputs, built)
     options = choose_options(config, parallel, inputs, built)
-    check_template(config, origins, inputs.model, built.flags, options)
+    check_template(config, origins, inputs.model, values_of(built.flags), options)
     lengths = lengths_file(
         trainer,
         built.flags,
@@ -380,7 +380,7 @@ def _decisive_parts(stage: _Rendered, files: Sequence[str | None], flag_files: M
     return {
         "trainer": [trainer.name, trainer.entry],
         "upstream": stage.upstream.commit,
-        "flags": {name: flag.value for name, flag in stage.built.flags.items()},
+        "flags": values_of(stage.built.flags),
         "batch": {
             "global": batch.global_,
             "per_device": batch.per_device,

@@ -13,6 +13,7 @@ from launch.config.schema import Kind
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.same_run import place_run
 from launch.planning.chat_template import find_template_name, refuse_other_template
+from launch.planning.flags import values_of
 from launch.planning.inputs import continues_adapter
 from launch.planning.lora import MERGED, settings_to_keep
 from launch.planning.machine import this_machine
@@ -50,7 +51,7 @@ def check_chained(plan: Plan, before: Plan) -> None:
 
     Raises UserError: nothing_to_continue, adapter_settings, other_chat_template.
     """
-    name, template = find_template_name(before.flags, before.options), find_template_name(plan.flags, plan.options)
+    name, template = (find_template_name(values_of(each.flags), each.options) for each in (before, plan))
     if name and template and plan.config.stage.kind != Kind.sft and "other_chat_template" not in plan.config.allow:
         refuse_other_template(template, name, f"stage {before.stage}", plan.origins)
     if not continues_adapter(plan.config) or plan.lora is None:

@@ -9,6 +9,7 @@ from launch.check.machine.rule import Host, as_finding, failed, passed, rule, sk
 from launch.check.machine.trainer import install_hint, run_environment
 from launch.config.schema import Device, Family
 from launch.errors import Problem
+from launch.planning.flags import values_of
 from launch.planning.plan import Plan
 from launch.upstream.capture.start import ask_parser
 from launch.upstream.resolve import version_difference
@@ -54,7 +55,7 @@ def parser_accepts(plan: Plan, host: Host) -> Finding:
 
 def _explain_refusal(plan: Plan) -> str:
     """Say why the plan accepted what the parser refuses."""
-    values = {name: flag.value for name, flag in plan.flags.items()}
+    values = values_of(plan.flags)
     found = find_contradictions(plan.machine.schemas[plan.trainer], values)
     about_machine = next((contradiction.where for contradiction in found if contradiction.certain is False), None)
     if not plan.upstream.matches_pin:

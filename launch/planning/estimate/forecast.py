@@ -16,6 +16,7 @@ from launch.planning.command import has_expandable_segments
 from launch.planning.estimate.memory import MemoryEstimate, estimate_memory
 from launch.planning.estimate.setting import AdapterSetting, Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, read_shape
+from launch.planning.flags import values_of
 from launch.planning.inputs import model_shape
 from launch.planning.lengths import Lengths
 from launch.planning.model_folder import count_parameters, hub_snapshot
@@ -282,7 +283,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
 
 def _reference_factor(plan: Plan) -> float:
     """Return the samples of a forward pass of TRL's precomputation over those of training (dpo_trainer.py:1017)."""
-    values = {name: flag.value for name, flag in plan.flags.items()}
+    values = values_of(plan.flags)
     if not plan.config.trainer.live_reference or not values.get("precompute_ref_log_probs"):
         return 0.0
     samples = values.get("precompute_ref_batch_size")

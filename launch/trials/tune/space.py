@@ -13,6 +13,7 @@ from launch.config.line import format_value, override_key
 from launch.config.schema import Buckets, Device, Family, Kind, LossAveraging, Mode, Packing, TrainerConfig
 from launch.errors import Problem, UserError
 from launch.planning.checks import check_dealing
+from launch.planning.flags import values_of
 from launch.planning.parallel import Parallel, bucket_sizes, divisors, has_master_weights
 from launch.planning.plan import Plan
 from launch.planning.recipe import flags_of_key, value_of_flags
@@ -163,7 +164,7 @@ def _effective(plan: Plan, key: str, own: Any) -> Any:
         return own
     meaning = plan.config.trainer.recipe[key]
     try:
-        return value_of_flags(meaning, {name: flag.value for name, flag in plan.flags.items()})
+        return value_of_flags(meaning, values_of(plan.flags))
     except LookupError:
         given = " ".join(f"flags.{name}={value}" for name, value in flags.items())
         message = f"{given} does not correspond to a value of recipe.{key}, so it cannot be predicted"
