@@ -19,7 +19,6 @@ from pathlib import Path
 from traceback import format_exception
 from types import FrameType, TracebackType
 
-from launch.commands.completion import answer_query
 from launch.commands.verbs import VERBS, VISIBLE
 from launch.config.line import parse_line
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError, path_problem
@@ -35,8 +34,11 @@ _OPTIONS = {"-h": "help", "--help": "help", "--version": "version"}
 def main(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code (see launch.errors)."""
     try:
-        if answer_query(argv, os.environ):
-            return EXIT_DONE
+        if any(argument.startswith("query=") for argument in argv):  # a shell asks what may stand here
+            from launch.commands.completion import answer_query
+
+            if answer_query(argv, os.environ):
+                return EXIT_DONE
         configure_logging(os.environ)
         return _run_verb(list(argv))
     except UserError as error:

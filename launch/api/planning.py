@@ -9,13 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from launch.check.machine.memory import forecast_on_machine
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine, quote_text
 from launch.config.schema import Packing
 from launch.errors import Problem, UserError
 from launch.planning.batches import TokenForecast, forecast_tokens, samples_per_rank
-from launch.planning.estimate.forecast import MemoryForecast
+from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
 from launch.planning.flags import Flag
 from launch.planning.lengths import load_lengths
 from launch.planning.machine import this_machine

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.check.machine.units import format_bytes, format_count
 from launch.config.schema import Device, Family, Mode, Precision
-from launch.host.nvidia import Gpu, Gpus, find_gpus
-from launch.planning.estimate.cards import card_named
-from launch.planning.estimate.forecast import (
-    CardMemory,
-    MemoryFit,
-    MemoryForecast,
-    describe,
-    find_model_size,
-    forecast_memory,
-)
+from launch.host.nvidia import Gpus
+from launch.planning.estimate.cards import CardMemory, smallest_card
+from launch.planning.estimate.forecast import MemoryFit, describe, find_model_size, forecast_memory
 from launch.planning.estimate.memory import bytes_per_parameter
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
@@ -122,31 +113,3 @@ def _cure(plan: Plan) -> str:
     larger = {Mode.single: "gpus=N with zero3", Mode.ddp: "parallel=zero3", Mode.zero1: "parallel=zero3"}
     larger |= {Mode.zero2: "parallel=zero3", Mode.zero3: "more GPUs, or parallel=zero3_offload"}
     return f"use {larger.get(plan.parallel.mode, 'more GPUs')}, or train a smaller model"
-
-
-def forecast_on_machine(plan: Plan) -> MemoryForecast | None:
-    """Return the forecast of a plan for GPUs; None for one on a CPU."""
-    if plan.parallel.width.device != Device.cuda:
-        return None
-    lengths, environ, flash = load_lengths(plan.lengths_file), plan.machine.environ, plan.machine.has_flash_attention
-    return forecast_memory(plan, environ, card=card_memory(plan, environ), lengths=lengths, flash=flash)
-
-
-def card_memory(plan: Plan, environ: Mapping[str, str]) -> CardMemory | None:
-    """Return the memory of the cards that the plan is for, None when it is unknown.
-
-    It is cluster.gpu_memory, else that of the smallest card in this machine, else the data sheet's of cluster.gpu_type.
-    """
-    cluster = plan.config.cluster
-    if cluster.gpu_memory is not None:
-        return CardMemory(cluster.gpu_memory, "cluster.gpu_memory")
-    if smallest := smallest_card(find_gpus(environ).seen):
-        return smallest
-    card = card_named(cluster.gpu_type or "")
-    return CardMemory(card.memory_gb * 1e9 / _GIB, f"{card.name}'s data sheet") if card else None
-
-
-def smallest_card(gpus: Iterable[Gpu]) -> CardMemory | None:
-    """Return the memory of the smallest of these GPUs; None where none reports it."""
-    sizes = [(gpu.total, gpu.name) for gpu in gpus if gpu.total]
-    return CardMemory(min(sizes)[0] * _MIB / _GIB, min(sizes)[1]) if sizes else None

@@ -7,7 +7,11 @@ of that.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+
+from launch.config.cluster import ClusterConfig
+from launch.host.nvidia import Gpu, find_gpus
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,33 @@ def card_named(name: str) -> Card | None:
     if "mig" in lower.split():
         return None
     return next((card for pattern, card in _CARDS if re.search(pattern, lower)), None)
+
+
+@dataclass(frozen=True)
+class CardMemory:
+    """The memory of one card."""
+
+    gib: float
+    source: str  # where the number comes from
+
+
+def card_memory(cluster: ClusterConfig, environ: Mapping[str, str]) -> CardMemory | None:
+    """Return the memory of the cards that a plan is for, None when it is unknown.
+
+    It is cluster.gpu_memory, else that of the smallest card in this machine, else the data sheet's of cluster.gpu_type.
+    """
+    if cluster.gpu_memory is not None:
+        return CardMemory(cluster.gpu_memory, "cluster.gpu_memory")
+    if smallest := smallest_card(find_gpus(environ).seen):
+        return smallest
+    card = card_named(cluster.gpu_type or "")
+    return CardMemory(card.memory_gb * 1e9 / (1 << 30), f"{card.name}'s data sheet") if card else None
+
+
+def smallest_card(gpus: Iterable[Gpu]) -> CardMemory | None:
+    """Return the memory of the smallest of these GPUs; None where none reports it."""
+    sizes = [(gpu.total, gpu.name) for gpu in gpus if gpu.total]
+    return CardMemory(min(sizes)[0] * (1 << 20) / (1 << 30), min(sizes)[1]) if sizes else None
 
 
 @dataclass(frozen=True)

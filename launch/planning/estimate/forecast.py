@@ -13,12 +13,13 @@ from typing import Any
 
 from launch.config.schema import Device, Family, Kind, Mode, Precision, Quantization
 from launch.planning.command import has_expandable_segments
+from launch.planning.estimate.cards import CardMemory, card_memory
 from launch.planning.estimate.memory import MemoryEstimate, estimate_memory
 from launch.planning.estimate.setting import AdapterSetting, Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, read_shape
 from launch.planning.flags import values_of
 from launch.planning.inputs import model_shape
-from launch.planning.lengths import Lengths
+from launch.planning.lengths import Lengths, load_lengths
 from launch.planning.model_folder import count_parameters, hub_snapshot
 from launch.planning.parallel import divisors
 from launch.planning.plan import Plan
@@ -34,14 +35,6 @@ class MemoryFit(StrEnum):
     tight = "tight"  # the card's memory is within the prediction's uncertainty
     wont = "won't fit"
     unknown = "unknown"  # there is no prediction, or no card
-
-
-@dataclass(frozen=True)
-class CardMemory:
-    """The memory of one card."""
-
-    gib: float
-    source: str  # where the number comes from
 
 
 @dataclass(frozen=True)
@@ -128,6 +121,14 @@ def forecast_memory(
     tokens = longest_micro_batch(lengths, setting)
     longest = estimate_memory(replace(setting, tokens=tokens))
     return MemoryForecast(setting, worst, longest, tokens, first, first_tokens, card)
+
+
+def forecast_on_machine(plan: Plan) -> MemoryForecast | None:
+    """Return the forecast of a plan for GPUs; None for one on a CPU."""
+    if plan.parallel.width.device != Device.cuda:
+        return None
+    lengths, environ, flash = load_lengths(plan.lengths_file), plan.machine.environ, plan.machine.has_flash_attention
+    return forecast_memory(plan, environ, card=card_memory(plan.config.cluster, environ), lengths=lengths, flash=flash)
 
 
 def average_micro_batch(lengths: Lengths | None, setting: MemorySetting) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from launch.check.machine.gpus import enough_gpus
-from launch.check.machine.memory import card_memory
 from launch.check.machine.rules import inspect, stopping_problems
 from launch.config.schema import Device, Family
 from launch.errors import EXIT_DONE, Problem, UserError
@@ -15,7 +14,7 @@ from launch.execution.engine import build_cache
 from launch.execution.prepare import prepare_inputs
 from launch.host.interpreter import installed_versions, package_folders
 from launch.host.nvidia import Gpus
-from launch.planning.estimate.cards import rates_for_card
+from launch.planning.estimate.cards import card_memory, rates_for_card
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting, planned_shape
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.flags import sequence_limit
@@ -90,7 +89,7 @@ def _base_setting(plan: Plan, has_flash: bool) -> tuple[MemorySetting, float | N
         attention = Attention.flash if has_flash else Attention.sdpa
         size, ranks, kind = plan.batch.per_device, plan.batch.width, plan.config.stage.kind
         return MemorySetting(shape, kind, plan.parallel.mode, ranks, size, 1, attention=attention), None
-    card = card_memory(plan, os.environ)
+    card = card_memory(plan.config.cluster, os.environ)
     return setting, card.gib if card else None
 
 

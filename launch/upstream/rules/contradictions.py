@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launch.upstream.capture.process import run_isolated
 from launch.upstream.rules import post_init
 from launch.upstream.rules.conversion import UNKNOWN
 from launch.upstream.rules.post_init import Contradiction, Unknown, encode, run_post_init
@@ -54,6 +53,8 @@ def _run_apart(schema: Schema, executed: Sequence[Any]) -> list[Contradiction]:
     """Execute the code in a process of its own; undecided where it does not end."""
     if not executed:
         return []
+    from launch.upstream.capture.process import run_isolated  # a plan by the lock starts nothing
+
     request = json.dumps([[code, encode(fields)] for code, fields in executed])
     result = run_isolated(sys.executable, post_init.__file__, [], _SECONDS, request)
     if result.content is None:

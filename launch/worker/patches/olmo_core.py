@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from ..evidence import olmo_core as checks
 from ..evidence.trainer_objects import frames
 from ..expectations import report_evidence
 from ..hooks import replaces
@@ -126,6 +125,8 @@ TOKEN_COUNT = PatchInfo(
 
 def _collect_evidence(context: PatchContext) -> None:
     from olmo_core.train.train_module import TransformerTrainModule
+
+    from ..evidence import olmo_core as checks  # a plan reads the patches, and inspects nothing
 
     zero = TransformerTrainModule.zero_grads
     first_inputs: list[checks.DocumentInputs] = []

@@ -10,11 +10,13 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .. import samples
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo, on_request
+
+if TYPE_CHECKING:
+    from ..samples import Request
 
 _PAIR = ("chosen", "rejected")
 _COLUMNS = ("input_ids", "attention_mask", "labels")  # of a batch
@@ -24,6 +26,8 @@ _NO_ASSISTANT = "no assistant tokens"  # trl/trainer/sft_trainer.py:1395
 def _preview_open_instruct(context: PatchContext) -> None:
     import datasets
     from open_instruct import dataset_transformation as upstream
+
+    from .. import samples  # a plan reads the patches, and tokenises nothing
 
     request = samples.Request.read(str(context.value))
     datasets.disable_caching()
@@ -53,8 +57,10 @@ def _preview_open_instruct(context: PatchContext) -> None:
     upstream.get_cached_dataset_tulu_with_statistics = get_cached_dataset_tulu_with_statistics
 
 
-def _hand_over(context: PatchContext, request: samples.Request, configs: Any, tokenizer_config: Any) -> None:
+def _hand_over(context: PatchContext, request: Request, configs: Any, tokenizer_config: Any) -> None:
     from open_instruct import dataset_transformation as upstream
+
+    from .. import samples
 
     tokenizer = tokenizer_config.tokenizer
     collate, hidden = _make_collator(context, tokenizer), _hidden_by_padding(context, tokenizer)

@@ -8,15 +8,17 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import hooks
 from ..channel import EventWriter
 from ..columns import write_lengths
-from ..evidence.collector import EvidenceCollector
 from ..evidence.trainer_objects import frames
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo, on_request
+
+if TYPE_CHECKING:
+    from ..evidence.collector import EvidenceCollector
 
 _STEP = "  Step: "
 
@@ -53,6 +55,8 @@ def _collect_evidence(context: PatchContext) -> None:
     from accelerate import Accelerator
     from accelerate.optimizer import AcceleratedOptimizer
     from accelerate.utils import DistributedType
+
+    from ..evidence.collector import EvidenceCollector  # a plan reads the patches, and inspects nothing
 
     collector = EvidenceCollector(context.requested, context.allowed, context.trainer, context.events)
     hooks.when_prepared(collector.model_prepared)

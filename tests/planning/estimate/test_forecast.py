@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from launch.config.schema import Kind, Mode
+from launch.planning.estimate.cards import CardMemory
 from launch.planning.estimate.forecast import (
-    CardMemory,
     MemoryFit,
     MemoryForecast,
     UnknownMemoryError,

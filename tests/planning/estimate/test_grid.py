@@ -16,7 +16,8 @@ import pytest
 from launch import resources
 from launch.config.schema import Mode
 from launch.planning.estimate import memory
-from launch.planning.estimate.forecast import CardMemory, MemoryFit, MemoryForecast, classify_fit
+from launch.planning.estimate.cards import CardMemory
+from launch.planning.estimate.forecast import MemoryFit, MemoryForecast, classify_fit
 from launch.planning.estimate.memory import (
     EXPANDABLE_SEGMENTS,
     GIB,
