@@ -32,7 +32,7 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("line", ["", "plan stage=demo", "status", "stage=demo", "check stage=demo", "tune stage=sft"])
+@pytest.mark.parametrize("line", ["plan stage=demo", "status", "stage=demo", "check stage=demo", "tune stage=sft"])
 def test_a_python_without_the_packages(clone: Path, line: str) -> None:
     def refusal() -> str:
         done = start(clone, *NO_PACKAGES, "-m", "launch", *line.split())
@@ -50,7 +50,8 @@ def test_a_python_without_the_packages(clone: Path, line: str) -> None:
 
 
 def test_what_needs_no_package_answers(clone: Path) -> None:
-    assert start(clone, *NO_PACKAGES, "-m", "launch", "version").returncode == 0
+    for line in ("version", ""):
+        assert start(clone, *NO_PACKAGES, "-m", "launch", *line.split()).returncode == 0
 
 
 def test_a_python_that_is_too_old() -> None:
