@@ -166,7 +166,7 @@ PATTERN is part of a name, or a glob: `launch flags finetune learning`, `launch 
 
 def build_upstream_parser() -> VerbParser:
     parser = VerbParser("""
-launch upstream status | diff COMMIT | bump COMMIT [--upstream DIR] [--python PYTHON] [--json] [--force]
+launch upstream status | diff COMMIT | bump COMMIT [--python PYTHON] [--rename OLD=NEW] ...
 
 examples:
   launch upstream status
@@ -175,12 +175,15 @@ examples:
 
 Show the pinned open-instruct commit and whether the checkout and the gitlink match it (status); show what another
 commit changes for each trainer, and what would break in this project (diff); move the pin to a commit: gitlink, lock
-and ledger, unless anything would break (bump).""")
+and ledger, unless anything would break (bump). A rename that only the similarity of two flags suggests is
+proposed, and a person confirms it with --rename.""")
     parser.add("action", metavar="ACTION", choices=("status", "diff", "bump"), help="status, diff or bump")
     parser.add("commit", metavar="COMMIT", nargs="?", help="of diff and bump: a commit, branch or tag of the clone")
     parser.add("--upstream", metavar="DIR", help="the open-instruct clone (default: the one that runs use)")
     python = "the trainers' interpreter, which starts their scripts up to their parsers (default: this one)"
     parser.add("--python", metavar="PYTHON", help=python)
+    rename = "of diff and bump: OLD was renamed to NEW, or removed if NEW is empty; can be repeated"
+    parser.add("--rename", metavar="OLD=NEW", action="append", default=[], help=rename)
     parser.add("--json", action="store_true", help="of status and diff: print one object")
     parser.add("--force", action="store_true", help="of bump: move the pin even if something would break")
     return parser

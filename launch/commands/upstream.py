@@ -32,7 +32,7 @@ def upstream(args: list[str]) -> int:
     if checkout is None:
         raise UserError(missing_checkout_problem())
     python = trainer_python(options.python)
-    impact = assess_impact(checkout.root, options.commit, python)
+    impact = assess_impact(checkout.root, options.commit, python, renames=options.rename)
     if options.action == "bump":
         return _bump(checkout, impact, python, options.force)
     if options.json:
@@ -50,10 +50,19 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
     if (options.commit is None) != (action == "status"):
         verb = "takes no" if action == "status" else "needs a"
         raise UserError(Problem("usage", f"'upstream {action}' {verb} COMMIT", "command line", parser.usage))
+    options.rename = dict(_parse_rename(text) for text in options.rename)
     surplus = "--json" if options.json and action == "bump" else "--force" if options.force and action != "bump" else ""
     if surplus:
         raise UserError(Problem("unknown_option", f"'upstream {action}' has no option {surplus}", "command line"))
     return options
+
+
+def _parse_rename(text: str) -> tuple[str, str]:
+    old, equals, new = (part.lstrip("-").replace("-", "_") for part in text.partition("="))
+    if not old or not equals:
+        problem = Problem("bad_value", f"--rename '{text}' must be OLD=NEW, or OLD= for a removed flag", "command line")
+        raise UserError(problem)
+    return old, new
 
 
 def _status(checkout: Checkout | None, as_json: bool) -> int:
@@ -132,7 +141,7 @@ def _change_line(change: FlagChange) -> str:
         return f"- {change.flag}"
     if change.kind == "renamed":
         types = f" ({change.old} -> {change.new})" if change.old else ""
-        return f"> {change.flag} -> {change.renamed_to}{types}"
+        return f"> {change.flag} -> {change.renamed_to}{types}{' (proposed)' if change.proposed else ''}"
     if change.kind == "required":
         return f"~ {change.flag}: {'now required' if change.new else 'no longer required'}"
     return f"~ {change.flag}: {change.kind} {json.dumps(change.old)} -> {json.dumps(change.new)}"

@@ -84,7 +84,9 @@ class Schema:
     classes: tuple[ParserClass, ...]
     fields: Mapping[str, Field]
     unknown: tuple[Unknown, ...]  # empty where everything about the parser itself is known
-    names: Mapping[str, Sequence[str]]  # {flag: the names that upstream looks its value up in}, and `olmo_presets`
+    names: Mapping[
+        str, Sequence[str]
+    ]  # {flag: the names that upstream looks its value up in}; `olmo_presets`, `verifiers`
     stand_ins: tuple[str, ...]  # the packages that were not installed when it was captured
     files: Mapping[str, str]  # {path: git blob id} of upstream's files that were imported
     packages: Mapping[str, str]  # {distribution: version} of the packages that were imported

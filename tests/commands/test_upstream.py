@@ -278,6 +278,34 @@ def test_a_bump_moves_gitlink_lock_and_ledger_together_and_back(project: Path, h
 
 
 @pytest.mark.slow
+def test_a_person_confirms_what_was_renamed(project: Path, history: Path, tmp_path: Path) -> None:
+    """A commit on top of the pin that renames a flag of finetune.py, in a clone."""
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--shared", "--no-checkout", str(history), str(clone))
+    git(clone, "checkout", "-q", load_lock().pin)
+    edit(clone / "open_instruct/finetune.py", "    timeout: int", "    nccl_timeout: int")
+    git(clone, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-a", "-m", "Rename it (#9)")
+    target = git(clone, "rev-parse", "HEAD").strip()
+    refused = launch(project, clone, "bump", target)
+    assert refused.returncode == 2
+    assert "> timeout -> nccl_timeout (proposed)" in refused.stdout
+    assert "confirm it with --rename timeout=nccl_timeout" in refused.stderr
+    assert "[rename_unconfirmed]" in refused.stderr
+    assert git(project, "status", "--porcelain") == ""
+    assert launch(project, clone, "diff", target, "--rename", "timeout").returncode == 2
+    denied = launch(project, clone, "diff", target, "--rename", "timeout=")
+    assert "- timeout" in denied.stdout
+    done = launch(project, clone, "bump", target, "--rename", "timeout=nccl_timeout")
+    assert done.returncode == 0, done.stderr
+    entry = json.loads((project / "launch/upstream/data/ledger.json").read_text(encoding="utf-8"))["entries"][-1]
+    assert (entry["kind"], entry["flag"], entry["renamed_to"]) == ("renamed", "timeout", "nccl_timeout")
+    assert entry["trainers"] == ["finetune"]
+    assert entry["commit"] == target
+    flags = launch(project, clone, "status", "--json")
+    assert json.loads(flags.stdout)["checkout"]["matches_pin"] is True
+
+
+@pytest.mark.slow
 def test_a_break_refuses_the_bump_until_forced(project: Path, history: Path) -> None:
     trainer = project / "configs/tulu/trainer/finetune.yaml"
     line = edit(trainer, "epochs: num_train_epochs", "epochs: num_epochs")

@@ -46,12 +46,14 @@ def test_the_trainer_of_the_pin_has_the_locked_flags(upstream: Path) -> None:
 
 
 def test_what_a_script_does_before_its_parser(tmp_path: Path) -> None:
-    """It prints, starts a process that stays, deletes its own working folder and reads the environment."""
+    """It prints, forks, starts a process that stays, deletes its own working folder and reads the environment."""
     preamble = """
     import os, pathlib, shutil, subprocess, sys
     from transformers import HfArgumentParser
     print('{"error": "not the result"}', flush=True)
-    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    if os.fork() == 0:
+        sys.exit("in the fork")
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     pathlib.Path(__file__).with_name("notes").write_text(f"{sleeper.pid} {os.getcwd()} {os.environ.get('HF_TOKEN')}")
     shutil.rmtree(os.getcwd())
     """
@@ -86,6 +88,10 @@ def _is_running(pid: int) -> bool:
         ("import os\nos._exit(7)\n", "exit code 7"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "exit code -9"),
         ("x = (1,\ny = 2\n", "SyntaxError"),
+        (
+            "import transformers\nif transformers.__version__ < '99': raise ImportError('transformers 99 is needed')",
+            "ImportError: transformers 99 is needed",
+        ),
         ("from transformers import HfArgumentParser99\n", "ImportError: cannot import name 'HfArgumentParser99'"),
         ("import time\ntime.sleep(600)\n", "it did not end within 3 s"),
         (SCRIPT.replace("x: int = 1", "pair: int | float = 1"), "ValueError: Only `Union[X, NoneType]`"),

@@ -54,11 +54,11 @@ def changes_between(folder: Path, old: str, new: str, pairs: dict[str, str] | No
             "a: Literal['x', 'z'] = 'x'",
             [FlagChange("choices", "a", None, ["x", "y"], ["x", "z"])],
         ),
-        ("dataset_mixer: int = 1", "mixer: int = 1", [FlagChange("renamed", "dataset_mixer", "mixer")]),
+        ("dataset_mixer: int = 1", "mixer: int = 1", [FlagChange("renamed", "dataset_mixer", "mixer", proposed=True)]),
         (
             "shard: int = 1",
             "fsdp_shard: float = 1",
-            [FlagChange("renamed", "shard", "fsdp_shard", "int", "float")],
+            [FlagChange("renamed", "shard", "fsdp_shard", "int", "float", proposed=True)],
         ),
         (
             "use_flash: bool = False",
@@ -82,9 +82,16 @@ memory_budget: float = field(default=1.0, metadata={"help": "Below 1.0 is on."})
 """
     changes = changes_between(tmp_path, old, new, {"checkpointing": "memory_budget", "nothing": "passes"})
     assert changes == [
-        FlagChange("renamed", "epochs_in_all", "passes"),
+        FlagChange("renamed", "epochs_in_all", "passes", proposed=True),
         FlagChange("renamed", "checkpointing", "memory_budget", "bool", "float"),
     ]
+
+
+def test_a_person_says_what_was_renamed(tmp_path: Path) -> None:
+    removed = changes_between(tmp_path, "mixer: int = 1", "dataset_mixer: int = 1", {"mixer": ""})
+    assert removed == [FlagChange("removed", "mixer"), FlagChange("added", "dataset_mixer")]
+    renamed = changes_between(tmp_path, "mixer: int = 1", "dataset_mixer: int = 1", {"mixer": "dataset_mixer"})
+    assert renamed == [FlagChange("renamed", "mixer", "dataset_mixer")]
 
 
 def test_unknown_parts_are_neither_changed_nor_removed(tmp_path: Path) -> None:

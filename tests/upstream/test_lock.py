@@ -32,7 +32,9 @@ def test_the_locks_files_are_the_schemas_files() -> None:
     lock = load_lock()
     fields = {field.file for name in OPEN_INSTRUCT for field in locked_schema(name).fields.values()}
     assert fields | {OPEN_INSTRUCT[name] for name in OPEN_INSTRUCT} <= lock.files.keys()
-    assert set(lock.names) == {"chat_template_name", "get_tokenizer_fn", "dataset_transform_fn", "olmo_presets"}
+    flags = {"chat_template_name", "get_tokenizer_fn", "dataset_transform_fn"}
+    assert set(lock.names) == {*flags, "olmo_presets", "verifiers"}
+    assert {"math", "gsm8k", "ifeval", "code_stdio", "general-quality"} <= set(lock.names["verifiers"])
     assert set(lock.packages) == {"trl", "transformers", "olmo_core"}
 
 

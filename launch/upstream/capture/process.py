@@ -80,12 +80,23 @@ def run_isolated(
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)  # what it started, too
                 process.wait()
+                _end_processes(home)
         try:
             return IsolatedResult(load_json(result))
         except (OSError, ValueError):
             lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             last_line = f": {lines[-1].strip()}" if lines else ""
             return IsolatedResult(error=f"it ended with exit code {process.returncode}{last_line}")
+
+
+def _end_processes(home: Path) -> None:
+    """Kill what still runs with this home folder: what has a session of its own is not in the group."""
+    import psutil  # a plan from the lock doesn't need it
+
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("HOME") == str(home):
+                process.kill()
 
 
 def isolated_environment(environ: Mapping[str, str], home: Path, *, has_gpus: bool = False) -> dict[str, str]:

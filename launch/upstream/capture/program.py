@@ -11,6 +11,7 @@ its placeholders for missing packages}. RESULT is JSON with `files` and `package
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import hashlib
 import importlib.abc
@@ -124,6 +125,7 @@ class _Capture:
         self.result, self.entry, self.root, self.argv = result, entry, root, argv
         self.missing = _MissingPackages(root) if root and argv is None else None
         self.parses = False  # the parser has been called
+        self.pid = os.getpid()
 
     def run(self) -> None:
         if self.missing:
@@ -169,7 +171,7 @@ class _Capture:
             keeps_unknown = bool(given.get("return_remaining_strings")) or method.__name__ == "parse_known_args"
             description = _load_description().Description(self.root, _StandIn)
             schema = description.describe(parser, built_at, method.__name__, keeps_unknown=keeps_unknown)
-            self.finish({"schema_version": 2, "entry": self.entry, **schema, "names": self.names()})
+            self.finish({"schema_version": 2, "entry": self.entry, **schema, "names": self.names(parser)})
         parser.error = lambda message: self.finish({"refused": message})
         try:
             method(*arguments, **options)
@@ -181,16 +183,21 @@ class _Capture:
         """Write the result and end at once: no thread, exit handler or `except` of the script runs after it."""
         stand_ins = sorted(self.missing.names) if self.missing else []
         imported = {"stand_ins": stand_ins, "files": self.files(), "packages": self.packages()}
-        self.result.write_text(json.dumps({**content, **imported}), encoding="utf-8")
+        if os.getpid() == self.pid:  # not a fork of the script, which goes on beside it
+            self.result.write_text(json.dumps({**content, **imported}), encoding="utf-8")
         os._exit(0)
 
-    def names(self) -> dict[str, list[str]]:
-        """Return the keys of upstream's registries, of the modules that were imported."""
+    def names(self, parser: typing.Any) -> dict[str, list[str]]:
+        """Return the keys of upstream's registries, of the modules that were imported; the others are unknown."""
         found = {}
         for flag, (module, name) in REGISTRIES.items():
             registry = getattr(sys.modules.get(module), name, None)
             if isinstance(registry, dict) and all(isinstance(key, str) for key in registry):
                 found[flag] = list(registry)
+        if build := getattr(sys.modules.get("open_instruct.ground_truth_utils"), "build_all_verifiers", None):
+            defaults = types.SimpleNamespace(**{action.dest: action.default for action in parser._actions})
+            with contextlib.suppress(Exception):
+                found["verifiers"] = sorted(build(defaults, defaults))
         return found
 
     def files(self) -> dict[str, str]:

@@ -32,9 +32,14 @@ class PinMove:
 def plan_move(checkout: Path, impact: Impact, python: str, ledger: Path) -> PinMove:
     """Build the files that moving the pin to the commit of `impact` writes; nothing is written yet.
 
-    Raises UserError: why a trainer has not been captured there.
+    Raises UserError: why a trainer has not been captured there; rename_unconfirmed.
     """
     problems = [trainer.problem for trainer in impact.trainers if trainer.problem]
+    proposed = {(c.flag, c.renamed_to): t.trainer for t in impact.trainers for c in t.changes if c.proposed}
+    for (old, new), trainer in proposed.items():
+        message = f"'{old}' of {trainer} may be '{new}' now: their names or help texts are alike"
+        cure = f"confirm it with --rename {old}={new}, or, if it was removed, write --rename {old}="
+        problems.append(Problem("rename_unconfirmed", message, cure=cure))
     if problems:
         raise UserError(problems)
     schemas = {trainer.trainer: trainer.schema for trainer in impact.trainers if trainer.schema}

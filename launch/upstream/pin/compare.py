@@ -24,10 +24,11 @@ class FlagChange:
     # the default, choices, type's text or requirement before and after; for a rename, the types where they differ
     old: Any = None
     new: Any = None
+    proposed: bool | None = None  # a rename that only the similarity of the two flags suggests
 
 
 def compare_schemas(old: Schema, new: Schema, known_renames: Mapping[str, str] | None = None) -> list[FlagChange]:
-    """List every difference, removals and renames first. `known_renames`: {old name: new name}.
+    """List every difference, removals and renames first. `known_renames`: {old name: new name, '' for a removal}.
 
     A part that can't be read on one side is unknown, not changed. Removals are reported only if the new parser could be
     read completely.
@@ -37,14 +38,15 @@ def compare_schemas(old: Schema, new: Schema, known_renames: Mapping[str, str] |
     added = {name: field for name, field in after.items() if name not in before}
     known = known_renames or {}
     renames = {name: new_name for name, new_name in known.items() if name in removed and new_name in after}
-    renames |= _detect_renames(removed, added, renames)
+    may_be_renamed = {name: field for name, field in removed.items() if known.get(name) != ""}
+    renames |= _detect_renames(may_be_renamed, added, renames)
     changes = []
     for name, field in removed.items():
         if name in renames:
             target = after[renames[name]]
-            differs = field.type != target.type
-            types = (field.type, target.type) if differs else (None, None)
-            changes.append(FlagChange("renamed", name, target.name, *types))
+            old_type, new_type = (None, None) if field.type == target.type else (field.type, target.type)
+            proposed = None if known.get(name) == target.name else True
+            changes.append(FlagChange("renamed", name, target.name, old_type, new_type, proposed))
         elif not new.unknown:
             changes.append(FlagChange("removed", name))
     changes += [FlagChange("added", name) for name in added if name not in renames.values()]

@@ -57,26 +57,31 @@ class FlagReference:
         return self.path[0] in ("recipe", "launch", "flags", "cpu_flags")
 
 
-def assess_impact(repo: Path, commit: str, python: str, configs: Path = CONFIGS) -> Impact:
+def assess_impact(
+    repo: Path, commit: str, python: str, configs: Path = CONFIGS, renames: Mapping[str, str] | None = None
+) -> Impact:
     """Compare a commit with the lock, without checking it out: its trainers' parsers are captured in `python`.
 
+    renames: those that a person has confirmed, {old name: new name, '' for a flag that was removed}.
     Raises UserError: unknown_commit, git_missing, git_failed.
     """
     found = find_commit(repo, commit)
     with extracted(repo, found.id) as root:
-        trainers = tuple(_assess_trainer(root, name, entry, python) for name, entry in OPEN_INSTRUCT.items())
+        trainers = tuple(
+            _assess_trainer(root, name, entry, python, renames or {}) for name, entry in OPEN_INSTRUCT.items()
+        )
         breaks = [*_find_broken_configs(trainers, configs), *_find_broken_patches(root)]
         return Impact(found.id, trainers, tuple(breaks))
 
 
-def _assess_trainer(root: Path, name: str, entry: str, python: str) -> TrainerImpact:
+def _assess_trainer(root: Path, name: str, entry: str, python: str, confirmed: Mapping[str, str]) -> TrainerImpact:
     try:
         schema = capture_schema(entry, root, python)
     except UserError as error:
         return TrainerImpact(name, None, (), error.problems[0])
     renames = [e for e in load_ledger().entries if e.kind == "renamed" and name in e.trainers]
     known_renames = {str(entry.renamed_to): entry.flag for entry in renames}
-    known_renames |= {entry.flag: str(entry.renamed_to) for entry in renames}
+    known_renames |= {**{entry.flag: str(entry.renamed_to) for entry in renames}, **confirmed}
     return TrainerImpact(name, schema, tuple(compare_schemas(locked_schema(name), schema, known_renames)))
 
 

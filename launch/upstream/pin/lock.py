@@ -29,7 +29,9 @@ class Lock:
     pin: str  # commit of open-instruct
     files: Mapping[str, str]  # {path: git blob id} of open-instruct's files
     packages: Mapping[str, str]  # {library: version}: trl, transformers, olmo_core
-    names: Mapping[str, Sequence[str]]  # {flag: the names that upstream looks its value up in}, and `olmo_presets`
+    names: Mapping[
+        str, Sequence[str]
+    ]  # {flag: the names that upstream looks its value up in}; `olmo_presets`, `verifiers`
 
 
 @cache
