@@ -1,4 +1,4 @@
-"""Tables: a column is declared once, and a table prints on a terminal, in Markdown and on a page."""
+"""Tables and numbers as text: a column is declared once, and prints on a terminal, in Markdown and on a page."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Generic, TypeVar
 from launch.terminal import align_columns
 
 T = TypeVar("T")
+
+_BYTES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_COUNTS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,23 @@ def format_number(value: float | None, form: str, unit: str = "") -> str:
     ('50.0%', '-')
     """
     return "-" if value is None else f"{value:{form}}{unit}"
+
+
+def format_bytes(size: float) -> str:
+    """Format bytes: 14.9 GiB."""
+    return _with_unit(size, (*_BYTES, (1, "bytes")))
+
+
+def format_count(count: float) -> str:
+    """Format a number of parameters: 8.03 B."""
+    return _with_unit(count, (*_COUNTS, (1, ""))).rstrip()
+
+
+def _with_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
+    """Format with three digits and the largest unit that fits."""
+    scale, unit = next((entry for entry in units if value >= entry[0]), units[-1])
+    scaled = value / scale
+    return f"{scaled:.0f} {unit}" if scaled >= 100 else f"{scaled:.3g} {unit}"
 
 
 def _markdown_row(values: Sequence[str]) -> str:

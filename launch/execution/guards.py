@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from launch.check.machine.units import format_bytes
 from launch.config import guards as limits
 from launch.config.guards import GuardsConfig
 from launch.execution.record.events import MetricName
+from launch.table import format_bytes
 from launch.terminal import format_ranks
 from launch.worker.finding import Finding
 

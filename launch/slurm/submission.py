@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from launch.check.machine.inputs import inputs_exist
 from launch.check.machine.rules import RULES, inspect, stopping_problems
-from launch.check.machine.trainer import inputs_exist
 from launch.errors import Problem, UserError
 from launch.execution.record.lock import Holder, file_lock, find_holder, lock_path
 from launch.execution.record.reader import command_for

@@ -26,6 +26,26 @@ _INFINIBAND = Path("/sys/class/infiniband")
 _SHM = Path("/dev/shm")
 
 
+@rule("port_taken")
+def port_is_free(plan: Plan, host: Host) -> Finding:
+    """Two launchers on one port join each other's ranks, or one of them dies."""
+    command = plan.command
+    at = next((i for i, word in enumerate(command) if word in ("--main_process_port", "--master_port")), None)
+    port = int(command[at + 1]) if at is not None and command[at + 1].isdigit() else 0
+    try:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            listener.listen(1)
+            bound_port = listener.getsockname()[1]
+            with socket.create_connection(("127.0.0.1", bound_port), timeout=2.0):
+                pass
+    except OSError as error:
+        if port == 0:
+            return failed(f"ranks cannot connect on 127.0.0.1: {error.strerror or error}", "check the firewall")
+        return failed(f"port {port} is in use", "set another one, or 0 for any free port")
+    return passed("any free port, chosen at the start" if port == 0 else f"{port} is free")
+
+
 @rule("open_files_limit")
 def open_file_limit_suffices(plan: Plan, host: Host) -> Finding:
     """Shards, sockets and data loaders add up: `Too many open files` comes hours into a run."""
@@ -69,26 +89,6 @@ def shared_memory_is_large(plan: Plan, host: Host) -> Finding:
     if plan.parallel.width.device == Device.cuda and free < needed:
         return warned(f"{facts}, and {ranks} ranks may need {needed >> 20}", "start the container with --shm-size=16g")
     return passed(facts)
-
-
-@rule("port_taken")
-def port_is_free(plan: Plan, host: Host) -> Finding:
-    """Two launchers on one port join each other's ranks, or one of them dies."""
-    command = plan.command
-    at = next((i for i, word in enumerate(command) if word in ("--main_process_port", "--master_port")), None)
-    port = int(command[at + 1]) if at is not None and command[at + 1].isdigit() else 0
-    try:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", port))
-            listener.listen(1)
-            bound_port = listener.getsockname()[1]
-            with socket.create_connection(("127.0.0.1", bound_port), timeout=2.0):
-                pass
-    except OSError as error:
-        if port == 0:
-            return failed(f"ranks cannot connect on 127.0.0.1: {error.strerror or error}", "check the firewall")
-        return failed(f"port {port} is in use", "set another one, or 0 for any free port")
-    return passed("any free port, chosen at the start" if port == 0 else f"{port} is free")
 
 
 @rule("clock_skew")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
-from launch.check.machine.units import format_bytes, format_count
 from launch.config.schema import Device, Family, Mode, Precision
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import CardMemory, smallest_card
@@ -11,6 +10,7 @@ from launch.planning.estimate.forecast import MemoryFit, describe, find_model_si
 from launch.planning.estimate.memory import bytes_per_parameter
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
+from launch.table import format_bytes, format_count
 from launch.worker.finding import Finding
 
 _GIB = 1 << 30

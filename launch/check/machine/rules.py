@@ -1,62 +1,35 @@
-"""All the rules, and their runner. They run side by side, as most of them wait for something."""
+"""All the rules, which register themselves, and their runner: they run side by side, as most wait for something."""
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
-from launch.check.machine.accounts import hub_token_exists, push_is_allowed, wandb_key_exists
-from launch.check.machine.disk import disk_has_room, folders_are_writable
-from launch.check.machine.gpus import enough_gpus, gpus_are_free, ranks_can_communicate
-from launch.check.machine.limits import (
-    clock_is_right,
-    locked_memory_is_unlimited,
-    open_file_limit_suffices,
-    port_is_free,
-    shared_memory_is_large,
-)
-from launch.check.machine.memory import model_fits
 from launch.check.machine.parser import parser_accepts
 from launch.check.machine.rule import Host, PreflightRule, as_problem, skipped
-from launch.check.machine.tokens import padding_is_low
-from launch.check.machine.trainer import (
-    checkout_exists,
-    checkout_matches_pin,
-    inputs_exist,
-    interpreter_has_packages,
-    no_build_was_killed,
-)
 from launch.config.schema import Device
 from launch.errors import Problem
 from launch.host.nvidia import query_gpus
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 
-RULES: tuple[PreflightRule, ...] = (
-    checkout_exists,
-    checkout_matches_pin,
-    interpreter_has_packages,
-    no_build_was_killed,
-    parser_accepts,
-    enough_gpus,
-    gpus_are_free,
-    ranks_can_communicate,
-    model_fits,
-    padding_is_low,
-    inputs_exist,
-    disk_has_room,
-    folders_are_writable,
-    hub_token_exists,
-    push_is_allowed,
-    wandb_key_exists,
-    port_is_free,
-    open_file_limit_suffices,
-    locked_memory_is_unlimited,
-    shared_memory_is_large,
-    clock_is_right,
-)
+_FIRST = ("trainer", "parser", "gpus", "memory", "inputs", "disk", "accounts", "limits")  # modules, in this order
+
+
+def _find_rules() -> tuple[PreflightRule, ...]:
+    """Return the rules that the modules of this folder define, each file's in its own order."""
+    names = [info.name for info in pkgutil.iter_modules([str(Path(__file__).parent)])]
+    modules = [importlib.import_module(f"{__package__}.{name}") for name in dict.fromkeys((*_FIRST, *names))]
+    defined = (value for module in modules for value in vars(module).values())
+    return tuple(dict.fromkeys(value for value in defined if isinstance(value, PreflightRule)))
+
+
+RULES = _find_rules()
 
 
 def preflight(plan: Plan, *, asks_parser: bool = False) -> tuple[list[Problem], list[Finding]]:

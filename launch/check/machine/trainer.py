@@ -1,4 +1,4 @@
-"""What the trainer runs from: open-instruct's source, the plan's inputs, the packages, and what DeepSpeed builds."""
+"""What the trainer runs from: open-instruct's source, the packages, and what DeepSpeed builds."""
 
 from __future__ import annotations
 
@@ -47,18 +47,6 @@ def checkout_matches_pin(plan: Plan, host: Host) -> Finding:
         return passed(plan.upstream.description)
     cure = "check out the pin, or set allow=[upstream_mismatch]; `launch upstream diff` shows the differences"
     return failed(plan.upstream.description, cure)
-
-
-@rule("no_such_input", on_login_node=True)
-def inputs_exist(plan: Plan, host: Host) -> Finding:
-    """Local models and files exist; what is built on the machine is built after preflight."""
-    sources = [plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)]
-    staged = [entry.source for entry in plan.inputs.mixture if entry.data]  # its files were found when it was planned
-    for source in sources:
-        if source.local and not source.build and source not in staged and not source.local.exists():
-            return failed(f"{source.local} does not exist", "check the path", source.provenance.where)
-    local = sum(1 for source in sources if source.local)
-    return passed(f"{local} local, {len(sources) - local} from the hub")
 
 
 @rule("missing_packages", on_login_node=True)

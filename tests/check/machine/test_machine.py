@@ -13,6 +13,7 @@ import pytest
 
 from launch.check.machine.disk import folders_are_writable
 from launch.check.machine.gpus import ranks_can_communicate
+from launch.check.machine.inputs import inputs_exist
 from launch.check.machine.limits import (
     clock_is_right,
     locked_memory_is_unlimited,
@@ -22,7 +23,7 @@ from launch.check.machine.limits import (
 )
 from launch.check.machine.rule import Host, rule
 from launch.check.machine.rules import RULES, inspect, preflight
-from launch.check.machine.trainer import inputs_exist, interpreter_has_packages
+from launch.check.machine.trainer import interpreter_has_packages
 from launch.planning.plan import Plan, build_plan
 from launch.worker.finding import Finding
 from tests.conftest import composed, fixed_machine

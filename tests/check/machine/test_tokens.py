@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from launch.check.machine.inputs import padding_is_low
 from launch.check.machine.rule import Host
-from launch.check.machine.tokens import padding_is_low
 from launch.planning.plan import Plan, build_plan
 from launch.worker.columns import SampleLengths, build_content
 from launch.worker.finding import Finding
