@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code (see launch.errors)."""
     try:
         if any(argument.startswith("query=") for argument in argv):  # a shell asks what may stand here
-            from launch.commands.completion import answer_query
+            from launch.commands.shell_completion import answer_query
 
             if answer_query(argv, os.environ):
                 return EXIT_DONE

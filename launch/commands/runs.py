@@ -107,9 +107,9 @@ def _describe_validation(validation: ValidationRecord | None) -> str:
     if validation is None:
         return ""
     best = validation.best
-    is_last = best is None or best.step == validation.last.step
-    return f"{validation.last.loss:.4f}" + (
-        "" if is_last or best is None else f" (best {best.loss:.4f} at {best.step})"
+    is_last = best is None or best.step == validation.step
+    return f"{validation.eval_loss:.4f}" + (
+        "" if is_last or best is None else f" (best {best.eval_loss:.4f} at {best.step})"
     )
 
 

@@ -51,7 +51,7 @@ def add_validation(outcome: Outcome, plan: Plan, folder: RunFolder) -> Outcome:
     outcome = replace(outcome, validation=validation)
     if outcome.exit_code != EXIT_DONE or plan.config.data.validation is None or "eval_strategy" in plan.config.flags:
         return outcome
-    if validation is None or validation.last.step != outcome.steps:
+    if validation is None or validation.step != outcome.steps:
         cause = f"the trainer exited without an error and did not evaluate its last step, {outcome.steps}"
         return replace(outcome, exit_code=EXIT_FAILED, cause=cause, cause_id="not_evaluated")
     return outcome

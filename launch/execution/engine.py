@@ -54,7 +54,7 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     """
     wait_for_orphans(plan.model_dir, display.say)
     start = decide_start(plan)
-    _refuse_problems(plan, display, asks_parser=True)
+    _run_preflight(plan, display, asks_parser=True)
     display.say(f"{plan.stage} with {plan.trainer}: {plan.upstream.description}")
     display.say(f"batch: global {plan.batch}; run folder: {plan.folder}")
     prepare_inputs(plan, display.say)
@@ -163,7 +163,7 @@ def run_steps(
     """
     with run_lock(plan.folder, display.say):
         if not inspected:
-            _refuse_problems(plan, display)
+            _run_preflight(plan, display)
         prepare_inputs(plan, display.say)
         with _prepared(plan, display) as folder:
             _record_start(plan, plan, folder)
@@ -184,7 +184,7 @@ def build_cache(planned: Plan, display: Display) -> int:
     """Build the tokenised data of a run, print its folder and return the exit code. It writes no DONE: it is no run."""
     plan = plan_cache_pass(planned)
     with run_lock(plan.folder, display.say):
-        _refuse_problems(plan, display, asks_parser=True)
+        _run_preflight(plan, display, asks_parser=True)
         prepare_inputs(plan, display.say)
         with _prepared(plan, display) as folder:
             _record_start(plan, plan, folder)
@@ -231,7 +231,7 @@ def build_execution(plan: Plan) -> Execution:
     )
 
 
-def _refuse_problems(plan: Plan, display: Display, *, asks_parser: bool = False) -> None:
+def _run_preflight(plan: Plan, display: Display, *, asks_parser: bool = False) -> None:
     """Raise UserError with what keeps this machine from running the plan; print warnings and what `allow` permits."""
     problems, warnings = preflight(plan, asks_parser=asks_parser)
     if problems:

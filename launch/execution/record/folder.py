@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,10 @@ from launch.files import reserve, write_file, write_json, write_yaml
 from launch.host.interpreter import InterpreterError, inventory
 from launch.host.nvidia import Gpu, find_gpus
 from launch.redact import process_redactor
-from launch.worker.json_codec import SCHEMA_VERSION
+from launch.worker.json_codec import SCHEMA_VERSION, to_json
 
 _RESERVED = "outcome.reserved"  # becomes DONE or FAILED
 _RESERVED_BYTES = 1 << 15
-_OPTIONAL = ("planned_steps", "samples", "cause_id", "cure", "afterwards", "model")  # where they are known
 
 
 @dataclass(frozen=True)
@@ -87,27 +86,13 @@ class RunFolder:
 
         Raises OSError when neither can be written.
         """
-        content: dict[str, Any] = {
-            "schema_version": SCHEMA_VERSION,
-            "exit_code": outcome.exit_code,
-            "seconds": round(outcome.seconds, 3),
-            "steps": outcome.steps,
-            "last_loss": outcome.last_loss,
-            "ended_processes": outcome.ended_processes,
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
-        optional = {name: getattr(outcome, name) for name in _OPTIONAL}
-        content |= {name: value for name, value in optional.items() if value is not None}
-        if outcome.validation is not None:
-            content["validation"] = outcome.validation
-        if outcome.cause:
-            content |= {"cause": outcome.cause, "detail": list(outcome.detail)}
-        if outcome.guard:
-            content |= {"guard": outcome.guard, "checkpoint": outcome.checkpoint, "stacks": list(outcome.stacks)}
+        finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        fields = to_json(replace(outcome, seconds=round(outcome.seconds, 3), finished=finished))
+        known = {name: value for name, value in fields.items() if value not in (None, []) or name == "last_loss"}
         self.path.mkdir(parents=True, exist_ok=True)
         name, other = ("FAILED", "DONE") if outcome.exit_code else ("DONE", "FAILED")
         (self.path / other).unlink(missing_ok=True)
-        self.write_json(name, content, reserved=self.path / _RESERVED)
+        self.write_json(name, {"schema_version": SCHEMA_VERSION, **known}, reserved=self.path / _RESERVED)
 
     def write_json(self, name: str, value: Any, reserved: Path | None = None) -> None:
         """Write a file of the run durably; `reserved` is a file that gives way."""

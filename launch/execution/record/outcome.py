@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,9 +23,10 @@ class Outcome:
     seconds: float  # wall time
     steps: int  # optimizer steps done: as the worker counted them, else the last logged one
     last_loss: float | None
+    ended_processes: int = 0  # that the tear-down had to end
+    finished: str | None = field(default=None, compare=False)  # when it was recorded, as 2026-11-22T18:04:11Z
     planned_steps: int | None = None  # as the trainer reported them
     samples: int | None = None  # trained in this attempt by all ranks; None if nothing counts them
-    ended_processes: int = 0  # that the tear-down had to end
     cause: str | None = None  # one sentence
     detail: tuple[str, ...] = ()  # at most 15 lines
     cause_id: str | None = None  # of a known cause, as is `cure`
@@ -60,10 +62,8 @@ def read_outcome(folder: Path) -> Outcome | None:
     """Return the outcome in DONE or FAILED; None if there is no readable one."""
     for name in ("DONE", "FAILED"):
         try:
-            content = load_json(folder / name)
-            validation = parse_validation(content.get("validation"))
-            outcome = replace(from_json(Outcome, {**content, "validation": None}), validation=validation)
-        except (OSError, ValueError, AttributeError):
+            outcome = from_json(Outcome, load_json(folder / name))
+        except (OSError, ValueError):
             continue
         if (outcome.exit_code == 0) == (name == "DONE"):
             return outcome
@@ -78,53 +78,36 @@ def describe_cure(outcome: Outcome) -> str:
     return f"{line} [{outcome.cause_id}]" if outcome.cause_id else line
 
 
-_LOSS = "eval_loss"
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """The loss on the validation data after a step; NaN is possible."""
 
     step: int
-    loss: float
-
-    def as_json(self) -> dict[str, Any]:
-        return {"step": self.step, _LOSS: self.loss}
+    eval_loss: float
 
 
 @dataclass(frozen=True)
-class ValidationRecord:
-    """The evaluations of a run."""
+class BestEvaluation(Evaluation):
+    """The evaluation with the lowest loss."""
 
-    last: Evaluation
-    best: Evaluation | None  # the lowest loss; None if none is finite
-    checkpoint: str | None  # folder of the best evaluation's checkpoint in the model folder, while it is there
+    checkpoint: str | None  # its folder in the model folder, while it is there
     is_model: bool = False  # whether the run's model is that checkpoint
+
+
+@dataclass(frozen=True)
+class ValidationRecord(Evaluation):
+    """The last evaluation of a run, and the best one."""
+
+    best: BestEvaluation | None = None  # None if no loss is finite
     early_stop: str | None = None  # why the run ended before its last step
 
     def describe(self) -> str:
         """Return `eval_loss 1.5432, best 1.5001 at step 40 (checkpoint-40)`."""
-        text = f"{_LOSS} {self.last.loss:.4f}"
-        if self.best is None:
+        text, best = f"eval_loss {self.eval_loss:.4f}", self.best
+        if best is None:
             return text
-        saved = f" ({self.checkpoint}{', which is the model' if self.is_model else ''})" if self.checkpoint else ""
-        return f"{text}, best {self.best.loss:.4f} at step {self.best.step}{saved}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the object in DONE and FAILED."""
-        best = {**self.best.as_json(), "checkpoint": self.checkpoint, "is_model": self.is_model} if self.best else None
-        stop = {"early_stop": self.early_stop} if self.early_stop else {}
-        return {**self.last.as_json(), "best": best, **stop}
-
-
-def read_evaluations(metrics: Path) -> list[Evaluation]:
-    """Return the evaluations in metrics.jsonl, in its order."""
-    try:
-        with open_file(metrics) as file:
-            lines = [line for line in file if b'"eval_loss"' in line]
-    except OSError:
-        return []
-    return [found for entry in parse_json_lines(lines) if entry and (found := _parse_evaluation(entry))]
+        saved = f" ({best.checkpoint}{', which is the model' if best.is_model else ''})" if best.checkpoint else ""
+        return f"{text}, best {best.eval_loss:.4f} at step {best.step}{saved}"
 
 
 def read_validation(
@@ -134,29 +117,21 @@ def read_validation(
 
     `loads_best`: whether its trainer ends with the best checkpoint as the model.
     """
-    evaluations = read_evaluations(folder / "metrics.jsonl")
+    try:
+        with open_file(folder / "metrics.jsonl") as file:
+            lines = [line for line in file if b'"eval_loss"' in line]
+    except OSError:
+        return None
+    evaluations = []
+    for entry in parse_json_lines(lines):
+        with contextlib.suppress(ValueError):  # not a logged evaluation
+            evaluations.append(from_json(Evaluation, entry))
     if not evaluations:
         return None
-    finite = [evaluation for evaluation in evaluations if math.isfinite(evaluation.loss)]
-    best = min(finite, key=lambda evaluation: evaluation.loss, default=None)
-    name = f"checkpoint-{best.step}" if best else None
-    checkpoint = name if name and (folder / "model" / name).is_dir() else None
-    return ValidationRecord(evaluations[-1], best, checkpoint, loads_best and checkpoint is not None, early_stop)
-
-
-def parse_validation(content: object) -> ValidationRecord | None:
-    """Return the record that `as_json` wrote; None if `content` is not one."""
-    if not isinstance(content, Mapping) or (last := _parse_evaluation(content)) is None:
-        return None
-    best = content["best"] if isinstance(content.get("best"), Mapping) else {}
-    checkpoint, stop = (str(text) if text else None for text in (best.get("checkpoint"), content.get("early_stop")))
-    return ValidationRecord(last, _parse_evaluation(best), checkpoint, best.get("is_model") is True, stop)
-
-
-def _parse_evaluation(entry: Mapping[str, Any]) -> Evaluation | None:
-    step, loss = entry.get("step"), entry.get(_LOSS)
-    if loss is None and isinstance(entry.get(f"{_LOSS}_text"), str):
-        loss = math.nan
-    if isinstance(loss, bool) or not isinstance(loss, (int, float)) or not isinstance(step, int):
-        return None
-    return Evaluation(step, float(loss))
+    last, finite = evaluations[-1], [found for found in evaluations if math.isfinite(found.eval_loss)]
+    lowest, best = min(finite, key=lambda found: found.eval_loss, default=None), None
+    if lowest is not None:
+        name = f"checkpoint-{lowest.step}"
+        checkpoint = name if (folder / "model" / name).is_dir() else None
+        best = BestEvaluation(lowest.step, lowest.eval_loss, checkpoint, loads_best and checkpoint is not None)
+    return ValidationRecord(last.step, last.eval_loss, best, early_stop)

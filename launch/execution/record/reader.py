@@ -34,8 +34,8 @@ from launch.files import (
     read_file,
     read_json_object,
 )
+from launch.worker.json_codec import SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
 _RECENT_STEPS = 20  # whose median duration gives the time left
 _TAIL = 1 << 16  # bytes at the end of metrics.jsonl that hold them
 
@@ -108,11 +108,9 @@ class RunRecord:
     @cached_property
     def finished(self) -> float | None:
         """When the outcome was recorded, in unix seconds."""
-        if self.outcome is None:
-            return None
-        text = read_json_object(self.folder / ("FAILED" if self.outcome.exit_code else "DONE")).get("finished")
+        text = (self.outcome.finished if self.outcome else None) or ""
         try:
-            return float(calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ")))
+            return float(calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")))
         except ValueError:
             return None
 

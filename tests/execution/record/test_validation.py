@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launch.execution.record.folder import RunFolder
-from launch.execution.record.outcome import Evaluation, Outcome, parse_validation, read_outcome, read_validation
+from launch.execution.record.outcome import BestEvaluation, Outcome, ValidationRecord, read_outcome, read_validation
 
 
 def write_metrics(folder: Path, *losses: float | str | None) -> None:
@@ -32,8 +32,7 @@ def test_the_last_and_the_best_evaluation_and_its_checkpoint(tmp_path: Path) -> 
     (tmp_path / "model" / "checkpoint-5").mkdir(parents=True)
     record = read_validation(tmp_path)
     assert record is not None
-    assert (record.last, record.best) == (Evaluation(5, 1.75), Evaluation(4, 1.5))
-    assert record.checkpoint is None
+    assert record == ValidationRecord(5, 1.75, BestEvaluation(4, 1.5, None))
     assert record.describe() == "eval_loss 1.7500, best 1.5000 at step 4"
     (tmp_path / "model" / "checkpoint-4").mkdir()
     record = read_validation(tmp_path, loads_best=True)
@@ -45,8 +44,8 @@ def test_a_loss_that_is_nan_is_never_the_best(tmp_path: Path) -> None:
     write_metrics(tmp_path, "nan", 3.0, "nan")
     record = read_validation(tmp_path)
     assert record is not None
-    assert math.isnan(record.last.loss)
-    assert record.best == Evaluation(2, 3.0)
+    assert math.isnan(record.eval_loss)
+    assert record.best == BestEvaluation(2, 3.0, None)
     write_metrics(tmp_path, "nan")
     record = read_validation(tmp_path)
     assert record is not None
@@ -70,6 +69,9 @@ def test_done_has_it(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("content", [None, [], "text", {}, {"step": 1}, {"step": "1", "eval_loss": 1.0}])
-def test_anything_else_in_done_is_no_record(content: object) -> None:
-    assert parse_validation(content) is None
+@pytest.mark.parametrize("content", [[], "text", {}, {"step": 1}, {"step": "1", "eval_loss": 1.0}])
+def test_anything_else_in_done_is_no_outcome(content: object, tmp_path: Path) -> None:
+    done = {"exit_code": 0, "seconds": 1.0, "steps": 2, "last_loss": None}
+    for validation, is_read in ((None, True), (content, False)):
+        (tmp_path / "DONE").write_text(json.dumps({**done, "validation": validation}), encoding="utf-8")
+        assert (read_outcome(tmp_path) is not None) is is_read

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.commands.completion import candidates
+from launch.commands.shell_completion import candidates
 from tests.paths import ROOT
 
 
