@@ -217,18 +217,10 @@ def report_finished(plan: Plan, display: Display) -> None:
 
 def build_execution(plan: Plan) -> Execution:
     """Return what the supervisor needs to run all ranks of the plan on this machine."""
-    return Execution(
-        argv=plan.command,
-        reader=plan.config.trainer.reader,
-        env=plan.env,
-        unset=plan.unset,
-        cwd=None,
-        ranks=tuple(range(plan.batch.width)),
-        total_steps=plan.config.recipe.max_steps,
-        model_dir=plan.model_dir,
-        watch_config=build_watch_config(plan),
-        records_failure=not plan.only_tokenizes,
+    execution = Execution(
+        plan.command, plan.config.trainer.reader, plan.env, plan.unset, watch_config=build_watch_config(plan)
     )
+    return replace(execution, recorded=()) if plan.only_tokenizes else execution
 
 
 def _run_preflight(plan: Plan, display: Display, *, asks_parser: bool = False) -> None:

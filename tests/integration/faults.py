@@ -90,7 +90,6 @@ def run(
         argv=(sys.executable, *before, *worker),
         reader=reader,
         env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **(env or {})},
-        ranks=tuple(range(ranks)),
         cwd=home,
         watch_config=replace(watched, guard_context=replace(watched.guard_context, ranks=tuple(range(ranks)))),
     )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.diagnosis.advice import Situation
-from launch.execution.diagnosis.causes import Cause
 from launch.execution.guards import GuardFinding
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome, describe_cure
@@ -18,14 +16,15 @@ from launch.execution.supervise.watch import Watch
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run ended, before the times and counts of the Outcome are known."""
+    """How a run ended, and what only its closing lines need."""
 
-    fields: dict[str, Any]  # of the Outcome
+    outcome: Outcome
     rank: int | None = None  # whose log shows the cause
     notes: tuple[str, ...] = ()  # lines about checkpoints
 
 
 def conclude(
+    run: Outcome,
     *,
     status: int | None,
     interrupted: str | None,
@@ -34,78 +33,59 @@ def conclude(
     watch: Watch,
     situation: Situation,
 ) -> RunEnd:
-    """Decide how the run ended.
+    """Decide how the `run` ended, which is done if nothing else is known.
 
     `status`: the launcher's exit status, None if the run was ended from here. `interrupted`: the name of the signal by
     which the user ended it. `removed`: the run folder, if it was removed while the run wrote to it.
     """
     if interrupted is not None:
-        return RunEnd({"exit_code": EXIT_INTERRUPTED, "cause": f"interrupted by {interrupted}"})
+        return RunEnd(replace(run, exit_code=EXIT_INTERRUPTED, cause=f"interrupted by {interrupted}"))
     if removed is not None:
         message = f"{removed} was removed while the run wrote to it"
-        return RunEnd({"exit_code": EXIT_FAILED, "cause": message, "cause_id": "folder_removed"})
+        return RunEnd(replace(run, exit_code=EXIT_FAILED, cause=message, cause_id="folder_removed"))
     finding = watch.stopped_by
-    if finding is not None and not finding.failed and _finding_counts(finding, watch, status):
-        return _stopped_by_guard(finding, watch)
+    is_late = not watch.in_time and (status != 0 or finding is None or finding.good_until is None)
+    if finding is not None and not finding.failed and not is_late:
+        return _stopped_by_guard(run, finding, watch)
     if status == 0:
-        return RunEnd({"exit_code": EXIT_DONE})
+        return RunEnd(run)
     cause = observer.causes.find_cause(status, situation)
-    end = _failure(cause, finding)
-    unmet = observer.causes.unmet_expectation()
-    if unmet is None:
-        return end
-    # the worker's own message already contains the advice; a cure would match an unrelated line of the log
-    fields = {name: value for name, value in end.fields.items() if name != "cure"}
-    return replace(end, fields={**fields, "exit_code": EXIT_STOPPED, "cause_id": unmet})
+    is_named = cause.rank is None or cause.line.startswith(f"rank {cause.rank} ")
+    line = cause.line if is_named else f"rank {cause.rank}: {cause.line}"
+    failed = replace(run, exit_code=EXIT_FAILED, cause=line, detail=cause.detail)
+    if finding is not None and finding.failed:
+        failed = replace(failed, guard=finding.as_json())
+    if (unmet := observer.causes.unmet_expectation()) is not None:
+        # the worker's own message already contains the advice; a cure would match an unrelated line of the log
+        failed = replace(failed, exit_code=EXIT_STOPPED, cause_id=unmet)
+    elif cause.cure is not None:
+        failed = replace(failed, cause_id=cause.cure.id, cure=cause.cure.text)
+    return RunEnd(failed, cause.rank)
 
 
-def _finding_counts(finding: GuardFinding, watch: Watch, status: int | None) -> bool:
-    return watch.in_time or (status == 0 and finding.good_until is not None)
-
-
-def _stopped_by_guard(finding: GuardFinding, watch: Watch) -> RunEnd:
+def _stopped_by_guard(run: Outcome, finding: GuardFinding, watch: Watch) -> RunEnd:
     good, later = watch.last_good_checkpoint()
-    place = str(good.path) if good is not None else None
     missing = "there is no complete checkpoint" + (" from before that" if finding.good_until is not None else "")
-    notes = [f"last good checkpoint: {place}" if place else missing]
+    notes = [f"last good checkpoint: {good.path}" if good is not None else missing]
     if later:
         names = ", ".join(checkpoint.path.name for checkpoint in later)
         notes.append(f"written after the last known good step: {names}")
-    stacks = watch.stacks
-    return RunEnd(
-        {
-            "exit_code": EXIT_STOPPED,
-            "cause": finding.message,
-            "cause_id": finding.id,
-            "guard": finding.as_json(),
-            "checkpoint": place,
-            "detail": stacks.summary if stacks is not None else (),
-            "stacks": tuple(str(path) for path in stacks.files) if stacks is not None else (),
-        },
-        notes=tuple(notes),
+    stopped = replace(
+        run,
+        exit_code=EXIT_STOPPED,
+        cause=finding.message,
+        cause_id=finding.id,
+        guard=finding.as_json(),
+        checkpoint=str(good.path) if good is not None else None,
     )
+    if (stacks := watch.stacks) is not None:
+        stopped = replace(stopped, detail=stacks.summary, stacks=tuple(map(str, stacks.files)))
+    return RunEnd(stopped, notes=tuple(notes))
 
 
-def _failure(cause: Cause, finding: GuardFinding | None) -> RunEnd:
-    fields: dict[str, Any] = {
-        "exit_code": EXIT_FAILED,
-        "cause": _name_rank(cause),
-        "detail": cause.detail,
-    }
-    if cause.cure is not None:
-        fields |= {"cause_id": cause.cure.id, "cure": cause.cure.text}
-    if finding is not None and finding.failed:
-        fields["guard"] = finding.as_json()
-    return RunEnd(fields, rank=cause.rank)
-
-
-def _name_rank(cause: Cause) -> str:
-    is_named = cause.rank is None or cause.line.startswith(f"rank {cause.rank} ")
-    return cause.line if is_named else f"rank {cause.rank}: {cause.line}"
-
-
-def end_lines(outcome: Outcome, end: RunEnd, folder: RunFolder) -> list[str]:
+def end_lines(end: RunEnd, folder: RunFolder) -> list[str]:
     """Render the closing lines for the terminal; a finished run has none unless something is unusual."""
+    outcome = end.outcome
     if outcome.exit_code == EXIT_DONE:
         ended = outcome.ended_processes
         return [f"ended {_count_processes(ended)} that the trainer left behind"] if ended else []

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from launch.errors import EXIT_INTERRUPTED
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
@@ -62,10 +62,7 @@ class Execution:
     env: Mapping[str, str] = field(default_factory=dict)  # set for the command
     unset: tuple[str, ...] = ()  # removed from its environment: names, or patterns such as PREFIX_*
     cwd: Path | None = None
-    ranks: tuple[int, ...] = (0,)  # the global ranks of this node
-    total_steps: int | None = None  # None if the plan does not know it
-    model_dir: Path | None = None  # the trainer's output folder
-    watch_config: WatchConfig = field(default_factory=WatchConfig)
+    watch_config: WatchConfig = field(default_factory=WatchConfig)  # with the ranks and steps, in its guard_context
     stop_after: int | None = None  # end the run as done after this logged step; it then leaves no model
     seconds: float | None = None  # end the run as done after this time, whatever was logged
     # A file on a folder shared by all nodes of the run. The node that counts the steps creates it when the run is to
@@ -73,11 +70,11 @@ class Execution:
     stop_file: Path | None = None
     poll_every: float = 0.0  # least seconds between two looks at that file, or at the run folder
     peer_stacks: PeerStacks | None = None  # the other nodes of the run
-    records_failure: bool = True  # False for a pass that is not a run and leaves no FAILED
+    # The exit codes of ends that are recorded at once, before anything is printed: none of a pass that is not a run,
+    # and in a job no interruption, whose cause (a lost node, the time limit) the caller knows and records.
+    recorded: tuple[int, ...] = (EXIT_FAILED, EXIT_STOPPED, EXIT_INTERRUPTED)
     on_step: Callable[[], None] | None = None  # called when steps were logged
     reports_interruption: bool = True  # False where another node of the run reports it
-    # False in a job: its caller knows why the ranks were ended (a lost node, the time limit) and records that
-    records_interruption: bool = True
 
 
 def _reaper_order(execution: Execution, run_id: str, channel: Path) -> dict[str, Any]:
@@ -152,14 +149,14 @@ def supervise(
 
 
 def _supervise(execution: Execution, folder: RunFolder, display: Display, stops: _StopSignals) -> Outcome:
-    began = time.monotonic()
+    began, context = time.monotonic(), execution.watch_config.guard_context
     run_id = uuid.uuid4().hex
-    channel = Channel.create(Path(tempfile.mkdtemp(prefix="launch-")), execution.ranks)
+    channel = Channel.create(Path(tempfile.mkdtemp(prefix="launch-")), context.ranks)
     reaper: ReaperProcess | None = None
     watch = Watch(
         execution.watch_config, folder.stacks, lambda: reaper is not None and reaper.halt(), execution.peer_stacks
     )
-    observer = Observer(execution.reader, execution.ranks, folder.metrics, folder.events, fact_sink=watch)
+    observer = Observer(execution.reader, context.ranks, folder.metrics, folder.events, fact_sink=watch)
     reading, writing = os.pipe()
     pump = Pump(channel, reading, folder.logs, observer)
     screen, removal = SafeDisplay(display), _RemovalCheck(folder.logs, max(_FOLDER_EVERY, execution.poll_every))
@@ -170,8 +167,8 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, stops:
         reaper = ReaperProcess(_reaper_order(execution, run_id, channel.folder), writing)
         stops.reaper = reaper
         stops.forward()
-        screen.start(execution.total_steps)
-        observer.event(Event("phase", time.time(), min(execution.ranks), {"phase": "import"}))
+        screen.start(context.total_steps)
+        observer.event(Event("phase", time.time(), min(context.ranks), {"phase": "import"}))
         request = _StopRequest(execution, observer, began)
         _follow_run(execution, reaper, observer, watch, screen, stops=stops, request=request, removal=removal)
     finally:
@@ -186,6 +183,13 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, stops:
         shutil.rmtree(channel.folder, ignore_errors=True)
         screen.close()
     end = conclude(
+        Outcome(
+            EXIT_DONE,
+            seconds=time.monotonic() - began,
+            steps=observer.step,
+            last_loss=observer.metrics.last_loss,
+            ended_processes=0 if reaper.completed else ended,
+        ),
         status=reaper.status,
         interrupted=stops.signals[0].name if reaper.interrupted else None,
         removed=folder.path if removal.is_removed else None,
@@ -193,19 +197,12 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, stops:
         watch=watch,
         situation=execution.watch_config.situation,
     )
-    outcome = Outcome(
-        seconds=time.monotonic() - began,
-        steps=observer.step,
-        last_loss=observer.metrics.last_loss,
-        ended_processes=0 if reaper.completed else ended,
-        **end.fields,
-    )
-    is_recorded = execution.records_interruption or outcome.exit_code != EXIT_INTERRUPTED
-    if outcome.exit_code and execution.records_failure and is_recorded:
+    outcome = end.outcome
+    if outcome.exit_code in execution.recorded:
         with contextlib.suppress(OSError):  # the caller tries again, and reports it
             folder.finish(outcome)
     is_reported = execution.reports_interruption or outcome.exit_code != EXIT_INTERRUPTED
-    for line in [*(end_lines(outcome, end, folder) if is_reported else ()), *_describe_losses(pump)]:
+    for line in [*(end_lines(end, folder) if is_reported else ()), *_describe_losses(pump)]:
         screen.say(line)
     return outcome
 

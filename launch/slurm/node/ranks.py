@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from launch.errors import EXIT_DONE, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, Problem, UserError
 from launch.execution.display import Display, display_for
 from launch.execution.engine import build_execution
 from launch.execution.guards import GUARDS
@@ -25,6 +25,7 @@ from launch.slurm.start_record import StartRecord, read_start_record, rendezvous
 from launch.terminal import echo
 
 _POLL = 0.2  # seconds
+RECORDED = (EXIT_FAILED, EXIT_STOPPED)  # by the supervisor; of an interruption the job knows more
 
 
 def run_first_node(node: NodeContext) -> int:
@@ -32,7 +33,7 @@ def run_first_node(node: NodeContext) -> int:
     allocation = node.allocation
 
     def run_ranks(started: Plan, folder: RunFolder, display: Display) -> Outcome:
-        launched = replace(build_execution(started), stop_after=node.task.steps, records_interruption=False)
+        launched = replace(build_execution(started), stop_after=node.task.steps, recorded=RECORDED)
         if len(allocation.hosts) > 1:
             port = rendezvous_port(str(allocation.number))
             start = StartRecord(started.identity, started.command, allocation.host, port)
@@ -98,13 +99,12 @@ def node_execution(node: NodeContext, plan: Plan, start: StartRecord) -> Executi
     return replace(
         build_execution(plan),
         argv=fill_placeholders(start.command, place),
-        ranks=ranks,
         watch_config=watch_config,
         peer_stacks=StackRequests(node.attempt, allocation.node_rank, allocation.hosts),
         stop_after=None if allocation.node_rank else steps,
         stop_file=node.steps_reached if steps else None,
         reports_interruption=allocation.node_rank == 0,
-        records_interruption=False,
+        recorded=RECORDED,
         poll_every=len(allocation.hosts) / LOOKS_PER_SECOND,
     )
 

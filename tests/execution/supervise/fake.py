@@ -16,9 +16,11 @@ from typing import Any
 import psutil
 
 from launch.execution.display import PlainDisplay
+from launch.execution.guards import GuardContext
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.supervisor import Execution, supervise
+from launch.execution.supervise.watch import WatchConfig
 from tests.paths import ROOT
 
 # What the worker does first: its output and its events go into the channel of its rank.
@@ -75,7 +77,8 @@ def run(
     run_folder.create()
     argv = (sys.executable, *before, str(script(folder, body)))
     shown = io.StringIO()
-    execution = Execution(argv=argv, reader=reader, env=env or {}, ranks=tuple(ranks), cwd=folder)
+    watched = WatchConfig(guard_context=GuardContext(ranks=tuple(ranks)))
+    execution = Execution(argv=argv, reader=reader, env=env or {}, watch_config=watched, cwd=folder)
     outcome = supervise(execution, run_folder, PlainDisplay(shown))
     run_folder.finish(outcome)
     return Finished(outcome, run_folder, shown.getvalue())
@@ -88,13 +91,15 @@ from pathlib import Path
 from launch.execution.record.folder import RunFolder
 from launch.execution.display import display_for
 from launch.execution.supervise.supervisor import Execution, supervise
+from launch.execution.supervise.watch import WatchConfig
+from launch.execution.guards import GuardContext
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever runs the tests may ignore it, as nohup does
 folder = Path(sys.argv[1])
 run = RunFolder(folder / "run")
 run.create()
-ranks = tuple(range(int(sys.argv[2])))
+watched = WatchConfig(guard_context=GuardContext(ranks=tuple(range(int(sys.argv[2])))))
 outcome = supervise(
-    Execution(argv=tuple(sys.argv[3:]), reader="finetune", ranks=ranks, env={"FAKE": sys.argv[1]}, cwd=folder),
+    Execution(argv=tuple(sys.argv[3:]), reader="finetune", watch_config=watched, env={"FAKE": sys.argv[1]}, cwd=folder),
     run, display_for(sys.stdout),
 )
 run.finish(outcome)
