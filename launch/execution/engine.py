@@ -35,7 +35,7 @@ from launch.planning.lora import ADAPTER_CONFIG
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 from launch.worker.finding import Evidence
-from launch.worker.json_codec import SCHEMA_VERSION
+from launch.worker.json_codec import versioned
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
 from launch.worker.trl_entry import OPTIONS
 
@@ -275,13 +275,7 @@ def _describe_changes(plan: Plan) -> list[dict[str, object]]:
     described += [(text, OPTIONS[text.partition("=")[0]].meaning, ()) for text in plan.options]
     rows = [(*text.partition("="), reason, upstream) for text, reason, upstream in described]
     return [
-        {
-            "schema_version": SCHEMA_VERSION,
-            "id": name,
-            "value": value or None,
-            "reason": reason,
-            "upstream": [*upstream],
-        }
+        versioned({"id": name, "value": value or None, "reason": reason, "upstream": upstream})
         for name, _, value, reason, upstream in rows
     ]
 

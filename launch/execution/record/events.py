@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from launch.worker.json_codec import SCHEMA_VERSION, to_json, versioned
+from launch.worker.json_codec import SCHEMA_VERSION, versioned
 
 PHASES = ("import", "tokenize", "load", "reference_logprobs", "training", "evaluate", "checkpoint", "save", "push")
 _REQUIRED: Mapping[str, Mapping[str, type]] = {
@@ -46,13 +46,7 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)  # the keys of its kind: `step`, `loss`, `message`, ...
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": self.kind,
-            "time": self.time,
-            "rank": self.rank,
-            **to_json(self.data),
-        }
+        return versioned({"kind": self.kind, "time": self.time, "rank": self.rank, **self.data})
 
 
 def parse_event(line: bytes, rank: int) -> Event | None:

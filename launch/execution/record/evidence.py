@@ -12,7 +12,7 @@ from typing import Any
 from launch.execution.record.reader import RunRecord
 from launch.terminal import align_columns
 from launch.worker.finding import PROVEN, REFUTED, UNPROVEN, Evidence, Finding
-from launch.worker.json_codec import SCHEMA_VERSION
+from launch.worker.json_codec import versioned
 
 _NOT_REACHED = "the run ended before it was checked"
 _NO_INSPECTOR = "nothing checks it in this trainer"
@@ -81,7 +81,7 @@ def unmet_settings(items: Iterable[Evidence], allow: Collection[str]) -> list[Fi
 
 def evidence_as_json(items: Sequence[Evidence]) -> dict[str, Any]:
     """Return the content of evidence.json."""
-    return {"schema_version": SCHEMA_VERSION, "items": [_item_as_json(item) for item in items]}
+    return versioned({"items": [_item_as_json(item) for item in items]})
 
 
 def _item_as_json(item: Evidence) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from launch.files import reserve, write_file, write_json, write_yaml
 from launch.host.interpreter import InterpreterError, inventory
 from launch.host.nvidia import Gpu, find_gpus
 from launch.redact import process_redactor
-from launch.worker.json_codec import SCHEMA_VERSION, to_json
+from launch.worker.json_codec import to_json, versioned
 
 _RESERVED = "outcome.reserved"  # becomes DONE or FAILED
 _RESERVED_BYTES = 1 << 15
@@ -72,14 +72,14 @@ class RunFolder:
 
     def write_versions(self, python: str) -> None:
         """Write versions.json, read from the trainer's interpreter."""
-        self.write_json("versions.json", {"schema_version": SCHEMA_VERSION, **read_versions(python)})
+        self.write_json("versions.json", versioned(read_versions(python)))
 
     def write_git(self, launcher: Path, upstream: Path | None) -> None:
         """Write git.json: the launcher's repository, and the open-instruct checkout where there is one."""
         states: dict[str, Any] = {"launch": read_git_state(launcher, must_hold="launch/__init__.py")}
         if upstream is not None:
             states["open-instruct"] = read_git_state(upstream)
-        self.write_json("git.json", {"schema_version": SCHEMA_VERSION, **states})
+        self.write_json("git.json", versioned(states))
 
     def finish(self, outcome: Outcome) -> None:
         """Write DONE or FAILED, in a new folder if this one was removed. An interrupted run is FAILED (130).
@@ -92,7 +92,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         name, other = ("FAILED", "DONE") if outcome.exit_code else ("DONE", "FAILED")
         (self.path / other).unlink(missing_ok=True)
-        self.write_json(name, {"schema_version": SCHEMA_VERSION, **known}, reserved=self.path / _RESERVED)
+        self.write_json(name, versioned(known), reserved=self.path / _RESERVED)
 
     def write_json(self, name: str, value: Any, reserved: Path | None = None) -> None:
         """Write a file of the run durably; `reserved` is a file that gives way."""

@@ -17,6 +17,7 @@ from launch.execution.record.checkpoints import Checkpoint
 from launch.execution.record.events import Event
 from launch.execution.record.outcome import Outcome
 from launch.files import append_json, open_file, parse_json_lines, read_json_lines, write_json_lines
+from launch.worker.json_codec import versioned
 
 _SHOWN_KINDS = ("phase", "total_steps", "warning", "evaluation", "early_stop")
 
@@ -119,13 +120,12 @@ def begin_attempt(folder: Path, chosen: Checkpoint | None, incomplete: Sequence[
     """
     number = len(read_json_lines(folder / ATTEMPTS)) + 1
     attempt = {
-        "schema_version": 1,
         "attempt": number,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "resumed_from": chosen.path.name if chosen else None,
         "set_aside": [checkpoint.path.name for checkpoint in incomplete],
     }
-    append_json(folder / ATTEMPTS, attempt)
+    append_json(folder / ATTEMPTS, versioned(attempt))
     if chosen is not None and chosen.unit == "step":
         supersede_steps(folder / "metrics.jsonl", chosen.number)
     return number

@@ -64,7 +64,7 @@ def test_only_this_attempt_counts(tmp_path: Path) -> None:
     assert read_evidence(RunRecord(tmp_path), {}, 25.0) == ()
 
 
-def test_the_file_has_a_version_in_every_object() -> None:
+def test_the_file_has_one_version() -> None:
     content = evidence_as_json(
         merge_events([evidence_event("clip", "1.0", requested="1.0", verdict="proven", how="the engine")], {})
     )
@@ -72,7 +72,6 @@ def test_the_file_has_a_version_in_every_object() -> None:
         "schema_version": 1,
         "items": [
             {
-                "schema_version": 1,
                 "what": "clip",
                 "requested": "1.0",
                 "found": "1.0",
