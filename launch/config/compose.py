@@ -30,8 +30,9 @@ from omegaconf.errors import OmegaConfBaseException
 from launch import resources
 from launch.config.compose_errors import COMPOSE_ERRORS, check_limits, explain, line_origins
 from launch.config.line import MULTIRUN, CommandLine, check_overrides, hydra_problem, quote_value
-from launch.config.origins import GROUPS, Origins
+from launch.config.origins import GROUPS, STAGE_FILES, Origins
 from launch.config.schema import RootConfig
+from launch.config.shorthand import expand
 from launch.config.validate import validate
 from launch.errors import Problem, UserError
 from launch.files import read_file
@@ -99,6 +100,7 @@ def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:
     """
     if not any(argument.startswith("-") for argument in line.argv):  # it uses nothing else of Hydra
         return task(compose_once(line))
+    line = expand(line)
     check_overrides(line)
     folder = user_folder(os.environ)
     codes: list[int] = []
@@ -132,6 +134,7 @@ def compose_once(line: CommandLine) -> Composed:
     Hydra's state belongs to the process: threads compose one after another, and what a Hydra application around this
     call has set is restored. Raises UserError for whatever Hydra or OmegaConf rejects.
     """
+    line = expand(line)
     check_overrides(line)
     folder = user_folder(os.environ)
     with _HYDRA_STATE:
@@ -173,12 +176,12 @@ class _CheckedSource(FileConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Raises UserError: yaml_limit, hydra_setting."""
-        path = Path(self.path, self._normalize_file_name(config_path))
+        path = _given_file(config_path) or Path(self.path, self._normalize_file_name(config_path))
         if path.is_relative_to(resources.CONFIGS):
             return super().load_config(config_path)
         with suppress(OSError, UnicodeDecodeError):  # Hydra's own error for it is explained
             check_limits(path, read_file(path).decode())
-        result = super().load_config(config_path)
+        result = super().load_config(str(path))  # joined with the source's folder, an absolute path stays
         names = [config_path.removesuffix(".yaml"), result.header.get("package") or ""]
         if isinstance(result.config, DictConfig):
             content: Any = OmegaConf.to_container(result.config, resolve=False)
@@ -191,6 +194,16 @@ class _CheckedSource(FileConfigSource):
         if any("hydra" in _NAME_PARTS.split(str(name)) for name in names):
             raise UserError(hydra_problem("hydra", str(path)))
         return result
+
+    def is_config(self, config_path: str) -> bool:
+        """Whether there is such a file, or a stage that was given by its path."""
+        return _given_file(config_path) is not None or super().is_config(config_path)
+
+
+def _given_file(config_path: str) -> Path | None:
+    """Return the file of a stage that was given by its path: `stage/mine` -> `/home/me/mine.yaml`."""
+    group, _, name = config_path.removesuffix(".yaml").rpartition("/")
+    return STAGE_FILES.get(name) if group == "stage" else None
 
 
 @cache
@@ -256,13 +269,19 @@ def _sweep_folder() -> Iterator[None]:
         yield
 
 
+def _with_stage_file(override: str) -> str:
+    """Return an override as another process can use it: a stage that was given by its path, by its whole path."""
+    key, _, value = override.partition("=")
+    return f"stage={quote_value(str(STAGE_FILES[value]))}" if key == "stage" and value in STAGE_FILES else override
+
+
 def _composed(config: DictConfig) -> Composed:
     hydra_config = HydraConfig.get()
     folder = user_folder(os.environ)
     choices = hydra_config.runtime.choices
     overrides: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)  # a secret stays a reference
     origins = Origins(
-        overrides=tuple(map(str, overrides)),
+        overrides=tuple(_with_stage_file(str(override)) for override in overrides),
         choices={group: choice for group, choice in choices.items() if group in GROUPS and choice},
         roots=((folder,) if folder else ()) + (resources.CONFIGS,),
     )

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launch import resources
 from launch.config.line import CommandLine, override_key
 from launch.config.origins import GROUPS, Origin, Origins, find_file
+from launch.config.other_tools import explain_name
 from launch.config.validate import suggest_key
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, read_yaml, yaml_positions
 from launch.errors import Problem, UserError, did_you_mean
@@ -30,6 +31,13 @@ _MEANINGS = {  # OmegaConf's words for a wrong value -> what is wrong with it
     r"is not a ListConfig, list or tuple": "must be a list: [A,B]",
     r"Invalid type assigned: \w+ is not a subclass of \w+. value: (.*)": "has keys of its own, got {0}",
     r"does not support deletion": "cannot be removed: set it to another value",
+    r"is not Optional": "must have a value, got null",
+    r"Cannot assign (\w+) to Dict": "has keys of its own, got a single value",
+    r"Value (.*) \(\w+\) is not a valid input for <enum": "must be a single word, got {0}",
+    r"Cannot convert '\w+' to string: '(.*)'": "must be a text, got {0}",
+    r"Interpolation key '(.*)' not found": "refers to {0}, which does not exist",
+    r"Environment variable '(.*)' not found": "refers to the variable {0}, which is not set",
+    r"Recursive interpolation": "refers to itself",
 }
 # what Hydra, OmegaConf and PyYAML raise for a configuration that they cannot compose
 COMPOSE_ERRORS = (
@@ -69,20 +77,29 @@ def _explain(error: Exception, line: CommandLine, origins: Origins, folder: Path
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
         options = list(error.options or [])
-        cure = did_you_mean(option, options) or (f"choose from {', '.join(options)}" if options else None)
-        return Problem(f"unknown_{group or 'config'}", f"there is no {group or 'config'} '{option}'", None, cure)
+        named = did_you_mean(option, options) or (f"choose from {', '.join(options)}" if options else None)
+        name = group.partition("/")[0] or "config"
+        return Problem(f"unknown_{name}", f"there is no {name} '{option}'", None, named)
     cause: BaseException | None = error
     if isinstance(error, ConfigCompositionException):
         cause = error.__cause__ or error.__context__
     if isinstance(cause, OmegaConfBaseException):
         key = str(cause.full_key or cause.key or "")
         return _no_tuned(line, folder) if key == "tuned" else _explain_value(cause, origins)
-    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return _explain_text((str(error).strip() or type(error).__name__).splitlines()[0], line, origins, folder)
+
+
+def _explain_text(first_line: str, line: CommandLine, origins: Origins, folder: Path | None) -> Problem:
+    """Return the problem of an error whose kind only its text tells."""
     if "You must specify 'stage'" in first_line:
         stages = sorted({path.stem for root in origins.roots for path in (root / "stage").glob("*.yaml")})
         return Problem("no_stage", f"'{line.verb}' needs a stage", None, f"set stage=NAME, one of {', '.join(stages)}")
     if "You must specify" in first_line and line.argv:
         return Problem("incomplete", first_line, None, "set it in the stage file or on the command line")
+    if first_line.startswith("Config group override must be"):
+        chosen = (override.partition("=") for override in line.overrides if override_key(override) in GROUPS)
+        wrong = " ".join(f"{group}={value}" for group, _, value in chosen if not re.match(r"[A-Za-z]", value))
+        return Problem("bad_value", f"{wrong} must be the name of a file of configs/tulu", None, "set its name")
     if first_line.startswith("Could not override 'tuned'"):
         return _no_tuned(line, folder)
     return Problem("bad_config", first_line)
@@ -109,14 +126,20 @@ def _explain_value(error: OmegaConfBaseException, origins: Origins) -> Problem:
     if "not in '" in text or "is not in struct" in text:
         parent, _, name = key.rpartition(".")
         siblings = [str(sibling) for sibling in error.parent_node] if error.parent_node is not None else []
-        return Problem("unknown_key", f"there is no key '{key}'", where, suggest_key(parent, name, siblings))
+        values = {override_key(override): override.partition("=")[2] for override in origins.overrides}
+        cure = suggest_key(parent, name, siblings, values.get(key))
+        return Problem("unknown_key", f"there is no key '{key}'", where, cure)
     if type(error).__name__ == "MissingMandatoryValue":
         message = f"'{key}' has no value"
-        cure = "set it on the command line, or in the stage file, which may build on another stage (`defaults: [sft]`)"
-        return Problem("missing_value", message, origins.choice_file("stage"), cure)
+        how = "set it on the command line, or in the stage file, which may build on another stage (`defaults: [sft]`)"
+        return Problem("missing_value", message, origins.choice_file("stage"), how)
+    key = key or "".join(re.findall(r"^field '([\w.]+)'", text))
     for pattern, meaning in _MEANINGS.items():
         if key and (match := re.search(pattern, text)):
-            return Problem("bad_value", f"{key} {meaning.format(*match.groups())}", where)
+            message = f"{key} {meaning.format(*match.groups())}"
+            value = next((text.partition("=")[2] for text in origins.overrides if override_key(text) == key), None)
+            meant = explain_name(key, value) if "keys of its own" in meaning else None
+            return Problem("bad_value", message, where, meant)
     return Problem("bad_value", f"{key}: {text}" if key and key not in text else text, where)
 
 

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
-from launch.errors import Problem, UserError, did_you_mean, nearest
+from launch.config.other_tools import explain_name, explain_verb
+from launch.errors import Problem, UserError, did_you_mean
 
 MULTIRUN = ("--multirun", "-m")
-# what other tools call a verb
-_OTHER_WORDS = {
-    "train": "run",
-    "start": "run",
-    "resume": "run",
-    "validate": "check",
-    "kill": "stop",
-    "cancel": "stop",
-    "list": "status",
-    "show": "status",
-    "chat": "generate",
-    "evaluate": "eval",
-    "diff": "compare",
-    "init": "new",
-}
 # what a setting of Hydra itself is replaced by
 _INSTEAD_OF_HYDRA = {
     "mode": "add --multirun to run each value of a list in turn",
@@ -111,23 +99,44 @@ def parse_line(argv: Sequence[str], verbs: Collection[str], suggested: Sequence[
     """
     arguments = list(argv)
     verb = "run"
-    if arguments and not arguments[0].startswith("-") and "=" not in arguments[0] and arguments[0][:1] not in "+~":
+    is_verb = _is_word(arguments[:1]) and not arguments[0].endswith((".yaml", ".yml"))
+    if is_verb and not (len(arguments) > 1 and arguments[1].startswith("=")):
         verb = arguments.pop(0)
         if verb not in verbs:
-            names = verbs if suggested is None else suggested
-            cure = (
-                did_you_mean(verb, names)
-                or _other_word(verb)
-                or f"commands: {', '.join(names)}; a value is set as key=value"
-            )
-            raise UserError(Problem("unknown_verb", f"unknown command '{verb}'", cure=cure))
+            raise UserError(_unknown_verb(verb, arguments, list(verbs) if suggested is None else suggested))
+    elif misplaced := next((argument for argument in arguments if argument in verbs), None):
+        position = arguments.index(misplaced)
+        before = arguments[position - 1]
+        first = " ".join(["launch", misplaced, *arguments[:position], *arguments[position + 1 :]])
+        cure = f"put it first: {first}; if it belongs to the value before it, quote both: '{before} {misplaced}'"
+        raise UserError(Problem("misplaced_verb", f"the command '{misplaced}' stands behind its keys", cure=cure))
     return CommandLine(verb, "--json" in arguments, tuple(argument for argument in arguments if argument != "--json"))
 
 
-def _other_word(verb: str) -> str | None:
-    """Return the verb that another tool's word means: `train`, also misspelt, is `run`."""
-    near = nearest(verb, _OTHER_WORDS, limit=1, cutoff=0.75)
-    return f"did you mean '{_OTHER_WORDS[near[0]]}'?" if near else None
+def _is_word(arguments: Sequence[str]) -> bool:
+    """Whether an argument is neither an option nor an override."""
+    return bool(arguments) and not arguments[0].startswith(("-", "+", "~")) and "=" not in arguments[0]
+
+
+def stage_names() -> list[str]:
+    """Return the stages that there are: the user's own and the shipped ones."""
+    from launch import resources
+    from launch.config.compose import default_user_folder
+
+    roots = (default_user_folder(os.environ), resources.CONFIGS)
+    return sorted({path.stem for root in roots for path in (root / "stage").glob("*.yaml")})
+
+
+def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Problem:
+    """Return the problem of a first word that is not a verb: a stage's name, another tool's word, or a slip."""
+    if word in stage_names():
+        command = " ".join(["launch", f"stage={word}", *rest])
+        return Problem(
+            "unknown_verb", f"'{word}' is a stage, not a command", cure=f"a stage is set as a key: {command}"
+        )
+    cure = explain_verb(word, exact=True) or did_you_mean(word, names) or explain_verb(word)
+    listed = f"commands: {', '.join(names)}; a value is set as key=value"
+    return Problem("unknown_verb", f"unknown command '{word}'", cure=cure or listed)
 
 
 def override_key(override: str) -> str:
@@ -149,13 +158,15 @@ def check_overrides(line: CommandLine) -> None:
     Raises UserError, with all of them: unknown_option, duplicate_override, not_an_override, several_values,
     hydra_setting.
     """
-    split = _find_split(line.overrides)
+    split = _find_split(line.overrides) or _find_spaces(line.overrides)
     if split:
         raise UserError(split)
-    problems = _find_unknown_options(line)
+    problems, values = _find_unknown_options(line)
     keys: dict[str, str] = {}
     previous = ""
     for override in line.overrides:
+        if override in values:
+            continue
         key = override_key(override)
         if key in keys:
             both = keys[key].partition("=")[2] + override.partition("=")[2]
@@ -172,7 +183,8 @@ def check_overrides(line: CommandLine) -> None:
         elif "=" not in override and not override.startswith("~"):
             message = f"'{override}' is not a key=value override"
             quoted = f"if it belongs to the value before it, quote both: '{previous} {override}'" if previous else None
-            problems.append(Problem("not_an_override", message, "command line", quoted))
+            named = f"a stage is set as stage={override}" if override in stage_names() else quoted
+            problems.append(Problem("not_an_override", message, "command line", named))
         elif key == "stage" and value.startswith(("[", "{")):
             message = f"stage={value} must be the name of one stage"
             problems.append(
@@ -190,18 +202,24 @@ def check_overrides(line: CommandLine) -> None:
         raise UserError(problems)
 
 
-def _find_unknown_options(line: CommandLine) -> list[Problem]:
-    """Find options that neither the verb nor Hydra has; of an unknown one, Hydra would print its own usage."""
-    problems = []
+def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
+    """Find options that neither the verb nor Hydra has; of an unknown one, Hydra would print its own usage.
+
+    Also returns the arguments that are such an option's value, `--learning_rate 1e-5`.
+    """
+    problems, values = [], []
     is_value = False
-    for argument in line.argv:
-        name = argument.partition("=")[0]
+    for argument, following in zip_longest(line.argv, line.argv[1:], fillvalue=""):
+        name, equals, value = argument.partition("=")
         if not is_value and argument.startswith("-") and name not in _HYDRA_FLAGS | _HYDRA_VALUE_OPTIONS:
+            takes_next = bool(not equals and following) and _is_word([following]) and following not in stage_names()
             near = did_you_mean(name, ("--json", "--multirun", "--help", "--version"))
-            cure = near or f"`launch help {line.verb}` lists its options; a value is set as key=value"
-            problems.append(Problem("unknown_option", f"'{line.verb}' has no option {argument}", "command line", cure))
+            named = explain_name(name, value if equals else following if takes_next else "true")
+            cure = near or named or f"`launch help {line.verb}` lists its options; a value is set as key=value"
+            problems.append(Problem("unknown_option", f"'{line.verb}' has no option {name}", "command line", cure))
+            values += [following] * takes_next
         is_value = not is_value and argument in _HYDRA_VALUE_OPTIONS
-    return problems
+    return problems, values
 
 
 def hydra_problem(key: str, where: str) -> Problem:
@@ -248,6 +266,23 @@ def _find_split(overrides: Sequence[str]) -> list[Problem]:
             if _count_open(whole) <= 0:
                 message = f"the shell split {whole} at its spaces"
                 return [Problem("shell_split", message, "command line", f"quote it: '{whole}'")]
+    return []
+
+
+def _find_spaces(overrides: Sequence[str]) -> list[Problem]:
+    """Find spaces around a `=`, which make three arguments of one: `stage = demo`."""
+    for position, override in enumerate(overrides):
+        before, after = overrides[max(0, position - 1) : position], overrides[position + 1 : position + 2]
+        if override == "=":
+            parts = (*before, override, *after)
+        elif override.startswith("=") and before and "=" not in before[0]:
+            parts = (*before, override)
+        elif override.endswith("=") and after and "=" not in after[0]:
+            parts = (override, *after)
+        else:
+            continue
+        message = f"'{' '.join(parts)}' has spaces around its ="
+        return [Problem("spaces", message, "command line", f"write {''.join(parts)}")]
     return []
 
 

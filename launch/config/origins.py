@@ -98,8 +98,19 @@ class Origins:
         return path.relative_to(shipped.parent.parent).as_posix() if path.is_relative_to(shipped) else str(path)
 
 
+STAGE_FILES: dict[str, Path] = {}  # name -> file, of the stages that this process was given by their path
+
+
+def register_stage_file(path: Path) -> str:
+    """Take the file at a path as a stage, and return the stage's name, the file's."""
+    STAGE_FILES[path.stem] = path
+    return path.stem
+
+
 def find_file(group: str, option: str, roots: Sequence[Path]) -> Path | None:
-    """Return the file of a group's option, in the first root that has it."""
+    """Return the file of a group's option: given by its path, or in the first root that has it."""
+    if group == "stage" and option in STAGE_FILES:
+        return STAGE_FILES[option]
     try:
         return next((path for root in roots if (path := root / group / f"{option}.yaml").is_file()), None)
     except OSError:  # longer than a name may be

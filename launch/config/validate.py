@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.guards import GuardsConfig
-from launch.config.line import override_key
+from launch.config.line import format_value, override_key
 from launch.config.origins import Origins
+from launch.config.other_tools import explain_name
 from launch.config.ranges import FLAG_RANGES, Range, out_of_range
 from launch.config.schema import OWN_RECIPE_KEYS, RECIPE_KEYS, RecipeConfig, RootConfig
 from launch.errors import Problem, did_you_mean, path_problem
@@ -28,6 +29,7 @@ from launch.worker.expectations import EVIDENCE, STATE
 
 _PATH_KEYS = ("runs", "cache", "python", "upstream.dir")
 _LONGEST_NAME = 200  # bytes of a run's name; its lock and temporary files have longer ones
+_MOST_KEYS = 6  # that a message lists
 _RUN_NAME = re.compile(r"\w[\w.+-]*")  # a single folder, not hidden
 
 
@@ -94,9 +96,12 @@ def _stage_problems(stage: str) -> list[Problem]:
     return [Problem("bad_name", message, "override stage", f"move its file to stage/{stage.rpartition('/')[2]}.yaml")]
 
 
-def suggest_key(parent: str, name: str, siblings: list[str]) -> str:
-    """Suggest the nearest sibling, else the same key in another node (`learning_rate` -> `recipe.learning_rate`)."""
+def suggest_key(parent: str, name: str, siblings: list[str], value: str | None = None) -> str:
+    """Suggest what the name means elsewhere, else the nearest sibling, else the nearest key in another node."""
     prefix = f"{parent}." if parent else ""
+    meant = explain_name(name, value)
+    if meant:
+        return meant
     near = did_you_mean(name, siblings, prefix=prefix, limit=1, cutoff=0.7)
     if near:
         return near
@@ -106,8 +111,9 @@ def suggest_key(parent: str, name: str, siblings: list[str]) -> str:
         if inner:
             return inner
     if not parent:
-        return f"a trainer's own flag is set as flags.{name}=VALUE"
-    return f"keys: {', '.join(prefix + sibling for sibling in siblings)}"
+        return f"a trainer's own flag is set as flags.{name}={value or 'VALUE'}"
+    shown = ", ".join(prefix + sibling for sibling in siblings[:_MOST_KEYS])
+    return f"keys: {shown}" if len(siblings) <= _MOST_KEYS else f"`launch help keys` lists those of {parent}"
 
 
 def _node_problems(node: object, above: str, origins: Origins) -> Iterator[Problem]:
@@ -135,7 +141,7 @@ def _unknown_keys(cls: type, plain: Mapping[str, Any], above: str, origins: Orig
     for name, value in plain.items():
         key = f"{above}{name}"
         if name not in hints:
-            where, cure = origins.of(key).where, suggest_key(above.rstrip("."), name, list(hints))
+            where, cure = origins.of(key).where, suggest_key(above.rstrip("."), name, list(hints), _show(value))
             yield Problem("unknown_key", f"there is no key '{key}'", where, cure)
             continue
         node = _node_class(hints[name])
@@ -228,6 +234,11 @@ def flag_problem(flag: str, recipe: RecipeConfig, key: str | None, value: Any, w
     if allowed is None or isinstance(value, bool) or not isinstance(value, int | float) or allowed.contains(value):
         return None
     return out_of_range(f"--{flag}", value, allowed, where)
+
+
+def _show(value: Any) -> str | None:
+    """Return a value as an override has it; None for a list or a map."""
+    return None if isinstance(value, list | Mapping) else format_value(value)
 
 
 @cache

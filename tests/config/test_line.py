@@ -25,7 +25,7 @@ def test_an_unknown_verb_names_the_nearest() -> None:
         parse_line(["pln", "stage=demo"], VERBS)
 
 
-@pytest.mark.parametrize(("word", "verb"), [("train", "run"), ("trian", "run"), ("ls", None), ("kill", "stop")])
+@pytest.mark.parametrize(("word", "verb"), [("train", "run"), ("trian", "run"), ("ls", "status"), ("kill", "stop")])
 def test_a_word_of_other_tools_names_the_verb(word: str, verb: str | None) -> None:
     with pytest.raises(UserError) as refused:
         parse_line([word], VERBS)
@@ -147,5 +147,7 @@ def test_an_argument_that_the_shell_split_is_recognised(words: list[str], cure: 
 
 
 def test_a_value_with_a_space_is_recognised() -> None:
-    with pytest.raises(UserError, match=r"'run' is not a key=value override; .*'name=my run' \[not_an_override\]"):
-        check_overrides(parse_line(["stage=a", "name=my", "run"], ["run"]))
+    with pytest.raises(UserError, match=r"launch run stage=a name=my; .*'name=my run' \[misplaced_verb\]"):
+        parse_line(["stage=a", "name=my", "run"], ["run"])
+    with pytest.raises(UserError, match=r"'one' is not a key=value override; .*'name=my one' \[not_an_override\]"):
+        check_overrides(parse_line(["stage=a", "name=my", "one"], ["run"]))

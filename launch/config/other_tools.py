@@ -1,0 +1,125 @@
+"""What a name of axolotl, TRL, LLaMA-Factory, accelerate or DeepSpeed is here: other_tools.yaml, read for an answer.
+
+A row has a `topic`, what it is `here`, its names in each tool (a list, or a text of the page's table), names that are
+only understood (`also`), and the answer: `set`, overrides with {value} or {list}; `values`, overrides by value;
+`instead`, a sentence where there is no such setting. launch's own keys are understood without their group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from launch.errors import nearest
+
+FILE = Path(__file__).with_name("other_tools.yaml")
+TOOLS = ("axolotl", "trl", "llama_factory")
+_GROUPS = ("recipe", "model", "data", "tracking", "hub")  # of launch's own keys, those that a short name may mean
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    topic: str
+    here: str = ""  # "": not in the page's table
+    axolotl: tuple[str, ...] | str = "-"
+    trl: tuple[str, ...] | str = "-"
+    llama_factory: tuple[str, ...] | str = "-"
+    also: tuple[str, ...] = ()
+    set: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+    instead: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that the row answers."""
+        tools = (getattr(self, tool) for tool in TOOLS)
+        return (*(name for tool in tools if not isinstance(tool, str) for name in tool), *self.also)
+
+    def answer(self, value: str | None) -> str:
+        """Return what to do for `NAME=value`: `set recipe.lora.rank=8`."""
+        chosen = self.values.get((value or "").lower())
+        if chosen is None and self.set and value:
+            listed = value if value.startswith("[") else f"[{value}]"
+            chosen = self.set.format(value=value, list=listed)
+        if chosen is None and self.set:
+            chosen = self.set.format(value="VALUE", list="[A,B]")
+        return f"set {chosen}" if chosen else self.instead or f"choose from {', '.join(self.values.values())}"
+
+
+@cache
+def load_table(file: Path = FILE) -> tuple[tuple[Row, ...], Mapping[str, str]]:
+    """Read the rows, and the verb that each other word means. Raises ValueError for a file of another form."""
+    import yaml  # only for an answer
+
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    known = {entry.name for entry in fields(Row)}
+    rows = []
+    for entry in content["rows"]:
+        if unknown := entry.keys() - known:
+            raise ValueError(f"{file}: row {entry.get('topic')}: there is no field {', '.join(sorted(unknown))}")
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+        }
+        row = Row(**values)
+        if row.names and not (row.set or row.values or row.instead):
+            raise ValueError(f"{file}: row {row.topic}: its names have no answer")
+        rows.append(row)
+    verbs = {word: verb for verb, words in content["verbs"].items() for word in words}
+    return tuple(rows), verbs
+
+
+def render_table() -> str:
+    """Return the Markdown table of docs/how-to/from-other-tools.md."""
+    lines = ["| | here | axolotl | TRL (CLI, 1.16) | LLaMA-Factory |", "|---|---|---|---|---|"]
+    for row in load_table()[0]:
+        names = (getattr(row, tool) for tool in TOOLS)
+        cells = [cell if isinstance(cell, str) else ", ".join(f"`{name}`" for name in cell) for cell in names]
+        if row.here:
+            lines.append(f"| {' | '.join([row.topic, row.here, *cells])} |")
+    return "\n".join(lines) + "\n"
+
+
+def explain_name(name: str, value: str | None) -> str | None:
+    """Return the cure for a key or an option that launch has not, `--lora-r 8`: `set recipe.lora.rank=8`.
+
+    Dashes in front, `-` for `_`, capitals and groups before the name do not matter. None: no tool has the name.
+    """
+    plain = re.sub(r"\W+", "_", name.strip("-+~").rpartition(".")[2]).strip("_").lower()
+    row = next((row for row in load_table()[0] if plain in row.names), None)
+    own = _own_keys().get(plain)
+    if own and not (row and (value or "").lower() in row.values):
+        return f"set {own}={value or 'VALUE'}"
+    return row.answer(value) if row else None
+
+
+def explain_verb(word: str, *, exact: bool = False) -> str | None:
+    """Return the verb that another tool's word means: `train` is `run`; misspelt, too, unless `exact`."""
+    verbs = load_table()[1]
+    near = nearest(word.lower(), verbs, limit=1, cutoff=1.0 if exact else 0.75)
+    return f"did you mean '{verbs[near[0]]}'?" if near else None
+
+
+@cache
+def _own_keys() -> dict[str, str]:
+    """Map the last part of each of launch's own keys to the key, where only one has it."""
+    from launch.config.schema import RootConfig
+
+    found: dict[str, list[str]] = {}
+
+    def walk(node: Any, above: str) -> None:
+        for entry in fields(node):
+            inner = getattr(node, entry.name, None)
+            if is_dataclass(inner):
+                if above or entry.name in _GROUPS:
+                    walk(inner, f"{above}{entry.name}.")
+            elif above:
+                found.setdefault(entry.name, []).append(f"{above}{entry.name}")
+
+    walk(RootConfig(), "")
+    return {name: keys[0] for name, keys in found.items() if len(keys) == 1}

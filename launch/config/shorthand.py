@@ -1,0 +1,72 @@
+"""Short forms on the command line whose meaning is plain, as the overrides that they stand for.
+
+model=meta-llama/Llama-3.2-1B      model.path=meta-llama/Llama-3.2-1B
+data.mix=chats.jsonl               data.mix=[{name: chats.jsonl}]
+data.validation=20%                data.validation=0.2
+stage=./mine.yaml, or ./mine.yaml  the stage of that file, wherever it lies
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from launch.config.line import CommandLine, quote_text
+from launch.config.origins import STAGE_FILES, register_stage_file
+from launch.errors import Problem, UserError
+
+YAML = (".yaml", ".yml")
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+_PLAIN = re.compile(r"[\w./~-][\w./:@+*~-]*")  # needs no quotes in a list
+
+
+def expand(line: CommandLine) -> CommandLine:
+    """Return the line with its short forms written out. Raises UserError: unknown_stage."""
+    overrides = set(line.overrides)
+    return replace(
+        line, argv=tuple(_expand(argument, line) if argument in overrides else argument for argument in line.argv)
+    )
+
+
+def _expand(override: str, line: CommandLine) -> str:
+    if override.endswith(YAML) and "=" not in override:
+        override = f"stage={override}"
+    key, equals, value = override.partition("=")
+    value = value.strip()
+    if not equals or not value:
+        return override
+    if key == "stage" and (value.endswith(YAML) or "/" in value) and not value.startswith(("[", "{")):
+        return f"stage={register_stage_file(_find_stage_file(value))}"
+    if key == "stage":  # by its name, whatever an earlier line gave by a path
+        STAGE_FILES.pop(value, None)
+    if key in ("model", "data") and _is_place(value):
+        key = {"model": "model.path", "data": "data.mix"}[key]
+        override = f"{key}={value}"
+    if key == "data.mix" and not line.multirun:
+        names = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+        if "{" not in names and "$" not in names and names.strip():
+            entries = (_quote(name.strip().strip("'\"")) for name in names.split(","))
+            return f"data.mix=[{','.join(f'{{name: {entry}}}' for entry in entries)}]"
+    if key == "data.validation" and (percent := _PERCENT.fullmatch(value)):
+        return f"data.validation={float(percent[1]) / 100:g}"
+    return override
+
+
+def _is_place(value: str) -> bool:
+    """Whether a value is a hub id or a path, where the name of a shipped file would do, too."""
+    return "/" in value and not value.startswith(("[", "{", "$")) and "," not in value
+
+
+def _quote(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else quote_text(name)
+
+
+def _find_stage_file(value: str) -> Path:
+    path = Path(value.strip("'\"")).expanduser().absolute()
+    if not path.is_file():
+        raise UserError(Problem("unknown_stage", f"there is no stage file {value}", "override stage"))
+    if path.suffix not in YAML:
+        cure = "give the .yaml file of a stage, or a stage's name"
+        raise UserError(Problem("unknown_stage", f"{value} is not a .yaml file", "override stage", cure))
+    return path

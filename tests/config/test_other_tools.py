@@ -1,0 +1,154 @@
+"""The names of other tools: each gets an answer, and following it plans or names another key; and the page's table."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import pytest
+
+from launch import resources
+from launch.commands.verbs import VISIBLE
+from launch.config.compose import compose_once
+from launch.config.line import CommandLine, parse_line
+from launch.config.other_tools import TOOLS, explain_name, load_table, render_table
+from launch.errors import UserError
+
+PAGE = resources.ROOT / "docs" / "how-to" / "from-other-tools.md"
+# a value of each row's names that its own tool would take
+VALUES = {
+    "precision": "true",
+    "mixed precision": "bf16",
+    "packing": "true",
+    "flattening": "true",
+    "Liger": "false",
+    "attention": "sdpa",
+    "flash attention": "false",
+    "SDPA": "true",
+    "gradient checkpointing": "true",
+    "gradient checkpointing, off": "true",
+    "schedule": "cosine",
+    "model": "org/model",
+    "revision": "main",
+    "data": "org/rows",
+    "warm-up": "0.1",
+    "weight decay": "0.1",
+    "learning rate": "1e-5",
+    "chat template": "tulu",
+    "LoRA, on": "lora",
+    "LoRA's dropout": "0.1",
+    "LoRA's layers": "q_proj",
+    "QLoRA": "true",
+    "DPO's beta": "0.1",
+    "DPO's loss": "sigmoid",
+    "sharding": "zero2",
+    "ranks": "8",
+    "machines": "1",
+    "CPU": "true",
+    "validation data": "0.1",
+    "start over": "true",
+    "run's name": "first",
+    "tracking": "tensorboard",
+    "tracking's project": "mine",
+    "tracking's team": "us",
+    "push to the hub": "me/model",
+    "tokenised data": "/tmp/tokens",
+    "clipping": "0.5",
+}
+NAMES = [(row.topic, name, VALUES.get(row.topic, "16")) for row in load_table()[0] for name in row.names]
+
+
+def refuse(*argv: str) -> str:
+    """Compose a line and return its problems, or nothing."""
+    try:
+        compose_once(parse_line(["plan", *argv], ["plan"]))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("topic", "name", "value"), NAMES, ids=[name for _, name, _ in NAMES])
+def test_the_answer_to_a_name_is_one_hop_away(topic: str, name: str, value: str) -> None:
+    stage = "stage=dpo" if topic.startswith("DPO") else "stage=sft"
+    answer = explain_name(name, value)
+    assert answer and "VALUE" not in answer
+    refused = refuse(stage, f"{name}={value}")
+    assert f"there is no key '{name}'" in refused and answer in refused
+    if answer.startswith("set ") and "=" in answer and "FOLDER" not in answer and "OWNER" not in answer:
+        first, *others = answer.removeprefix("set ").split(" recipe.")
+        assert refuse(stage, first, *(f"recipe.{other}" for other in others)) == ""
+
+
+@pytest.mark.parametrize("spelling", ["--lora-r", "--lora_r", "-lora_r", "LORA_R", "recipe.lora.lora_r", "a.b.lora_r"])
+def test_dashes_capitals_and_groups_do_not_matter(spelling: str) -> None:
+    assert explain_name(spelling, "8") == "set recipe.lora.rank=8"
+
+
+@pytest.mark.parametrize(
+    ("argv", "cure"),
+    [
+        (("--learning_rate", "1e-5"), "set recipe.learning_rate=1e-5"),
+        (("--learning-rate=1e-5",), "set recipe.learning_rate=1e-5"),
+        (("--bf16",), "set recipe.precision=bf16"),
+        (("--bf16", "true"), "set recipe.precision=bf16"),
+        (("--gradient_accumulation_steps", "4"), "remove it: the accumulation follows"),
+    ],
+)
+def test_an_option_of_another_tool_is_one_problem_with_its_cure(argv: tuple[str, ...], cure: str) -> None:
+    problems = refuse("stage=sft", *argv).splitlines()
+    assert len(problems) == 1 and cure in problems[0], problems
+
+
+def test_every_other_verb_is_one_here_and_no_word_is_a_verb_itself() -> None:
+    verbs = load_table()[1]
+    assert set(verbs.values()) <= set(VISIBLE) and not set(verbs) & set(VISIBLE)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["export", "x"], "did you mean 'merge'?"),
+        (["chat", "x"], "did you mean 'generate'?"),
+        (["trian", "stage=sft"], "did you mean 'run'?"),
+        (["demo", "gpus=1"], "launch stage=demo gpus=1"),
+        (["stage=demo", "plan"], "put it first: launch plan stage=demo"),
+    ],
+)
+def test_first_words(argv: list[str], message: str) -> None:
+    with pytest.raises(UserError, match="launch|did you mean") as caught:
+        parse_line(argv, list(VISIBLE))
+    assert message in str(caught.value)
+
+
+def test_no_name_is_in_two_rows_but_those_of_one_thing() -> None:
+    answers: dict[str, set[str]] = {}
+    for row in load_table()[0]:
+        for name in row.names:
+            answers.setdefault(name, set()).add(row.topic)
+    assert {name: topics for name, topics in answers.items() if len(topics) > 1} == {}
+
+
+def test_a_row_of_another_form_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "table.yaml"
+    for row, words in (("{topic: x, nmae: [a]}", "there is no field nmae"), ("{topic: x, also: [a]}", "no answer")):
+        file.write_text(f"verbs: {{}}\nrows:\n  - {row}\n", encoding="utf-8")
+        with pytest.raises(ValueError, match=words):
+            load_table(file)
+
+
+def test_the_page_has_the_table(pytestconfig: pytest.Config) -> None:
+    page, table = PAGE.read_text(encoding="utf-8"), render_table()
+    start = page.index("| | here |")
+    end = page.index("\n\n", start) + 1
+    if pytestconfig.getoption("--update-golden"):
+        PAGE.write_text(page[:start] + table + page[end:], encoding="utf-8")
+        return
+    difference = difflib.unified_diff(page[start:end].splitlines(), table.splitlines(), "page", "rows", lineterm="")
+    assert page[start:end] == table, "\n".join(difference)
+    assert len(TOOLS) == 3
+
+
+def test_a_line_needs_no_table_unless_a_name_is_unknown() -> None:
+    load_table.cache_clear()
+    compose_once(CommandLine("plan", False, ("stage=sft",)))
+    assert load_table.cache_info().misses == 0

@@ -1,0 +1,77 @@
+"""Short forms on the command line: what each stands for, and a stage given by its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launch.config.compose import compose_once
+from launch.config.line import CommandLine, parse_line
+from launch.config.origins import STAGE_FILES
+from launch.config.shorthand import expand
+from launch.errors import UserError
+
+OWN = "# @package _global_\ndefaults:\n  - demo\n  - override /trainer: trl_sft\n  - _self_\nrecipe:\n  seed: 7\n"
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ("model=meta-llama/Llama-3.2-1B", "model.path=meta-llama/Llama-3.2-1B"),
+        ("model=./here", "model.path=./here"),
+        ("model=qwen2_5_7b", "model=qwen2_5_7b"),
+        ("data.mix=chats.jsonl", "data.mix=[{name: chats.jsonl}]"),
+        ("data.mix=[chats.jsonl]", "data.mix=[{name: chats.jsonl}]"),
+        ("data.mix=a.jsonl,org/set", "data.mix=[{name: a.jsonl},{name: org/set}]"),
+        ("data.mix=[a.jsonl, 'b c.jsonl']", "data.mix=[{name: a.jsonl},{name: 'b c.jsonl'}]"),
+        ("data.mix=[{name: x, share: 0.5}]", "data.mix=[{name: x, share: 0.5}]"),
+        ("data.mix=${recipe}", "data.mix=${recipe}"),
+        ("data.mix=[]", "data.mix=[]"),
+        ("data=org/set", "data.mix=[{name: org/set}]"),
+        ("data=tulu3_sft", "data=tulu3_sft"),
+        ("data.validation=20%", "data.validation=0.2"),
+        ("data.validation=2.5%", "data.validation=0.025"),
+        ("data.validation=held_out.jsonl", "data.validation=held_out.jsonl"),
+    ],
+)
+def test_short_forms(short: str, whole: str) -> None:
+    assert expand(CommandLine("plan", False, ("stage=sft", short))).argv == ("stage=sft", whole)
+
+
+def test_a_name_with_quotes_and_commas_is_one_entry_after_hydra_read_it() -> None:
+    composed = compose_once(CommandLine("plan", False, ("stage=sft", "data.mix=it's & mine.jsonl")))
+    assert [entry.name for entry in composed.config.data.mix] == ["it's & mine.jsonl"]
+
+
+@pytest.mark.parametrize("given", ["stage={}", "{}"])
+def test_a_stage_by_its_file(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STAGE_FILES, "unused", tmp_path)
+    (tmp_path / "mine.yaml").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    composed = compose_once(parse_line(["plan", given.format("./mine.yaml"), "gpus=0"], ["plan"]))
+    assert (composed.stage, composed.config.recipe.seed, composed.config.trainer.name) == ("mine", 7, "trl_sft")
+    assert composed.origins.overrides == (f"stage={tmp_path}/mine.yaml", "gpus=0"), "another process can use it"
+    assert composed.origins.of("recipe.seed").where == f"{tmp_path}/mine.yaml:7"
+
+
+def test_a_stage_file_is_checked_as_the_users_own_ones_are(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(OWN + "hydra: {run: {dir: x}}\n", encoding="utf-8")
+    with pytest.raises(UserError, match="hydra_setting"):
+        compose_once(CommandLine("plan", False, (f"stage={file}",)))
+    file.write_text(OWN + "  lerning_rate: 1\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"bad\.yaml:8.*no key 'recipe.lerning_rate'"):
+        compose_once(CommandLine("plan", False, (f"stage={file}",)))
+
+
+@pytest.mark.parametrize("value", ["/nonexistent/mine.yaml", "./mine.yaml", "some/where"])
+def test_a_stage_file_that_is_not_there(value: str) -> None:
+    with pytest.raises(UserError, match="there is no stage file"):
+        compose_once(CommandLine("plan", False, (f"stage={value}",)))
+
+
+def test_a_file_that_is_not_yaml(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x", encoding="utf-8")
+    with pytest.raises(UserError, match=r"is not a \.yaml file"):
+        compose_once(CommandLine("plan", False, (f"stage={tmp_path}/notes.txt",)))
