@@ -115,7 +115,7 @@ def test_every_other_verb_is_one_here_and_no_word_is_a_verb_itself() -> None:
     ],
 )
 def test_first_words(argv: list[str], message: str) -> None:
-    with pytest.raises(UserError, match="launch|did you mean") as caught:
+    with pytest.raises(UserError, match=r"launch|did you mean") as caught:
         parse_line(argv, list(VISIBLE))
     assert message in str(caught.value)
 
