@@ -72,13 +72,13 @@ class Card:
 
 def choose(record: TuneRecord, card: Card, probes: int, *, plain: bool) -> Prediction:
     """The fastest of so many probes, which the rule selects one after another."""
-    record = replace(record, probes=[])
+    record = replace(record, runs=[])
     for _ in range(probes):
-        probed = {probe.prediction.candidate for probe in record.probes}
+        probed = {probe.prediction.candidate for probe in record.runs}
         waiting = [one for one in record.estimates if one.is_open and one.prediction.candidate not in probed]
         following = min(waiting, key=lambda one: one.prediction.seconds if plain else one.low).prediction
-        record.probes.append(measured(following, card.measure(following)))
-    return min(record.probes, key=lambda probe: probe.step_seconds or math.inf).prediction
+        record.runs.append(measured(following, card.measure(following)))
+    return min(record.runs, key=lambda probe: probe.step_seconds or math.inf).prediction
 
 
 def search_plain(order: Sequence[Prediction], run: Callable[[Prediction], Probe]) -> tuple[Prediction, int]:
@@ -96,10 +96,10 @@ def search_plain(order: Sequence[Prediction], run: Callable[[Prediction], Probe]
 
 def search_modelled(record: TuneRecord, run: Callable[[Prediction], Probe]) -> tuple[Prediction | None, int]:
     """The fastest by `tune`'s own search, None if no probe measured anything, and how many probes it took."""
-    record = replace(record, probes=[], limits=TuneLimits(probes=MOST_PROBES, seconds=math.inf))
-    while not isinstance(choice := search.next_probe(record.estimates, record.probes, record.limits, 0.0), search.Stop):
-        record.probes.append(run(choice.prediction))
-    return record.best.prediction if record.best else None, len(record.probes)
+    record = replace(record, runs=[], limits=TuneLimits(probes=MOST_PROBES, seconds=math.inf))
+    while not isinstance(choice := search.next_probe(record.estimates, record.runs, record.limits), search.Stop):
+        record.runs.append(run(choice.prediction))
+    return record.best.prediction if record.best else None, len(record.runs)
 
 
 def replay_whole_searches(record: TuneRecord, order: Sequence[Prediction], draws: int) -> Iterator[dict[str, Any]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from launch.api.running import run_composed
+from launch.commands.trials import trial
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
-from launch.errors import Problem, UserError
 from launch.execution.detach import describe_detached_run, run_detached
 from launch.execution.display import display_for
 
@@ -18,7 +18,7 @@ examples:
   launch stage=sft_25pct gpus=8
   launch stage=dpo gpus=8 recipe.learning_rate=3e-7 name=lower_lr
   launch stage=sft gpus=8 recipe.checkpoint_steps=100       another interval of checkpoints
-  launch --multirun stage=dpo recipe.beta=1,5               one run after the other
+  launch stage=dpo recipe.beta=1,5 sweep=true               one run after the other, as `launch trial`
 
 Plans the stage, checks this machine, trains under a supervisor and records the run in runs/STAGE/NAME. The same command
 resumes an unfinished run and reports a finished one.
@@ -42,12 +42,12 @@ exit codes: 0 done; 1 the run failed; 2 it cannot work, nothing was started; 3 a
 def run(line: CommandLine) -> int:
     """Run the composed stage to its end and return the exit code. Raises UserError when it cannot be started."""
 
+    if line.sweeps:
+        return trial(line)
+
     def run_stage(composed: Composed) -> int:
         if not composed.config.detach:
             return run_composed(composed, lambda folder: display_for(sys.stdout))
-        if line.multirun:
-            message = "--multirun waits for each run, which a detached run does not allow"
-            raise UserError(Problem("detach_one", message, "detach", "leave one of them out"))
         return run_detached(lambda make_display: run_composed(composed, make_display), describe_detached_run)
 
     return compose(line, run_stage)

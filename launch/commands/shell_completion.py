@@ -62,7 +62,7 @@ def _options(verb: Verb) -> list[str]:
     """Return the `--options` of a verb, with Hydra's if it composes a stage."""
     parser = verb.parser()
     own = parser.options if parser else ["--json"] if verb.name != "run" else []
-    return ["--help", *own, *(["--cfg", "--multirun"] if verb.composes else [])]
+    return ["--help", *own, *(["--cfg"] if verb.composes else [])]
 
 
 def _overrides(before: Sequence[str], current: str) -> Iterable[str]:

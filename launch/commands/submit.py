@@ -34,7 +34,7 @@ examples:
   launch submit stage=sft_25pct nodes=4 gpus=8 cluster=mine
   launch submit stage=sft_25pct nodes=4 gpus=8 dry_run=true                 only write the job folder
   launch submit pipeline=sft_25pct,dpo nodes=4 gpus=8 dpo:nodes=1           DPO from the SFT's model
-  launch submit --multirun stage=dpo gpus=8 recipe.learning_rate=1e-7,3e-7  an array
+  launch submit sweep=true stage=dpo gpus=8 recipe.learning_rate=1e-7,3e-7  an array
   launch submit stage=sft gpus=8 cluster.partition=gpu 'cluster.time="24:00:00"'
 
 Plans on this machine, asks Slurm whether it would accept the job, and submits it. The job resumes after its time limit
@@ -131,9 +131,9 @@ def _conflicts(line: CommandLine, stages: tuple[str, ...]) -> list[Problem]:
     if stages and "cache_only" in keys:
         message = "a pipeline tokenises each stage ahead of it, once its model exists"
         problems.append(Problem("submit_conflict", message, "override cache_only", "set tokenize_first=true"))
-    if stages and line.multirun:
+    if stages and line.sweeps:
         message = "a pipeline takes one value of each key"
-        problems.append(Problem("submit_conflict", message, "--multirun", "remove it"))
+        problems.append(Problem("submit_conflict", message, "sweep", "remove it"))
     return problems
 
 

@@ -1,4 +1,5 @@
-"""The verbs of short runs: `bench` compares two settings, `rollout` widens a stage through gates, `tune` searches."""
+"""The verbs of several runs: `bench` compares two settings, `rollout` widens a stage through gates, `tune` searches,
+`trial` runs every combination of some values."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from launch.config.compose import compose
+from launch.config.compose import Composed, compose, compose_all
 from launch.config.line import CommandLine
-from launch.errors import EXIT_DONE
+from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.display import Display, display_for
 from launch.terminal import print_json
 
@@ -115,6 +116,7 @@ keys of tune:
   probes=N       maximum number of short runs (8)
   minutes=M      time for all of them (10)
   steps=N        optimizer steps of each (8); the first tune.skip (2) do not count
+  compare_full=true   of a LoRA stage: also probe full fine-tuning once, where it fits
   dry_run=true   print the predictions and run nothing
   tune.room=X    share of GPU memory that stays free (0.05)
   restart=true   repeat existing probes
@@ -132,3 +134,46 @@ def tune(line: CommandLine) -> int:
     from launch.trials.tune.engine import SHORT, read_request, run_tune
 
     return run_trial(line, SHORT, lambda display: run_tune(read_request(line), display))
+
+
+TRIAL_HELP = """usage: launch trial stage=NAME KEY=A,B [KEY=C,D ...] [key=value ...] [--json]
+
+examples:
+  launch trial stage=dpo gpus=8 recipe.beta=1,5
+  launch trial stage=demo trainer=trl_sft device=cpu recipe.learning_rate=1e-3,3e-3 recipe.seed=1,2
+  launch run stage=dpo gpus=8 recipe.beta=1,5 sweep=true              the same
+  launch submit stage=dpo gpus=8 recipe.beta=1,5 sweep=true           as a Slurm array
+
+Runs every combination of the comma lists to its end, one after another, each in the folder that `run` gives it. All are
+planned and checked before the first starts. One table has their results, one page their curves over one another. The
+same command goes on where it was ended: finished runs are kept, an unfinished one resumes.
+
+keys of trial: those of `run`, without detach=true and name=
+
+exit codes: 0 all runs are done; 2 one of them cannot work, nothing was started; 130 interrupted; else that of the first
+run that failed
+"""
+
+
+def trial(line: CommandLine) -> int:
+    """Run every combination of the line's comma lists and return the exit code. Raises UserError when one cannot work.
+
+    Only tokenising (cache_only=true) leaves no record of a sweep.
+    """
+    from launch.api.running import run_composed
+    from launch.trials.sweep import run_sweep
+
+    stream = sys.stderr if line.json else sys.stdout
+    if line.asks_hydra:
+        return compose(line, lambda composed: EXIT_DONE)
+    configurations = compose_all(line)
+    if any(composed.config.detach for composed in configurations):
+        message = "a sweep waits for each of its runs, which a detached run does not allow"
+        raise UserError(Problem("detach_one", message, "detach", "leave one of them out"))
+
+    def run_one(composed: Composed) -> int:
+        return run_composed(composed, lambda folder: display_for(stream))
+
+    if len(configurations) == 1 or all(composed.config.cache_only for composed in configurations):
+        return next((code for code in map(run_one, configurations) if code), EXIT_DONE)
+    return run_trial(line, (), lambda display: run_sweep(configurations, display, run_one))

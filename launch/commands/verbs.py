@@ -20,7 +20,7 @@ _FILES = {  # module of launch.commands -> the verbs whose functions are in it, 
     "reports": ("report", "compare"),
     "runs": ("status", "logs"),
     "submit": ("node",),
-    "trials": ("bench", "rollout", "tune"),
+    "trials": ("bench", "rollout", "tune", "trial"),
 }
 
 
@@ -62,6 +62,7 @@ GROUPS: tuple[tuple[Verb, ...], ...] = (
         Verb("submit", "submit the run, a chain of stages or a sweep to Slurm", composes=True),
     ),
     (
+        Verb("trial", "run every combination of comma lists, with one table and page", "key=A,B", composes=True),
         Verb("rollout", "go from one GPU to many through gates", "gpus=1,2,8", composes=True),
         Verb("bench", "compare two settings on the same data", "... -- A -- B", composes=True),
         Verb("tune", "find the fastest setting that fits and trains the same", composes=True),

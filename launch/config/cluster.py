@@ -53,7 +53,7 @@ class ClusterConfig:
     warn_before: int = SIGNAL_TIME.of(120)  # seconds before the time limit when Slurm signals the job (USR2); 0: never
     requeues: int = COUNT_OR_ZERO.of(5)  # maximum restarts of a job after its time limit or the loss of a node
     retries: int = COUNT_OR_ZERO.of(2)  # maximum restarts after a hardware fault, off its node; needs requeues above 0
-    array_limit: int | None = COUNT.of(None)  # concurrent tasks of a --multirun's array; null: all
+    array_limit: int | None = COUNT.of(None)  # concurrent tasks of a sweep's array; null: all
     tokenize_partition: str | None = None  # partition of the job that tokenises before the training; null: the same
     tokenize_time: str | None = None  # its time limit; null: `time`
     tokenize_cpus: int | None = COUNT.of(None)  # its CPUs; null: as many as a node of the training

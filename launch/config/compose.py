@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import hydra
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
@@ -21,7 +21,9 @@ from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
+from hydra.errors import OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -51,6 +53,7 @@ _NAME_PARTS = re.compile(r"[./@\s]+")  # of a package, or of an entry of a defau
 _GUARD_OFF = re.compile(r"^(guards(?:\.\w+)?)=(?:false|off)$", re.IGNORECASE)  # OmegaConf: a node is null, never false
 
 _HYDRA_STATE = RLock()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,13 @@ def user_folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:
-    """Compose the configuration of a command line and pass it to `task`; under `--multirun`, one after another.
+    """Compose the configuration of a command line and pass it to `task`; of a sweep, one after another.
 
-    Returns the first exit code that is not 0. Raises UserError for whatever Hydra or OmegaConf rejects.
+    Returns the first exit code that is not 0. Raises UserError for whatever Hydra or OmegaConf rejects, of a sweep
+    before `task` is called, and then what `task` refuses of any.
     """
+    if line.sweeps and not line.asks_hydra:
+        return _each(compose_all(line), task)
     if not any(argument.startswith("-") for argument in line.argv):  # it uses nothing else of Hydra
         return task(compose_once(line))
     line = expand(line)
@@ -117,7 +123,7 @@ def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:
             errors.append(error)
 
     _register()
-    with _as_program(line), _sweep_folder(), _redacted_output(line):
+    with _as_program(line), _redacted_output(line):
         try:
             _refuse_hydra_node(line, folder)
             hydra.main(version_base="1.3", config_path=str(resources.CONFIGS), config_name="config")(run_task)()
@@ -125,6 +131,46 @@ def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:
             raise explain(error, line, folder) from error
     if errors:
         raise errors[0]
+    return next((code for code in codes if code), 0)
+
+
+def compose_all(line: CommandLine) -> list[Composed]:
+    """Compose every configuration of a sweep. Raises UserError with the problems of all of them."""
+    configurations: list[Composed] = []
+
+    def collect(composed: Composed) -> int:
+        configurations.append(composed)
+        return 0
+
+    _each(expand_sweep(line), lambda single: compose(single, collect))
+    return configurations
+
+
+def expand_sweep(line: CommandLine) -> list[CommandLine]:
+    """Return a line for each combination of the values of its comma lists; the last list varies fastest."""
+    choices: list[list[str]] = []
+    overrides = set(line.overrides)
+    for argument in line.argv:
+        choices.append([argument])
+        if argument in overrides:
+            with suppress(OverrideParseException):  # composing explains it
+                (parsed,) = OverridesParser.create().parse_overrides([quote_value(argument, sweeps=True)])
+                if parsed.is_discrete_sweep():
+                    choices[-1] = [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]
+    combinations = itertools.product(*(choice for choice in choices if choice[0] not in MULTIRUN))
+    return [replace(line, argv=combination) for combination in combinations]
+
+
+def _each(items: Iterable[T], task: Callable[[T], int]) -> int:
+    """Call `task` with every item; the first exit code that is not 0. Raises UserError with the problems of all."""
+    codes, problems = [0], list[Problem]()
+    for item in items:
+        try:
+            codes.append(task(item))
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(list(dict.fromkeys(problems)))
     return next((code for code in codes if code), 0)
 
 
@@ -225,7 +271,7 @@ def _as_program(line: CommandLine) -> Iterator[list[str]]:
     overrides = set(line.overrides)
     ordered = sorted(line.argv, key=lambda argument: argument not in overrides)  # Hydra takes no option between them
     argv = [
-        quote_value(_GUARD_OFF.sub(r"\1=null", argument), sweeps=line.multirun) if argument in overrides else argument
+        quote_value(_GUARD_OFF.sub(r"\1=null", argument), sweeps=line.sweeps) if argument in overrides else argument
         for argument in ordered
     ]
     wants_help = any(argument in _HELP for argument in argv)
@@ -256,17 +302,6 @@ def _redacted_output(line: CommandLine) -> Iterator[None]:
             yield
     finally:
         echo(printed.getvalue(), end="")
-
-
-@contextmanager
-def _sweep_folder() -> Iterator[None]:
-    """Have Hydra's sweeper write its record to a temporary folder: each run has a record of its own."""
-    if not any(argument in MULTIRUN for argument in sys.argv):
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="launch-sweep-") as folder:
-        sys.argv.insert(1, f"hydra.sweep.dir='{folder}'")
-        yield
 
 
 def _with_stage_file(override: str) -> str:

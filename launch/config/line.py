@@ -12,10 +12,11 @@ from typing import Any
 from launch.config.other_tools import explain_name, explain_verb
 from launch.errors import Problem, UserError, did_you_mean
 
-MULTIRUN = ("--multirun", "-m")
+MULTIRUN = ("--multirun", "-m")  # Hydra's own for sweep=true
+SWEEP_VERB = "trial"  # whose comma lists are sweeps by themselves
 # what a setting of Hydra itself is replaced by
 _INSTEAD_OF_HYDRA = {
-    "mode": "add --multirun to run each value of a list in turn",
+    "mode": "add sweep=true to run each value of a list in turn",
     "searchpath": "LAUNCH_CONFIG_DIR names the folder of your own stages",
     **dict.fromkeys(("run", "sweep", "output_subdir", "job"), "runs= and name= set where a run writes"),
 }
@@ -41,7 +42,8 @@ class CommandLine:
     argv: tuple[str, ...]  # overrides and Hydra's own options, in order
 
     @property
-    def multirun(self) -> bool:
+    def sweeps(self) -> bool:
+        """Whether a comma list stands for a run of each of its values."""
         return any(argument in MULTIRUN for argument in self.argv)
 
     @property
@@ -95,7 +97,7 @@ def parse_line(argv: Sequence[str], verbs: Collection[str], suggested: Sequence[
 
     The default verb is `run`. A message suggests the verbs in `suggested`, by default all.
 
-    Raises UserError: unknown_verb.
+    Raises UserError: unknown_verb, bad_value.
     """
     arguments = list(argv)
     verb = "run"
@@ -110,7 +112,12 @@ def parse_line(argv: Sequence[str], verbs: Collection[str], suggested: Sequence[
         first = " ".join(["launch", misplaced, *arguments[:position], *arguments[position + 1 :]])
         cure = f"put it first: {first}; if it belongs to the value before it, quote both: '{before} {misplaced}'"
         raise UserError(Problem("misplaced_verb", f"the command '{misplaced}' stands behind its keys", cure=cure))
-    return CommandLine(verb, "--json" in arguments, tuple(argument for argument in arguments if argument != "--json"))
+    values, line = CommandLine(verb, "--json" in arguments, tuple(arguments)).pop_overrides(("sweep",))
+    sweep = values.get("sweep", str(verb == SWEEP_VERB)).lower()
+    if sweep not in ("true", "false"):
+        raise UserError(Problem("bad_value", f"sweep must be true or false, got {sweep}", "override sweep"))
+    options = MULTIRUN[:1] if sweep == "true" and not line.sweeps else ()
+    return replace(line, argv=(*options, *(argument for argument in line.argv if argument != "--json")))
 
 
 def _is_word(arguments: Sequence[str]) -> bool:
@@ -134,7 +141,8 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Probl
         return Problem(
             "unknown_verb", f"'{word}' is a stage, not a command", cure=f"a stage is set as a key: {command}"
         )
-    cure = explain_verb(word, exact=True) or did_you_mean(word, names) or explain_verb(word)
+    near = [name for name in names if name != SWEEP_VERB or "l" in word]  # `trian` is `train`, which is `run`
+    cure = explain_verb(word, exact=True) or did_you_mean(word, near) or explain_verb(word)
     listed = f"commands: {', '.join(names)}; a value is set as key=value"
     return Problem("unknown_verb", f"unknown command '{word}'", cure=cure or listed)
 
@@ -153,7 +161,7 @@ def format_value(value: Any) -> str:
 def check_overrides(line: CommandLine) -> None:
     """Reject overrides that Hydra would misread.
 
-    A comma list outside brackets is a sweep for Hydra and needs `--multirun`; an argument without `=` is no override.
+    A comma list outside brackets is a sweep and needs `sweep=true`; an argument without `=` is no override.
     Hydra's own settings are refused: they write folders, or are ignored.
     Raises UserError, with all of them: unknown_option, duplicate_override, not_an_override, several_values,
     hydra_setting.
@@ -188,14 +196,14 @@ def check_overrides(line: CommandLine) -> None:
         elif key == "stage" and value.startswith(("[", "{")):
             message = f"stage={value} must be the name of one stage"
             problems.append(
-                Problem("bad_value", message, "override stage", "add --multirun and write stage=A,B to run each")
+                Problem("bad_value", message, "override stage", "add sweep=true and write stage=A,B to run each")
             )
-        elif not line.multirun and _BARE_COMMA.match(value):
-            cure = f"write a list as '{key}=[{value}]', or add --multirun to run each value in turn"
+        elif not line.sweeps and _BARE_COMMA.match(value):
+            cure = f"write a list as '{key}=[{value}]', or add sweep=true to run each value in turn"
             if key == "stage":
-                cure = "set one stage, or add --multirun to run each in turn"
+                cure = "set one stage, or add sweep=true to run each in turn"
             elif key == "gpus":
-                cure = "set one width, add --multirun to run each, or use rollout, which puts gates between them"
+                cure = "set one width, add sweep=true to run each, or use rollout, which puts gates between them"
             problems.append(Problem("several_values", f"'{line.verb}' takes one value", f"override {key}", cure))
         previous = override
     if problems:

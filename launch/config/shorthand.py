@@ -43,7 +43,7 @@ def _expand(override: str, line: CommandLine) -> str:
     if key in ("model", "data") and _is_place(value):
         key = {"model": "model.path", "data": "data.mix"}[key]
         override = f"{key}={value}"
-    if key == "data.mix" and not line.multirun:
+    if key == "data.mix" and not line.sweeps:
         names = value[1:-1] if value.startswith("[") and value.endswith("]") else value
         if "{" not in names and "$" not in names and names.strip():
             entries = (_quote(name.strip().strip("'\"")) for name in names.split(","))

@@ -50,7 +50,7 @@ class RolloutConfig:
 
 @dataclass
 class TuneConfig:
-    """Settings of `tune`; steps=, probes=, minutes= and dry_run= are short for its keys."""
+    """Settings of `tune`; steps=, probes=, minutes=, dry_run= and compare_full= are short for its keys."""
 
     steps: int = 8  # optimizer steps of each probe
     probes: int = 8  # maximum number of short runs
@@ -58,6 +58,7 @@ class TuneConfig:
     skip: int = 2  # first steps that are not measured
     room: float = 0.05  # fraction of a GPU's memory that the chosen setting leaves free
     dry_run: bool = False  # only predict
+    compare_full: bool = False  # of a LoRA stage: also probe full fine-tuning once, where memory allows
 
 
 @dataclass

@@ -104,12 +104,6 @@ def read_measurement(plan: Plan, steps: int, card_gib: float | None = None) -> M
     )
 
 
-def find_earlier_measurement(plan: Plan, steps: int) -> Measurement | None:
-    """Return what an earlier run of the same plan measured in its folder; None if it did not reach `steps`."""
-    measured = read_measurement(plan, steps)
-    return measured if measured is not None and measured.finished else None
-
-
 def archive_earlier_try(plan: Plan) -> None:
     """Rename the folder of an earlier try of the same plan, if there is one, so that the folder is free."""
     if folder_status(plan.folder) != "absent":
@@ -136,29 +130,52 @@ def _phase_seconds(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Speed:
-    """The mean speed over `steps` steps, without the first ones."""
+    """The speed over `steps` steps, without the first ones."""
 
     per_second: float  # over all ranks
     unit: str  # tokens without padding, else samples
     step_seconds: float
     steps: int
+    noise: float  # standard error of the rate's logarithm
 
 
-def compute_speed(measured: Measurement, skip: int) -> Speed | None:
-    """The speed after the first `skip` steps, or after fewer if there are no others; None if no step has a time."""
-    steps = timed_steps(measured, skip)
-    total_seconds = sum(seconds for seconds, _ in steps)
-    if not steps or total_seconds <= 0:
+LEAST_NOISE = 0.02  # of a rate measured over a few steps
+_ONE_STEP_NOISE = 0.2
+_LEAST_STEPS = 2  # from which a spread can be computed
+
+
+def compute_speed(measured: Measurement, skip: int, *, typical: bool = False) -> Speed | None:
+    """The speed after the first `skip` steps, or after fewer if there are no others; None if no step has a time.
+
+    It is the mean, or where `typical` the medians over the steps: early steps still allocate memory and compile.
+    """
+    seconds = [seconds for seconds, _ in timed_steps(measured, skip)]
+    if not seconds:
         return None
-    token_counts = [tokens for _, tokens in steps if tokens is not None]
-    unit = "tokens" if len(token_counts) == len(steps) else "samples"
-    processed = sum(token_counts) if unit == "tokens" else len(steps) * measured.plan.batch.global_
-    return Speed(processed / total_seconds, unit, total_seconds / len(steps), len(steps))
+    unit, rates = step_rates(measured, skip)
+    if typical:
+        per_second, step_seconds = statistics.median(rates), statistics.median(seconds)
+    else:
+        processed = sum(rate * duration for rate, duration in zip(rates, seconds, strict=True))
+        per_second, step_seconds = processed / sum(seconds), statistics.fmean(seconds)
+    noise, logs = _ONE_STEP_NOISE, [math.log(rate) for rate in rates if rate > 0]
+    if len(logs) >= _LEAST_STEPS:
+        noise = max(LEAST_NOISE, statistics.stdev(logs) / math.sqrt(len(logs)))
+    return Speed(per_second, unit, step_seconds, len(seconds), noise)
+
+
+def step_rates(measured: Measurement, skip: int = 0) -> tuple[str, list[float]]:
+    """The unit of the rates, tokens without padding or samples, and the rate of each timed step after the first
+    `skip`."""
+    timed, size = timed_steps(measured, skip), measured.plan.batch.global_
+    if all(tokens is not None for _, tokens in timed):
+        return "tokens", [(tokens or 0.0) / seconds for seconds, tokens in timed]
+    return "samples", [size / seconds for seconds, _ in timed]
 
 
 def second_half_ratio(measured: Measurement, skip: int) -> float | None:
     """The median rate of the second half of the steps over that of the first half."""
-    rates = [(tokens if tokens is not None else 1.0) / seconds for seconds, tokens in timed_steps(measured)[skip:]]
+    rates = step_rates(measured)[1][skip:]
     middle = len(rates) // 2
     if middle == 0:
         return None
@@ -190,42 +207,45 @@ class Figures:
 
     per_second: float
     unit: str  # tokens, without padding, or samples
-    padded_per_second: float | None  # tokens, padding included
     step_seconds: float
     counted_steps: int  # after the warm-up
-    padding: float | None  # fraction of all tokens
-    flops: float | None  # operations of the model per second
-    mfu_measured: float | None  # `flops` over the measured peak rate of the cards
-    mfu_datasheet: float | None  # `flops` over the data sheet's peak rate
-    memory_gib: float | None  # peak of rank 0, allocated
-    reserved_gib: float | None  # peak of rank 0, reserved by torch
-    first_loss: float | None
-    loss: float | None  # after the last step
-    losses: tuple[float, ...]
-    tokens: tuple[float, ...]  # without padding, of each step, warm-up included
-    before: float  # seconds of the phases before the training
+    noise: float = LEAST_NOISE  # standard error of the rate's logarithm
+    padded_per_second: float | None = None  # tokens, padding included
+    padding: float | None = None  # fraction of all tokens
+    flops: float | None = None  # operations of the model per second
+    mfu_measured: float | None = None  # `flops` over the measured peak rate of the cards
+    mfu_datasheet: float | None = None  # `flops` over the data sheet's peak rate
+    memory_gib: float | None = None  # peak of rank 0, allocated
+    reserved_gib: float | None = None  # peak of rank 0, reserved by torch
+    first_loss: float | None = None
+    loss: float | None = None  # after the last step
+    losses: tuple[float, ...] = ()
+    tokens: tuple[float, ...] = ()  # without padding, of each step, warm-up included
+    before: float = 0.0  # seconds of the phases before the training
 
 
-def compute_figures(measured: Measurement, plan: Plan, warmup: int, rate: CardRate | None) -> Figures | None:
-    """The figures of a run; None when its steps have no times."""
-    speed = compute_speed(measured, warmup)
+def compute_figures(
+    measured: Measurement, warmup: int, rate: CardRate | None = None, *, typical: bool = False
+) -> Figures | None:
+    """The figures of a run; None when its steps have no times. `typical`: see compute_speed."""
+    speed, plan = compute_speed(measured, warmup, typical=typical), measured.plan
     if speed is None:
         return None
     losses, tokens = tuple(measured.values("loss")), tuple(measured.values("tokens"))
-    later = measured.steps[warmup:]
-    padded = [number(step, "tokens_padded") for step in later]
-    seconds = [number(step, "seconds") for step in later]
-    padded_tokens = sum(count for count in padded if count is not None)
-    elapsed = sum(duration or 0.0 for duration in seconds)
+    later = [(number(step, "tokens_padded"), number(step, "seconds")) for step in measured.steps[warmup:]]
+    padded = [(count, seconds) for count, seconds in later if count is not None and seconds]
     per_token = count_operations(plan, tokens).per_token if speed.unit == "tokens" else None
     flops = None if per_token is None else speed.per_second * per_token
     cards = plan.batch.width if plan.parallel.width.device == Device.cuda else 1  # ranks on CPU share the machine
     return Figures(
         per_second=speed.per_second,
         unit=speed.unit,
-        padded_per_second=padded_tokens / elapsed if padded_tokens and None not in padded else None,
         step_seconds=speed.step_seconds,
         counted_steps=speed.steps,
+        noise=speed.noise,
+        padded_per_second=sum(count for count, _ in padded) / sum(seconds for _, seconds in padded)
+        if padded and len(padded) == len(later)
+        else None,
         padding=padding_share(measured),
         flops=flops,
         mfu_measured=_compute_mfu(flops, rate.measured if rate else None, cards),
@@ -240,11 +260,11 @@ def compute_figures(measured: Measurement, plan: Plan, warmup: int, rate: CardRa
     )
 
 
-def measurement_json(measured: Measurement | None, warmup: int, rate: CardRate | None = None) -> dict[str, Any] | None:
+def measurement_json(measured: Measurement | None, figures: Figures | None) -> dict[str, Any] | None:
     """What a run measured, as its record has it; None before it ran. A run that failed has some of it."""
     if measured is None:
         return None
-    figures, losses = compute_figures(measured, measured.plan, warmup, rate), measured.values("loss")
+    losses = measured.values("loss")
     return {
         "steps": measured.last_step,
         "total_steps": measured.total_steps,
@@ -258,13 +278,6 @@ def measurement_json(measured: Measurement | None, warmup: int, rate: CardRate |
     }
 
 
-def rates_of_steps(measured: Measurement, warmup: int) -> list[float]:
-    """The rate of each step after the warm-up: tokens per second, or steps where tokens are not counted."""
-    timed = [(number(step, "tokens"), number(step, "seconds")) for step in measured.steps[warmup:]]
-    counted = all(tokens for tokens, _ in timed)
-    return [((tokens or 0.0) if counted else 1.0) / seconds for tokens, seconds in timed if seconds]
-
-
 def _compute_mfu(flops: float | None, rate: float | None, cards: int) -> float | None:
     return None if flops is None or not rate else flops / (rate * cards)
 
@@ -273,11 +286,6 @@ def median(values: Iterable[float | None]) -> float | None:
     """The median of the values that there are; None without any."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
-
-
-def median_figure(figures: Sequence[Figures], name: str) -> float | None:
-    """The median of a figure over the runs that have it."""
-    return median([getattr(run, name) for run in figures])
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from launch.errors import Problem, UserError
 from launch.files import load_json, write_file, write_json
 from launch.planning.plan import Plan
-from launch.trials.measurement import Measurement
+from launch.trials.card_rate import CardRate
+from launch.trials.measurement import Figures, Measurement, measurement_json
 from launch.trials.version_1 import upgrade
 from launch.trials.view import SCHEMA_VERSION, build_document
 from launch.worker.json_codec import to_json
@@ -40,6 +41,9 @@ def combine_states(states: Iterable[State]) -> State:
     return next((state for state in _DECIDING if state in present), State.done)
 
 
+REFUSED = "refused"  # cause_id of a run that could not be started
+
+
 @dataclass
 class TrialRun:
     """One short run of one setting, as far as it has come."""
@@ -48,38 +52,66 @@ class TrialRun:
     plan: Plan
     state: State = State.planned
     message: str | None = None  # why it failed, or did not run
+    cause_id: str | None = None  # of the failure, where it is known
     reused: bool = False  # an earlier call measured it
     job_id: str | None = None  # of the Slurm job that runs it
+    steps: int | None = None  # if not as many as the trial's other runs
+    seconds: float | None = None  # of the whole run
     measured: Measurement | None = None
+    figures: Figures | None = None  # of what it measured
 
     def as_json(self) -> dict[str, Any]:
-        plan, measured = self.plan, self.measured
+        plan = self.plan
         return {
             "label": self.label,
             "state": self.state,
             "message": self.message,
+            "cause_id": self.cause_id,
             "reused": self.reused,
+            "job_id": self.job_id,
             "folder": plan.folder,
             "identity": plan.identity,
             "width": str(plan.parallel.width),
             "parallel": plan.parallel.mode,
             "precision": plan.parallel.precision,
             "batch": plan.batch,
-            "seconds": None if measured is None else measured.outcome.seconds,
+            "seconds": self.seconds,
+            "measured": measurement_json(self.measured, self.figures),
         }
 
 
-class TrialRecord(ABC):
-    """What a bench, a rollout or a search records, and its text and Markdown beside it."""
+R = TypeVar("R", bound=TrialRun)
+
+
+def seconds_left(runs: Iterable[TrialRun], minutes: float | None) -> float | None:
+    """What is left of a trial's time after these runs; None without a limit, which the first run never has."""
+    used = [run.seconds for run in runs if run.seconds is not None]
+    return None if minutes is None or not used else 60 * minutes - sum(used)
+
+
+class TrialRecord(ABC, Generic[R]):
+    """What a trial records, and its text and Markdown beside it."""
 
     verb: ClassVar[str]
+    typical: ClassVar[bool] = False  # whether a run's speed is the median over its steps, not their mean
     folder: Path  # <runs>/<stage>/<verb>-<id>
     plan: Plan  # of the first setting
+    runs: list[R]  # in the order in which they run
     began: str
 
     @property
+    def state(self) -> State:
+        return combine_states(run.state for run in self.runs)
+
+    @property
     @abstractmethod
-    def state(self) -> State: ...
+    def steps(self) -> int:
+        """Optimizer steps of each run."""
+
+    @property
+    @abstractmethod
+    def warmup(self) -> int:
+        """The first steps of a run, which count for no speed."""
 
     @property
     @abstractmethod
@@ -93,7 +125,24 @@ class TrialRecord(ABC):
 
     @abstractmethod
     def contents(self) -> dict[str, Any]:
-        """The runs, and the keys of this verb."""
+        """The keys of this verb."""
+
+    def rate(self, run: R) -> CardRate | None:
+        """The peak rate of the card that a run is on, where it was measured."""
+        return None
+
+    def run_json(self, run: R) -> dict[str, Any]:
+        return run.as_json()
+
+    @property
+    def rows(self) -> Sequence[R]:
+        """The runs of the table."""
+        return self.runs
+
+    @property
+    def started(self) -> bool:
+        """Whether this call has run something."""
+        return any(run.seconds is not None and not run.reused for run in self.runs)
 
     @property
     def path(self) -> Path:
@@ -116,6 +165,7 @@ class TrialRecord(ABC):
             "updated": utc_now(),
             "summary": [sentence for sentence in self.summary if sentence],
             "notes": self.notes,
+            "runs": [self.run_json(run) for run in self.rows],
             **self.contents(),
         }
         rounded: dict[str, Any] = _rounded(to_json(record))
@@ -148,17 +198,6 @@ def read_earlier(folder: Path, verb: str, subject: Mapping[str, str]) -> dict[st
         message = f"{folder} holds a {verb} of {key} {earlier[key]}, not of {key} {subject[key]}"
         raise UserError(Problem("other_trial", message, "name", "choose another name=, or leave it out"))
     return earlier
-
-
-def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """What differs between the environment of earlier runs and today's, so that they are not reused; None if nothing
-    does, or there are none.
-
-    >>> describe_changes({"torch": "2.11.0", "trl": "1.16.0"}, {"torch": "2.13.0", "trl": "1.16.0"})
-    'torch was 2.11.0, is 2.13.0'
-    """
-    names = [name for name in {**before, **after} if before and before.get(name) != after.get(name)]
-    return ", ".join(f"{name} was {before.get(name)}, is {after.get(name)}" for name in names) or None
 
 
 def utc_now() -> str:

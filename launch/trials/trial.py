@@ -5,34 +5,39 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from launch.check.machine.gpus import gpus_are_free
-from launch.check.machine.rules import inspect
-from launch.config.compose import Composed, compose
+from launch.check.machine.rules import inspect, preflight
+from launch.config.compose import compose_once
 from launch.config.line import CommandLine, override_key
-from launch.config.schema import Device
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
+from launch.config.schema import Device, RootConfig
+from launch.errors import EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display import Display
-from launch.execution.engine import run_steps
+from launch.execution.engine import RankRunner, run_steps
+from launch.execution.record.reader import RunRecord, mapping, objects
+from launch.host.interpreter import installed_versions, package_folders
 from launch.host.nvidia import Gpus, find_gpus
-from launch.planning.plan import Plan
+from launch.planning.machine import PACKAGES, this_machine
+from launch.planning.plan import Plan, build_plan
 from launch.table import format_row
-from launch.trials.measurement import TIME_USED, Measurement, archive_earlier_try, read_measurement
-from launch.trials.record import State, TrialRecord, TrialRun
+from launch.trials.measurement import TIME_USED, Measurement, archive_earlier_try, compute_figures, read_measurement
+from launch.trials.record import REFUSED, R, State, TrialRecord, TrialRun
 from launch.trials.view import COLUMNS, build_document, write_trial_report
 from launch.worker.json_codec import to_json
 
+T = TypeVar("T")
 _UNSUPPORTED = ("detach", "cache_only", "nodes")
 
 
 def unsupported_problems(
     line: CommandLine, verb: str, reason: str, cures: Mapping[str, str] | None = None
 ) -> Iterator[Problem]:
-    """Yield what the line asks for that a trial does not support. `reason`: why it does not support --multirun."""
+    """Yield what the line asks for that a trial does not support. `reason`: why it does not support a sweep."""
     id_, keys = f"{verb}_alone", {override_key(word) for word in line.argv}
-    if line.multirun:
-        message = f"{verb} does not support --multirun: {reason}"
+    if line.sweeps:
+        message = f"{verb} takes one value of each key: {reason}"
         yield Problem(id_, message, None, "run it once for each value")
     for key in _UNSUPPORTED:
         if key in keys:
@@ -46,7 +51,6 @@ def expand_short_options(line: CommandLine, verb: str, names: Sequence[str]) -> 
     return rest.with_overrides(*(f"{verb}.{name}={options[name]}" for name in names if name in options))
 
 
-R = TypeVar("R", bound=TrialRun)
 _FREE_TIMEOUT = 20.0  # seconds until the memory of the run before is expected to be free
 # overrides of each short run: it only measures, and writes nothing outside of its folder
 PROBE = ("tracking=none", "hub.push=null", "recipe.checkpoint_steps=null")
@@ -58,21 +62,126 @@ def probe_line(line: CommandLine) -> CommandLine:
     return line.without(*keys).with_overrides(*PROBE)
 
 
-def composed_probe(line: CommandLine) -> Composed:
-    """Compose the configuration of a short run of `line`. Raises UserError."""
-    return composed_line(probe_line(line))
+def plan_probe(line: CommandLine) -> Plan:
+    """Plan a short run of `line`. Raises UserError."""
+    return plan_line(probe_line(line))
 
 
-def composed_line(line: CommandLine) -> Composed:
-    """Compose the one configuration of `line`. Raises UserError."""
-    configurations: list[Composed] = []
+def plan_line(line: CommandLine) -> Plan:
+    """Plan the one run of `line` on this machine. Raises UserError."""
+    composed = compose_once(line)
+    return build_plan(composed, this_machine(composed))
 
-    def collect(composed: Composed) -> int:
-        configurations.append(composed)
-        return EXIT_DONE
 
-    compose(line, collect)
-    return configurations[0]
+def plan_all(
+    settings: Iterable[T], plan: Callable[[T], Plan], check: Callable[[RootConfig], Iterable[Problem]]
+) -> list[Plan]:
+    """Plan every setting. Raises UserError with the problems of all of them, each once; `check` finds further ones."""
+    plans: list[Plan] = []
+    problems: list[Problem] = []
+    for setting in settings:
+        try:
+            plans.append(plan(setting))
+            problems += check(plans[-1].config)
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(list(dict.fromkeys(problems)))
+    return plans
+
+
+def refuse_failing_preflight(plans: Iterable[Plan], *, asks_parser: bool = False) -> None:
+    """Check this machine for every plan before any runs, so that a later one's mistake does not show after the first;
+    `asks_parser`: see preflight. Raises UserError."""
+    found = (preflight(plan, asks_parser=asks_parser)[0] for plan in plans)
+    problems = list(dict.fromkeys(problem for problems in found for problem in problems))
+    if problems:
+        raise UserError(problems)
+
+
+@dataclass
+class Runner(Generic[R]):
+    """Takes the runs of a trial, one after another: from an earlier call, or by running them now; and judges them."""
+
+    record: TrialRecord[R]
+    start: Callable[[R, float | None], Measurement]  # runs it, for so many seconds at most; UserError: it cannot start
+    on_change: Callable[[R], None]  # called with a run whose state has changed
+    accepts: Callable[[R, Measurement], bool] = lambda run, measured: measured.finished  # from an earlier call
+    judge: Callable[[R], None] = lambda run: None  # changes the state of a run that has ended
+    prepare: Callable[[R], None] = lambda run: None  # before it is looked for; UserError: it cannot start
+    reuse: bool = True
+    raises: bool = True  # when the first run cannot be started
+    card_gib: float | None = None  # memory of a card
+    say: Callable[[str], None] = lambda text: None
+    clock: Callable[[], float] = time.monotonic
+    _earlier: dict[str, Measurement | None] = field(default_factory=dict)  # by label, once it was looked for
+
+    def take(self, run: R, seconds: float | None = None) -> None:
+        """Take one run, which ends after `seconds` at the latest.
+
+        Raises UserError when it cannot be started and none before it has measured anything; else it has failed.
+        """
+        is_first, began = not any(other.measured for other in self.record.runs), self.clock()
+        run.state, run.message, run.cause_id = State.running, None, None
+        self.on_change(run)
+        try:
+            self.prepare(run)
+            run.measured = self.find_earlier(run)
+            run.reused = run.measured is not None
+            run.measured = run.measured or self.start(run, None if seconds is None else max(seconds, 1.0))
+        except UserError as error:
+            run.state, run.cause_id = State.failed, REFUSED
+            run.message, run.seconds = "; ".join(str(problem) for problem in error.problems), self.clock() - began
+            self.on_change(run)
+            if is_first and self.raises:
+                raise
+            return
+        run.seconds = run.measured.outcome.seconds if run.reused else self.clock() - began
+        _set_state(run, run.measured)
+        run.figures = compute_figures(
+            run.measured, self.record.warmup, self.record.rate(run), typical=self.record.typical
+        )
+        self.judge(run)
+        self.on_change(run)
+
+    def find_earlier(self, run: R) -> Measurement | None:
+        """What an earlier call measured of a run, with the same packages on the same card, if that counts."""
+        if self.reuse and run.label not in self._earlier:
+            measured = read_measurement(run.plan, run.steps or self.record.steps, self.card_gib)
+            counts = measured is not None and self.accepts(run, measured)
+            changes = describe_changes(run.plan) if counts else None
+            if changes:
+                self.say(f"{run.label} of an earlier call is not reused: {changes}")
+            self._earlier[run.label] = measured if counts and not changes else None
+        return self._earlier.get(run.label)
+
+
+def _set_state(run: TrialRun, measured: Measurement) -> None:
+    outcome = measured.outcome
+    run.cause_id = outcome.cause_id
+    run.message = "; ".join(text for text in (outcome.cause, outcome.cure) if text) or None
+    if outcome.exit_code == EXIT_INTERRUPTED:
+        run.state = State.interrupted
+    elif measured.finished:
+        run.state, run.message = State.done, None
+    else:
+        run.state = State.not_run if outcome.cause_id == TIME_USED else State.failed
+
+
+def describe_changes(plan: Plan) -> str | None:
+    """What differs between the packages and the card of the run in the plan's folder and today's, so that it is not
+    reused; None if nothing does, or they are unknown."""
+    recorded = RunRecord(plan.folder).versions
+    packages, changes = mapping(recorded.get("packages")), []
+    if packages:
+        today = installed_versions(package_folders(plan.command[0]), PACKAGES)
+        pairs = {name: (packages.get(name), today.get(name)) for name in PACKAGES}
+        changes = [f"{name} was {before}, is {now}" for name, (before, now) in pairs.items() if before != now]
+    cards = [str(gpu.get("name")) for gpu in objects(recorded.get("gpus"))]
+    seen = gpus_for(plan).seen
+    if cards and seen and seen[0].name not in cards:
+        changes.append(f"card was {cards[0]}, is {seen[0].name}")
+    return ", ".join(changes) or None
 
 
 def measure(
@@ -83,47 +192,22 @@ def measure(
     after_another: bool = False,
     inspected: bool = False,
     seconds: float | None = None,
+    run_ranks: RankRunner | None = None,
 ) -> Measurement:
     """Run the plan until `steps` optimizer steps are logged and read what it measured; an earlier try is archived.
 
     `after_another`: another run has just ended here and may still hold its cards for a moment. `inspected`: the same
-    plan has just run here, so the preflight is skipped. `seconds`: the run is ended after them. A run that fails is
-    measured as far as it came; its `outcome` has the cause. Raises UserError when it cannot be started.
+    plan has just run here, so the preflight is skipped. `seconds`: the run is ended after them. `run_ranks`: see
+    run_steps. A run that fails is measured as far as it came; its `outcome` has the cause. Raises UserError when it
+    cannot be started.
     """
     archive_earlier_try(plan)
     if after_another:
         wait_for_gpus(plan, display.say)
-    run_steps(plan, display, steps, inspected=inspected, seconds=seconds)
+    run_steps(plan, display, steps, inspected=inspected, seconds=seconds, run_ranks=run_ranks)
     measured = read_measurement(plan, steps, card_gib(gpus_for(plan)))
     assert measured is not None  # run_steps wrote its outcome
     return measured
-
-
-def attempt(run: R, start: Callable[[R], Measurement], on_change: Callable[[R], None], *, is_first: bool) -> bool:
-    """Run one setting and record how it ended; returns whether it was started. `start` measures it.
-
-    Raises UserError when the first run cannot be started; a later one that cannot has failed.
-    """
-    run.state, run.message = State.running, None
-    on_change(run)
-    try:
-        run.measured = start(run)
-    except UserError as error:
-        run.state, run.message = State.failed, "; ".join(str(problem) for problem in error.problems)
-        if is_first:
-            on_change(run)
-            raise
-        return False
-    outcome = run.measured.outcome
-    if outcome.exit_code == EXIT_INTERRUPTED:
-        run.state = State.interrupted
-    elif run.measured.finished:
-        run.state = State.done
-    else:
-        run.state = State.not_run if outcome.cause_id == TIME_USED else State.failed
-    if run.state != State.done:
-        run.message = "; ".join(text for text in (outcome.cause, outcome.cure) if text) or None
-    return True
 
 
 def gpus_for(plan: Plan) -> Gpus:
@@ -149,15 +233,15 @@ def say_warnings(display: Display, plans: Iterable[Plan], notes: Iterable[Proble
     say_lines(display, (f"warning: {warning}" for warning in dict.fromkeys(map(str, warnings))))
 
 
-def say_row(display: Display, verb: str, contents: Mapping[str, Any]) -> Mapping[str, Any]:
+def say_row(display: Display, record: TrialRecord[R], run: R) -> Mapping[str, Any]:
     """Show a run that has ended, and why it did not measure everything; returns its JSON."""
-    run: Mapping[str, Any] = to_json(contents)
-    why = [f"  {run['message']}"] if run["message"] else []
-    say_lines(display, [format_row(COLUMNS[verb]), format_row(COLUMNS[verb], run), *why])
-    return run
+    shown: Mapping[str, Any] = to_json(record.run_json(run))
+    why = [f"  {shown['message']}"] if shown["message"] else []
+    say_lines(display, [format_row(COLUMNS[record.verb]), format_row(COLUMNS[record.verb], shown), *why])
+    return shown
 
 
-def say_document(display: Display, record: TrialRecord) -> None:
+def say_document(display: Display, record: TrialRecord[R]) -> None:
     """Show the whole report at the end, and write its page."""
     document = build_document(record.as_json(), record.folder)
     say_lines(display, [document.text(), record.folder])

@@ -16,7 +16,7 @@ from launch.table import Column, Table
 from launch.trials.version_1 import upgrade
 
 SCHEMA_VERSION = 2
-VERBS = ("rollout", "bench", "tune")
+VERBS = ("rollout", "bench", "tune", "sweep")
 _SHOWN = 20  # predictions in the plot
 _FACTS = ("stage", "trainer", "upstream", "model", "width", "card", "global_batch", "candidates")
 Run = Mapping[str, Any]
@@ -108,6 +108,14 @@ COLUMNS: Mapping[str, Sequence[Column[Run]]] = {
         Column("predicted memory", lambda run: show(run.get("predicted_gib"), "GiB"), 16),
         *_RESULT,
     ),
+    "sweep": (
+        _text("run", "label", 38),
+        measured("steps", "steps", width=6),
+        *_SPEED,
+        *_COST,
+        Column("validation", lambda run: show_range(run.get("best_validation_loss"), run.get("validation_loss")), 16),
+        *_RESULT,
+    ),
 }
 PREDICTIONS: Sequence[Column[Run]] = (
     _text("setting", "label"),
@@ -119,23 +127,23 @@ PREDICTIONS: Sequence[Column[Run]] = (
     Column("memory", lambda estimate: show(estimate.get("memory_gib"), "GiB")),
     _text("fits", "fit"),
 )
-# title, key of what a run measured, unit, factor from the recorded value to the unit
-_COMPARED = (
-    ("throughput without padding", "per_second", "{unit}/s", 1.0),
-    ("throughput with padding", "padded_per_second", "tokens/s", 1.0),
-    ("step", "step_seconds", "s", 1.0),
-    ("padding", "padding", "%", 100.0),
-    ("MFU by the measured rate", "mfu_measured", "%", 100.0),
-    ("MFU by the data sheet", "mfu_datasheet", "%", 100.0),
-    ("peak memory, allocated", "memory_gib", "GiB", 1.0),
-    ("peak memory, reserved", "reserved_gib", "GiB", 1.0),
-    ("loss after the last step", "loss", "", 1.0),
-    ("before the first step", "before", "s", 1.0),
-)
+# what a bench compares: the key of what a run measured -> title, unit, factor from the recorded value to the unit
+COMPARED: Mapping[str, tuple[str, str, float]] = {
+    "per_second": ("throughput without padding", "{unit}/s", 1.0),
+    "padded_per_second": ("throughput with padding", "tokens/s", 1.0),
+    "step_seconds": ("step", "s", 1.0),
+    "padding": ("padding", "%", 100.0),
+    "mfu_measured": ("MFU by the measured rate", "%", 100.0),
+    "mfu_datasheet": ("MFU by the data sheet", "%", 100.0),
+    "memory_gib": ("peak memory, allocated", "GiB", 1.0),
+    "reserved_gib": ("peak memory, reserved", "GiB", 1.0),
+    "loss": ("loss after the last step", "", 1.0),
+    "before": ("before the first step", "s", 1.0),
+}
 
 
 def trial_verb(folder: Path) -> str | None:
-    """Return rollout, bench or tune; None for a folder that holds the record of none."""
+    """Return rollout, bench, tune or sweep; None for a folder that holds the record of none."""
     return next((verb for verb in VERBS if (folder / f"{verb}.json").is_file()), None)
 
 
@@ -170,7 +178,9 @@ def build_document(record: Mapping[str, Any], folder: Path) -> Document:
     document.notes += [f"{run.get('label')}: {run['message']}" for run in runs if run.get("message")]
     for run in runs:
         document.add_run(str(run.get("label")), run.get("folder"))
-    {"bench": _add_bench, "rollout": _add_rollout, "tune": _add_tune}[verb](document, record, runs)
+    parts = {"bench": _add_bench, "rollout": _add_rollout, "tune": _add_tune}
+    if verb in parts:
+        parts[verb](document, record, runs)
     return document
 
 
@@ -193,7 +203,7 @@ def _add_bench(document: Document, record: Mapping[str, Any], runs: Sequence[Run
     spread = Spread("B / A", numbers(ratio.get("values")), number(ratio.get("low")), number(ratio.get("high")))
     document.add_plot("Ratio of each pair, and the 95 % interval of the mean", "", [spread], 1.0)
     rows = [["median of the runs", "A", "A from to", "B", "B from to", "B / A"]]
-    for title, name, form, scale in _COMPARED:
+    for name, (title, form, scale) in COMPARED.items():
         a, b = (number(mapping(setting.get("median")).get(name)) for setting in settings.values())
         if a is None and b is None:
             continue
@@ -244,9 +254,10 @@ def _add_tune(document: Document, record: Mapping[str, Any], runs: Sequence[Run]
 
 
 def _mark(record: Mapping[str, Any], setting: Run) -> str:
-    """Return a setting's name, and whether it is the chosen one or the recipe's own."""
+    """Return a setting's name, and whether it is the chosen one, the recipe's own or full fine-tuning."""
     label = str(setting.get("label"))
-    marks = [mark for mark, key in (("chosen", "best"), ("the recipe's own", "base")) if record.get(key) == label]
+    named = (("chosen", "best"), ("the recipe's own", "base"), ("full fine-tuning", "full"))
+    marks = [mark for mark, key in named if record.get(key) == label]
     return f"{label} ({', '.join(marks)})" if marks else label
 
 

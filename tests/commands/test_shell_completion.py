@@ -36,7 +36,7 @@ from tests.paths import ROOT
         ("launch logs gpu8 --fo", ["--follow"]),
         ("launch generate a temp", ["temperature="]),
         ("launch check stage=demo --", ["--cfg", "--help", "--json", "--rows"]),
-        ("launch stage=demo --m", ["--multirun"]),
+        ("launch stage=demo --c", ["--cfg"]),
     ],
 )
 def test_candidates(line: str, some: list[str]) -> None:

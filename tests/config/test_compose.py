@@ -33,7 +33,7 @@ MISTAKES = {
     "stage=sft hydra.run.dir=/tmp/x": r"override hydra.run.dir: .* Hydra's own; runs= and name= .*\[hydra_setting\]",
     "stage=sft +hydra.foo=1": r"hydra.foo is Hydra's own; remove it \[hydra_setting\]",
     "stage=sft ++hydra.output_subdir=x": r"runs= and name= set where a run writes \[hydra_setting\]",
-    "stage=sft hydra.mode=MULTIRUN": r"add --multirun to run each value of a list in turn \[hydra_setting\]",
+    "stage=sft hydra.mode=MULTIRUN": r"add sweep=true to run each value of a list in turn \[hydra_setting\]",
     "stage=sft hydra/launcher=x": r"\[hydra_setting\]",
     "stage=sft +hydra/launcher=x": r"\[hydra_setting\]",
     "stage=sft ~hydra": r"\[hydra_setting\]",

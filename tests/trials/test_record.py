@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,13 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.trials.record import State, TrialRecord, combine_states, describe_changes, read_earlier
+from launch.host.interpreter import installed_versions, package_folders
+from launch.host.nvidia import Gpu, Gpus
+from launch.planning.machine import PACKAGES
+from launch.trials.record import State, TrialRecord, combine_states, read_earlier
+from launch.trials.trial import describe_changes
 from launch.trials.tune.search import Stop
-from tests.trials.bench.benches import WORDS, benched, made_up, planned, record_of, steps
+from tests.trials.bench.benches import WORDS, benched, made_up, planned, steps
 from tests.trials.bench.test_record import diverging, failing
 from tests.trials.records import check, read
 from tests.trials.rollout import plans
@@ -35,7 +40,7 @@ def tuned(home: Path) -> TrialRecord:
 
 def tuned_with_nan(home: Path) -> TrialRecord:
     record = record_in(home)
-    return with_probes(record, replace(fastest(record), losses=(math.nan, 2.0)), own(record))
+    return with_probes(record, fastest(record, loss=math.nan), own(record))
 
 
 def failed_search(home: Path) -> TrialRecord:
@@ -44,7 +49,7 @@ def failed_search(home: Path) -> TrialRecord:
 
 
 RECORDS: dict[str, tuple[Callable[[Path], TrialRecord], State]] = {
-    "bench_planned": (lambda home: record_of(planned(home, *WORDS)), State.planned),
+    "bench_planned": (lambda home: planned(home, *WORDS), State.planned),
     "bench_done": (lambda home: benched(home, "repeats=2")[0], State.done),
     "bench_failed": (lambda home: benched(home, run=failing)[0], State.failed),
     "bench_nan": (lambda home: benched(home, run=diverging)[0], State.done),
@@ -84,7 +89,7 @@ def test_the_schema_refuses_what_it_does_not_know(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_another_trial_is_refused(tmp_path: Path) -> None:
-    record = record_of(planned(tmp_path, *WORDS))
+    record = planned(tmp_path, *WORDS)
     subject = {"stage": "sft", "trainer": "trl_sft"}
     assert read_earlier(record.folder, "bench", subject) is None
     document = read(record)
@@ -105,9 +110,7 @@ def test_the_folder_of_another_trial_is_refused(tmp_path: Path) -> None:
 def test_no_secret_is_written(name: str, tmp_path: Path) -> None:
     secret = "hf_" + "PlantedTokenThatMustNeverBeWritten"
     record = RECORDS[name][0](tmp_path)
-    contents = record.contents()
-    contents["runs"][-1]["message"] = f"the hub refused {secret}"
-    record.contents = lambda: contents  # type: ignore[method-assign]
+    record.runs[-1].message = f"the hub refused {secret}"
     record.write()
     for path in record.folder.glob(f"{record.verb}.*"):
         text = path.read_text(encoding="utf-8")
@@ -121,10 +124,17 @@ def test_the_state_of_a_trial_is_that_of_its_least_finished_run() -> None:
     assert combine_states([State.done, State.submitted, State.planned]) == State.submitted
 
 
-def test_runs_of_another_card_or_version_are_not_reused() -> None:
-    before = {"card": "NVIDIA H200", "torch": "2.11.0", "trl": "1.16.0"}
-    assert describe_changes({}, before) is None and describe_changes(before, dict(before)) is None
-    after = {"card": "NVIDIA A100", "torch": "2.11.0", "liger-kernel": "0.8.5"}
-    assert describe_changes(before, after) == (
-        "card was NVIDIA H200, is NVIDIA A100, trl was 1.16.0, is None, liger-kernel was None, is 0.8.5"
-    )
+def test_runs_of_another_card_or_version_are_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _, ran = benched(tmp_path)
+    assert len(ran) == 6
+    plan = first.runs[2].plan
+    path = plan.folder / "versions.json"
+    path.write_text(json.dumps({"packages": {"trl": "1.16.0"}}))
+    assert benched(tmp_path)[2] == ["B2"]
+    here = replace(plan, command=(sys.executable, *plan.command[1:]))
+    today = installed_versions(package_folders(sys.executable), PACKAGES)
+    path.write_text(json.dumps({"packages": today}))
+    assert describe_changes(here) is None
+    path.write_text(json.dumps({"packages": today, "gpus": [{"name": "NVIDIA H200"}]}))
+    monkeypatch.setattr("launch.trials.trial.find_gpus", lambda environ: Gpus((Gpu("0", "GPU-1", "NVIDIA A100"),)))
+    assert describe_changes(here) == "card was NVIDIA H200, is NVIDIA A100"

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launch.config.trials import BenchConfig, Order
+from launch.errors import Problem
 from launch.planning.plan import Plan
-from launch.trials.bench.settings import PlannedBench
 from launch.trials.bench.verdict import (
     CONFIDENCE,
     RATE_PRECISION,
@@ -18,31 +19,21 @@ from launch.trials.bench.verdict import (
     relative_change,
 )
 from launch.trials.card_rate import CardRate, parse_card_rate
-from launch.trials.measurement import (
-    Figures,
-    Measurement,
-    Operations,
-    compute_figures,
-    count_operations,
-    measurement_json,
-    median_figure,
-    rates_of_steps,
-)
-from launch.trials.record import State, TrialRecord, TrialRun, combine_states, utc_now
+from launch.trials.measurement import Figures, Operations, count_operations, median, step_rates
+from launch.trials.record import State, TrialRecord, TrialRun, utc_now
+from launch.trials.view import COMPARED
 from launch.worker.finding import REFUTED, UNPROVEN
 
-_MEDIANS = (
-    "per_second",
-    "padded_per_second",
-    "step_seconds",
-    "padding",
-    "mfu_measured",
-    "mfu_datasheet",
-    "memory_gib",
-    "reserved_gib",
-    "loss",
-    "before",
-)
+Pair = tuple[int, Figures, Figures]  # repeat, A's, B's
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two settings."""
+
+    label: str  # A or B
+    overrides: tuple[str, ...]  # of this setting alone
+    plan: Plan
 
 
 @dataclass
@@ -52,97 +43,105 @@ class BenchRun(TrialRun):
     repeat: int = field(kw_only=True)
     side: int = field(kw_only=True)  # 0 is A, 1 is B
 
-
-def plan_runs(planned: PlannedBench) -> list[BenchRun]:
-    """The runs in their order."""
-    return [
-        BenchRun(f"{'AB'[side]}{repeat}", planned.run_plan(side, repeat), repeat=repeat, side=side)
-        for repeat, side in planned.turns
-    ]
+    def as_json(self) -> dict[str, Any]:
+        return {**super().as_json(), "repeat": self.repeat}
 
 
 @dataclass
-class BenchRecord(TrialRecord):
+class BenchRecord(TrialRecord[BenchRun]):
     """A bench, as far as it has come."""
 
-    planned: PlannedBench
-    runs: list[BenchRun]  # in the order in which they run
+    folder: Path  # <runs>/<stage>/bench-<id>
+    sides: tuple[Side, Side]
+    differences: tuple[tuple[str, str, str], ...]  # between the two plans: (what, A's, B's)
+    planning_notes: tuple[Problem, ...] = ()
+    runs: list[BenchRun] = field(default_factory=list)
     rates: tuple[CardRate | None, CardRate | None] = (None, None)  # of A's and B's card and precision
     versions: tuple[Mapping[str, str], Mapping[str, str]] = field(default_factory=lambda: ({}, {}))  # package: version
     message: str | None = None  # why it ended early
     began: str = field(default_factory=utc_now)
     verb = "bench"
 
-    @property
-    def folder(self) -> Path:  # type: ignore[override]
-        return self.planned.folder
+    def __post_init__(self) -> None:
+        for repeat in range(1, self.config.repeats + 1):
+            sides = (1, 0) if self.config.order == Order.abba and repeat % 2 == 0 else (0, 1)
+            self.runs += [self._plan_run(repeat, side) for side in sides]
+
+    def _plan_run(self, repeat: int, side: int) -> BenchRun:
+        label, plan = self.sides[side].label, self.sides[side].plan
+        name = f"{repeat}{label.lower()}-{plan.parallel.width}-{plan.identity}"
+        return BenchRun(f"{label}{repeat}", plan.renamed(f"{self.folder.name}/{name}"), repeat=repeat, side=side)
 
     @property
     def plan(self) -> Plan:  # type: ignore[override]
-        return self.planned.sides[0].plan
+        return self.sides[0].plan
+
+    @property
+    def config(self) -> BenchConfig:
+        return self.plan.config.bench
+
+    @property
+    def same_setting(self) -> bool:
+        """Whether A and B are the same, so that their difference is noise."""
+        return self.sides[0].plan.identity == self.sides[1].plan.identity
 
     @property
     def steps(self) -> int:
-        return self.planned.config.steps
+        return self.config.steps
 
     @property
-    def state(self) -> State:
-        return combine_states(run.state for run in self.runs)
+    def warmup(self) -> int:
+        return self.config.warmup
 
-    def figures(self, run: BenchRun) -> Figures | None:
-        """The figures of a run; None unless it is done."""
-        if run.measured is None or run.state != State.done:
-            return None
-        return compute_figures(run.measured, run.plan, self.planned.config.warmup, self.rates[run.side])
+    def rate(self, run: BenchRun) -> CardRate | None:
+        return self.rates[run.side]
 
     def of_side(self, side: int) -> list[Figures]:
         """The figures of each finished run of A (0) or B (1)."""
-        return [figures for run in self.runs if run.side == side and (figures := self.figures(run)) is not None]
+        return [run.figures for run in self._done(side) if run.figures]
 
     def operations(self, side: int) -> Operations:
         """The operations that the utilisation of A (0) or B (1) counts."""
         figures = self.of_side(side)
-        return count_operations(self.planned.sides[side].plan, figures[0].tokens if figures else ())
+        return count_operations(self.sides[side].plan, figures[0].tokens if figures else ())
 
     def not_proven(self, side: int) -> list[str]:
         """The requested settings of A (0) or B (1) that its runs refute or do not prove."""
-        items = [item for measured in self._done(side) for item in measured.evidence]
+        items = [item for run in self._done(side) if run.measured for item in run.measured.evidence]
         not_proven = [item for item in items if item.get("verdict") in (REFUTED, UNPROVEN)]
         return list(dict.fromkeys(f"{item.get('what')} is {item.get('verdict')}" for item in not_proven))
 
     def steps_needed(self, side: int) -> int | None:
         """How many counted steps the rate of A (0) or B (1) needs; None where too few were measured to tell."""
-        return count_steps_needed([rates_of_steps(run, self.planned.config.warmup) for run in self._done(side)])
+        done = [run.measured for run in self._done(side) if run.measured]
+        return count_steps_needed([step_rates(measured, self.warmup)[1] for measured in done])
 
-    def _done(self, side: int) -> list[Measurement]:
-        done = [run.measured for run in self.runs if run.side == side and run.state == State.done]
-        return [measured for measured in done if measured]
+    def _done(self, side: int) -> list[BenchRun]:
+        return [run for run in self.runs if run.side == side and run.state == State.done]
 
     @property
-    def pairs(self) -> list[tuple[int, Figures, Figures]]:
-        """(repeat, A's, B's) of each repeat whose two runs have finished."""
-        finished = {(run.repeat, run.side): figures for run in self.runs if (figures := self.figures(run)) is not None}
-        complete = sorted(repeat for repeat, side in finished if side == 0 and (repeat, 1) in finished)
-        return [(repeat, finished[repeat, 0], finished[repeat, 1]) for repeat in complete]
+    def pairs(self) -> list[Pair]:
+        """Each repeat whose two runs have finished."""
+        a, b = ({run.repeat: run.figures for run in self._done(side) if run.figures} for side in (0, 1))
+        return [(repeat, a[repeat], b[repeat]) for repeat in sorted(a.keys() & b.keys())]
 
     @property
     def verdict(self) -> BenchVerdict | None:
-        return judge_pairs(
-            [(a, b) for _, a, b in self.pairs], self.planned.config.loss_tolerance, self.planned.same_setting
-        )
+        pairs = [(a, b) for _, a, b in self.pairs]
+        return judge_pairs(pairs, self.config.loss_tolerance, self.same_setting)
 
     @property
     def summary(self) -> list[str]:
         """The verdict so far; without one, why there is none."""
         verdict = self.verdict
         lines = ["no pair of runs is complete"] if verdict is None else [*verdict.sentences]
-        counted, warmup = self.steps - self.planned.config.warmup, self.planned.config.warmup
+        counted = self.steps - self.warmup
         needed = max((self.steps_needed(side) or 0 for side in (0, 1)), default=0)
         if needed > counted:
-            lines.append(f"the steps vary too much for a rate from {counted} of them: set steps={needed + warmup}")
-        for index, side in enumerate(self.planned.sides):
+            lines.append(f"the steps vary too much for a rate from {counted} of them: set steps={needed + self.warmup}")
+        for index, side in enumerate(self.sides):
             if missing := self.not_proven(index):
-                lines.append(f"not every setting of {side.title} is in effect: {', '.join(missing)} (evidence.json)")
+                lines.append(f"not every setting of {side.label} is in effect: {', '.join(missing)} (evidence.json)")
         ended_early = [run for run in self.runs if run.state in (State.failed, State.interrupted)]
         lines += [f"{run.label} {run.state.value}" + (f": {run.message}" if run.message else "") for run in ended_early]
         if self.message:
@@ -162,49 +161,40 @@ class BenchRecord(TrialRecord):
         needed = {"AB"[side]: count for side in (0, 1) if (count := self.steps_needed(side)) is not None}
         if needed:
             counts = " and ".join(f"{count} timed steps in {title}" for title, count in needed.items())
-            timed = self.steps - self.planned.config.warmup
+            timed = self.steps - self.warmup
             counted.append(f"a throughput within {RATE_PRECISION:.0%} needs {counts}; {timed} were timed")
-        return [*self.rate_lines, *counted, *map(str, self.planned.notes)]
+        return [*self.rate_lines, *counted, *map(str, self.planning_notes)]
 
     @property
     def rate_lines(self) -> list[str]:
         return list(dict.fromkeys(str(rate) for rate in self.rates if rate is not None))
 
     def contents(self) -> dict[str, Any]:
-        planned, verdict = self.planned, self.verdict
+        verdict = self.verdict
         return {
             "message": self.message,
-            "options": planned.config,
-            "identical_settings": planned.same_setting,
+            "options": self.config,
+            "identical_settings": self.same_setting,
             "settings": [self._setting(0), self._setting(1)],
-            "differences": [{"what": what, "a": a, "b": b} for what, a, b in planned.differences],
-            "runs": [self.run_json(run) for run in self.runs],
+            "differences": [{"what": what, "a": a, "b": b} for what, a, b in self.differences],
             "pairs": [_pair(*pair) for pair in self.pairs],
             "verdict": None if verdict is None else _verdict(verdict),
         }
 
-    def _setting(self, side: int) -> dict[str, Any]:
-        planned, rate = self.planned.sides[side], self.rates[side]
-        plan, figures = planned.plan, self.of_side(side)
+    def _setting(self, index: int) -> dict[str, Any]:
+        side, rate, figures = self.sides[index], self.rates[index], self.of_side(index)
         return {
-            "label": planned.title,
-            "overrides": list(planned.overrides),
-            "trainer": plan.trainer,
-            "upstream": plan.upstream.description,
-            "identity": plan.identity,
-            "versions": dict(self.versions[side]),
+            "label": side.label,
+            "overrides": list(side.overrides),
+            "trainer": side.plan.trainer,
+            "upstream": side.plan.upstream.description,
+            "identity": side.plan.identity,
+            "versions": dict(self.versions[index]),
             "rate": rate,
-            "operations": self.operations(side),
-            "not_proven": self.not_proven(side),
-            "steps_needed": self.steps_needed(side),
-            "median": {name: median_figure(figures, name) for name in _MEDIANS} if figures else None,
-        }
-
-    def run_json(self, run: BenchRun) -> dict[str, Any]:
-        return {
-            **run.as_json(),
-            "measured": measurement_json(run.measured, self.planned.config.warmup, self.rates[run.side]),
-            "repeat": run.repeat,
+            "operations": self.operations(index),
+            "not_proven": self.not_proven(index),
+            "steps_needed": self.steps_needed(index),
+            "median": {name: median(getattr(run, name) for run in figures) for name in COMPARED} if figures else None,
         }
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 from launch import resources
-from launch.config.compose import Composed
 from launch.config.line import CommandLine, format_value, override_key
-from launch.config.schema import Packing
-from launch.config.trials import BenchConfig, Order
+from launch.config.schema import Packing, RootConfig
 from launch.errors import Problem, UserError
 from launch.planning.identity import compute_identity
 from launch.planning.plan import Plan
-from launch.trials.trial import expand_short_options, unsupported_problems
+from launch.trials.bench.record import BenchRecord, Side
+from launch.trials.trial import expand_short_options, plan_all, unsupported_problems
 
-SIDES = ("a", "b")
+SIDES = ("A", "B")
 # short for keys of the node `bench`
 SHORT = ("steps", "warmup", "repeats", "order", "max_minutes", "loss_tolerance")
 # set before the first `--`: they belong to the bench, not to one setting
@@ -58,10 +56,10 @@ def read_request(line: CommandLine) -> BenchRequest:
         for argument in arguments:
             key = override_key(argument)
             if key in _COMMON or key.startswith("bench."):
-                message = f"{key}= applies to the whole bench, not to setting {name.upper()} alone"
+                message = f"{key}= applies to the whole bench, not to setting {name} alone"
                 problems.append(Problem("bench_common", message, f"override {key}", "move it before the first `--`"))
             elif argument.startswith("-"):
-                message = f"'{argument}' is not an override of setting {name.upper()}"
+                message = f"'{argument}' is not an override of setting {name}"
                 problems.append(Problem("bench_common", message, "command line", "move it before the first `--`"))
     if problems:
         raise UserError(problems)
@@ -72,91 +70,29 @@ LEAST_STEPS = 2  # after the warm-up
 _LISTED_ABOVE = ("global_batch_size", "per_device_batch_size", "precision", "max_grad_norm")  # of the recipe
 
 
-@dataclass(frozen=True)
-class Side:
-    """One of the two settings."""
-
-    name: str  # a or b
-    overrides: tuple[str, ...]  # of this setting alone
-    plan: Plan
-
-    @property
-    def title(self) -> str:
-        return self.name.upper()
-
-
-@dataclass(frozen=True)
-class PlannedBench:
-    """A bench before it runs."""
-
-    id: str
-    folder: Path  # <runs>/<stage>/bench-<id>
-    sides: tuple[Side, Side]
-    differences: tuple[tuple[str, str, str], ...]  # between the two plans: (what, A's, B's)
-    notes: tuple[Problem, ...]
-
-    @property
-    def config(self) -> BenchConfig:
-        return self.sides[0].plan.config.bench
-
-    @property
-    def same_setting(self) -> bool:
-        """Whether A and B are the same, so that their difference is noise."""
-        return self.sides[0].plan.identity == self.sides[1].plan.identity
-
-    @property
-    def turns(self) -> list[tuple[int, int]]:
-        """(repeat from 1, side 0 or 1) of each run, in the order in which they run."""
-        runs = []
-        for repeat in range(1, self.config.repeats + 1):
-            sides = (1, 0) if self.config.order == Order.abba and repeat % 2 == 0 else (0, 1)
-            runs += [(repeat, side) for side in sides]
-        return runs
-
-    def run_plan(self, side: int, repeat: int) -> Plan:
-        """The plan of the run of one setting (0 or 1) in one repeat (from 1); its folder has the plan's identity."""
-        setting = self.sides[side]
-        name = f"{repeat}{setting.name}-{setting.plan.parallel.width}-{setting.plan.identity}"
-        return setting.plan.renamed(f"{self.folder.name}/{name}")
-
-
-def plan_bench(
-    request: BenchRequest, compose: Callable[[CommandLine], Composed], build: Callable[[Composed], Plan]
-) -> PlannedBench:
-    """Plan both settings.
+def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> BenchRecord:
+    """Plan both settings; `plan` plans the short run of a line.
 
     Raises UserError with the problems of both, each problem once; and: bench_steps, bad_repeats, bad_minutes,
     bad_tolerance; bench_global_batch, bench_data (not comparable, unless `allow` names the id).
     """
-    sides: list[Side] = []
-    problems: list[Problem] = []
-    for index, name in enumerate(SIDES):
-        try:
-            composed = compose(request.line(index))
-            problems += [problem for problem in _check_numbers(composed) if problem not in problems]
-            sides.append(Side(name, request.own[index], build(composed)))
-        except UserError as error:
-            problems += [problem for problem in error.problems if problem not in problems]
-    if problems:
-        raise UserError(problems)
-    a, b = sides
-    allowed = set(a.plan.config.allow)
+    plans = plan_all(map(request.line, (0, 1)), plan, _check_numbers)
+    a, b = (Side(*side) for side in zip(SIDES, request.own, plans, strict=True))
     mismatches = _find_mismatches(a, b)
-    errors = [problem for problem in mismatches if problem.id not in allowed]
+    errors = [problem for problem in mismatches if problem.id not in a.plan.config.allow]
     if errors:
         raise UserError(errors)
     id_ = a.plan.config.name or compute_identity({"a": a.plan.identity, "b": b.plan.identity}, {}, {})
-    folder = a.plan.runs / a.plan.stage / f"bench-{id_}"
     notes = list(mismatches)
     if a.plan.config.bench.repeats == 1:
         message = "one repeat has no spread: it cannot distinguish a difference from noise"
         notes.append(Problem("one_repeat", message, "bench.repeats", "use repeats=3"))
-    return PlannedBench(id_, folder, (a, b), tuple(list_differences(a.plan, b.plan)), tuple(notes))
+    folder = a.plan.runs / a.plan.stage / f"bench-{id_}"
+    return BenchRecord(folder, (a, b), tuple(list_differences(a.plan, b.plan)), tuple(notes))
 
 
-def _check_numbers(composed: Composed) -> list[Problem]:
-    bench, config = composed.config.bench, composed.config
-    problems = []
+def _check_numbers(config: RootConfig) -> list[Problem]:
+    bench, problems = config.bench, []
     if bench.warmup < 0 or bench.steps - bench.warmup < LEAST_STEPS:
         message = f"steps={bench.steps} after warmup={bench.warmup} leaves too few steps to measure"
         least = max(0, bench.warmup) + LEAST_STEPS
@@ -188,7 +124,7 @@ def _find_mismatches(a: Side, b: Side) -> list[Problem]:
         problems.append(Problem("bench_global_batch", message, "recipe.global_batch_size", cure))
     for side in (a, b):
         if side.plan.config.recipe.packing == Packing.bins:
-            message = f"{side.title} packs into bins, so its global batch is not a fixed number of samples"
+            message = f"{side.label} packs into bins, so its global batch is not a fixed number of samples"
             cure = "set recipe.packing=flatten, or allow=[bench_global_batch]"
             problems.append(Problem("bench_global_batch", message, "recipe.packing", cure))
             break

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from launch import resources
-from launch.config.compose import Composed
+from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
-from launch.config.trials import GatesConfig, Then
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
+from launch.config.schema import RootConfig
+from launch.config.trials import Then
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem
 from launch.execution.display import Display
-from launch.execution.engine import run_steps
 from launch.execution.record.lock import run_lock
-from launch.execution.record.outcome import Outcome
 from launch.planning.identity import compute_identity
 from launch.planning.machine import this_machine
 from launch.planning.plan import Plan, build_plan
-from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
+from launch.trials.measurement import Measurement
 from launch.trials.record import State, read_earlier
 from launch.trials.rollout.gate import GateCase
 from launch.trials.rollout.gates import apply_gates
@@ -27,14 +25,15 @@ from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.trials.rollout.record import RolloutRecord, WidthRun, compute_efficiency, project
 from launch.trials.rollout.request import RequestedWidth, RolloutRequest, SubmitMode
 from launch.trials.trial import (
-    attempt,
+    Runner,
     card_gib,
-    composed_probe,
     gpus_for,
+    measure,
+    plan_all,
+    probe_line,
     say_lines,
     say_row,
     say_warnings,
-    wait_for_gpus,
 )
 from launch.trials.view import gate_cells, write_trial_report
 
@@ -70,22 +69,12 @@ def run_rollout(
 
 def plan_rollout(request: RolloutRequest) -> RolloutRecord:
     """Plan every width. Raises UserError with the problems of all widths."""
-    folder, runs = plan_widths(
+    record = plan_widths(
         request,
-        lambda width, mode: composed_probe(request.stage_line(width, mode)),
+        lambda width, mode: compose_once(probe_line(request.stage_line(width, mode))),
         lambda composed: build_plan(composed, this_machine(composed)),
     )
-    config = runs[0].plan.config
-    record = RolloutRecord(
-        folder,
-        steps=config.rollout.steps,
-        then=config.rollout.then.value,
-        price=config.rollout.price_per_gpu_hour,
-        skip=config.gates.throughput_steady.skip,
-        differences=find_plan_differences([run.plan for run in runs]),
-        runs=runs,
-    )
-    read_earlier(folder, record.verb, {"stage": record.plan.stage, "trainer": record.plan.trainer})
+    read_earlier(record.folder, record.verb, {"stage": record.plan.stage, "trainer": record.plan.trainer})
     return record
 
 
@@ -93,35 +82,32 @@ def run_and_report(
     record: RolloutRecord, runner: WidthRunner, display: Display, *, restart: bool, only: WidthRun | None = None
 ) -> int:
     """Run the widths, or `only` one of them, show and record them. Returns the exit code of `run_widths`."""
-    config = record.plan.config
     _print_plan(record, display)
 
     def on_change(run: WidthRun) -> None:
         record.write()
         if run.state == State.running:
             return
-        shown = say_row(display, record.verb, record.run_json(run))
+        shown = say_row(display, record, run)
         cells = [gate_cells(gate) for gate in shown["gates"] if gate["verdict"] != "pass"]
         say_lines(display, (f"  {verdict:<7} {id:<21} {message}" for id, verdict, message in cells))
 
-    code = run_widths(record, runner, config.gates, on_change, allow=config.allow, restart=restart, only=only)
+    code = run_widths(record, runner, on_change, restart=restart, only=only, say=display.say)
     record.write()
     if not (runner.submit.makes_jobs and record.state == State.not_run):
         display.say(f"{record.verdict}; {record.folder}")
-    if config.report:
+    if record.plan.config.report:
         write_trial_report(record.folder, display.say)
     return code
 
 
 def _this_machine(record: RolloutRecord, request: RolloutRequest, display: Display) -> WidthRunner:
-    def run_width(run: WidthRun) -> Outcome:
+    def start(run: WidthRun, seconds: float | None) -> Measurement:
         display.say(f"{run.label}: {record.steps} steps; {run.plan.batch}; {run.plan.folder}")
-        if run is not record.runs[0]:  # another run has just ended here
-            wait_for_gpus(run.plan, display.say)
-        return run_steps(run.plan, display, record.steps)
+        return measure(run.plan, record.steps, display, after_another=record.started)
 
     gpus = gpus_for(record.plan)
-    return WidthRunner(run_width, len(gpus.seen), card_gib(gpus), submit=request.submit)
+    return WidthRunner(start, len(gpus.seen), card_gib(gpus), submit=request.submit)
 
 
 def _print_plan(record: RolloutRecord, display: Display) -> None:
@@ -137,45 +123,34 @@ def plan_widths(
     request: RolloutRequest,
     compose: Callable[[RequestedWidth, str | None], Composed],
     build: Callable[[Composed], Plan],
-) -> tuple[Path, list[WidthRun]]:
+) -> RolloutRecord:
     """Plan the short run of every width, below the folder that they share, <runs>/<stage>/rollout-<id>.
 
     `compose(width, parallel)` composes one. Raises UserError with the problems of all widths, each problem once.
     """
-    plans: list[Plan] = []
-    problems: list[Problem] = []
-    for width in request.widths:
-        try:
-            composed = compose(width, None)
-            mode = composed.config.rollout.parallel_at_one
-            if width.ranks == 1 and mode:
-                composed = compose(width, mode)
-            _check_numbers(composed)
-            plans.append(build(composed))
-        except UserError as error:
-            problems += [problem for problem in error.problems if problem not in problems]
-    if problems:
-        raise UserError(problems)
+
+    def plan_width(width: RequestedWidth) -> Plan:
+        composed = compose(width, None)
+        mode = composed.config.rollout.parallel_at_one
+        return build(compose(width, mode) if width.ranks == 1 and mode else composed)
+
+    plans = plan_all(request.widths, plan_width, _check_numbers)
     name = f"rollout-{plans[0].config.name or rollout_id(plans[0])}"
-    runs = [
-        WidthRun(
-            str(plan.parallel.width), plan.renamed(f"{name}/{plan.parallel.width}-{plan.identity}"), requested=width
-        )
-        for width, plan in zip(request.widths, plans, strict=True)
-    ]
-    return plans[0].runs / plans[0].stage / name, runs
+    runs = []
+    for width, plan in zip(request.widths, plans, strict=True):
+        label = str(plan.parallel.width)
+        runs.append(WidthRun(label, plan.renamed(f"{name}/{label}-{plan.identity}"), requested=width))
+    return RolloutRecord(plans[0].runs / plans[0].stage / name, runs, find_plan_differences(plans))
 
 
-def _check_numbers(composed: Composed) -> None:
-    """Raises UserError: bad_steps, bad_price."""
-    rollout = composed.config.rollout
-    if rollout.steps < 1:
-        message = f"steps={rollout.steps} measures nothing"
-        raise UserError(Problem("bad_steps", message, "rollout.steps", "use 1 or more; 50 to 200 is usual"))
-    price = rollout.price_per_gpu_hour
+def _check_numbers(config: RootConfig) -> Iterator[Problem]:
+    steps, price = config.rollout.steps, config.rollout.price_per_gpu_hour
+    if steps < 1:
+        message = f"steps={steps} measures nothing"
+        yield Problem("bad_steps", message, "rollout.steps", "use 1 or more; 50 to 200 is usual")
     if price is not None and not 0 <= price < float("inf"):
         message = f"price_per_gpu_hour must be 0 or greater, got {price}"
-        raise UserError(Problem("bad_price", message, "rollout.price_per_gpu_hour", "set a finite number"))
+        yield Problem("bad_price", message, "rollout.price_per_gpu_hour", "set a finite number")
 
 
 def rollout_id(plan: Plan) -> str:
@@ -201,7 +176,7 @@ _ENDED = (State.failed, State.interrupted)
 class WidthRunner:
     """Where and how a rollout runs its widths."""
 
-    run: Callable[[WidthRun], Outcome]  # to the end of its steps, in a new folder; UserError if it cannot start
+    start: Callable[[WidthRun, float | None], Measurement]  # see Runner
     cards: int = 0  # visible GPUs of a node
     card_gib: float | None = None  # memory of one GPU
     nodes: int = 1  # of this Slurm job
@@ -210,55 +185,57 @@ class WidthRunner:
 
 def run_widths(
     record: RolloutRecord,
-    runner: WidthRunner,
-    gates: GatesConfig,
+    machine: WidthRunner,
     on_change: Callable[[WidthRun], None],
     *,
-    allow: Collection[str] = (),
     restart: bool = False,
     only: WidthRun | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> int:
     """Take every width in its turn; `on_change` is called with a width that has changed.
 
-    `allow`: ids of gates whose failure stops nothing. `restart`: run widths again that passed earlier. `only`: the
-    width that this job runs; those before it have run already.
+    `restart`: run widths again that passed earlier. `only`: the width that this job runs; those before it have run
+    already.
 
     Returns the exit code: 0 when all widths, or `only`, passed; 3 when a gate failed or a width cannot run here; 130
     when interrupted. Raises UserError when the first width cannot be started.
     """
     before: Measurement | None = None
     waits_for: str | None = None
+    config = record.plan.config
 
-    def passes_gates(run: WidthRun) -> bool:
-        """Whether the run in the width's folder, if there is one, passes."""
-        run.measured = read_measurement(run.plan, record.steps, runner.card_gib)
-        run.gate_results = () if run.measured is None else apply_gates(GateCase(run.measured, before, gates), allow)
-        return run.measured is not None and not run.failed_gates
+    def accepts(run: WidthRun, measured: Measurement) -> bool:
+        return not (restart and only in (None, run)) and passes_gates(run, measured)
 
-    def start(run: WidthRun) -> Measurement:
-        archive_earlier_try(run.plan)
-        runner.run(run)
-        passes_gates(run)
-        assert run.measured is not None  # the run wrote its outcome
-        return run.measured
+    def passes_gates(run: WidthRun, measured: Measurement) -> bool:
+        run.gate_results = apply_gates(GateCase(measured, before, config.gates), config.allow)
+        return not run.failed_gates
 
-    for run in record.runs:
-        run.reused = (not restart or only not in (None, run)) and passes_gates(run)
-        if run.reused:
-            run.state = State.done
-        elif only not in (None, run):
-            run.state, run.message = State.failed, "it has not passed, so no wider width may run"
-        else:
-            # once a width becomes a job, the wider ones, which wait for it, do as well
-            run.message = _why_not_here(run, runner) or (waits_for if runner.submit.makes_jobs else None)
-            run.measured, run.gate_results = None, ()
-            if run.message is not None:
-                run.state, waits_for = State.not_run, f"it waits for {run.label}"
-            elif attempt(run, start, on_change, is_first=run is record.runs[0]) and run.state != State.interrupted:
-                run.state, run.message = State.failed if run.failed_gates else State.done, None  # the gates decide
-        before = run.measured if run.message is None else before
+    def judge(run: WidthRun) -> None:
+        if run.measured is not None and run.state != State.interrupted:
+            run.state = State.done if passes_gates(run, run.measured) else State.failed
+            run.message = None  # the gates have it
+
+    def changed(run: WidthRun) -> None:
         _project(record)
         on_change(run)
+
+    runner = Runner(record, machine.start, changed, accepts, judge, card_gib=machine.card_gib, say=say)
+    for run in record.runs:
+        run.message, run.gate_results = None, ()
+        if runner.find_earlier(run) is None:
+            # once a width becomes a job, the wider ones, which wait for it, do as well
+            run.message = _why_not_here(run, machine) or (waits_for if machine.submit.makes_jobs else None)
+            if only not in (None, run):
+                run.state, run.message = State.failed, "it has not passed, so no wider width may run"
+            elif run.message is not None:
+                run.state, waits_for = State.not_run, f"it waits for {run.label}"
+        if run.message is not None:
+            run.gate_results = ()
+            changed(run)
+        else:
+            runner.take(run)
+            before = run.measured or before
         if run.state in _ENDED or run is only:
             break
     if record.state in _ENDED:
@@ -290,6 +267,7 @@ def _project(record: RolloutRecord) -> None:
     measured = [run.measured for run in record.runs if run.measured is not None]
     one_rank = next((measurement for measurement in measured if measurement.plan.batch.width == 1), None)
     for run in record.runs:
-        run.projection = project(run.requested.ranks, run.label, measured, record.skip, record.price)
+        price = record.config.price_per_gpu_hour
+        run.projection = project(run.requested.ranks, run.label, measured, record.warmup, price)
         if run.measured is not None and run.measured.finished:
-            run.efficiency = compute_efficiency(run.measured, one_rank, record.skip)
+            run.efficiency = compute_efficiency(run.measured, one_rank, record.warmup)

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from launch.config.trials import Then
 from launch.errors import Problem, UserError
-from launch.planning.machine import this_machine
-from launch.planning.plan import build_plan
 from launch.slurm.jobs import JobFolder
 from launch.slurm.planned_jobs import PlannedJob, job_problems, node_overrides, plan_run_job, plan_tokenize_job
 from launch.slurm.schedule import TokenizeFirst, as_chain, needs_tokenize_job
@@ -17,7 +15,7 @@ from launch.slurm.submission_report import report_lines
 from launch.trials.record import State
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import RequestedWidth, RolloutRequest
-from launch.trials.trial import composed_line
+from launch.trials.trial import plan_line
 
 
 def plan_width_job(width: WidthRun, request: RolloutRequest) -> PlannedJob:
@@ -48,7 +46,7 @@ def submit_remaining(record: RolloutRecord, request: RolloutRequest) -> Iterator
     first = _plan_stage_job(narrowest, request, record)
     jobs = [plan_tokenize_job(first)] if needs_tokenize_job(first, TokenizeFirst.auto) else []
     jobs += [plan_width_job(run, request) for run in remaining.values()]
-    if record.then == Then.run:
+    if record.config.then == Then.run:
         jobs.append(_plan_stage_job(request.widths[-1], request, record))
     steps = as_chain(jobs, TokenizeFirst.never)
     ids = submit_steps(steps, dry_run=request.dry_run)
@@ -60,6 +58,5 @@ def submit_remaining(record: RolloutRecord, request: RolloutRequest) -> Iterator
 
 
 def _plan_stage_job(width: RequestedWidth, request: RolloutRequest, record: RolloutRecord) -> PlannedJob:
-    mode = record.plan.config.rollout.parallel_at_one
-    composed = composed_line(request.stage_line(width, mode if width.ranks == 1 else None))
-    return plan_run_job(build_plan(composed, this_machine(composed)))
+    mode = record.config.parallel_at_one
+    return plan_run_job(plan_line(request.stage_line(width, mode if width.ranks == 1 else None)))

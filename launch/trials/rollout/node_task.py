@@ -5,18 +5,18 @@ from __future__ import annotations
 from launch.config.line import CommandLine
 from launch.errors import Problem, UserError
 from launch.execution.display import Display
-from launch.execution.engine import RankRunner, run_steps
+from launch.execution.engine import RankRunner
 from launch.execution.record.lock import run_lock
-from launch.execution.record.outcome import Outcome
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder, find_job_ids
 from launch.slurm.node.task import NodeTask
 from launch.slurm.requeue_policy import RestartMark, wait_for_lock
+from launch.trials.measurement import Measurement, archive_earlier_try
 from launch.trials.record import State
 from launch.trials.rollout.engine import WidthRunner, plan_rollout, run_and_report
 from launch.trials.rollout.record import WidthRun
 from launch.trials.rollout.request import read_request
-from launch.trials.trial import card_gib, gpus_for
+from launch.trials.trial import card_gib, gpus_for, measure
 
 _SUBMIT_TIMEOUT = 300.0  # seconds that `rollout` may need to submit its jobs to a busy Slurm
 
@@ -37,10 +37,11 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
     restart_mark = RestartMark(plan, allocation)
 
     def lead(ranks: RankRunner, display: Display) -> int:
-        def run_width(width: WidthRun) -> Outcome:
-            restart_mark.set()  # an earlier try of this width is archived by now
+        def start(width: WidthRun, seconds: float | None) -> Measurement:
+            archive_earlier_try(width.plan)
+            restart_mark.set()
             display.say(f"{width.label}: {record.steps} steps; {width.plan.batch}; {width.plan.folder}")
-            return run_steps(width.plan, display, record.steps, run_ranks=ranks)
+            return measure(width.plan, record.steps, display, run_ranks=ranks)
 
         restart_mark.clear_at_first_start()
         if allocation.restarts:
@@ -48,7 +49,7 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
         # the `rollout` that submits this job holds the lock until all its jobs are submitted
         wait_for_lock(record.folder, display.say, _SUBMIT_TIMEOUT, "another launcher holds this rollout's record")
         gpus = gpus_for(plan)
-        runner = WidthRunner(run_width, len(gpus.seen), card_gib(gpus), nodes=plan.parallel.width.nodes)
+        runner = WidthRunner(start, len(gpus.seen), card_gib(gpus), nodes=plan.parallel.width.nodes)
         with run_lock(record.folder, display.say):
             for later in record.runs[record.runs.index(only) + 1 :]:
                 ids = find_job_ids(JobFolder.of(plan.runs, plan.stage, later.plan.name))

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Device
+from launch.config.trials import RolloutConfig
 from launch.planning.plan import Plan
-from launch.trials.measurement import Measurement, compute_speed, measurement_json
-from launch.trials.record import State, TrialRecord, TrialRun, combine_states, utc_now
+from launch.trials.measurement import Measurement, compute_speed
+from launch.trials.record import State, TrialRecord, TrialRun, utc_now
 from launch.trials.rollout.gate import GateResult
 from launch.trials.rollout.plan_differences import PlanDifference
 from launch.trials.rollout.request import RequestedWidth
@@ -75,16 +76,20 @@ class WidthRun(TrialRun):
     def failed_gates(self) -> list[GateResult]:
         return [result for result in self.gate_results if result.stops]
 
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **super().as_json(),
+            "efficiency": self.efficiency,
+            "gates": self.gate_results,
+            "projection": self.projection,
+        }
+
 
 @dataclass
-class RolloutRecord(TrialRecord):
+class RolloutRecord(TrialRecord[WidthRun]):
     """A rollout, as far as it has come."""
 
     folder: Path  # <runs>/<stage>/rollout-<id>
-    steps: int
-    then: str
-    price: float | None  # per GPU and hour
-    skip: int  # first steps, which count for no speed
     runs: list[WidthRun]
     differences: tuple[PlanDifference, ...] = ()  # between the widths
     began: str = field(default_factory=utc_now)
@@ -96,8 +101,16 @@ class RolloutRecord(TrialRecord):
         return self.runs[0].plan
 
     @property
-    def state(self) -> State:
-        return combine_states(run.state for run in self.runs)
+    def config(self) -> RolloutConfig:
+        return self.plan.config.rollout
+
+    @property
+    def steps(self) -> int:
+        return self.config.steps
+
+    @property
+    def warmup(self) -> int:
+        return self.plan.config.gates.throughput_steady.skip
 
     @property
     def summary(self) -> list[str]:
@@ -131,19 +144,5 @@ class RolloutRecord(TrialRecord):
         return [str(difference) for difference in self.differences]
 
     def contents(self) -> dict[str, Any]:
-        return {
-            "options": {"steps": self.steps, "then": self.then, "price_per_gpu_hour": self.price},
-            "differences": self.differences,
-            "runs": [self.run_json(run) for run in self.runs],
-            "full_run": self.full_run,
-        }
-
-    def run_json(self, run: WidthRun) -> dict[str, Any]:
-        return {
-            **run.as_json(),
-            "measured": measurement_json(run.measured, self.skip),
-            "job_id": run.job_id,
-            "efficiency": run.efficiency,
-            "gates": run.gate_results,
-            "projection": run.projection,
-        }
+        options = {name: getattr(self.config, name) for name in ("steps", "then", "price_per_gpu_hour")}
+        return {"options": options, "differences": self.differences, "full_run": self.full_run}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,15 +14,14 @@ from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem, Use
 from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
 from launch.files import write_file
-from launch.planning.machine import this_machine
-from launch.planning.plan import Plan, build_plan
 from launch.table import Table
-from launch.trials.measurement import read_measurement
-from launch.trials.record import State, describe_changes, read_earlier
+from launch.trials.measurement import Measurement
+from launch.trials.record import REFUSED, State, read_earlier
 from launch.trials.trial import (
-    composed_probe,
+    Runner,
     expand_short_options,
     measure,
+    plan_probe,
     say_document,
     say_lines,
     say_row,
@@ -31,14 +29,14 @@ from launch.trials.trial import (
 )
 from launch.trials.tune.overlay import overlay_path, overlay_text
 from launch.trials.tune.predict import Prediction
-from launch.trials.tune.preparation import begin_record
-from launch.trials.tune.probe import Probe, ProbeVerdict, is_final, summarize_probe
+from launch.trials.tune.preparation import begin_record, full_line, predict_full
+from launch.trials.tune.probe import Probe, is_final, judge_probe
 from launch.trials.tune.record import TuneRecord, estimate_json
-from launch.trials.tune.search import Stop, affordable_steps, exhausted_limit, next_probe, time_left
+from launch.trials.tune.search import Stop, affordable_steps, exhausted_limit, next_probe
 from launch.trials.tune.space import Candidate, extra_options
 from launch.trials.view import PREDICTIONS
 
-SHORT = ("steps", "probes", "minutes", "dry_run")  # short for keys of the node `tune`
+SHORT = ("steps", "probes", "minutes", "dry_run", "compare_full")  # short for keys of the node `tune`
 
 
 def read_request(line: CommandLine) -> CommandLine:
@@ -89,54 +87,60 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
     Returns the record and the exit code: 0 there is a result (with dry_run, predictions), 1 no probe measured anything,
     130 interrupted. Raises UserError when nothing can be searched.
     """
-    composed = composed_probe(request)
-    check_numbers(composed.config.tune)
-    plan = build_plan(composed, this_machine(composed))
-    name = composed.config.name or f"{plan.stage}-{plan.parallel.width}-{plan.identity}"
+    plan = plan_probe(request)
+    check_numbers(plan.config.tune)
+    if plan.config.tune.compare_full and plan.lora is None:
+        message = f"compare_full=true compares an adapter with full fine-tuning, and {plan.stage} trains no adapter"
+        raise UserError(Problem("compare_full", message, "tune.compare_full", "set recipe.lora.rank=16, or remove it"))
+    name = plan.config.name or f"{plan.stage}-{plan.parallel.width}-{plan.identity}"
     folder = plan.runs / plan.stage / f"tune-{name}"
-    earlier = read_earlier(folder, "tune", {"identity": plan.identity})
+    read_earlier(folder, "tune", {"identity": plan.identity})
     with run_lock(folder, display.say):
         record = begin_record(name, plan, display)
-        before = {"card": earlier.get("card"), **earlier.get("versions", {})} if earlier else {}
-        changes = describe_changes(before, {"card": record.card, **record.versions})
-        code = _search(record, request, display, changes)
+        code = _search(record, request, display)
         _refuse_if_none_started(record)
         return record, code
 
 
-def _search(record: TuneRecord, request: CommandLine, display: Display, changes: str | None) -> int:
-    if changes and not record.dry_run:
-        display.say(f"earlier probes are not reused: {changes}")
-    reuse = not record.plan.config.restart and changes is None
+def _search(record: TuneRecord, request: CommandLine, display: Display) -> int:
+    def prepare(probe: Probe) -> None:
+        is_full, count = probe is record.full, f"{len(record.runs)} of at most {record.limits.probes}"
+        display.say(f"{'full fine-tuning' if is_full else f'probe {count}'}: {probe.label}")
+        line = full_line(request) if is_full else request
+        plan = plan_probe(line_for_candidate(line, probe.prediction.candidate))
+        probe.plan = plan.renamed(f"tune-{record.name}/{probe.label}-{plan.identity}")
 
-    def run_probe(prediction: Prediction, steps: int) -> Probe:
-        display.say(f"probe {len(record.probes) + 1} of at most {record.limits.probes}: {prediction.label}")
-        try:
-            composed = composed_probe(line_for_candidate(request, prediction.candidate))
-            plan = build_plan(composed, this_machine(composed))
-            plan = plan.renamed(f"tune-{record.name}/{prediction.label}-{plan.identity}")
-            return _reuse_or_run(record, prediction, plan, display, steps=steps, reuse=reuse)
-        except UserError as error:
-            why = "; ".join(str(problem) for problem in error.problems)
-            return Probe(prediction, ProbeVerdict.refused, "", why=why)
+    def accepts(probe: Probe, measured: Measurement) -> bool:
+        return is_final(measured, record.warmup, record.limits.left(record.runs))
 
-    def on_change(probe: Probe | None) -> None:
+    def start(probe: Probe, seconds: float | None) -> Measurement:
+        inspected = any(other.state == State.done and not other.reused for other in record.runs)
+        steps, after, inspected = probe.steps or record.steps, record.started, inspected and probe is not record.full
+        return measure(probe.plan, steps, display, after_another=after, inspected=inspected, seconds=seconds)
+
+    def on_change(probe: Probe) -> None:
         record.write()
-        if probe is not None:
-            say_row(display, record.verb, record.run_json(probe))
+        if probe.state != State.running:
+            say_row(display, record, probe)
+
+    reuse = not record.plan.config.restart
+    runner = Runner(record, start, on_change, accepts, judge_probe, prepare, reuse, raises=False, say=display.say)
+
+    def take(probe: Probe) -> None:
+        runner.take(probe, record.limits.left(record.runs))
 
     display.say(f"tune of {record.plan.stage} with {record.plan.trainer}, {record.plan.upstream.description}")
     say_lines(display, [*record.notes, *_prediction_lines(record)])
     refuse_if_nothing_fits(record)
-    if record.dry_run and len(record.predictions) > 1:
-        on_change(None)
-    else:
-        search(record, run_probe, partial(extra_options, record.plan), on_change)
+    if not record.dry_run or len(record.predictions) == 1:
+        search(record, take, partial(extra_options, record.plan))
+        if record.plan.config.tune.compare_full and record.stop != Stop.interrupted:
+            _probe_full(record, request, take)
     if record.best is not None:
         record.overlay = overlay_path(record.name, os.environ)
         write_file(record.overlay, overlay_text(record))
         display.say(f"wrote {record.overlay}: use it as +tuned={record.name} with the same stage and width")
-        on_change(None)
+    record.write()
     say_document(display, record)
     return _EXITS.get(record.state, EXIT_DONE)
 
@@ -148,66 +152,33 @@ def _prediction_lines(record: TuneRecord) -> list[str]:
     return [*lines[:-1], lines[-1] + "  the recipe's own"] if base not in shown else lines
 
 
-def _reuse_or_run(
-    record: TuneRecord, prediction: Prediction, plan: Plan, display: Display, *, steps: int, reuse: bool
-) -> Probe:
-    """The probe of an earlier call where it is final, else a new run. Raises UserError when it cannot be started."""
-    began, skip = time.monotonic(), record.plan.config.tune.skip
-    left = time_left(record.probes, record.limits, record.used)
-    earlier = read_measurement(plan, steps) if reuse else None
-    if earlier is not None and is_final(earlier, skip, left):
-        return summarize_probe(prediction, earlier, str(plan.folder), skip, reused=True)
-    probes_run = [probe for probe in record.probes if not probe.reused]
-    measured = measure(
-        plan,
-        steps,
-        display,
-        after_another=bool(probes_run),
-        inspected=any(probe.verdict == ProbeVerdict.measured for probe in probes_run),
-        seconds=left,
-    )
-    return replace(summarize_probe(prediction, measured, str(plan.folder), skip), wall=time.monotonic() - began)
-
-
 def _refuse_if_none_started(record: TuneRecord) -> None:
     """Raises UserError (no_probe_started) with the first probe's problem when no probe could be started."""
-    if record.probes and all(probe.verdict == ProbeVerdict.refused for probe in record.probes):
-        message = f"no probe could be started: {record.probes[0].why}"
+    if record.runs and all(probe.cause_id == REFUSED for probe in record.runs):
+        message = f"no probe could be started: {record.runs[0].message}"
         raise UserError(Problem("no_probe_started", message, None, "fix that and run tune again"))
 
 
 Extra = tuple[str, Any]  # a key and its value
-RunProbe = Callable[[Prediction, int], Probe]  # a setting and its steps
-Run = Callable[[Prediction, int], None]  # the same, recorded
+Run = Callable[[Prediction, int], None]  # probes a setting for so many steps
 _COMPLETED = (Stop.best_beats_the_rest, Stop.all_tried)
 
 
-def search(
-    record: TuneRecord,
-    run_probe: RunProbe,
-    extras: Callable[[Candidate], Sequence[Extra]],
-    on_change: Callable[[Probe | None], None],
-) -> None:
-    """Fill the record.
-
-    `run_probe` runs one setting for some steps; `extras` are the options to try on the best one, one after another;
-    `on_change` is called before and after each probe.
-    """
+def search(record: TuneRecord, take: Callable[[Probe], None], extras: Callable[[Candidate], Sequence[Extra]]) -> None:
+    """Fill the record. `take` runs a probe; `extras` are the options to try on the best one, one after another."""
     if len(record.predictions) == 1:
         record.stop = Stop.one_setting
-        on_change(None)
         return
 
     def run(prediction: Prediction, steps: int) -> None:
-        on_change(None)
-        probe = run_probe(prediction, steps)
-        record.probes.append(probe)
-        if probe.verdict == ProbeVerdict.interrupted:
+        probe = Probe(prediction.label, record.plan, prediction=prediction, steps=steps)
+        record.runs.append(probe)
+        take(probe)
+        if probe.state == State.interrupted:
             record.stop = Stop.interrupted
-        on_change(probe)
 
     while record.stop is None:
-        choice = next_probe(record.estimates, record.probes, record.limits, record.used)
+        choice = next_probe(record.estimates, record.runs, record.limits)
         if isinstance(choice, Stop):
             record.stop = choice
         else:
@@ -216,13 +187,12 @@ def search(
         _try_extras(record, run, extras)
     if record.stop != Stop.interrupted and record.best is not None:
         _probe_base(record, run)
-    on_change(None)
 
 
 def refuse_if_nothing_fits(record: TuneRecord) -> None:
     """Raise UserError (nothing_fits) with the least memory that any setting needs."""
     estimates = record.estimates
-    if record.probes or any(estimate.is_open for estimate in estimates):
+    if record.runs or any(estimate.is_open for estimate in estimates):
         return
     smallest = min(estimates, key=lambda estimate: estimate.memory_gib or 0.0)
     card, room = record.workload.card_gib or 0.0, record.limits.room
@@ -240,9 +210,9 @@ def _try_extras(record: TuneRecord, run: Run, extras: Callable[[Candidate], Sequ
         return
     for extra in extras(record.best.prediction.candidate):
         best = record.best
-        if best is None or best.seconds is None or record.stop == Stop.interrupted:
+        if best is None or best.figures is None or record.stop == Stop.interrupted:
             return
-        if exhausted_limit(best.seconds, record.probes, record.limits, record.used):
+        if exhausted_limit(best.figures.step_seconds, record.runs, record.limits):
             return
         candidate = replace(best.prediction.candidate, extra=(*best.prediction.candidate.extra, extra))
         refined = replace(best.prediction, candidate=candidate)
@@ -250,12 +220,29 @@ def _try_extras(record: TuneRecord, run: Run, extras: Callable[[Candidate], Sequ
         run(refined, record.limits.steps)
 
 
+def _probe_full(record: TuneRecord, request: CommandLine, take: Callable[[Probe], None]) -> None:
+    """Probe full fine-tuning once, in the setting that is predicted to be its fastest."""
+    try:
+        plan = plan_probe(full_line(request))
+        prediction = predict_full(record, plan)
+    except UserError as error:
+        record.full_note = "; ".join(str(problem) for problem in error.problems)
+        return
+    if prediction is None:
+        record.full_note = f"no setting at {plan.parallel.width} fits"
+    elif record.limits.is_late(prediction.seconds, record.runs):
+        record.full_note = "no time is left for it"
+    else:
+        record.full = Probe(f"full-{prediction.label}", plan, prediction=prediction)
+        take(record.full)
+
+
 def _probe_base(record: TuneRecord, run: Run) -> None:
     """Probe the recipe's own setting, for as many steps as there is time for: the gain and the loss are measured
     against it. It is often many times slower than the best, so that a whole probe would take too long."""
     if record.base is not None:
         return
-    base, skip = record.base_estimate, record.plan.config.tune.skip
-    steps = affordable_steps(base.seconds, record.probes, record.limits, record.used, skip)
+    base = record.base_estimate
+    steps = affordable_steps(base.seconds, record.runs, record.limits, record.warmup)
     if base.is_open and steps is not None:
         run(base.prediction, steps)

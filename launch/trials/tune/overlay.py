@@ -31,7 +31,7 @@ def overlay_path(name: str, environ: Mapping[str, str]) -> Path:
 def overlay_text(record: TuneRecord) -> str:
     """Render the overlay of a record that has a best setting."""
     best = record.best
-    assert best is not None
+    assert best is not None and best.figures is not None
     date = record.began[:10]
     title = (
         f"Written by `launch tune` on {date}: the fastest setting found for {record.plan.stage} with "
@@ -56,8 +56,8 @@ def overlay_text(record: TuneRecord) -> str:
         "machine": platform.node(),
         "card": record.card,
         "versions": dict(record.versions),
-        "tokens_per_second": _rounded(best.per_second) if best.unit == "tokens" else None,
-        "step_seconds": _rounded(best.seconds),
+        "tokens_per_second": _rounded(best.figures.per_second) if best.figures.unit == "tokens" else None,
+        "step_seconds": _rounded(best.figures.step_seconds),
         "reserved_gib": _rounded(best.memory_gib),
         "record": str(record.folder),
     }

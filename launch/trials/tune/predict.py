@@ -14,6 +14,7 @@ from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.speed import StepTime, predict_step
 from launch.planning.lengths import Lengths
+from launch.trials.measurement import LEAST_NOISE
 from launch.trials.tune.space import Candidate
 
 _ATTENTION = {"flash_2": Attention.flash, "sdpa": Attention.sdpa, "eager": Attention.eager}
@@ -96,9 +97,6 @@ def longest_tokens(candidate: Candidate, setting: MemorySetting, workload: Workl
     return min(dealt_as_they_come, math.ceil(max(even, tokens.longest + (size - 1) * shortest)))
 
 
-NOISE = 0.02  # the least noise of a rate measured over a few steps
-
-
 @dataclass(frozen=True)
 class LogError:
     """The logarithm of measured over predicted at one setting."""
@@ -117,7 +115,7 @@ class Observation:
 
     candidate: Candidate
     error: float  # logarithm of measured over predicted
-    noise: float = NOISE  # standard error of `error`
+    noise: float = LEAST_NOISE  # standard error of `error`
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ class ErrorModel:
         errors = [observation.error for observation in self.observations]
         mean = sum(weight * error for weight, error in zip(weights, errors, strict=True))
         explained = sum(weight * covariance for weight, covariance in zip(weights, covariances, strict=True))
-        return LogError(mean, max(self._scale * math.sqrt(max(prior - explained, 0.0)), NOISE))
+        return LogError(mean, max(self._scale * math.sqrt(max(prior - explained, 0.0)), LEAST_NOISE))
 
     @cached_property
     def _covariance_matrix(self) -> list[list[float]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from launch.check.machine.gpus import enough_gpus
 from launch.check.machine.rules import inspect, stopping_problems
+from launch.config.line import CommandLine, override_key
 from launch.config.schema import Device, Family
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.caches import tokenized_folder
@@ -22,7 +24,7 @@ from launch.planning.lengths import Histogram, Lengths, load_lengths
 from launch.planning.machine import PACKAGES
 from launch.planning.plan import Plan
 from launch.trials.trial import gpus_for
-from launch.trials.tune.predict import Workload, predict
+from launch.trials.tune.predict import Prediction, Workload, predict
 from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import TuneLimits
 from launch.trials.tune.space import build_space
@@ -64,8 +66,26 @@ def begin_record(name: str, plan: Plan, display: Display) -> TuneRecord:
         limits=TuneLimits(options.probes, options.minutes * 60, options.steps, startup, options.room),
         card=card,
         versions=versions,
-        dry_run=options.dry_run,
     )
+
+
+def full_line(line: CommandLine) -> CommandLine:
+    """The line that trains all weights in place of an adapter."""
+    keys = [key for override in line.overrides if (key := override_key(override)).startswith("recipe.lora.")]
+    return line.without(*keys).with_overrides("recipe.lora.rank=null")
+
+
+def predict_full(record: TuneRecord, plan: Plan) -> Prediction | None:
+    """The setting of full fine-tuning that is predicted to be the fastest of those that fit; None where none does.
+
+    `plan`: of the stage without its adapter. Raises UserError: unknown_shape.
+    """
+    base, card_gib = _base_setting(plan, "flash-attn" in record.versions)
+    workload = replace(record.workload, base=base, card_gib=card_gib)
+    predictions = [predict(candidate, workload) for candidate in build_space(plan, record.versions).candidates]
+    most = (card_gib or 0.0) * (1 - record.limits.room)
+    fitting = [prediction for prediction in predictions if card_gib is None or (prediction.memory_gib or 0.0) <= most]
+    return min(fitting, key=lambda prediction: prediction.seconds, default=None)
 
 
 def _card_name(plan: Plan, gpus: Gpus) -> str | None:

@@ -13,7 +13,7 @@ from launch.config.schema import Kind
 from launch.planning.plan import Plan
 from launch.trials.record import State, TrialRecord, utc_now
 from launch.trials.tune.predict import Prediction, Workload
-from launch.trials.tune.probe import Probe, ProbeVerdict
+from launch.trials.tune.probe import Probe
 from launch.trials.tune.search import Estimate, Stop, TuneLimits, correct_predictions, find_fastest
 from launch.trials.tune.space import LossWeighting, Space, compare_loss
 
@@ -41,7 +41,7 @@ class LossChange:
 
 
 @dataclass
-class TuneRecord(TrialRecord):
+class TuneRecord(TrialRecord[Probe]):
     """A search, as far as it has come."""
 
     name: str
@@ -53,12 +53,30 @@ class TuneRecord(TrialRecord):
     limits: TuneLimits
     card: str | None  # None on CPU
     versions: Mapping[str, str]  # of the trainer's packages
-    probes: list[Probe] = field(default_factory=list)
+    runs: list[Probe] = field(default_factory=list)
     stop: Stop | None = None
     overlay: Path | None = None  # the file that was written
-    dry_run: bool = False
+    full: Probe | None = None  # full fine-tuning, beside the settings of the adapter
+    full_note: str | None = None  # why it was not probed
     began: str = field(default_factory=utc_now)
     verb = "tune"
+    typical = True
+
+    @property
+    def steps(self) -> int:
+        return self.limits.steps
+
+    @property
+    def warmup(self) -> int:
+        return self.plan.config.tune.skip
+
+    @property
+    def rows(self) -> Sequence[Probe]:
+        return [*self.runs, *([self.full] if self.full else [])]
+
+    @property
+    def dry_run(self) -> bool:
+        return self.plan.config.tune.dry_run
 
     @property
     def state(self) -> State:
@@ -73,16 +91,16 @@ class TuneRecord(TrialRecord):
     @property
     def estimates(self) -> list[Estimate]:
         """The predictions corrected by the probes, the fastest first."""
-        return correct_predictions(self.predictions, self.probes, self.workload, self.limits)
+        return correct_predictions(self.predictions, self.runs, self.workload, self.limits)
 
     @property
     def best(self) -> Probe | None:
-        return find_fastest(self.estimates, self.probes)
+        return find_fastest(self.estimates, self.runs)
 
     @property
     def base(self) -> Probe | None:
         """The probe of the recipe's own setting."""
-        return next((probe for probe in self.probes if probe.prediction.candidate == self.space.base), None)
+        return next((probe for probe in self.runs if probe.prediction.candidate == self.space.base), None)
 
     @property
     def base_estimate(self) -> Estimate:
@@ -96,7 +114,8 @@ class TuneRecord(TrialRecord):
         if best is None:
             return None
         weighting = compare_loss(best.prediction.candidate, self.space.base, self.plan)
-        pairs = list(zip(best.losses, base.losses, strict=False)) if base is not None else []
+        losses = [probe.figures.losses if probe and probe.figures else () for probe in (best, base)]
+        pairs = list(zip(*losses, strict=False))
         differences = [abs(loss - own) / abs(own) for loss, own in pairs if own and math.isfinite(loss + own)]
         if not differences:
             return LossChange(weighting, None, None, 0)
@@ -105,16 +124,31 @@ class TuneRecord(TrialRecord):
     @property
     def summary(self) -> list[str]:
         applied = [f"+tuned={self.name} applies it ({self.overlay})"] if self.overlay else []
-        return [self.verdict, self.loss_sentence, *applied]
+        return [self.verdict, self.loss_sentence, *applied, self.full_sentence]
+
+    @property
+    def full_sentence(self) -> str:
+        """How fast full fine-tuning is against the adapter."""
+        full, best = self.full, self.best
+        if self.full_note or full is None:
+            return f"Full fine-tuning was not probed: {self.full_note}" if self.full_note else ""
+        if full.figures is None or full.step_seconds is None:
+            return f"Full fine-tuning was not measured: {full.message}"
+        memory = f" in {full.memory_gib:.1f} GiB" if full.memory_gib else ""
+        against = (
+            f", {best.step_seconds / full.step_seconds:.2f} times the adapter" if best and best.step_seconds else ""
+        )
+        rate = f"{full.figures.per_second:,.0f} {full.figures.unit} per second"
+        return f"Full fine-tuning runs at {rate}{against}{memory}; its losses need its own learning rate."
 
     @property
     def verdict(self) -> str:
         """What was found, and why the search stopped."""
         reason = _REASONS[self.stop] if self.stop else "running"
         if self.state == State.failed:
-            causes = [probe.why for probe in self.probes if probe.why]
+            causes = [probe.message for probe in self.runs if probe.message]
             last = f": {causes[-1]}" if causes else ""
-            return f"nothing was measured in {len(self.probes)} probes ({reason}){last}"
+            return f"nothing was measured in {len(self.runs)} probes ({reason}){last}"
         if self.best is None or self.state == State.planned:
             return reason if self.stop else "predicted; nothing was run"
         return f"the fastest setting measured is {self.best.prediction.label}: {self.gain} Stopped: {reason}"
@@ -123,9 +157,9 @@ class TuneRecord(TrialRecord):
     def gain(self) -> str:
         """How much faster the best setting is than the recipe's own."""
         best, base = self.best, self.base
-        if best is None or best.step_seconds is None:
+        if best is None or best.step_seconds is None or best.figures is None:
             return ""
-        rate = f"{best.per_second:,.0f} {best.unit} per second" if best.per_second else ""
+        rate = f"{best.figures.per_second:,.0f} {best.figures.unit} per second"
         if best is base:
             return f"{rate}: the recipe's own setting is the fastest."
         if base is not None and base.step_seconds is not None:
@@ -192,7 +226,7 @@ class TuneRecord(TrialRecord):
     @property
     def used(self) -> float:
         """Seconds that the probes took, reused ones included, so that repeating a finished search changes nothing."""
-        return sum(probe.wall for probe in self.probes)
+        return sum(probe.seconds or 0.0 for probe in self.runs)
 
     def contents(self) -> dict[str, Any]:
         best, lengths = self.best, self.workload.lengths
@@ -221,41 +255,20 @@ class TuneRecord(TrialRecord):
             "left_out": self.space.left_out,
             "candidates": len(self.predictions),
             "predictions": [estimate_json(estimate) for estimate in self.estimates[:_LISTED]],
-            "runs": [self.run_json(probe) for probe in self.probes],
             "best": None if best is None else best.prediction.label,
             "base": self.space.base.label(self.plan.batch.accumulation),
+            "full": None if self.full is None else self.full.label,
             "loss_change": self.loss_change,
             "overlay": self.overlay,
         }
 
-    def run_json(self, probe: Probe) -> dict[str, Any]:
-        prediction, losses = probe.prediction, probe.losses
-        ended = {ProbeVerdict.measured: State.done, ProbeVerdict.interrupted: State.interrupted}
-        state = ended.get(probe.verdict, State.failed)
+    def run_json(self, run: Probe) -> dict[str, Any]:
         return {
-            "label": prediction.label,
-            "overrides": prediction.candidate.overrides(),
-            "state": state,
-            "cause_id": probe.verdict if state == State.failed else None,
-            "message": probe.why,
-            "reused": probe.reused,
-            "folder": probe.folder,
-            "seconds": probe.wall,
-            "predicted_seconds": prediction.seconds,
-            "predicted_gib": prediction.probe_gib,
-            "measured": {
-                "steps": probe.steps,
-                "step_seconds": probe.seconds,
-                "per_second": probe.per_second,
-                "unit": probe.unit,
-                "noise": probe.noise,
-                "reserved_gib": probe.memory_gib,
-                "padding": probe.padding,
-                "first_loss": losses[0] if losses else None,
-                "loss": losses[-1] if losses else None,
-                "losses": losses,
-            },
-            "loss_weighting": compare_loss(prediction.candidate, self.space.base, self.plan),
+            **run.as_json(),
+            "overrides": run.prediction.candidate.overrides(),
+            "predicted_seconds": run.prediction.seconds,
+            "predicted_gib": run.prediction.probe_gib,
+            "loss_weighting": compare_loss(run.prediction.candidate, self.space.base, self.plan),
         }
 
 

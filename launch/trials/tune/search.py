@@ -11,14 +11,14 @@ from enum import StrEnum
 from typing import Any
 
 from launch.config.schema import Mode
-from launch.trials.tune.predict import NOISE, ErrorModel, Observation, Prediction, Workload
-from launch.trials.tune.probe import Probe, ProbeVerdict
+from launch.trials.measurement import LEAST_NOISE
+from launch.trials.record import State, seconds_left
+from launch.trials.tune.predict import ErrorModel, Observation, Prediction, Workload
+from launch.trials.tune.probe import HOST_MEMORY, OUT_OF_MEMORY, Probe
 from launch.trials.tune.space import Candidate
 
 Trait = tuple[str, Any]  # an attribute of a setting and its value
 _SAME_FAILURES = 2  # probes with the same cause: the next one like them is expected to fail, too
-_FAILED = (ProbeVerdict.failed, ProbeVerdict.refused, ProbeVerdict.host_memory)
-_RAN = (ProbeVerdict.measured, ProbeVerdict.out_of_memory)
 _RANK = re.compile(r"\branks? [\d, ]+")  # which rank reports the cause first is chance
 
 
@@ -30,13 +30,13 @@ def find_failure_traits(probes: Sequence[Probe], space: Iterable[Candidate]) -> 
     """
     failures_by_cause: dict[str, list[frozenset[Trait]]] = {}
     for probe in probes:
-        if probe.verdict in _FAILED:
-            failures_by_cause.setdefault(_RANK.sub("rank", probe.why or ""), []).append(_probe_traits(probe))
+        if probe.failed:
+            failures_by_cause.setdefault(_RANK.sub("rank", probe.message or ""), []).append(_probe_traits(probe))
     repeated = [failures for failures in failures_by_cause.values() if len(failures) >= _SAME_FAILURES]
     if not repeated:
         return []
     common = _common_traits(space)
-    ran = [_probe_traits(probe) for probe in probes if probe.verdict in _RAN]
+    ran = [_probe_traits(probe) for probe in probes if probe.ran]
     return [_without_cleared(frozenset.intersection(*failures) - common, ran) for failures in repeated]
 
 
@@ -52,12 +52,12 @@ def shares_failure_traits(candidate: Candidate, failure_traits: Iterable[frozens
 
 
 def no_probe_ran(probes: Sequence[Probe]) -> bool:
-    return not any(probe.verdict in _RAN for probe in probes)
+    return not any(probe.ran for probe in probes)
 
 
 def count_shared_traits(candidate: Candidate, probes: Sequence[Probe], space: Iterable[Candidate]) -> int:
     """How many traits a setting shares with all failed probes: the fewer, the more its probe reveals of the cause."""
-    failed = [_probe_traits(probe) for probe in probes if probe.verdict in _FAILED]
+    failed = [_probe_traits(probe) for probe in probes if probe.failed]
     if not failed:
         return 0
     return len(traits_of(candidate) & frozenset.intersection(*failed) - _common_traits(space))
@@ -117,6 +117,16 @@ class TuneLimits:
     startup: float = 60.0  # seconds that a run is expected to take before its first step
     room: float = 0.05  # fraction of a card's memory that stays free
 
+    def left(self, probes: Sequence[Probe]) -> float | None:
+        """Seconds for the next probe, None for the first one; reused probes count, so that a search that has ended
+        and is called again does nothing more."""
+        return seconds_left(probes, self.seconds / 60)
+
+    def is_late(self, step_seconds: float, probes: Sequence[Probe]) -> bool:
+        """Whether a probe with steps of `step_seconds` would not end in time."""
+        left = self.left(probes)
+        return left is not None and _expected_wall(step_seconds, probes, self) > left
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -145,9 +155,9 @@ def correct_predictions(
     """Correct every prediction by the probes; the fastest comes first."""
     rates = workload.card_rates.rates
     time_errors = [
-        Observation(probe.prediction.candidate, error, probe.noise)
+        Observation(probe.prediction.candidate, error, probe.figures.noise)
         for probe in probes
-        if (error := probe.time_error) is not None
+        if probe.figures and (error := probe.time_error) is not None
     ]
     time_model = ErrorModel(rates.bias, rates.spread, tuple(time_errors))
     memory_model = ErrorModel(MEMORY_BIAS, MEMORY_SPREAD, tuple(_observe_memory(probes, workload)))
@@ -174,10 +184,8 @@ def correct_predictions(
     return sorted(estimates, key=lambda estimate: (estimate.seconds, -estimate.prediction.candidate.per_device))
 
 
-def next_probe(
-    estimates: Sequence[Estimate], probes: Sequence[Probe], limits: TuneLimits, used: float
-) -> Estimate | Stop:
-    """The setting to probe, or why to stop. `used`: seconds that the probes have taken.
+def next_probe(estimates: Sequence[Estimate], probes: Sequence[Probe], limits: TuneLimits) -> Estimate | Stop:
+    """The setting to probe, or why to stop.
 
     The most promising setting goes first: the one that is fastest if its error is one standard deviation in its favour.
     While all probes have failed, it is the setting least like them, which shows whether the settings are the reason.
@@ -197,31 +205,24 @@ def next_probe(
     most_promising = min(waiting, key=lambda estimate: estimate.low)
     if best is not None and best.step_seconds is not None and most_promising.low > best.step_seconds * (1 - MARGIN):
         return Stop.best_beats_the_rest
-    return exhausted_limit(most_promising.seconds, probes, limits, used) or most_promising
+    return exhausted_limit(most_promising.seconds, probes, limits) or most_promising
 
 
-def exhausted_limit(seconds: float, probes: Sequence[Probe], limits: TuneLimits, used: float) -> Stop | None:
+def exhausted_limit(seconds: float, probes: Sequence[Probe], limits: TuneLimits) -> Stop | None:
     """Which limit forbids a probe whose steps take `seconds`; none forbids the first probe."""
-    if not probes:
-        return None
-    if len(probes) >= limits.probes:
+    if probes and len(probes) >= limits.probes:
         return Stop.probes_used
-    return Stop.time_used if used + _expected_wall(seconds, probes, limits) > limits.seconds else None
+    return Stop.time_used if limits.is_late(seconds, probes) else None
 
 
-def affordable_steps(seconds: float, probes: Sequence[Probe], limits: TuneLimits, used: float, skip: int) -> int | None:
+def affordable_steps(seconds: float, probes: Sequence[Probe], limits: TuneLimits, skip: int) -> int | None:
     """How many steps of `seconds` a last probe has time for, at most those of any probe; None if not even two of them
     would count, or all probes are used. The first `skip` steps do not count."""
-    if len(probes) >= limits.probes:
+    left = limits.left(probes)
+    if len(probes) >= limits.probes or left is None:
         return None
-    start_up = _expected_wall(0.0, probes, limits)
-    steps = min(int((limits.seconds - used - start_up) / seconds), limits.steps)
+    steps = min(int((left - _expected_wall(0.0, probes, limits)) / seconds), limits.steps)
     return steps if steps >= min(skip + _LEAST_COUNTED, limits.steps) else None
-
-
-def time_left(probes: Sequence[Probe], limits: TuneLimits, used: float) -> float | None:
-    """Seconds after which the next probe is ended; None for the first one, which has no limit."""
-    return max(limits.seconds - used, 1.0) if probes else None
 
 
 def find_fastest(estimates: Sequence[Estimate], probes: Sequence[Probe]) -> Probe | None:
@@ -231,7 +232,7 @@ def find_fastest(estimates: Sequence[Estimate], probes: Sequence[Probe]) -> Prob
     measured = [(probe.step_seconds, probe) for probe in probes if probe.step_seconds is not None]
     fitting = [(seconds, probe) for seconds, probe in measured if is_open.get(probe.prediction.candidate, True)]
     least = min((seconds for seconds, _ in fitting), default=0.0)
-    return next((probe for seconds, probe in fitting if seconds <= least * (1 + NOISE)), None)
+    return next((probe for seconds, probe in fitting if seconds <= least * (1 + LEAST_NOISE)), None)
 
 
 def needs_at_least(candidate: Candidate, other: Candidate) -> bool:
@@ -243,7 +244,11 @@ def needs_at_least(candidate: Candidate, other: Candidate) -> bool:
 
 
 def _expected_wall(seconds: float, probes: Sequence[Probe], limits: TuneLimits) -> float:
-    startups = [probe.wall - probe.steps * probe.seconds for probe in probes if probe.seconds is not None]
+    startups = [
+        (probe.seconds or 0.0) - probe.measured.last_step * probe.figures.step_seconds
+        for probe in probes
+        if probe.measured and probe.figures and probe.state == State.done
+    ]
     startup = statistics.median(startups) if startups else limits.startup
     return max(startup, 0.0) + limits.steps * seconds
 
@@ -255,13 +260,13 @@ def _is_ruled_out(prediction: Prediction, probes: Sequence[Probe]) -> bool:
     probe. A host that ran out of memory rules out its own offload mode only.
     """
     candidate = prediction.candidate
-    ran_out = [probe.prediction for probe in probes if probe.verdict == ProbeVerdict.out_of_memory]
+    ran_out = [probe.prediction for probe in probes if probe.cause_id == OUT_OF_MEMORY]
     if any(other.candidate == candidate for other in ran_out):
         return True
-    measured = [probe.prediction.candidate for probe in probes if probe.verdict == ProbeVerdict.measured]
+    measured = [probe.prediction.candidate for probe in probes if probe.state == State.done]
     if any(needs_at_least(other, candidate) for other in measured):
         return False
-    host_ran_out = {probe.prediction.candidate.mode for probe in probes if probe.verdict == ProbeVerdict.host_memory}
+    host_ran_out = {probe.prediction.candidate.mode for probe in probes if probe.cause_id == HOST_MEMORY}
     if candidate.mode == Mode.zero3_offload and Mode.zero3_offload in host_ran_out:
         return True
     if any(needs_at_least(candidate, other.candidate) for other in ran_out):
@@ -275,7 +280,7 @@ def _observe_memory(probes: Sequence[Probe], workload: Workload) -> list[Observa
     observations = []
     for probe in probes:
         error = probe.memory_error
-        if probe.verdict == ProbeVerdict.out_of_memory and workload.card_gib and probe.prediction.probe_gib:
+        if probe.cause_id == OUT_OF_MEMORY and workload.card_gib and probe.prediction.probe_gib:
             error = max(math.log(workload.card_gib / probe.prediction.probe_gib), 0.0)
         if error is not None:
             observations.append(Observation(probe.prediction.candidate, error))

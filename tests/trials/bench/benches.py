@@ -13,11 +13,11 @@ from launch.config.schema import Device, Precision
 from launch.execution.record.outcome import Outcome
 from launch.planning.plan import build_plan
 from launch.trials.bench.engine import run_in_turn
-from launch.trials.bench.record import BenchRecord, BenchRun, plan_runs
-from launch.trials.bench.settings import PlannedBench, plan_bench, read_request
+from launch.trials.bench.record import BenchRecord, BenchRun
+from launch.trials.bench.settings import plan_bench, read_request
 from launch.trials.card_rate import CardRate
 from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
-from launch.trials.trial import probe_line
+from launch.trials.trial import Runner, probe_line
 from tests.conftest import composed, fixed_machine
 from tests.trials.rollout.plans import leave_run
 
@@ -28,18 +28,14 @@ RATE = CardRate("NVIDIA H200", Device.cuda, Precision.bf16, 790e12, 8192, "2.11.
 _composed = functools.cache(composed)  # composing is most of a test's time, and nothing changes what it gives
 
 
-def planned(home: Path, *words: str, a: Sequence[str] = A, b: Sequence[str] = B) -> PlannedBench:
+def planned(home: Path, *words: str, a: Sequence[str] = A, b: Sequence[str] = B) -> BenchRecord:
     """What `bench WORDS -- A -- B` plans in the folder `home`."""
     count = () if any(word.startswith("steps=") for word in words) else ("steps=5",)
     request = read_request(parse_line(["bench", *words, *count, "--", *a, "--", *b], ["bench"]))
     machine = fixed_machine(cwd=home)
-    return plan_bench(
-        request, lambda line: _composed(*probe_line(line).argv), lambda composed: build_plan(composed, machine)
-    )
-
-
-def record_of(plan: PlannedBench) -> BenchRecord:
-    return BenchRecord(plan, plan_runs(plan), (RATE, RATE))
+    record = plan_bench(request, lambda line: build_plan(_composed(*probe_line(line).argv), machine))
+    record.rates = (RATE, RATE)
+    return record
 
 
 def steps(count: int = 5, seconds: float = 1.0, loss: float = 3.0, **more: Any) -> list[dict[str, Any]]:
@@ -81,16 +77,18 @@ def benched(
     run: Callable[[BenchRun], Measurement] = made_up,
     reuse: bool = True,
     clock: Callable[[], float] | None = None,
+    rate: CardRate = RATE,
     **sides: Sequence[str],
 ) -> tuple[BenchRecord, int, list[str]]:
     """A bench that has run: its record, its exit code and the runs that were run, in order."""
-    record = record_of(planned(home, *WORDS, *words, **sides))
+    record = planned(home, *WORDS, *words, **sides)
+    record.rates = (rate, rate)
     ran: list[str] = []
 
-    def run_and_log(bench_run: BenchRun, inspected: bool, seconds: float | None) -> Measurement:
-        assert inspected == any(label[0] == bench_run.label[0] for label in ran)
-        assert (seconds is None) == (record.planned.config.max_minutes is None or not ran)
+    def start(bench_run: BenchRun, seconds: float | None) -> Measurement:
+        assert (seconds is None) == (record.config.max_minutes is None or not ran)
         ran.append(bench_run.label)
         return run(bench_run)
 
-    return record, run_in_turn(record, run_and_log, reuse, lambda run: None, clock or time.monotonic), ran
+    runner = Runner(record, start, lambda run: None, reuse=reuse, clock=clock or time.monotonic)
+    return record, run_in_turn(runner), ran

@@ -11,7 +11,7 @@ from launch.config.schema import Device, Precision
 from launch.trials.bench.record import BenchRun, parse_rates
 from launch.trials.card_rate import CardRate, parse_card_rate
 from launch.trials.measurement import Measurement
-from tests.trials.bench.benches import DONE, RATE, benched, made_up, planned, record_of, steps
+from tests.trials.bench.benches import DONE, RATE, benched, made_up, planned, steps
 from tests.trials.records import written
 
 LLAMA = ("model=llama3_1_8b",)
@@ -49,8 +49,7 @@ def test_the_utilisation_is_of_the_measured_rate_and_of_the_data_sheet(tmp_path:
 
 
 def test_a_card_that_nobody_has_seen_has_its_measured_rate_alone(tmp_path: Path) -> None:
-    record, _, _ = benched(tmp_path, *LLAMA)
-    record.rates = (replace(RATE, name="NVIDIA Q700"),) * 2
+    record, _, _ = benched(tmp_path, *LLAMA, rate=replace(RATE, name="NVIDIA Q700"))
     assert record.of_side(0)[0].mfu_datasheet is None and record.of_side(0)[0].mfu_measured
     assert record.notes[0].endswith("no data sheet known")
 
@@ -67,7 +66,7 @@ def test_adapters_and_a_reference_in_the_step_are_reported(tmp_path: Path) -> No
     assert (record.operations(0).per_token or 0) < (record.operations(1).per_token or 0)
     dpo = ("stage=dpo", "trainer=trl_dpo", "data.mix=[{name: some/data}]", "gpus=1", "allow=[bench_data]")
     cached = ("flags.precompute_ref_log_probs=true",)
-    preferences = record_of(planned(tmp_path, *dpo, a=(), b=cached))
+    preferences = planned(tmp_path, *dpo, a=(), b=cached)
     assert [preferences.operations(side).reference for side in (0, 1)] == [True, False]
 
 
@@ -115,6 +114,6 @@ def test_the_steps_that_a_rate_needs_are_counted_and_too_few_are_warned_of(tmp_p
     record, _, _ = benched(tmp_path / "unsteady", *LLAMA, run=unsteady)
     needed = record.steps_needed(0)
     assert needed is not None and needed > 4
-    warmup = record.planned.config.warmup
+    warmup = record.config.warmup
     assert any(line.endswith(f"set steps={needed + warmup}") for line in record.summary)
     assert record.as_json()["settings"][0]["steps_needed"] == needed

@@ -17,17 +17,17 @@ def refused(home: Path, *words: str, a: tuple[str, ...] = (), b: tuple[str, ...]
 
 def test_each_run_has_a_folder_of_its_own_below_the_benchs(tmp_path: Path) -> None:
     bench = planned(tmp_path, *WORDS)
-    assert bench.folder == tmp_path / "runs" / "sft" / f"bench-{bench.id}"
-    folders = {bench.run_plan(side, repeat).folder for side in (0, 1) for repeat in (1, 2, 3)}
-    assert len(folders) == 6 and {folder.parent for folder in folders} == {bench.folder}
-    assert bench.run_plan(1, 2).folder.name == f"2b-gpu1-{bench.sides[1].plan.identity}"
-    assert bench.run_plan(1, 2).identity == bench.sides[1].plan.identity
+    assert bench.folder.parent == tmp_path / "runs" / "sft" and bench.folder.name.startswith("bench-")
+    folders = {run.label: run.plan.folder for run in bench.runs}
+    assert len(set(folders.values())) == 6 and {folder.parent for folder in folders.values()} == {bench.folder}
+    assert folders["B2"].name == f"2b-gpu1-{bench.sides[1].plan.identity}"
+    assert {run.plan.identity for run in bench.runs} == {side.plan.identity for side in bench.sides}
 
 
-def test_repeats_and_steps_do_not_change_the_id_and_another_setting_does(tmp_path: Path) -> None:
+def test_repeats_and_steps_do_not_change_the_folder_and_another_setting_does(tmp_path: Path) -> None:
     bench = planned(tmp_path, *WORDS)
-    assert planned(tmp_path, *WORDS, "steps=9", "repeats=7").id == bench.id
-    assert planned(tmp_path, *WORDS, b=("recipe.per_device_batch_size=2",)).id != bench.id
+    assert planned(tmp_path, *WORDS, "steps=9", "repeats=7").folder == bench.folder
+    assert planned(tmp_path, *WORDS, b=("recipe.per_device_batch_size=2",)).folder != bench.folder
     assert planned(tmp_path, *WORDS, "name=mine").folder.name == "bench-mine"
 
 
@@ -37,7 +37,7 @@ def test_what_differs_is_reported(tmp_path: Path) -> None:
         ("per device x accumulation", "4 x 32", "8 x 16"),
         ("flags.use_liger_kernel", "false", "true"),
     )
-    assert not bench.same_setting and not bench.notes
+    assert not bench.same_setting and not bench.planning_notes
 
 
 def test_what_differs_between_trainers_is_reported_by_recipe_keys(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_another_global_batch_is_refused_unless_it_is_allowed(tmp_path: Path) ->
     other = ("recipe.global_batch_size=64",)
     assert refused(tmp_path, "steps=5", b=other) == ["bench_global_batch"]
     allowed = planned(tmp_path, *WORDS, "allow=[bench_global_batch]", a=(), b=other)
-    assert [note.id for note in allowed.notes] == ["bench_global_batch"]
+    assert [note.id for note in allowed.planning_notes] == ["bench_global_batch"]
     assert refused(tmp_path, "steps=5", b=("recipe.packing=bins",)) == ["bench_global_batch"]
 
 
@@ -79,7 +79,7 @@ def test_numbers_that_measure_nothing(tmp_path: Path) -> None:
     assert refused(tmp_path, "max_minutes=0") == ["bad_minutes"]
     assert refused(tmp_path, "loss_tolerance=5") == ["bad_tolerance"]
     assert refused(tmp_path, "name=a/b") == ["bad_name"]
-    assert [note.id for note in planned(tmp_path, *WORDS, "repeats=1").notes] == ["one_repeat"]
+    assert [note.id for note in planned(tmp_path, *WORDS, "repeats=1").planning_notes] == ["one_repeat"]
 
 
 def test_the_problems_of_both_settings_are_reported_at_once(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,17 @@ from launch.config.line import parse_line
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.planning.plan import Plan, build_plan
-from launch.trials.rollout.engine import plan_widths
-from launch.trials.rollout.plan_differences import find_plan_differences
+from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
+from launch.trials.rollout.engine import WidthRunner, plan_widths, run_widths
 from launch.trials.rollout.record import RolloutRecord, WidthRun
-from launch.trials.rollout.request import read_request
+from launch.trials.rollout.request import SubmitMode, read_request
 from launch.trials.trial import probe_line
 from tests.conftest import composed, fixed_machine
 
-Planned = tuple[Path, list[WidthRun]]
 _composed = functools.cache(composed)  # composing is most of a test's time, and nothing changes what it gives
 
 
-def planned(home: Path, *words: str) -> Planned:
+def planned(home: Path, *words: str) -> RolloutRecord:
     """What `rollout WORDS` plans in the folder `home`."""
     request = read_request(parse_line(["rollout", *words], ["rollout"]))
     machine = fixed_machine(cwd=home)
@@ -36,11 +35,44 @@ def planned(home: Path, *words: str) -> Planned:
     )
 
 
-def record_of(planned: Planned, steps: int = 3, price: float | None = None) -> RolloutRecord:
-    folder, runs = planned
-    differing = find_plan_differences([run.plan for run in runs])
-    fresh = [replace(run) for run in runs]
-    return RolloutRecord(folder, steps, "stop", price, skip=1, differences=differing, runs=fresh)
+def record_of(
+    planned: RolloutRecord, steps: int = 3, price: float | None = None, allow: Sequence[str] = ()
+) -> RolloutRecord:
+    """Another call of the same rollout, with these options; one step does not count."""
+    own = planned.plan.config
+    gates = replace(own.gates, throughput_steady=replace(own.gates.throughput_steady, skip=1))
+    options = replace(own.rollout, steps=steps, price_per_gpu_hour=price)
+    runs = []
+    for run in planned.runs:
+        config = replace(run.plan.config, rollout=options, gates=gates, allow=list(allow))
+        runs.append(replace(run, plan=replace(run.plan, config=config)))
+    return replace(planned, runs=runs)
+
+
+Ran = Callable[[WidthRun], object]
+
+
+def go(
+    record: RolloutRecord,
+    run: Ran,
+    *,
+    cards: int = 8,
+    submit: SubmitMode = SubmitMode.none,
+    nodes: int = 1,
+    on_change: Ran | None = None,
+    **more: Any,
+) -> int:
+    """Run a rollout whose widths `run` makes up, and return its exit code."""
+
+    def start(width: WidthRun, seconds: float | None) -> Measurement:
+        archive_earlier_try(width.plan)
+        run(width)
+        measured = read_measurement(width.plan, record.steps, 100.0)
+        assert measured is not None
+        return measured
+
+    machine = WidthRunner(start, cards, 100.0, nodes, submit)
+    return run_widths(record, machine, on_change or (lambda width: None), **more)
 
 
 def steps(losses: Sequence[float], seconds: float = 1.0) -> list[dict[str, Any]]:

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
 from launch.trials.record import State
-from launch.trials.rollout.engine import WidthRunner, run_widths
 from launch.trials.rollout.record import WidthRun
-from tests.trials.rollout.plans import leave, planned, record_of, steps
+from tests.trials.rollout.plans import go, leave, planned, record_of, steps
 
 WORDS = ("stage=sft", "trainer=finetune", "gpus=1,2,4")
 STEPS = 14
@@ -115,8 +113,7 @@ def collapsing(width: WidthRun) -> Outcome:
 def test_a_fault_fails_for_its_reason(fault: Fault, expected: list[str], tmp_path: Path) -> None:
     record = record_of(planned(tmp_path, *WORDS), steps=STEPS)
     faulty = {"gpu2": fault}
-    machine = WidthRunner(lambda width: faulty.get(width.label, run)(width), cards=8, card_gib=80.0)
-    assert run_widths(record, machine, GatesConfig(), lambda width: None) == 3
+    assert go(record, lambda width: faulty.get(width.label, run)(width)) == 3
     first, second, third = record.runs
     assert (first.state, second.state, third.state) == (State.done, State.failed, State.planned)
     assert [result.id for result in second.failed_gates] == expected
@@ -124,5 +121,4 @@ def test_a_fault_fails_for_its_reason(fault: Fault, expected: list[str], tmp_pat
 
 def test_without_a_fault_it_is_green(tmp_path: Path) -> None:
     record = record_of(planned(tmp_path, *WORDS), steps=STEPS)
-    machine = WidthRunner(run, cards=8, card_gib=80.0)
-    assert run_widths(record, machine, GatesConfig(), lambda width: None) == 0
+    assert go(record, run) == 0

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launch.config.trials import GatesConfig
 from launch.errors import Problem, UserError
 from launch.execution.record.outcome import Outcome
 from launch.trials.record import State
-from launch.trials.rollout.engine import WidthRunner, run_widths
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import SubmitMode
-from tests.trials.rollout.plans import Planned, leave, planned, record_of, steps
+from tests.trials.rollout.plans import Ran, go, leave, planned, record_of, steps
 
 WORDS = ("stage=sft", "trainer=trl_sft", "data.mix=[{name: some/data}]")
 GREEN = [3.0, 2.9, 2.8]
 DONE = Outcome(exit_code=0, seconds=9.0, steps=3, last_loss=2.8)
-Ran = Callable[[WidthRun], Outcome]
 
 
 @pytest.fixture
-def rollout(tmp_path: Path) -> Planned:
+def rollout(tmp_path: Path) -> RolloutRecord:
     return planned(tmp_path, *WORDS, "gpus=1,2,4")
 
 
@@ -60,23 +56,18 @@ def refused(width: WidthRun) -> Outcome:
     raise UserError(Problem("gpus_busy", "GPU 0 is held by somebody", None, "wait"))
 
 
-def go(record: RolloutRecord, runs: Runs, *, cards: int = 8, allow: tuple[str, ...] = (), restart: bool = False) -> int:
-    runner = WidthRunner(runs, cards, 100.0)
-    return run_widths(record, runner, GatesConfig(), lambda width: None, allow=allow, restart=restart)
-
-
 def states(record: RolloutRecord) -> list[str]:
     return [width.state.value for width in record.runs]
 
 
-def test_all_widths_pass(rollout: Planned) -> None:
+def test_all_widths_pass(rollout: RolloutRecord) -> None:
     record, runs = record_of(rollout), Runs()
     assert go(record, runs) == 0
     assert runs.ran == ["gpu1", "gpu2", "gpu4"]
     assert states(record) == ["done"] * 3 and record.state == State.done
 
 
-def test_each_width_is_compared_with_the_one_before_it(rollout: Planned) -> None:
+def test_each_width_is_compared_with_the_one_before_it(rollout: RolloutRecord) -> None:
     record = record_of(rollout)
     go(record, Runs())
     ids = [{result.id for result in width.gate_results} for width in record.runs]
@@ -84,7 +75,7 @@ def test_each_width_is_compared_with_the_one_before_it(rollout: Planned) -> None
     assert all({"loss_parity", "same_data", "scaling"} <= later for later in ids[1:])
 
 
-def test_the_first_red_gate_stops_it(rollout: Planned) -> None:
+def test_the_first_red_gate_stops_it(rollout: RolloutRecord) -> None:
     record, runs = record_of(rollout), Runs(gpu2=nan)
     assert go(record, runs) == 3
     assert runs.ran == ["gpu1", "gpu2"]
@@ -92,20 +83,20 @@ def test_the_first_red_gate_stops_it(rollout: Planned) -> None:
     assert [result.id for result in record.runs[1].failed_gates] == ["loss_finite"]
 
 
-def test_a_run_that_dies_fails_with_its_cause(rollout: Planned) -> None:
+def test_a_run_that_dies_fails_with_its_cause(rollout: RolloutRecord) -> None:
     record = record_of(rollout)
     assert go(record, Runs(gpu2=dead)) == 3
     assert [result.id for result in record.runs[1].failed_gates] == ["finished_steps"]
     assert "rank 1: no luck" in record.runs[1].failed_gates[0].message
 
 
-def test_a_passed_width_is_not_run_again(rollout: Planned) -> None:
+def test_a_passed_width_is_not_run_again(rollout: RolloutRecord) -> None:
     go(record_of(rollout), Runs(gpu2=dead))
     record, runs = record_of(rollout), Runs()
     assert go(record, runs) == 0
     assert runs.ran == ["gpu2", "gpu4"]
     assert [width.reused for width in record.runs] == [True, False, False]
-    kept = [path.name for path in rollout[0].iterdir() if path.name.startswith("gpu2-")]
+    kept = [path.name for path in rollout.folder.iterdir() if path.name.startswith("gpu2-")]
     assert len(kept) == 2  # the failed try is beside the good one
 
 
@@ -117,7 +108,7 @@ def test_a_changed_plan_is_run_again_and_the_others_are_kept(tmp_path: Path) -> 
     assert runs.ran == ["gpu1"]
 
 
-def test_more_steps_than_were_measured_are_run(rollout: Planned) -> None:
+def test_more_steps_than_were_measured_are_run(rollout: RolloutRecord) -> None:
     go(record_of(rollout, steps=3), Runs())
     runs = Runs(**{name: lambda width: leave(width, DONE, steps(GREEN * 2)) for name in ("gpu1", "gpu2", "gpu4")})
     go(record_of(rollout, steps=5), runs)
@@ -126,22 +117,22 @@ def test_more_steps_than_were_measured_are_run(rollout: Planned) -> None:
     assert go(record_of(rollout, steps=2), fewer) == 0 and fewer.ran == []
 
 
-def test_a_red_width_that_is_allowed_now_is_not_run_again(rollout: Planned) -> None:
+def test_a_red_width_that_is_allowed_now_is_not_run_again(rollout: RolloutRecord) -> None:
     go(record_of(rollout), Runs(gpu1=nan))
-    record, runs = record_of(rollout), Runs(gpu1=nan)
-    assert go(record, runs, allow=("loss_finite",)) == 0
+    record, runs = record_of(rollout, allow=("loss_finite",)), Runs(gpu1=nan)
+    assert go(record, runs) == 0
     assert "gpu1" not in runs.ran
     assert [result.id for result in record.runs[0].gate_results if result.allowed] == ["loss_finite"]
 
 
-def test_restart_runs_what_has_passed(rollout: Planned) -> None:
+def test_restart_runs_what_has_passed(rollout: RolloutRecord) -> None:
     go(record_of(rollout), Runs())
     runs = Runs()
     assert go(record_of(rollout), runs, restart=True) == 0
     assert runs.ran == ["gpu1", "gpu2", "gpu4"]
 
 
-def test_a_width_beyond_the_machine_is_reported_and_the_others_run(rollout: Planned) -> None:
+def test_a_width_beyond_the_machine_is_reported_and_the_others_run(rollout: RolloutRecord) -> None:
     record, runs = record_of(rollout), Runs()
     assert go(record, runs, cards=2) == 3
     assert runs.ran == ["gpu1", "gpu2"]
@@ -150,13 +141,13 @@ def test_a_width_beyond_the_machine_is_reported_and_the_others_run(rollout: Plan
     assert record.runs[2].projection is not None and record.runs[2].projection.basis == "as fast a rank as gpu2"
 
 
-def test_an_interrupted_width_has_no_verdict(rollout: Planned) -> None:
+def test_an_interrupted_width_has_no_verdict(rollout: RolloutRecord) -> None:
     record = record_of(rollout)
     assert go(record, Runs(gpu2=interrupted)) == 130
     assert states(record) == ["done", "interrupted", "planned"]
 
 
-def test_a_later_width_that_cannot_start_loses_nothing(rollout: Planned) -> None:
+def test_a_later_width_that_cannot_start_loses_nothing(rollout: RolloutRecord) -> None:
     record = record_of(rollout)
     assert go(record, Runs(gpu2=refused)) == 3
     assert states(record) == ["done", "failed", "planned"]
@@ -165,18 +156,18 @@ def test_a_later_width_that_cannot_start_loses_nothing(rollout: Planned) -> None
     assert go(record_of(rollout), runs) == 0 and runs.ran == ["gpu2", "gpu4"]
 
 
-def test_a_first_width_that_cannot_start_is_the_users_mistake(rollout: Planned) -> None:
+def test_a_first_width_that_cannot_start_is_the_users_mistake(rollout: RolloutRecord) -> None:
     with pytest.raises(UserError, match="gpus_busy"):
         go(record_of(rollout), Runs(gpu1=refused))
 
 
-def test_every_change_is_reported(rollout: Planned) -> None:
+def test_every_change_is_reported(rollout: RolloutRecord) -> None:
     seen: list[tuple[str, str]] = []
 
     def changed(width: WidthRun) -> None:
         seen.append((width.label, width.state.value))
 
-    run_widths(record_of(rollout), WidthRunner(Runs(gpu2=nan), 8), GatesConfig(), changed)
+    go(record_of(rollout), Runs(gpu2=nan), on_change=changed)
     assert seen == [("gpu1", "running"), ("gpu1", "done"), ("gpu2", "running"), ("gpu2", "failed")]
 
 
@@ -185,11 +176,10 @@ def job(record: RolloutRecord, runs: Runs, label: str, *, cards: int = 8, nodes:
     [only] = [width for width in record.runs if width.label == label]
     for width in record.runs[record.runs.index(only) + 1 :]:
         width.state, width.job_id = State.submitted, "17"
-    machine = WidthRunner(runs, cards, 100.0, nodes=nodes)
-    return run_widths(record, machine, GatesConfig(), lambda width: None, only=only)
+    return go(record, runs, cards=cards, nodes=nodes, only=only)
 
 
-def test_a_job_runs_its_own_width_and_is_held_to_the_one_before(rollout: Planned) -> None:
+def test_a_job_runs_its_own_width_and_is_held_to_the_one_before(rollout: RolloutRecord) -> None:
     runs = Runs()
     first, second = record_of(rollout), record_of(rollout)
     assert job(first, runs, "gpu1") == 0
@@ -199,14 +189,14 @@ def test_a_job_runs_its_own_width_and_is_held_to_the_one_before(rollout: Planned
     assert {result.id for result in second.runs[1].gate_results} >= {"loss_parity", "same_data"}
 
 
-def test_a_red_job_leaves_no_other_submitted(rollout: Planned) -> None:
+def test_a_red_job_leaves_no_other_submitted(rollout: RolloutRecord) -> None:
     go(record_of(rollout), Runs(), cards=1)
     record = record_of(rollout)
     assert job(record, Runs(gpu2=nan), "gpu2") == 3
     assert states(record) == ["done", "failed", "planned"] and record.runs[2].job_id is None
 
 
-def test_a_job_whose_width_before_has_not_passed_runs_nothing(rollout: Planned) -> None:
+def test_a_job_whose_width_before_has_not_passed_runs_nothing(rollout: RolloutRecord) -> None:
     record, runs = record_of(rollout), Runs()
     assert job(record, runs, "gpu2") == 3
     assert runs.ran == [] and states(record) == ["failed", "planned", "planned"]
@@ -215,7 +205,7 @@ def test_a_job_whose_width_before_has_not_passed_runs_nothing(rollout: Planned) 
 
 def test_several_nodes_need_a_job_of_as_many(tmp_path: Path) -> None:
     wide = planned(tmp_path, *WORDS, "gpus=1,2x1")
-    assert [width.label for width in wide[1]] == ["gpu1", "gpu2x1"]
+    assert [width.label for width in wide.runs] == ["gpu1", "gpu2x1"]
     alone = record_of(wide)
     assert go(alone, Runs()) == 3
     assert states(alone) == ["done", "not_run"]
@@ -225,15 +215,14 @@ def test_several_nodes_need_a_job_of_as_many(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("submit", "ran"), [(SubmitMode.rest, ["gpu1"]), (SubmitMode.all, [])])
-def test_what_is_to_be_handed_over_is_not_run(rollout: Planned, submit: SubmitMode, ran: list[str]) -> None:
+def test_what_is_to_be_handed_over_is_not_run(rollout: RolloutRecord, submit: SubmitMode, ran: list[str]) -> None:
     record, runs = record_of(rollout), Runs()
-    machine = WidthRunner(runs, 1, 100.0, submit=submit)
-    assert run_widths(record, machine, GatesConfig(), lambda width: None) == 3
+    assert go(record, runs, cards=1, submit=submit) == 3
     assert runs.ran == ran and states(record)[len(ran) :] == ["not_run"] * (3 - len(ran))
 
 
-def test_what_has_passed_is_kept_where_it_could_not_run(rollout: Planned) -> None:
+def test_what_has_passed_is_kept_where_it_could_not_run(rollout: RolloutRecord) -> None:
     go(record_of(rollout), Runs(), cards=2)
     record = record_of(rollout)
-    assert run_widths(record, WidthRunner(Runs(), submit=SubmitMode.all), GatesConfig(), lambda width: None) == 3
+    assert go(record, Runs(), cards=0, submit=SubmitMode.all) == 3
     assert states(record) == ["done", "done", "not_run"]

@@ -8,26 +8,24 @@ from typing import Any
 
 import pytest
 
-from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
-from launch.trials.rollout.engine import WidthRunner, run_widths
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from tests.trials.records import read, written
-from tests.trials.rollout.plans import leave, planned, record_of, steps
+from tests.trials.rollout.plans import go, leave, planned, record_of, steps
 
 WORDS = ("stage=sft", "trainer=trl_sft", "data.mix=[{name: some/data}]", "gpus=1,2,4")
 DONE = Outcome(exit_code=0, seconds=9.0, steps=3, last_loss=2.8)
 
 
-def rolled(home: Path, losses: dict[str, list[float]] | None = None, cards: int = 8, **more: Any) -> RolloutRecord:
+def rolled(home: Path, losses: dict[str, list[float]] | None = None, **more: Any) -> RolloutRecord:
     """A rollout that has run; `losses` of a width when they are not the good ones."""
-    record = record_of(planned(home, *WORDS), price=2.5)
+    record = record_of(planned(home, *WORDS), price=2.5, allow=more.pop("allow", ()))
 
     def run(width: WidthRun) -> Outcome:
         width_losses = (losses or {}).get(width.label, [3.0, 2.9, 2.8])
         return leave(width, DONE, steps(width_losses, seconds=4.0 / width.requested.ranks))
 
-    run_widths(record, WidthRunner(run, cards, 80.0), GatesConfig(), lambda width: None, **more)
+    go(record, run, **more)
     return record
 
 

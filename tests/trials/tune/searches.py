@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from launch.config.schema import Kind
+from launch.execution.record.outcome import Outcome
 from launch.planning.estimate.cards import rates_for_card
 from launch.planning.estimate.forecast import planned_setting
 from launch.planning.lengths import Histogram, Lengths
 from launch.planning.plan import build_plan
+from launch.trials.measurement import Measurement, compute_figures
+from launch.trials.record import State
 from launch.trials.tune.predict import Prediction, Workload, predict
-from launch.trials.tune.probe import Probe, ProbeVerdict
+from launch.trials.tune.probe import HOST_MEMORY, OUT_OF_MEMORY, Probe
 from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import TuneLimits
 from launch.trials.tune.space import Space, build_space
@@ -71,28 +76,29 @@ def record_in(
 def measured(
     prediction: Prediction, seconds: float, *, gib: float | None = None, wall: float = 40.0, loss: float = 2.0
 ) -> Probe:
-    return Probe(
-        prediction,
-        ProbeVerdict.measured,
-        folder="somewhere",
-        steps=8,
-        seconds=seconds,
-        per_second=prediction.step.load.tokens / seconds,
-        memory_gib=prediction.probe_gib if gib is None else gib,
-        losses=(loss, loss - 0.1),
-        wall=wall + 8 * seconds,
-    )
+    """A probe of eight steps of `seconds`, and `wall` before them."""
+    reserved = prediction.probe_gib if gib is None else gib
+    row = {"tokens": prediction.step.load.tokens, "seconds": seconds, "memory_reserved_gib": reserved}
+    losses = ({"loss": loss}, {"loss": loss - 0.1}, *[{}] * 6)
+    steps = [{"step": number, **row, **losses} for number, losses in enumerate(losses, 1)]
+    return ended(prediction, State.done, wall + 8 * seconds, steps=steps)
+
+
+def ended(prediction: Prediction, state: State, seconds: float = 40.0, steps: Sequence[Any] = (), **why: Any) -> Probe:
+    """A probe that has ended, made up step by step."""
+    plan = build_plan(composed_once("stage=sft", "gpus=8"), fixed_machine())
+    run = Measurement(plan, 8, Outcome(0, seconds, len(steps), None), tuple(steps))
+    facts = {"seconds": seconds, "measured": run, "figures": compute_figures(run, 2, typical=True)}
+    return Probe(prediction.label, plan, state, prediction=prediction, **facts, **why)
 
 
 def out_of_memory(prediction: Prediction) -> Probe:
-    return Probe(
-        prediction, ProbeVerdict.out_of_memory, "somewhere", wall=40.0, why="OutOfMemoryError: CUDA out of memory"
-    )
+    return ended(prediction, State.failed, cause_id=OUT_OF_MEMORY, message="OutOfMemoryError: CUDA out of memory")
 
 
 def host_memory(prediction: Prediction) -> Probe:
-    return Probe(prediction, ProbeVerdict.host_memory, "somewhere", wall=40.0, why="DefaultCPUAllocator: no memory")
+    return ended(prediction, State.failed, cause_id=HOST_MEMORY, message="DefaultCPUAllocator: no memory")
 
 
 def failed(prediction: Prediction, why: str = "no luck") -> Probe:
-    return Probe(prediction, ProbeVerdict.failed, "somewhere", wall=10.0, why=why)
+    return ended(prediction, State.failed, 10.0, message=why)

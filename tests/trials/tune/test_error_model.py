@@ -7,7 +7,8 @@ import math
 import pytest
 
 from launch.config.schema import Mode, Packing
-from launch.trials.tune.predict import NOISE, ErrorModel, Observation, solve
+from launch.trials.measurement import LEAST_NOISE
+from launch.trials.tune.predict import ErrorModel, Observation, solve
 from launch.trials.tune.space import Candidate
 
 HERE = Candidate(8, Mode.zero2, Packing.flatten)
@@ -25,7 +26,7 @@ def test_without_observations_the_prior_uncertainty_remains() -> None:
 def test_observations_count_less_the_further_a_setting_is() -> None:
     model = ErrorModel(0.1, 0.3, (Observation(HERE, 0.5),))
     here, near, far = (model.at(candidate) for candidate in (HERE, NEAR, FAR))
-    assert here.mean == pytest.approx(0.5, abs=0.02) and here.deviation < 2 * NOISE
+    assert here.mean == pytest.approx(0.5, abs=0.02) and here.deviation < 2 * LEAST_NOISE
     assert here.mean > near.mean > far.mean > 0
     assert here.deviation < near.deviation < far.deviation
 

@@ -34,7 +34,7 @@ def written(home: Path, mode: str, *words: str) -> TuneRecord:
     best = next(
         estimate for estimate in record.estimates if estimate.prediction.candidate.mode == mode and estimate.is_open
     ).prediction
-    record.probes = [measured(best, best.seconds)]
+    record.runs = [measured(best, best.seconds)]
     path = overlay_path("it", {"XDG_CONFIG_HOME": str(home / "config")})
     write_file(path, overlay_text(record))
     return record

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from launch.planning.plan import build_plan
 from launch.trials.record import State
-from launch.trials.tune.probe import Probe, ProbeVerdict
+from launch.trials.tune.preparation import predict_full
+from launch.trials.tune.probe import Probe
 from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import Stop
 from launch.trials.tune.space import LossWeighting
-from tests.trials.records import written
-from tests.trials.tune.searches import failed, measured, record_in
+from tests.conftest import fixed_machine
+from tests.trials.records import check, read, written
+from tests.trials.tune.searches import composed_once, failed, measured, record_in
 
 
 def with_probes(record: TuneRecord, *probes: Probe, stop: Stop = Stop.probes_used) -> TuneRecord:
-    record.probes, record.stop = list(probes), stop
+    record.runs, record.stop = list(probes), stop
     return record
 
 
@@ -85,5 +89,34 @@ def test_failures_keep_what_was_measured_and_say_the_cause(tmp_path: Path) -> No
 
 def test_samples_without_a_clock_are_no_measurement(tmp_path: Path) -> None:
     record = record_in(tmp_path)
-    odd = replace(fastest(record), verdict=ProbeVerdict.failed, seconds=None, per_second=None)
+    odd = replace(fastest(record), state=State.failed)
     assert odd.time_error is None and with_probes(record, odd).best is None
+
+
+def test_full_fine_tuning_is_a_row_beside_those_of_the_adapter(tmp_path: Path) -> None:
+    record = with_probes(record_in(tmp_path), fastest(record_in(tmp_path)), own(record_in(tmp_path)))
+    best = record.best
+    assert best is not None and best.step_seconds is not None
+    record.full = measured(best.prediction, 2 * best.step_seconds, gib=120.0)
+    record.full.label = f"full-{best.label}"
+    assert record.best is best and len(record.runs) == 2
+    document = read(record)
+    check(document)
+    assert [run["label"] for run in document["runs"]][-1] == document["full"] == record.full.label
+    assert "0.50 times the adapter in 120.0 GiB" in document["summary"][-1]
+    (runs, *_) = written(record).tables
+    assert runs.rows[-1][0] == f"{record.full.label} (full fine-tuning)"
+    record.full, record.full_note = None, "no setting at gpu8 fits"
+    assert record.summary[-1] == "Full fine-tuning was not probed: no setting at gpu8 fits"
+
+
+def test_full_fine_tuning_is_predicted_where_memory_allows(tmp_path: Path) -> None:
+    record = record_in(tmp_path, "stage=lora_sft", "gpus=1")
+    plan = build_plan(composed_once("stage=lora_sft", "gpus=8", "recipe.lora.rank=null"), fixed_machine())
+    card = "launch.trials.tune.preparation.card_memory"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(card, lambda plan, environ: SimpleNamespace(gib=139.8))
+        prediction = predict_full(record, plan)
+        assert prediction is not None and prediction.memory_gib is not None and prediction.memory_gib < 0.95 * 139.8
+        patch.setattr(card, lambda plan, environ: SimpleNamespace(gib=10.0))
+        assert predict_full(record, plan) is None

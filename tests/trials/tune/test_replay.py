@@ -61,11 +61,13 @@ def replay(record: TuneRecord, rates: Mapping[str, float]) -> list[str]:
     """Search with the measured rates; return the settings that were probed to find the best."""
     probed: list[str] = []
 
-    def run_probe(prediction: Prediction, steps: int) -> Probe:
-        probed.append(key(prediction))
-        return measured(prediction, prediction.step.load.tokens / rates[key(prediction)])
+    def take(probe: Probe) -> None:
+        probed.append(key(probe.prediction))
+        vars(probe).update(
+            vars(measured(probe.prediction, probe.prediction.step.load.tokens / rates[key(probe.prediction)]))
+        )
 
-    search(record, run_probe, lambda best: [], lambda probe: None)
+    search(record, take, lambda best: [])
     return probed
 
 

@@ -9,6 +9,7 @@ from launch.config.schema import Mode, Packing
 from launch.config.trials import TuneConfig
 from launch.errors import UserError
 from launch.trials.tune.engine import check_numbers, line_for_candidate, read_request
+from launch.trials.tune.preparation import full_line
 from launch.trials.tune.space import Candidate
 
 
@@ -38,3 +39,10 @@ def test_a_probe_replaces_the_lines_keys() -> None:
     argv = line_for_candidate(request, Candidate(4, Mode.zero2, Packing.flatten)).argv
     assert "parallel=zero2" in argv and "parallel=zero3" not in argv and "name=mine" not in argv
     assert "recipe.per_device_batch_size=4" in argv and "recipe.packing=flatten" in argv
+
+
+def test_full_fine_tuning_has_no_key_of_the_adapter() -> None:
+    request = read_request(
+        parse_line(["tune", "stage=lora_sft", "recipe.lora.rank=8", "recipe.lora.alpha=4"], ["tune"])
+    )
+    assert full_line(request).argv == ("stage=lora_sft", "recipe.lora.rank=null")

@@ -13,10 +13,10 @@ from launch.planning.lengths import Histogram, Lengths
 from launch.trials.record import State
 from launch.trials.tune.engine import refuse_if_nothing_fits, search
 from launch.trials.tune.predict import Prediction
-from launch.trials.tune.probe import Probe, ProbeVerdict
+from launch.trials.tune.probe import OUT_OF_MEMORY, Probe
 from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import Feasibility, Stop, TuneLimits, needs_at_least, next_probe
-from tests.trials.tune.searches import failed, host_memory, measured, out_of_memory, record_in
+from tests.trials.tune.searches import ended, failed, host_memory, measured, out_of_memory, record_in
 
 
 @pytest.fixture
@@ -31,17 +31,17 @@ class Probes:
         self.probed: list[str] = []
         self._factor = factor
 
-    def __call__(self, prediction: Prediction, steps: int) -> Probe:
-        self.steps = steps  # of the last probe
-        self.probed.append(prediction.label)
-        return self.result(prediction)
+    def __call__(self, probe: Probe) -> None:
+        self.steps = probe.steps  # of the last probe
+        self.probed.append(probe.label)
+        vars(probe).update(vars(self.result(probe.prediction)))
 
     def result(self, prediction: Prediction) -> Probe:
         return measured(prediction, prediction.seconds * self._factor)
 
 
 def go(record: TuneRecord, probes: Probes) -> None:
-    search(record, probes, lambda best: [], lambda probe: None)
+    search(record, probes, lambda best: [])
 
 
 def test_the_predicted_fastest_goes_first_and_a_true_model_is_soon_confirmed(record: TuneRecord) -> None:
@@ -88,11 +88,11 @@ def test_out_of_memory_rules_out_all_that_need_more(tmp_path: Path) -> None:
 
     probes = Small()
     go(record, probes)
-    ran_out = [probe for probe in record.probes if probe.verdict == ProbeVerdict.out_of_memory]
+    ran_out = [probe for probe in record.runs if probe.cause_id == OUT_OF_MEMORY]
     assert ran_out and record.best is not None
-    for number, probe in enumerate(record.probes):
-        for earlier in record.probes[:number]:
-            if earlier.verdict == ProbeVerdict.out_of_memory:
+    for number, probe in enumerate(record.runs):
+        for earlier in record.runs[:number]:
+            if earlier.cause_id == OUT_OF_MEMORY:
                 assert (probe.prediction.probe_gib or 0) < (earlier.prediction.probe_gib or 0)
     ruled = [estimate for estimate in record.estimates if estimate.feasibility == Feasibility.ruled_out]
     assert all(
@@ -113,9 +113,9 @@ def test_what_was_measured_is_not_ruled_out_by_what_was_predicted(record: TuneRe
         key=lambda prediction: prediction.probe_gib or 0,
     )
     assert (small.probe_gib or 0) < 0.5 * (big.probe_gib or 0)
-    record.probes = [measured(big, big.seconds), out_of_memory(small)]
+    record.runs = [measured(big, big.seconds), out_of_memory(small)]
     fits = {estimate.prediction.candidate: estimate.feasibility for estimate in record.estimates}
-    assert record.best is record.probes[0] and fits[big.candidate] == Feasibility.fits
+    assert record.best is record.runs[0] and fits[big.candidate] == Feasibility.fits
     assert fits[small.candidate] == Feasibility.ruled_out
     less = [candidate for candidate in fits if needs_at_least(big.candidate, candidate)]
     assert len(less) > 1 and all(fits[candidate] != Feasibility.ruled_out for candidate in less)
@@ -126,13 +126,13 @@ def test_a_host_that_runs_out_rules_out_its_own_mode_only(record: TuneRecord) ->
         estimate.prediction.candidate: (estimate.feasibility, estimate.memory_gib) for estimate in record.estimates
     }
     offloaded = next(prediction for prediction in record.predictions if prediction.candidate.mode == Mode.zero3_offload)
-    record.probes = [host_memory(offloaded)]
+    record.runs = [host_memory(offloaded)]
     for estimate in record.estimates:
         candidate = estimate.prediction.candidate
         fit = Feasibility.ruled_out if candidate.mode == Mode.zero3_offload else before[candidate][0]
         assert (estimate.feasibility, estimate.memory_gib) == (fit, before[candidate][1])
     other = next(estimate.prediction for estimate in record.estimates if estimate.is_open)
-    record.probes = [host_memory(other)]
+    record.runs = [host_memory(other)]
     assert Feasibility.ruled_out not in {estimate.feasibility for estimate in record.estimates}
 
 
@@ -143,14 +143,14 @@ def test_measured_memory_corrects_what_is_thought_to_fit(record: TuneRecord) -> 
     )
     assert (big.memory_gib or 0) > 100
     small = record.estimates[0].prediction
-    record.probes = [measured(small, small.seconds, gib=1.5 * (small.probe_gib or 0))]
+    record.runs = [measured(small, small.seconds, gib=1.5 * (small.probe_gib or 0))]
     again = next(estimate for estimate in record.estimates if estimate.prediction is big.prediction)
     assert (again.memory_gib or 0) > 1.15 * (big.memory_gib or 0)
 
 
 def test_the_fastest_whose_whole_run_would_not_fit_is_not_chosen(record: TuneRecord) -> None:
     first, second, *_ = (estimate.prediction for estimate in record.estimates if estimate.is_open)
-    record.probes = [measured(first, first.seconds, gib=135.0), measured(second, second.seconds)]
+    record.runs = [measured(first, first.seconds, gib=135.0), measured(second, second.seconds)]
     assert record.best is not None and record.best.prediction is second
 
 
@@ -162,10 +162,10 @@ def test_of_settings_that_differ_by_noise_the_one_probed_first_is_chosen(record:
     def took(prediction: Prediction, factor: float) -> Probe:
         return measured(prediction, seconds * factor * prediction.step.load.tokens / real)
 
-    record.probes = [took(first, 1.0), took(second, 0.99)]
-    assert record.best is record.probes[0]
-    record.probes.append(took(third, 0.95))
-    assert record.best is record.probes[2]
+    record.runs = [took(first, 1.0), took(second, 0.99)]
+    assert record.best is record.runs[0]
+    record.runs.append(took(third, 0.95))
+    assert record.best is record.runs[2]
 
 
 def test_without_a_memory_model_the_same_setting_and_more_is_ruled_out(record: TuneRecord) -> None:
@@ -237,16 +237,16 @@ def test_what_the_failing_probes_share_is_dropped_and_the_rest_goes_on(tmp_path:
 
 def test_failures_of_every_mode_and_packing_are_not_the_settings(record: TuneRecord) -> None:
     first, *_ = (estimate.prediction for estimate in record.estimates if estimate.is_open)
-    record.probes = [
+    record.runs = [
         failed(first),
         failed(next(prediction for prediction in record.predictions if like(prediction, first, "packing"))),
     ]
-    assert not isinstance(next_probe(record.estimates, record.probes, record.limits, 0.0), Stop)
-    record.probes = [
+    assert not isinstance(next_probe(record.estimates, record.runs, record.limits), Stop)
+    record.runs = [
         failed(first),
         failed(next(prediction for prediction in record.predictions if not like(prediction, first))),
     ]
-    assert next_probe(record.estimates, record.probes, record.limits, 0.0) == Stop.all_failed
+    assert next_probe(record.estimates, record.runs, record.limits) == Stop.all_failed
 
 
 def like(prediction: Prediction, other: Prediction, *words: str) -> bool:
@@ -278,7 +278,7 @@ def test_an_interrupted_probe_ends_it(record: TuneRecord) -> None:
     class Stopped(Probes):
         def result(self, prediction: Prediction) -> Probe:
             if len(self.probed) == 2:
-                return Probe(prediction, ProbeVerdict.interrupted, "somewhere")
+                return ended(prediction, State.interrupted)
             return measured(prediction, 4 * prediction.seconds)
 
     probes = Stopped()
@@ -299,8 +299,8 @@ def test_a_slow_recipe_is_probed_for_as_many_steps_as_there_is_time_for(record: 
     probes = Probes()
     go(record, probes)
     assert record.base is not None and probes.steps == record.limits.steps
-    before = sum(probe.wall for probe in record.probes[:-1])
-    start_up, seconds = 40.0, record.base.seconds or 0.0
+    before = sum(probe.seconds or 0.0 for probe in record.runs[:-1])
+    start_up, seconds = 40.0, record.base.step_seconds or 0.0
     for steps in (5, 4, 3):
         limits = TuneLimits(seconds=before + start_up + (steps + 0.5) * seconds)
         short, few = record_in(record.folder / str(steps), limits=limits), Probes()
@@ -314,7 +314,7 @@ def test_what_nothing_predicts_is_tried_on_the_best(record: TuneRecord) -> None:
         def result(self, prediction: Prediction) -> Probe:
             return measured(prediction, prediction.seconds * (0.9 if prediction.candidate.extra else 1.0))
 
-    search(record, Helps(), lambda best: [("flags.dataloader_num_workers", 4)], lambda probe: None)
+    search(record, Helps(), lambda best: [("flags.dataloader_num_workers", 4)])
     assert record.best is not None and record.best.prediction.candidate.extra == (("flags.dataloader_num_workers", 4),)
     assert record.best.prediction in [estimate.prediction for estimate in record.estimates]
 
