@@ -187,7 +187,7 @@ def plan_cache_pass(plan: Plan) -> Plan:
     Raises UserError: no_cache_pass, for a trainer that keeps no tokenised data.
     """
     tokenized = tokenized_folder(plan)
-    if tokenized is None or plan.config.trainer.family != Family.open_instruct:
+    if tokenized is None or not supports_cache_pass(plan):
         message = f"{plan.trainer} tokenises when it starts and keeps no tokenised data of its own"
         cure = "leave cache_only out; only the open-instruct trainers have such a cache"
         raise UserError(Problem("no_cache_pass", message, "cache_only", cure))

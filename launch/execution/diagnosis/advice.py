@@ -198,9 +198,9 @@ def cure_for_errors(chain: Sequence[RaisedError], situation: Situation) -> tuple
 
 def _find_cure(error: RaisedError, situation: Situation, *, is_certain: bool) -> Cure | None:
     for cause in known().causes:
-        if cause.errors is None or cause.is_certain != is_certain or not cause.errors.fullmatch(error.type):
+        if cause.errors is None or cause.certain != is_certain or not re.fullmatch(cause.errors, error.type):
             continue
-        if match := cause.pattern.search(error.message):
+        if match := re.search(cause.pattern, error.message):
             return _compute_cure(cause, match, situation)
     return None
 
@@ -209,7 +209,7 @@ def cure_for_lines(lines: Sequence[str], situation: Situation) -> Cure | None:
     """Return the cure of the first known cause in what a process without an exception printed last."""
     for line in lines:
         for cause in known().causes:
-            if cause.errors is None and (match := cause.pattern.search(line)):
+            if cause.errors is None and (match := re.search(cause.pattern, line)):
                 return _compute_cure(cause, match, situation)
     return None
 
@@ -219,5 +219,5 @@ def _compute_cure(cause: KnownCause, match: re.Match[str], situation: Situation)
         text = cause.cure.format(**match.groupdict())
     else:
         text = globals()[str(cause.computed)](match, situation)
-    is_marked = cause.is_certain or text.startswith(POSSIBLY)
+    is_marked = cause.certain or text.startswith(POSSIBLY)
     return Cure(cause.id, text if is_marked else f"{POSSIBLY}{text}")

@@ -128,15 +128,9 @@ def file_lock(path: Path, refuse: Callable[[Holder, float], Problem], say: Calla
 
 def _refuse_other_file(path: Path) -> None:
     """Raise UserError (not_a_lock) if a link, a folder or a FIFO is in the lock's place: nobody would release it."""
-    try:
-        mode = path.lstat().st_mode
-    except OSError:
+    if not os.path.lexists(path) or (path.is_file() and not path.is_symlink()):
         return
-    if stat.S_ISREG(mode):
-        return
-    kinds = ((stat.S_ISLNK, "a link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a FIFO"))
-    kind = next((name for is_kind, name in kinds if is_kind(mode)), "no regular file")
-    message = f"{path} is the name of a lock file, but it is {kind}"
+    message = f"{path} is the name of a lock file, but it is a link, a folder or a FIFO"
     raise UserError(Problem("not_a_lock", message, None, "remove it, or use another name="))
 
 
@@ -164,12 +158,10 @@ def _is_alive(holder: Holder, age: float) -> bool:
 def _acquire(path: Path, holder: Holder) -> bool:
     """Create the lock file; False when it exists. Raises UserError: not_writable."""
     try:
-        try:
+        while True:
             path.parent.mkdir(parents=True, exist_ok=True)
-            return _create(path, holder)
-        except FileNotFoundError:  # another launcher has just removed the folder that it left empty
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return _create(path, holder)
+            with contextlib.suppress(FileNotFoundError):  # another launcher has removed the folder that it left empty
+                return _create(path, holder)
     except OSError as error:
         message = f"{path.parent} is not writable: {error.strerror}"
         raise UserError(Problem("not_writable", message, None, "set runs= and cache= to writable folders")) from error

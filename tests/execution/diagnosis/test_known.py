@@ -32,11 +32,11 @@ def write(path: Path, **changes: object) -> Path:
         ({"cure": "rename {}"}, "which is not a named group"),
         ({"cure": "rename {"}, "which is not a named group"),
         ({"computed": "no_gpu"}, "must have either a cure or"),
-        ({"pattern": "("}, "cause 1 (x), pattern: not a regular expression: missing )"),
-        ({"pattern": None}, "pattern must be text"),
-        ({"errors": "["}, "cause 1 (x), errors: not a regular expression"),
-        ({"certain": "no"}, "certain must be true or false"),
-        ({"id": 3}, "cause 1: must be an object with an id"),
+        ({"pattern": "("}, "cause 1 (x): missing ), unterminated subpattern"),
+        ({"pattern": None}, "cause 1 (x): KnownCause.pattern is not a str: None"),
+        ({"errors": "["}, "cause 1 (x): unterminated character set"),
+        ({"certain": "no"}, "KnownCause.certain is not a bool: 'no'"),
+        ({"id": 3}, "cause 1 (3): KnownCause.id is not a str: 3"),
     ],
 )
 def test_a_wrong_entry_is_named(change: dict[str, object], expected: str, tmp_path: Path) -> None:
