@@ -113,8 +113,9 @@ class Metrics:
     unreadable: int = 0  # lines that are not a logged step
 
     def total(self, name: str) -> float | None:
-        """Return the sum of a metric over the logged steps; None where it was not logged."""
-        return self.curves[name].total if name in self.curves else None
+        """Return the sum of a metric over the logged steps; None where it was not logged, or no float holds it."""
+        total = self.curves[name].total if name in self.curves else math.inf
+        return total if math.isfinite(total) else None
 
     def thin(self, points: int) -> None:
         """Reduce all curves together to about `points` points."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -74,7 +74,23 @@ class ReportedRun(RunRecord):
     @property
     def notes(self) -> list[str]:
         """What of the record could not be read."""
-        return _find_gaps(self.folder, self.plan, self.metrics)
+        notes: list[str] = []
+        if not self.plan:
+            state = "cannot be read" if (self.folder / "plan.json").exists() else "is missing"
+            notes.append(f"plan.json {state}: the plan, its flags and its command are not shown")
+        elif self.plan.get("schema_version") != SCHEMA_VERSION:
+            version = self.plan.get("schema_version", "no version")
+            notes.append(
+                f"the record has schema {version}, this page reads {SCHEMA_VERSION}: some parts may be missing"
+            )
+        if not (self.folder / "metrics.jsonl").exists():
+            notes.append("metrics.jsonl is missing: no step was logged")
+        elif not self.metrics.steps:
+            notes.append("metrics.jsonl has no logged step")
+        if self.metrics.unreadable:
+            lines = "1 line" if self.metrics.unreadable == 1 else f"{self.metrics.unreadable:,} lines"
+            notes.append(f"{lines} of metrics.jsonl could not be read and are left out")
+        return notes
 
 
 def summarize_events(run: RunRecord) -> EventSummary:
@@ -122,24 +138,6 @@ def _add_phase(events: EventSummary, name: object, moment: float, last: float) -
 def _end_phase(attempt: list[Phase], moment: float | None) -> None:
     if attempt and moment is not None and moment >= attempt[-1].began and attempt[-1].ended is None:
         attempt[-1] = Phase(attempt[-1].name, attempt[-1].began, moment)
-
-
-def _find_gaps(folder: Path, plan: Mapping[str, Any], metrics: Metrics) -> list[str]:
-    notes = []
-    if not plan:
-        state = "cannot be read" if (folder / "plan.json").exists() else "is missing"
-        notes.append(f"plan.json {state}: the plan, its flags and its command are not shown")
-    elif plan.get("schema_version") != SCHEMA_VERSION:
-        version = plan.get("schema_version", "no version")
-        notes.append(f"the record has schema {version}, this page reads {SCHEMA_VERSION}: some parts may be missing")
-    if not (folder / "metrics.jsonl").exists():
-        notes.append("metrics.jsonl is missing: no step was logged")
-    elif not metrics.steps:
-        notes.append("metrics.jsonl has no logged step")
-    if metrics.unreadable:
-        lines = "1 line" if metrics.unreadable == 1 else f"{metrics.unreadable:,} lines"
-        notes.append(f"{lines} of metrics.jsonl could not be read and are left out")
-    return notes
 
 
 @dataclass(frozen=True)

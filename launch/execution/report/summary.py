@@ -1,4 +1,4 @@
-"""The sentences and figures at the top of a run's page, and the rows of a comparison."""
+"""The sentences, figures and tables of a run's page: verdict, plan, evaluation, and a comparison of runs."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ def verdict(run: ReportedRun) -> str:
     steps = run.outcome.steps if run.outcome else run.metrics.last_step
     planned = run.total_steps or (run.outcome.planned_steps if run.outcome else None)
     progress = f"{steps or 0:,}" + (f" of {planned:,}" if planned else "") + " steps"
-    seconds = (
-        f" in {format_duration(run.outcome.seconds)}" if run.outcome and math.isfinite(run.outcome.seconds) else ""
-    )
+    taken = run.outcome.seconds if run.outcome else math.inf
+    seconds = f" in {format_duration(taken)}" if math.isfinite(taken) else ""
     after = "" if run.state == "running" else "after "
     return f"{_VERDICTS[run.state]} {after}{progress}{seconds}"
 
@@ -61,7 +60,7 @@ def figures(run: ReportedRun) -> list[Figure]:
     for name, curve in curves.items():
         if name.startswith("eval") and name.endswith("loss") and curve.last:
             add(f"validation loss at step {curve.last[0]:,}", curve.last[1], "", name)
-    tokens, padded, seconds = (_finite_total(run, name) for name in ("tokens", "tokens_padded", "seconds"))
+    tokens, padded, seconds = (run.metrics.total(name) for name in ("tokens", "tokens_padded", "seconds"))
     if tokens and seconds:
         add("mean throughput", tokens / seconds, "tokens/s", f"{format_value(tokens)} tokens without padding")
     if seconds and run.metrics.steps:
@@ -70,16 +69,10 @@ def figures(run: ReportedRun) -> list[Figure]:
         add("padding", 100 * (1 - tokens / padded), "%", "of all tokens")
     if (memory := curves.get("memory_gib")) and memory.high:
         add("peak memory", memory.high[1], "GiB", "of rank 0, used by tensors")
-    for name, label in (("rewards/margin", "reward margin"), ("rewards/margins", "reward margin")):
+    for name in ("rewards/margin", "rewards/margins"):
         if (margin := curves.get(name)) and margin.last:
-            add(f"{label} at step {margin.last[0]:,}", margin.last[1], "")
+            add(f"reward margin at step {margin.last[0]:,}", margin.last[1], "")
     return shown
-
-
-def _finite_total(run: ReportedRun, name: str) -> float | None:
-    """Return the sum of a metric; None where it was not logged, and where no float holds it."""
-    total = run.metrics.total(name)
-    return total if total is not None and math.isfinite(total) else None
 
 
 def setup(run: ReportedRun) -> list[Figure]:

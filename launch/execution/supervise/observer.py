@@ -7,14 +7,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from launch.execution.diagnosis.causes import CauseFinder
-from launch.execution.guards import Fact, LoggedStep, NewOutput, PhaseStarted, RankError, TotalSteps
+from launch.execution.guards import LoggedStep, NewOutput, PhaseStarted, RankError, TotalSteps
 from launch.execution.record.events import PHASES, Event, Metrics
+from launch.execution.record.folder import RunFolder
 from launch.execution.supervise.readers import reader_for
 from launch.execution.supervise.streams import LAUNCHER
+from launch.execution.supervise.watch import Watch
 from launch.files import JsonLines
 
 _MAX_PENDING = 10_000  # events that a blocked display may leave unread; older ones are dropped
@@ -53,29 +54,19 @@ class PhaseTracker:
         return changed
 
 
-class FactSink(Protocol):
-    """Takes the facts of a live run, for the guards."""
-
-    def observe(self, fact: Fact) -> None: ...
-
-    def add_process(self, rank: int, pid: int) -> None: ...
-
-
 class Observer:
     """The pump's sink: records every event, and keeps what the display and the guards need.
 
-    Steps go to metrics.jsonl, all other events to events.jsonl. `fact_sink` gets the
-    facts for the guards, with times from `clock`, a monotonic one.
+    Steps go to metrics.jsonl, all other events to events.jsonl. `watch` takes what the
+    guards observe, with times from `clock`, a monotonic one.
     """
 
     def __init__(
         self,
         reader: str,
         ranks: Sequence[int],
-        metrics: Path,
-        events: Path,
-        *,
-        fact_sink: FactSink | None = None,
+        folder: RunFolder,
+        watch: Watch,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.display_events: deque[Event] = deque(maxlen=_MAX_PENDING)  # phases, steps, totals, each warning once
@@ -86,10 +77,10 @@ class Observer:
         self._warnings_shown: set[str] = set()
         self._readers = {rank: reader_for(reader, rank) for rank in ranks}
         self._phase = PhaseTracker(reader)
-        self._metrics_file = JsonLines(metrics)
-        self._events_file = JsonLines(events)
+        self._metrics_file = JsonLines(folder.metrics)
+        self._events_file = JsonLines(folder.events)
         self._lock = threading.Lock()
-        self._fact_sink, self._clock = fact_sink, clock
+        self._watch, self._clock = watch, clock
         self._progress_checked = 0.0
         self._recent_lines: deque[str] = deque(maxlen=_RECENT_LINES)
 
@@ -98,8 +89,7 @@ class Observer:
             self.causes.add_launcher_lines(lines, now)
             return
         self.causes.add_lines(source, lines, now)
-        if self._fact_sink is not None:
-            self._check_progress(lines[-1])
+        self._check_progress(lines[-1])
         reader = self._readers[source]
         for line in lines:
             if events := reader.feed(line, now):
@@ -111,8 +101,8 @@ class Observer:
 
     def event(self, event: Event) -> None:
         """Take an event that a worker sent."""
-        if self._fact_sink is not None and event.kind == "phase" and isinstance(event.data.get("pid"), int):
-            self._fact_sink.add_process(event.rank, event.data["pid"])
+        if event.kind == "phase" and isinstance(event.data.get("pid"), int):
+            self._watch.add_process(event.rank, event.data["pid"])
         if event.kind != "phase":
             self._take([event])
         elif event.rank != self._first_rank:
@@ -142,10 +132,10 @@ class Observer:
                 self.record(event)
                 if event.kind == "error":
                     self.causes.add_error(event)
-                    self._send_fact(RankError(self._clock(), event.rank))
+                    self._watch.observe(RankError(self._clock(), event.rank))
                     continue
                 if event.kind == "total_steps":
-                    self._send_fact(TotalSteps(self._clock(), event.data["steps"]))
+                    self._watch.observe(TotalSteps(self._clock(), event.data["steps"]))
                 message = str(event.data.get("message"))
                 if event.kind in ("total_steps", "evaluation", "early_stop") or (
                     event.kind == "warning" and message not in self._warnings_shown
@@ -159,11 +149,7 @@ class Observer:
             self.metrics.training_began(event.time)
         self.record(event)
         self.display_events.append(event)
-        self._send_fact(PhaseStarted(self._clock(), event.data["phase"]))
-
-    def _send_fact(self, fact: Fact) -> None:
-        if self._fact_sink is not None:
-            self._fact_sink.observe(fact)
+        self._watch.observe(PhaseStarted(self._clock(), event.data["phase"]))
 
     def _check_progress(self, line: str) -> None:
         """Report progress for a line that was not printed recently; a repeated line does not count."""
@@ -171,7 +157,7 @@ class Observer:
         if now - self._progress_checked >= _PROGRESS_EVERY and line not in self._recent_lines:
             self._progress_checked = now
             self._recent_lines.append(line)
-            self._send_fact(NewOutput(now))
+            self._watch.observe(NewOutput(now))
 
     def _add_step(self, event: Event) -> None:
         if event.rank == self._first_rank and self._phase.update_from_log("training", event.time):
@@ -181,7 +167,7 @@ class Observer:
             self.step = values["step"]
             self._append(self._metrics_file, values)
             self.display_events.append(Event("step", event.time, event.rank, self.metrics.last))
-            self._send_fact(LoggedStep(self._clock(), self.step, self.metrics.last))
+            self._watch.observe(LoggedStep(self._clock(), self.step, self.metrics.last))
 
     def _append(self, file: JsonLines, value: dict[str, Any]) -> None:
         with self._lock, contextlib.suppress(OSError, ValueError):  # a full disk; a file that is already closed

@@ -156,7 +156,7 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, stops:
     watch = Watch(
         execution.watch_config, folder.stacks, lambda: reaper is not None and reaper.halt(), execution.peer_stacks
     )
-    observer = Observer(execution.reader, context.ranks, folder.metrics, folder.events, fact_sink=watch)
+    observer = Observer(execution.reader, context.ranks, folder, watch)
     reading, writing = os.pipe()
     pump = Pump(channel, reading, folder.logs, observer)
     screen, removal = SafeDisplay(display), _RemovalCheck(folder.logs, max(_FOLDER_EVERY, execution.poll_every))

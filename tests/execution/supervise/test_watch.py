@@ -16,6 +16,7 @@ from launch.config.guards import DeadRankGuard, GuardsConfig
 from launch.config.schema import Family
 from launch.execution.guards import Fact, GuardContext, LoggedStep, NewOutput
 from launch.execution.record.checkpoints import Layout
+from launch.execution.record.folder import RunFolder
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.watch import Watch, WatchConfig, free_bytes
 
@@ -99,7 +100,7 @@ def test_a_line_that_repeats_itself_is_no_sign_of_life(tmp_path: Path) -> None:
         now[0] += 2.0
         return now[0]
 
-    observer = Observer("finetune", [0], tmp_path / "m", tmp_path / "e", fact_sink=facts, clock=clock)
+    observer = Observer("finetune", [0], RunFolder(tmp_path), facts, clock)
     for _ in range(50):
         observer.lines(0, ["waiting for a lock"], 1.0)
     assert [type(fact) for fact in facts.seen] == [NewOutput]
