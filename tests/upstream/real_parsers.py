@@ -1,4 +1,4 @@
-"""The client of `parser_server.py`: the real parsers in one subprocess for the whole test session."""
+"""The client of `parser_server.py`: the real parsers, each in a subprocess for the whole test session."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from launch.upstream.trainers import ENTRIES, TRL
 from tests.upstream.checkouts import checkout
 
 HERE = Path(__file__).parent
@@ -16,37 +17,42 @@ SYNTHETIC = HERE / "synthetic_trainer"
 
 
 class RealParsers:
-    """Sends requests to the real parsers, which are imported on the first request for each trainer."""
+    """Sends requests to the real parsers, whose scripts are started on the first request for each."""
 
     def __init__(self) -> None:
-        root = checkout()
-        paths = [str(root)] if root else []
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "parser_server.py")],
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+
+    def query(self, trainer: str, **request: Any) -> Any:
+        if trainer not in self.processes:
+            self.processes[trainer] = self._start(trainer)
+        process = self.processes[trainer]
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        response = process.stdout.readline()
+        if not response:
+            raise AssertionError(f"the process of {trainer}'s parser ended with {process.wait()}")
+        return json.loads(response)
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.communicate()
+
+    @staticmethod
+    def _start(trainer: str) -> subprocess.Popen[str]:
+        entry, root = ENTRIES.get(trainer, "script.py"), SYNTHETIC if trainer == "synthetic" else checkout()
+        return subprocess.Popen(
+            [sys.executable, str(HERE / "parser_server.py"), entry, *([] if trainer in TRL else [str(root)])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
             env={
                 **{name: value for name, value in os.environ.items() if not name.startswith("BEAKER")},
-                "PYTHONPATH": os.pathsep.join(paths),
-                "SYNTHETIC_TRAINER": str(SYNTHETIC),
                 "HF_HUB_OFFLINE": "1",
                 "TRANSFORMERS_OFFLINE": "1",
                 "WANDB_MODE": "disabled",
                 "CUDA_VISIBLE_DEVICES": "",
             },
         )
-
-    def query(self, **request: Any) -> Any:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        response = self.process.stdout.readline()
-        if not response:
-            raise AssertionError(f"the real parsers' process ended with {self.process.wait()}")
-        return json.loads(response)
-
-    def close(self) -> None:
-        self.process.communicate()

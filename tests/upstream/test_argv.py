@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from launch.upstream.rules.argv import check_argv
 from launch.upstream.rules.conversion import UNKNOWN
-from launch.upstream.rules.tokens import ArgvToken
+from launch.upstream.rules.parser import ArgvToken
 from launch.upstream.schema import Schema
 from tests.upstream.captured import synthetic_schema
 from tests.upstream.test_random_argv import argv_for

@@ -20,7 +20,7 @@ from launch.config.yaml_nodes import Scalar, read_yaml, resolve_alias
 from launch.errors import UserError
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.argv import ArgvProblem, ArgvReport, check_argv
-from launch.upstream.rules.tokens import ArgvToken
+from launch.upstream.rules.parser import ArgvToken
 from launch.upstream.schema import Schema
 
 LineAt = Callable[[int | None], int]  # from an argument's index to its line; None: the command's own

@@ -1,4 +1,4 @@
-"""Checks a trainer's command line as its own parser would, and more strictly, and reports every problem at once.
+"""Checks a trainer's command line with its own parser, and more strictly, and reports every problem at once.
 
 Stricter than argparse, and reported with `refused=False`: `abbreviated` (argparse completes a unique prefix) and
 `duplicate` (argparse uses the last value). The parser refuses everything else that is reported as refused.
@@ -6,6 +6,7 @@ Stricter than argparse, and reported with `refused=False`: `abbreviated` (argpar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,7 @@ from launch.upstream.rules.conversion import (
     convert,
     unsettable_error,
 )
-from launch.upstream.rules.tokens import ArgvToken, ClassifiedToken, Option, classify_tokens, list_options
+from launch.upstream.rules.parser import ArgvToken, GivenOption, SplitArgv, is_flag, split_argv
 from launch.upstream.rules.values import unverified_message
 from launch.upstream.schema import Field, Schema
 
@@ -93,17 +94,18 @@ class _ArgvChecker:
     open_lists: list[str] = field(default_factory=list)  # those with an unquoted variable: how long they are is unknown
     more_flags_possible: bool = False  # an unknown token may stand for further flags
     config_given: bool = False
-    file_mode: bool = False
-    help_requested: bool = False
 
     def check(self, tokens: list[ArgvToken]) -> None:
         start = self._skip_file_argument(tokens)
-        strings = {text: option for option in list_options(self.schema) for text in option.strings}
-        classified = self._remove_config(classify_tokens(tokens, strings, self.schema.abbreviations)[start:])
-        if self.file_mode:
+        if start is None:
             return
-        self._consume(classified)
-        if not self.help_requested:
+        split = split_argv(self.schema, self._remove_config(list(enumerate(tokens))[start:]))
+        for given in split.options:
+            self._store(given, split, tokens)
+        self._check_others(split, tokens)
+        if split.error:
+            self._add_problem("bad_type", None, None, split.error)
+        if not split.asks_help:  # argparse prints the help and exits with 0: nothing after it matters
             self._check_required()
             self._check_contradictions()
 
@@ -111,8 +113,8 @@ class _ArgvChecker:
         ordered = sorted(self.problems, key=lambda problem: (problem.index is None, problem.index or 0))
         return ArgvReport(tuple(ordered), self.values, self.given, tuple(self.undecided), tuple(self.assumed))
 
-    def _skip_file_argument(self, tokens: list[ArgvToken]) -> int:
-        """Return the index of the first argument after `file.yaml`.
+    def _skip_file_argument(self, tokens: list[ArgvToken]) -> int | None:
+        """Return the index of the first argument after `file.yaml`; None if the values come from that file.
 
         ArgumentParserPlus.parse (open_instruct/utils.py) takes it as the first argument and applies other rules to the
         rest, so the command is then undecided.
@@ -124,110 +126,85 @@ class _ArgvChecker:
             self.more_flags_possible = True
             return 1
         if not tokens[0].unknown and tokens[0].text.endswith(".yaml"):
-            self.file_mode = True
             self.undecided.append(f"the values come from {tokens[0].text}")
+            return None
         return 0
 
-    def _remove_config(self, tokens: list[ClassifiedToken]) -> list[ClassifiedToken]:
+    def _remove_config(self, tokens: list[tuple[int, ArgvToken]]) -> list[tuple[int, ArgvToken]]:
         """Remove the first `--config PATH`, as TrlParser.parse_args_and_config does before argparse sees the rest."""
-        if not self.schema.config_flag:
-            return tokens
-        texts = [None if classified.token.unknown else classified.token.text for classified in tokens]
-        if "--config" not in texts:
+        texts = [None if token.unknown else token.text for _, token in tokens]
+        if not self.schema.config_flag or "--config" not in texts:
             return tokens
         position = texts.index("--config")
         self.config_given = True
         if position + 1 == len(tokens):
             message = "--config needs the path of a YAML file"
-            self._add_problem("missing_value", "config", tokens[position].index, message)
+            self._add_problem("missing_value", "config", tokens[position][0], message)
         elif self.config is None:
-            self.undecided.append(f"the values in {tokens[position + 1].token.text}")
+            self.undecided.append(f"the values in {tokens[position + 1][1].text}")
         return tokens[:position] + tokens[position + 2 :]
 
-    def _consume(self, arguments: list[ClassifiedToken]) -> None:
-        position = 0
-        after_unknown = False  # the values here may belong to an unknown flag
-        while position < len(arguments):
-            argument = arguments[position]
-            position += 1
-            if argument.role == "end":
-                # after a bare `--` everything is positional, and these parsers have no positionals
+    def _check_others(self, split: SplitArgv, tokens: list[ArgvToken]) -> None:
+        """Report what belongs to no option. What follows an unknown flag may be its value."""
+        before = {given.values[-1][0] for given in split.options if given.values and self._may_contain_flags(given)}
+        for index in split.others:
+            token = tokens[index]
+            is_new = index - 1 not in before
+            if token.text == "--" and not token.unknown:
+                # these parsers have no positionals
                 message = "everything after '--' is positional, which this parser refuses"
-                self._add_problem("positional", None, argument.index, message)
+                self._add_problem("positional", None, index, message)
                 return
-            if argument.role == "value":
-                if not after_unknown:
-                    message = f"'{argument.token.text}' does not belong to a flag"
-                    cure = _positional_cure(arguments, position - 1)
-                    self._add_problem("positional", None, argument.index, message, cure)
-            elif argument.role == "unsure":
-                self.undecided.append(f"what {argument.token.text} stands for")
-                self.more_flags_possible = after_unknown = True
-            elif argument.role == "help":
-                self.help_requested = True  # argparse prints the help and exits with 0: nothing after it matters
-                return
-            elif argument.option is None:
-                self._add_unknown_flag(argument)
-                after_unknown = True
-            else:
-                position, after_unknown = self._consume_option(argument, argument.option, arguments, position)
+            if is_flag(token.text) or token.unknown or not is_new:
+                before.add(index)
+            if token.unknown and "=" not in token.prefix and token.prefix[:1] in ("", "-"):
+                self.undecided.append(f"what {token.text} stands for")
+                self.more_flags_possible = True
+            elif index in split.completions:
+                self._add_abbreviated(split, index, token)
+            elif is_flag(token.text):
+                self._add_unknown_flag(index, token.text.partition("=")[0], split)
+            elif is_new:
+                message, cure = f"'{token.text}' does not belong to a flag", _positional_cure(split, tokens, index)
+                self._add_problem("positional", None, index, message, cure)
 
-    def _consume_option(
-        self, argument: ClassifiedToken, option: Option, arguments: list[ClassifiedToken], position: int
-    ) -> tuple[int, bool]:
-        """Store one option's values.
+    @staticmethod
+    def _may_contain_flags(given: GivenOption) -> bool:
+        """Whether the last value may be further flags: `--packing $MORE`, an unquoted variable that is optional."""
+        token = given.values[-1][1]
+        is_optional = not given.is_joined and (given.option.nargs == "?" or len(given.values) > 1)
+        return is_optional and token.unknown and token.splits and not token.prefix
 
-        Returns the index of the first argument after them, and whether an unknown one among them may contain flags.
-        """
-        if argument.matches:
-            self._add_abbreviated(argument)
-            if len(argument.matches) > 1:
-                return position, True
-        values: list[tuple[int, ArgvToken]] = []
-        may_contain_flags = False
-        if argument.explicit_value is not None:
-            values = [(argument.index, argument.explicit_value)]
-            if option.negates:
-                message, cure = f"--no_{option.field.name} takes no value", f"write --{option.field.name} false"
-                self._add_problem("bad_type", option.field.name, argument.index, message, cure)
-        else:
-            limit = {None: 1, "?": 1, "0": 0, "+": len(arguments)}[option.nargs]
-            while len(values) < limit and position < len(arguments) and _can_be_value(arguments[position]):
-                token = arguments[position].token
-                # `--packing $MORE`: an unquoted variable after an optional value may contain more flags
-                is_optional = option.nargs == "?" or bool(values)
-                may_contain_flags = token.unknown and token.splits and not token.prefix and is_optional
-                self.more_flags_possible = self.more_flags_possible or may_contain_flags
-                values.append((arguments[position].index, token))
-                position += 1
-        self._store(option, argument, values)
-        if not values and option.nargs in (None, "+") and argument.dashed_number is not None:
-            position += 1  # the argument meant as the value is part of the same mistake
-        return position, may_contain_flags
-
-    def _store(self, option: Option, argument: ClassifiedToken, values: list[tuple[int, ArgvToken]]) -> None:
+    def _store(self, given: GivenOption, split: SplitArgv, tokens: list[ArgvToken]) -> None:
+        option, index = given.option, given.index
         name = option.field.name
+        if index in split.completions:
+            self._add_abbreviated(split, index, tokens[index])
+        if index in split.negated_values:
+            self._add_problem("bad_type", name, index, f"--no_{name} takes no value", f"write --{name} false")
         if name in self.given:
             message = f"{name} is given twice; argparse silently uses the last value"
-            self._add_problem("duplicate", name, argument.index, message, "keep one of them", refused=False)
-        self.given.setdefault(name, argument.index)
+            self._add_problem("duplicate", name, index, message, "keep one of them", refused=False)
+        self.given.setdefault(name, index)
         if self.schema.is_unverified(name):
-            self._add_unverified(name, argument.index)
+            self._add_unverified(name, index)
         if option.negates:
             self.values[name] = False
-        elif not values and option.nargs == "?":
+        elif not given.values and option.nargs == "?":
             self.values[name] = option.field.const
-        elif not values:
+        elif not given.values:
             missing = "at least one value" if option.nargs == "+" else "a value"
-            cure = None
-            if argument.dashed_number is not None:
-                cure = f"write --{name}={argument.dashed_number}: the value begins with '-'"
-            self._add_problem("missing_value", name, argument.index, f"{name} needs {missing}", cure)
+            number = _dashed_number(tokens, index + 1)
+            cure = f"write --{name}={number}: the value begins with '-'" if number else None
+            self._add_problem("missing_value", name, index, f"{name} needs {missing}", cure)
             self.values[name] = UNKNOWN
+            if number and index + 1 in split.others:
+                split.others.remove(index + 1)  # it is part of the same mistake
         else:
-            converted = [self._convert(option.field, token, index) for index, token in values]
+            self.more_flags_possible = self.more_flags_possible or self._may_contain_flags(given)
+            converted = [self._convert(option.field, token, at) for at, token in given.values]
             self.values[name] = converted if option.nargs == "+" else converted[0]
-            if option.nargs == "+" and any(token.splits for _, token in values):
+            if option.nargs == "+" and any(token.splits for _, token in given.values):
                 self.open_lists.append(name)
 
     def _convert(self, flag: Field, token: ArgvToken, index: int) -> Any:
@@ -257,20 +234,20 @@ class _ArgvChecker:
             expected = EXPECTED_VALUES.get(flag.kind, "one of its choices")
             self.undecided.append(f"whether {token.text} is {expected}, for {flag.name}")
 
-    def _add_abbreviated(self, argument: ClassifiedToken) -> None:
-        names = sorted({option.field.name for option in argument.abbreviated})
-        given = argument.flag_text.lstrip("-")
-        if len(argument.matches) > 1:
-            message = f"--{given} is ambiguous: it could be {', '.join(argument.matches[:6])}"
+    def _add_abbreviated(self, split: SplitArgv, index: int, token: ArgvToken) -> None:
+        matches = split.completions[index]
+        given = token.text.partition("=")[0].lstrip("-")
+        names = sorted({text.lstrip("-").removeprefix("no_").replace("-", "_") for text in matches})
+        if len(matches) > 1:
+            message = f"--{given} is ambiguous: it could be {', '.join(matches[:6])}"
             cure = f"write --{names[0]}" if len(names) == 1 else "write the full name"
-            self._add_problem("abbreviated", given, argument.index, message, cure)
+            self._add_problem("abbreviated", given, index, message, cure)
             return
         message = f"--{given} is short for --{names[0]}; argparse completes it silently"
-        cure = f"write {argument.matches[0]}"
-        self._add_problem("abbreviated", given, argument.index, message, cure, refused=False)
+        self._add_problem("abbreviated", given, index, message, f"write {matches[0]}", refused=False)
 
-    def _add_unknown_flag(self, argument: ClassifiedToken) -> None:
-        given = argument.flag_text.lstrip("-")
+    def _add_unknown_flag(self, index: int, text: str, split: SplitArgv) -> None:
+        given = text.lstrip("-")
         name = given.replace("-", "_")
         flags = [flag.name for flag in self.schema.fields.values() if flag.in_parser]
         suggestions = [name] if name in flags else nearest(name, flags)
@@ -279,11 +256,11 @@ class _ArgvChecker:
         if unread:
             self.undecided.append(f"whether --{given} exists: {unread[0].reason}")
         if self.schema.is_unverified(name):
-            self._add_unverified(name, argument.index)
+            self._add_unverified(name, index)
             return
         script = self.schema.entry.rpartition("/")[2]
-        message = f"{script} has no flag {argument.flag_text}"
-        self._add_problem("unknown_flag", given, argument.index, message, cure, refused=None if unread else True)
+        message = f"{script} has no flag {text}"
+        self._add_problem("unknown_flag", given, index, message, cure, refused=None if unread else True)
 
     def _add_unverified(self, name: str, index: int) -> None:
         message = unverified_message(self.schema, name)
@@ -356,18 +333,20 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _can_be_value(argument: ClassifiedToken) -> bool:
-    return argument.role == "value" or (argument.role == "unsure" and not argument.token.prefix.startswith("--"))
+def _dashed_number(tokens: list[ArgvToken], index: int) -> str | None:
+    """Return an argument like `-1e-5`, a number that argparse takes for a flag."""
+    text = tokens[index].text if index < len(tokens) and not tokens[index].unknown else ""
+    return text if re.match(r"-[\d.]", text) and is_flag(text) else None
 
 
-def _positional_cure(arguments: list[ClassifiedToken], position: int) -> str | None:
+def _positional_cure(split: SplitArgv, tokens: list[ArgvToken], index: int) -> str | None:
     """Explain a leftover value: `--flag=a b` takes only `a`."""
-    flag = next((argument for argument in reversed(arguments[:position]) if argument.role != "value"), None)
-    if flag is None or flag.option is None:
+    given = next((given for given in reversed(split.options) if given.index < index), None)
+    if given is None or any(is_flag(tokens[at].text) for at in range(given.index + 1, index)):
         return None
-    name = flag.option.field.name
-    if flag.explicit_value is not None and flag.option.nargs == "+":
-        return f"write --{name} {flag.explicit_value.text} {arguments[position].token.text}: '=' takes one value"
-    if flag.option.negates:
+    name = given.option.field.name
+    if given.is_joined and given.option.nargs == "+":
+        return f"write --{name} {given.values[0][1].text} {tokens[index].text}: '=' takes one value"
+    if given.option.negates:
         return f"--no_{name} takes no value"
-    return f"{name} takes one value" if flag.option.nargs is None else None
+    return f"{name} takes one value" if given.option.nargs is None else None

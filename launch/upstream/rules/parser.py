@@ -1,0 +1,178 @@
+"""A trainer's own parser, rebuilt from its schema with the real argparse: it splits a command into options and values.
+
+Its options refuse nothing, so that it comes to the end of every command line: what they are given is checked afterwards
+(`argv.py`). The rules are those of the Python that the launcher runs on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from launch.upstream.schema import Field, Schema
+
+_NARGS: dict[str | None, Any] = {None: "?", "?": "?", "+": "*", "0": 0}  # a missing value is no error of argparse's
+_NO_FLAG = re.compile(r"[^-].*|-?|-\d+|-\d*\.\d+|.* .*", re.DOTALL)  # what argparse takes for a value
+_PARSERS: dict[int, tuple[Schema, _Parser]] = {}  # by the schema's id, which stays its own while it is kept
+
+
+@dataclass(frozen=True)
+class Option:
+    """One argparse action."""
+
+    field: Field  # where it stores its value
+    strings: tuple[str, ...]
+    nargs: str | None  # None: one value; `?`, `+`; `0`: no value
+    required: bool
+    negates: bool = False  # the `--no_x` twin, which stores False
+
+
+@dataclass(frozen=True)
+class ArgvToken:
+    """One argument of a command line."""
+
+    text: str  # as written
+    unknown: bool = False  # a part of it is unknown (`$X`)
+    prefix: str = ""  # the known text before the first unknown part
+    splits: bool = False  # it may become several arguments, or none (an unquoted variable)
+
+
+@dataclass(frozen=True)
+class GivenOption:
+    """An option on a command line, with its values by token index."""
+
+    option: Option
+    index: int
+    values: tuple[tuple[int, ArgvToken], ...]
+    is_joined: bool  # `--x=value`
+
+
+@dataclass
+class SplitArgv:
+    """A command line, split by argparse."""
+
+    options: list[GivenOption] = field(default_factory=list)
+    others: list[int] = field(default_factory=list)  # the tokens that belong to none
+    completions: dict[int, tuple[str, ...]] = field(default_factory=dict)  # of abbreviated flags
+    negated_values: list[int] = field(default_factory=list)  # of `--no_x=value`
+    asks_help: bool = False
+    error: str | None = None  # another one of argparse, which ends it
+
+
+def list_options(schema: Schema) -> tuple[Option, ...]:
+    """List every option of the parser except `--help`; a `--no_x` twin follows its option."""
+    options: list[Option] = []
+    for item in schema.fields.values():
+        if item.in_parser:
+            options.append(Option(item, (*_spellings("", item.name), *item.aliases), item.nargs, item.required))
+            if item.negatable:
+                options.append(Option(item, _spellings("no_", item.name), "0", required=False, negates=True))
+    return tuple(options)
+
+
+def _spellings(prefix: str, name: str) -> tuple[str, ...]:
+    """Return `--a_b` and `--a-b`; mixtures of the two don't exist (hf_argparser.py, `_parse_dataclass_field`)."""
+    return tuple(dict.fromkeys((f"--{prefix}{name}", f"--{prefix.replace('_', '-')}{name.replace('_', '-')}")))
+
+
+def is_flag(text: str) -> bool:
+    """Whether argparse takes an argument for a flag, known or not."""
+    return not _NO_FLAG.fullmatch(text)
+
+
+def split_argv(schema: Schema, tokens: Sequence[tuple[int, ArgvToken]]) -> SplitArgv:
+    """Have argparse split the tokens, each given with its index.
+
+    An unknown token is a value where an option takes one, unless its known part begins with `--`.
+    """
+    if id(schema) not in _PARSERS:
+        _PARSERS[id(schema)] = schema, _Parser(schema)
+    parser = _PARSERS[id(schema)][1]
+    split = SplitArgv()
+    words = []
+    for position, (index, token) in enumerate(tokens):
+        if token.text == "--" and not token.unknown:
+            words += [_Word(other.text, at) for at, other in tokens[position:]]
+            break
+        words.append(_Word(*parser.complete(index, token, split)))
+    namespace = argparse.Namespace(split=split, tokens=dict(tokens))
+    try:
+        others = parser.parse_known_args(words, namespace)[1]
+        split.others = [word.at for word in others if isinstance(word, _Word)]
+    except _EndError as end:
+        split.asks_help, split.error = not end.args, end.args[0] if end.args else None
+    return split
+
+
+class _Word(str):
+    """An argument as argparse sees it, which knows its token."""
+
+    at: int
+
+    def __new__(cls, text: str, index: int) -> _Word:
+        word = super().__new__(cls, text)
+        word.at = index
+        return word
+
+
+class _EndError(Exception):
+    """argparse stops: for `--help`, or with a message."""
+
+
+class _Keep(argparse.Action):
+    def __init__(self, *arguments: Any, option: Option | None, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.option = option
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        if self.option is None:
+            raise _EndError
+        given = [] if values is None else values if isinstance(values, list) else [values]
+        is_joined = not isinstance(option_string, _Word)
+        indices = [int(value) if is_joined else value.at for value in given]
+        tokens = tuple((index, namespace.tokens[index]) for index in indices)
+        if is_joined:
+            tokens = tuple((index, _after_equals(token)) for index, token in tokens)
+        index = indices[0] if is_joined else option_string.at
+        namespace.split.options.append(GivenOption(self.option, index, tokens, is_joined))
+
+
+def _after_equals(token: ArgvToken) -> ArgvToken:
+    text, prefix = token.text.partition("=")[2], token.prefix.partition("=")[2]
+    return ArgvToken(text, token.unknown, prefix, token.splits)
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
+        self.register("action", None, _Keep)
+        self.add_argument("-h", "--help", nargs=0, option=None)
+        self.strings: dict[str, Option | None] = {"--help": None}
+        for option in list_options(schema):
+            self.add_argument(*option.strings, dest=option.strings[0], nargs=_NARGS[option.nargs], option=option)
+            self.strings |= dict.fromkeys(option.strings, option)
+        self.completes = schema.abbreviations
+
+    def complete(self, index: int, token: ArgvToken, split: SplitArgv) -> tuple[str, int]:
+        """Return a token's text with its flag in full, and for `--x=value` with the index instead of the value."""
+        if token.unknown and not token.prefix.startswith("--"):
+            return "$", index
+        name, equals, _ = token.text.partition("=")
+        matches: tuple[str, ...] = (name,)
+        if name not in self.strings:
+            may_complete = self.completes and name.startswith("--")
+            matches = tuple(text for text in self.strings if may_complete and text.startswith(name))
+            split.completions |= {index: matches} if matches and matches != ("--help",) else {}
+        if len(matches) != 1:
+            return (f"--?{index}" if matches else token.text), index
+        option = self.strings[matches[0]]
+        if equals and option and option.negates:
+            split.negated_values.append(index)
+            equals = ""
+        return (f"{matches[0]}={index}" if equals else matches[0]), index
+
+    def error(self, message: str) -> NoReturn:
+        raise _EndError(message)
