@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from launch.api.planning import PlannedRun, plan
-    from launch.api.running import Run, run, runs
+    from launch.api.running import PipelineRun, Run, run, runs
     from launch.errors import Problem, UserError
 
 __version__ = "0.1.0"
-__all__ = ["PlannedRun", "Problem", "Run", "UserError", "__version__", "plan", "run", "runs"]
+__all__ = ["PipelineRun", "PlannedRun", "Problem", "Run", "UserError", "__version__", "plan", "run", "runs"]
 
 _MODULES = {
     **dict.fromkeys(("PlannedRun", "plan"), "launch.api.planning"),
-    **dict.fromkeys(("Run", "run", "runs"), "launch.api.running"),
+    **dict.fromkeys(("PipelineRun", "Run", "run", "runs"), "launch.api.running"),
     **dict.fromkeys(("Problem", "UserError"), "launch.errors"),
 }
 

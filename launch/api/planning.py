@@ -105,7 +105,18 @@ def plan_composed(composed: Composed) -> PlannedRun:
 
 def overrides(stage: str, keys: Mapping[str, Any]) -> list[str]:
     """Return the overrides of the command line that set these keys."""
-    return [f"stage={stage}", *(f"{key}={_render(value)}" for key, value in _flatten(keys, ""))]
+    return [f"stage={stage}", *_render_keys(keys)]
+
+
+def pipeline_overrides(stages: Sequence[str], keys: Mapping[str, Any]) -> list[str]:
+    """Return the overrides of a pipeline: a stage's name among the keys has a mapping of its own ones."""
+    own = [f"{stage}:{override}" for stage in stages for override in _render_keys(keys.get(stage) or {})]
+    shared = {key: value for key, value in keys.items() if key not in stages}
+    return [f"pipeline={','.join(stages)}", *_render_keys(shared), *own]
+
+
+def _render_keys(keys: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={_render(value)}" for key, value in _flatten(keys, "")]
 
 
 def _flatten(keys: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -9,15 +9,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import psutil
 
-from launch.api.planning import overrides, plan
+from launch.api.planning import overrides, pipeline_overrides, plan
 from launch.config.compose import Composed
+from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.engine import build_cache, carry_out, report_finished
@@ -29,7 +30,7 @@ from launch.execution.same_run import place_run
 from launch.files import read_json_object
 from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
-from launch.planning.plan import build_plan
+from launch.planning.plan import Plan, build_plan
 from launch.resources import ROOT
 
 STOP_PATIENCE = 30.0  # seconds; a tear-down takes at most 15
@@ -113,14 +114,68 @@ class Run:
         return found[0] if found else None
 
 
-def run(stage: str, **keys: Any) -> Run:
+@dataclass(frozen=True)
+class PipelineRun(Run):
+    """A pipeline's folder: `wait` and `stop` are for all of it, status and model for the last stage that has begun."""
+
+    @property
+    def stages(self) -> list[Run]:
+        """The runs of the stages, in order; one that has not begun has no folder yet."""
+        from launch.pipelines.record import stage_runs
+
+        return [Run(folder) for _, folder in stage_runs(self.folder)]
+
+    @property
+    def _last(self) -> Run:
+        stages = self.stages
+        return next((stage for stage in reversed(stages) if stage.folder.exists()), stages[0])
+
+    @property
+    def model(self) -> Path:
+        return self._last.model
+
+    def status(self) -> RunStatus:
+        return self._last.status()
+
+    def metrics(self) -> Any:
+        return self._last.metrics()
+
+    def evidence(self) -> Mapping[str, Any] | None:
+        return self._last.evidence()
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the pipeline's page, into its folder or to `path`, and return where it is."""
+        from launch.execution.report.page import FILE
+        from launch.pipelines.page import render_pipeline
+
+        page = self.folder / FILE if path is None else Path(path)
+        save_page(page, render_pipeline(self.folder))
+        return page
+
+
+@overload
+def run(stage: str, **keys: Any) -> Run: ...
+@overload
+def run(*, pipeline: Sequence[str], **keys: Any) -> PipelineRun: ...
+def run(stage: str | None = None, *, pipeline: Sequence[str] = (), **keys: Any) -> Run:
     """Start a run in a process of its own, which outlives this one, and return when it has started or is done.
 
-    The launcher's output is written to `logs/launch.log` of the run's folder. Raises UserError with what cannot work,
-    and RuntimeError if the launcher ends otherwise before the run has started.
+    With `pipeline`, the names of stages, start them one after the other; a stage's name among the keys has a mapping of
+    keys for it alone. The launcher's output is written to `logs/launch.log` of the run's folder. Raises UserError with
+    what cannot work, and RuntimeError if the launcher ends otherwise before the run has started.
     """
-    folder = place_run(plan(stage, **keys).plan, lambda text: None).folder
-    command = [sys.executable, "-P", "-m", "launch", "run", *overrides(stage, keys), "detach=true"]
+    if (stage is None) != bool(pipeline):
+        raise TypeError("run() takes a stage or a pipeline")
+    if stage is None:
+        from launch.pipelines.links import plan_pipeline, read_request
+
+        line = pipeline_overrides(pipeline, keys)
+        request = read_request(CommandLine("run", False, tuple(line)))
+        started: Run = PipelineRun(plan_pipeline(request, lambda text: None, starts_trainer=False).folder)
+    else:
+        line = overrides(stage, keys)
+        started = Run(place_run(plan(stage, **keys).plan, lambda text: None).folder)
+    command = [sys.executable, "-P", "-m", "launch", "run", *line, "detach=true"]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryFile() as output:
         env = {**os.environ, "PYTHONPATH": path}
@@ -129,7 +184,7 @@ def run(stage: str, **keys: Any) -> Run:
         output.seek(0)
         text = output.read().decode(errors="replace")
     if code == EXIT_DONE:
-        return Run(folder)
+        return started
     problems = [Problem(match["id"], match["message"]) for match in _MESSAGE.finditer(text)]
     if problems:
         raise UserError(problems)
@@ -149,8 +204,14 @@ def run_composed(composed: Composed, make_display: Callable[[Path], Display]) ->
         display.say(f"note: {note}")
     for warning in planned.warnings:
         display.say(f"warning: {warning}")
-    if planned.config.cache_only:
-        return build_cache(planned, display)
+    return build_cache(planned, display) if planned.config.cache_only else run_planned(planned, display)
+
+
+def run_planned(planned: Plan, display: Display) -> int:
+    """Run a plan in this process to its end, unless its run is done, evaluate its model, and return the exit code.
+
+    Raises UserError when it cannot be started.
+    """
     if is_finished(planned):
         report_finished(planned, display)
         code = EXIT_DONE

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from launch.check.machine.rules import inspect
+from launch.check.machine.inputs import inputs_exist
+from launch.check.machine.rules import RULES, inspect
 from launch.commands.tool_parsers import build_check_parser, build_preview_parser
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
@@ -19,7 +21,7 @@ from launch.planning.chat_template import find_template_name
 from launch.planning.flags import values_of
 from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
-from launch.planning.plan import build_plan
+from launch.planning.plan import Plan, build_plan
 from launch.terminal import align_columns, echo, notify, print_json
 from launch.worker.finding import Finding
 from launch.worker.json_codec import SCHEMA_VERSION
@@ -28,41 +30,63 @@ _WIDTH = 100
 
 
 def check(line: CommandLine) -> int:
-    """Print each rule's finding for the composed stage. Exit code 2 if one of them would stop the run.
+    """Print each rule's finding for the composed stage, or for a pipeline's. Exit code 2 if one would stop the run.
 
-    Raises UserError: those of VerbParser.pop.
+    Raises UserError: those of VerbParser.pop; of a pipeline those of plan_pipeline.
     """
     options, line = build_check_parser().pop(line)
+    if line.sets("pipeline"):
+        return _check_pipeline(line, options)
 
     def check_stage(composed: Composed) -> int:
         require_one_machine(composed.config)
-        started = time.monotonic()
-        plan = build_plan(composed, this_machine(composed))
-        findings = list(inspect(plan))
-        if not any(finding.stops for finding in findings):  # without its packages the trainer can't tokenise
-            if any(entry.data for entry in plan.inputs.mixture):
-                notify(f"starting {plan.trainer} to tokenize the local data")
-            findings += inspect_data(plan, options.rows)
-        stopping = [finding for finding in findings if finding.stops]
-        if options.json:
-            payload = {
-                "schema_version": SCHEMA_VERSION,
-                "stage": plan.stage,
-                "name": plan.name,
-                "ok": not stopping,
-                "seconds": round(time.monotonic() - started, 3),
-                "findings": [_as_json(finding) for finding in findings],
-                "warnings": plan.warnings,
-            }
-            print_json(payload)
-        else:
-            for row in [*format_table(findings), "", _summary(findings)]:
-                echo(row)
-            for warning in plan.warnings:
-                notify(f"warning: {warning}")
-        return EXIT_REFUSED if stopping else EXIT_DONE
+        return _check_plan(build_plan(composed, this_machine(composed)), options)
 
     return compose(line, check_stage)
+
+
+def _check_pipeline(line: CommandLine, options: argparse.Namespace) -> int:
+    """Check the stages that are not done; what needs a model that is still to be made is left out."""
+    from launch.pipelines.links import plan_pipeline, read_request
+
+    pipeline = plan_pipeline(read_request(line), notify, "check")
+    codes = [EXIT_DONE]
+    for index, plan in enumerate(pipeline.plans):
+        require_one_machine(plan.config)
+        if not pipeline.is_finished(index):
+            if not options.json:
+                echo(f"stage {index + 1} of {len(pipeline.plans)}: {plan.stage}/{plan.name}")
+            codes.append(_check_plan(plan, options, is_pending=pipeline.pending_model(index) is not None))
+    return max(codes)
+
+
+def _check_plan(plan: Plan, options: argparse.Namespace, *, is_pending: bool = False) -> int:
+    """Print the findings of one stage; `is_pending`: the model that it starts from is still to be made."""
+    started = time.monotonic()
+    findings = list(inspect(plan, [rule for rule in RULES if not (is_pending and rule is inputs_exist)]))
+    stops = any(finding.stops for finding in findings)  # without its packages the trainer can't tokenise
+    if not stops and not is_pending:
+        if any(entry.data for entry in plan.inputs.mixture):
+            notify(f"starting {plan.trainer} to tokenize the local data")
+        findings += inspect_data(plan, options.rows)
+    stopping = [finding for finding in findings if finding.stops]
+    if options.json:
+        payload = {
+            "schema_version": SCHEMA_VERSION,
+            "stage": plan.stage,
+            "name": plan.name,
+            "ok": not stopping,
+            "seconds": round(time.monotonic() - started, 3),
+            "findings": [_as_json(finding) for finding in findings],
+            "warnings": plan.warnings,
+        }
+        print_json(payload)
+    else:
+        for row in [*format_table(findings), "", _summary(findings)]:
+            echo(row)
+        for warning in plan.warnings:
+            notify(f"warning: {warning}")
+    return EXIT_REFUSED if stopping else EXIT_DONE
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:

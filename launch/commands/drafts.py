@@ -13,12 +13,15 @@ from typing import Any
 import psutil
 
 from launch.commands.tool_parsers import build_cluster_parser, build_new_parser
-from launch.config.compose import USER_DIR_VARIABLE, default_user_folder
+from launch.config.compose import USER_DIR_VARIABLE, compose_once, default_user_folder
 from launch.config.json_schema import stage_schema
+from launch.config.line import CommandLine
 from launch.config.schema import Kind
 from launch.data.draft import SCHEMA_FILE, DraftedData, draft_stage, read_for_draft
 from launch.errors import EXIT_DONE, Problem, UserError, nearest
+from launch.execution.record.reader import RunRecord, mapping, resolve_run
 from launch.files import create_file, write_json
+from launch.pipelines.links import FINAL_KINDS
 from launch.redact import process_redactor
 from launch.resources import CONFIGS, ROOT
 from launch.slurm.draft import ClusterFacts, choose_partition, draft_config
@@ -45,15 +48,22 @@ def new(argv: list[str]) -> int:
         raise UserError(Problem("stage_exists", message, None, "choose another name, or use --print"))
     kind = Kind(options.kind) if options.kind else None
     data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), _parse_columns(options.columns), kind)
-    model, is_group = _find_model(options.model)
-    text = draft_stage(data, model=model, is_group=is_group, trainer=_choose_trainer(data))
+    chained = None
+    if options.after is None:
+        group, model = _find_model(options.model)
+    elif options.model is None:
+        chained, group, model = _find_start(options.after, Path("runs"))
+    else:
+        message = "--after names the stage or the run whose model it starts from, and --model another one"
+        raise UserError(Problem("usage", message, "command line", "leave one of them out"))
+    text = draft_stage(data, group=group, path=model, trainer=_choose_trainer(data), after=chained)
     if options.print:
         echo(text, end="")
         return EXIT_DONE
     write_option(path, text, {SCHEMA_FILE: stage_schema()})
     echo(data.structure.describe())
     echo(f"wrote {path}")
-    echo(f"next: launch preview stage={name}")
+    echo(f"next: launch plan pipeline={chained},{name}" if chained else f"next: launch preview stage={name}")
     return EXIT_DONE
 
 
@@ -67,16 +77,37 @@ def _parse_columns(text: str | None) -> dict[str, str]:
     return {known: name for known, _, name in pairs}
 
 
-def _find_model(given: str | None) -> tuple[str | None, bool]:
-    """Return the model, and whether it is a model group. Raises UserError: unknown_model."""
+def _find_start(name: str, runs: Path) -> tuple[str | None, str | None, str | None]:
+    """Return the stage that `name` is, if it is one, the model group, and the folder of the run that it is otherwise.
+
+    Raises UserError: unknown_run, ambiguous_run, pipeline_model; those of the stage.
+    """
+    file = Path("stage", f"{name}.yaml")
+    is_stage = (CONFIGS / file).is_file() or (default_user_folder(os.environ) / file).is_file()
+    if is_stage:
+        composed = compose_once(CommandLine("new", False, (f"stage={name}",)))
+        kind, group, run = str(composed.config.stage.kind), composed.origins.choices.get("model"), None
+    else:
+        run = resolve_run(name, runs)
+        settings = RunRecord(run).settings
+        kind = str(mapping(settings.get("stage")).get("kind"))
+        group = "demo" if mapping(settings.get("model")).get("build") == "demo" else None
+    if made := {str(final): what for final, what in FINAL_KINDS.items()}.get(kind):
+        message = f"no stage can start from {name}, which trains {made}"
+        raise UserError(Problem("pipeline_model", message, "--after", "name an SFT or DPO stage or run"))
+    return (name if is_stage else None), group, str(run) if run else None
+
+
+def _find_model(given: str | None) -> tuple[str | None, str | None]:
+    """Return the model group that is given, or else the hub id or folder. Raises UserError: unknown_model."""
     groups = [path.stem for path in (CONFIGS / "model").glob("*.yaml")]
     if given is None or given in groups:
-        return given, given is not None
+        return given, None
     folder = Path.cwd() / Path(given).expanduser()
     if folder.is_dir():
-        return str(folder), False
+        return None, str(folder)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", given):
-        return given, False
+        return None, given
     near = nearest(given, groups)
     cure = f"did you mean '{near[0]}'?" if near else f"choose {', '.join(sorted(groups))}, a hub id or a folder"
     raise UserError(

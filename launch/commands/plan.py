@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launch import resources
-from launch.api.planning import plan_composed
+from launch.api.planning import PlannedRun, plan_composed
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.config.origins import Origin
@@ -24,6 +24,7 @@ from launch.planning.plan import Plan
 from launch.redact import process_redactor
 from launch.terminal import align_columns, echo, notify, print_json
 from launch.upstream.trainers import OLMO_CORE_DPO
+from launch.worker.json_codec import SCHEMA_VERSION
 
 PLAN_HELP = """usage: launch plan stage=NAME [key=value ...] [--json]
 
@@ -32,6 +33,7 @@ examples:
   launch plan stage=sft gpus=8 cluster.gpu_type=h100            with the memory forecast of an H100
   launch plan stage=dpo gpus=8 --json | jq .batch
   launch plan stage=sft --cfg job                               the composed configuration only
+  launch plan pipeline=sft,dpo gpus=8                           all stages, and what they cost
 
 Prints what `run` would do and starts nothing: the exact command, ready to paste; the batch arithmetic; the predicted
 memory of a GPU; the environment; every flag with the override or the file and line that sets it. It needs no GPU, no
@@ -42,7 +44,9 @@ exit codes: 0 planned; 2 it cannot work, and the messages say why
 
 
 def plan(line: CommandLine) -> int:
-    """Print the plan of the composed stage, as text or as one JSON object."""
+    """Print the plan of the composed stage, or of a pipeline's, as text or as one JSON object."""
+    if line.sets("pipeline"):
+        return _plan_pipeline(line)
 
     def show(composed: Composed) -> int:
         planned = plan_composed(composed)
@@ -56,6 +60,26 @@ def plan(line: CommandLine) -> int:
         return EXIT_DONE
 
     return compose(line, show)
+
+
+def _plan_pipeline(line: CommandLine) -> int:
+    """Print the plan of each stage of a pipeline, and what all of them cost."""
+    from launch.pipelines.forecast import describe_costs, forecast_pipeline
+    from launch.pipelines.links import plan_pipeline, read_request
+
+    pipeline = plan_pipeline(read_request(line), notify, "plan", starts_trainer=False)
+    costs = forecast_pipeline(pipeline, os.environ)
+    planned = [PlannedRun(plan) for plan in pipeline.plans]
+    if line.json:
+        stages = [{**run.as_json(), **cost.as_json()} for run, cost in zip(planned, costs, strict=True)]
+        print_json({"schema_version": SCHEMA_VERSION, "pipeline": pipeline.name, "stages": stages})
+        return EXIT_DONE
+    for run in planned:
+        echo("\n".join([*describe(run.plan, os.environ, run.memory, run.tokens), ""]))
+        for warning in run.warnings:
+            notify(f"warning: {run.plan.stage}: {warning}")
+    echo("\n".join([f"pipeline {pipeline.name}", *describe_costs(costs)]))
+    return EXIT_DONE
 
 
 def _describe_packing(plan: Plan) -> str:

@@ -14,6 +14,8 @@ from launch.evaluation.run_facts import read_run_facts, split_checkpoint
 from launch.execution.record.reader import resolve_run
 from launch.execution.report.page import FILE, announce_reading, render_document, render_runs, save_page
 from launch.execution.report.run import ReportedRun, is_run_folder
+from launch.pipelines.page import render_pipeline
+from launch.pipelines.record import find_pipeline
 from launch.slurm.run_status import find_job_folders
 from launch.terminal import echo, notify, print_json
 from launch.trials.view import read_trial, trial_verb
@@ -23,6 +25,11 @@ def report(argv: list[str]) -> int:
     """Write the page of one run or of several. Raises UserError: unknown_run, ambiguous_run, no_record, unknown_option,
     usage, report_not_written."""
     options = build_report_parser().parse(argv)
+    if len(options.names) == 1 and (pipeline := find_pipeline(options.names[0], options.runs)):
+        page: Path = options.output or pipeline / FILE
+        save_page(page, render_pipeline(pipeline))
+        echo(str(page))
+        return EXIT_DONE
     folders = list(dict.fromkeys(_find_folder(name, options.runs) for name in options.names))
     path: Path = options.output or (Path(FILE) if len(options.names) > 1 else folders[0] / FILE)
     if len(folders) == 1 and not trial_verb(folders[0]):

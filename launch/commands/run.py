@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from launch.api.running import run_composed
+from launch.api.running import run_composed, run_planned
 from launch.commands.trials import trial
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.execution.detach import describe_detached_run, run_detached
 from launch.execution.display import display_for
+from launch.terminal import notify
 
 RUN_HELP = """usage: launch [run] stage=NAME [key=value ...]
 
@@ -19,11 +20,14 @@ examples:
   launch stage=dpo gpus=8 recipe.learning_rate=3e-7 name=lower_lr
   launch stage=sft gpus=8 recipe.checkpoint_steps=100       another interval of checkpoints
   launch stage=dpo recipe.beta=1,5 sweep=true               one run after the other, as `launch trial`
+  launch pipeline=sft,dpo gpus=8 evaluate=true              DPO from the SFT's model
 
 Plans the stage, checks this machine, trains under a supervisor and records the run in runs/STAGE/NAME. The same command
 resumes an unfinished run and reports a finished one.
 
 keys of run:
+  pipeline=A,B        each stage starts from the model of the one before; A:key=value applies to one stage
+  stop_if_worse=true  end a pipeline at a stage whose evaluate=true finds a significant loss
   restart=true        archive an earlier run of the same plan and start over
   detach=true         return when the run has started; it survives the terminal
   cache_only=true     tokenise the data on the CPU, and train nothing
@@ -42,6 +46,8 @@ exit codes: 0 done; 1 the run failed; 2 it cannot work, nothing was started; 3 a
 def run(line: CommandLine) -> int:
     """Run the composed stage to its end and return the exit code. Raises UserError when it cannot be started."""
 
+    if line.sets("pipeline"):
+        return _run_pipeline(line)
     if line.sweeps:
         return trial(line)
 
@@ -51,3 +57,14 @@ def run(line: CommandLine) -> int:
         return run_detached(lambda make_display: run_composed(composed, make_display), describe_detached_run)
 
     return compose(line, run_stage)
+
+
+def _run_pipeline(line: CommandLine) -> int:
+    """Run the stages of a pipeline one after the other."""
+    from launch.pipelines.engine import run_pipeline
+    from launch.pipelines.links import plan_pipeline, read_request
+
+    pipeline = plan_pipeline(read_request(line), notify)
+    if not any(plan.config.detach for plan in pipeline.plans):
+        return run_pipeline(pipeline, lambda folder: display_for(sys.stdout), run_planned)
+    return run_detached(lambda make_display: run_pipeline(pipeline, make_display, run_planned), describe_detached_run)

@@ -16,6 +16,7 @@ from launch.execution.record.lock import INTERVAL
 from launch.execution.record.outcome import ValidationRecord, describe_cure, folder_status, read_outcome
 from launch.execution.record.reader import command_for, is_running, resolve_run, run_name
 from launch.execution.replay import Replay, Tail, follow
+from launch.pipelines.record import describe_stages, find_pipeline, find_pipelines, stage_runs
 from launch.slurm.jobs import JobFolder
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import JobStatus, find_job_folder, find_job_folders, list_job_statuses, read_job_status
@@ -33,7 +34,10 @@ def status(argv: list[str]) -> int:
     options = build_status_parser().parse(argv)
     runs: Path = options.runs
     submitted = list(find_job_folders(runs))
-    folders = [resolve_run(name, runs, submitted) for name in options.names]
+    pipelines = [folder for name in options.names if (folder := find_pipeline(name, runs))]
+    names = [name for name in options.names if not find_pipeline(name, runs)]
+    folders = [run for pipeline in pipelines for _, run in stage_runs(pipeline)]
+    folders += [resolve_run(name, runs, submitted) for name in names]
     queue = query_queue(runs)
     if folders:
         statuses = [read_job_status(folder, runs, queue) for folder in folders]
@@ -46,6 +50,8 @@ def status(argv: list[str]) -> int:
         echo(f"no runs in {runs}")
     else:
         echo("\n".join(status_table(statuses, time.time())))
+        for pipeline in pipelines or ([] if options.names else find_pipelines(runs)):
+            echo(f"pipeline {pipeline.name}: {describe_stages(pipeline)}")
     return EXIT_DONE
 
 

@@ -12,6 +12,7 @@ from launch.commands.run_parsers import build_stop_parser
 from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
 from launch.execution.record.lock import Holder, find_holder, lock_path, this_process
 from launch.execution.record.reader import resolve_run, run_name
+from launch.pipelines.record import find_pipeline
 from launch.slurm.jobs import JobFolder, find_job_ids, find_jobs, is_proven_job
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import find_job_folder, find_job_folders
@@ -29,7 +30,8 @@ def stop(argv: list[str]) -> int:
     """
     options = build_stop_parser().parse(argv)
     runs: Path = options.runs
-    folder = resolve_run(options.name, runs, list(find_job_folders(runs)))
+    pipeline = find_pipeline(options.name, runs)
+    folder = pipeline or resolve_run(options.name, runs, list(find_job_folders(runs)))
     found = find_holder(lock_path(folder))
     holder = found[0] if found else None
     job_folder = find_job_folder(folder, runs)

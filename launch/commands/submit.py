@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from launch.config.compose import compose
-from launch.config.line import CommandLine, override_key
+from launch.config.compose import Composed, compose
+from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.resume import is_finished
+from launch.execution.same_run import place_run
+from launch.pipelines.links import Pipeline, plan_pipeline, read_request
+from launch.pipelines.record import write_record
+from launch.planning.machine import this_machine
+from launch.planning.plan import build_plan
 from launch.slurm.job_record import JobRecord, look_at_jobs
-from launch.slurm.pipeline import plan_jobs, plan_pipeline
-from launch.slurm.planned_jobs import PlannedJob
+from launch.slurm.planned_jobs import PlannedJob, job_problems, plan_run_job, plan_tokenize_job
 from launch.slurm.schedule import (
     SubmissionStep,
     TokenizeFirst,
@@ -52,16 +55,23 @@ exit codes: 0 submitted; 2 one of the jobs cannot work or Slurm refuses it, and 
 
 def submit(line: CommandLine) -> int:
     """Write the job folders and submit them. Raises UserError if one cannot be submitted; then none is."""
-    stages, dry_run, tokenize_first, line = _parse_options(line)
-    planned = plan_pipeline(line, stages) if stages else plan_jobs(line)
+    dry_run, tokenize_first, line = _parse_options(line)
+    request = read_request(line)
+    if request.stop_if_worse:
+        message = "on Slurm no run waits for an evaluation"
+        raise UserError(Problem("submit_conflict", message, "override stop_if_worse", "remove it"))
+    pipeline = plan_pipeline(request, notify, "submit") if request.stages else None
+    planned = _plan_chain(pipeline) if pipeline else _plan_jobs(request.line)
     jobs, finished = _split_finished(drop_duplicates(planned, notify), dry_run=dry_run)
-    steps = (as_chain if stages else as_arrays)(jobs, tokenize_first)
-    if not stages:
+    steps = (as_chain if pipeline else as_arrays)(jobs, tokenize_first)
+    if not pipeline:
         report_shapes(steps, notify)
     steps = add_evaluations(steps, finished)
     for warning in dict.fromkeys(str(it) for job in jobs for it in job.plan.warnings if it.id == "unverified"):
         notify(f"warning: {warning}")
     ids = submit_steps(steps, dry_run=dry_run)
+    if pipeline and not dry_run:
+        write_record(pipeline)
     records = _look_at_steps(steps, ids)
     if line.json:
         print_json(report_json(steps, ids, records))
@@ -69,6 +79,30 @@ def submit(line: CommandLine) -> int:
         for text in report_lines(steps, ids, records):
             echo(text)
     return EXIT_DONE
+
+
+def _plan_chain(pipeline: Pipeline) -> list[PlannedJob]:
+    """Plan and check the jobs of a pipeline's stages. Raises UserError."""
+    models = [None, *(plan.model_dir for plan in pipeline.plans)]
+    jobs = [plan_run_job(plan, model) for plan, model in zip(pipeline.plans, models, strict=False)]
+    if problems := [problem for job in jobs for problem in job_problems(job)]:
+        raise UserError(list(dict.fromkeys(problems)))
+    return jobs
+
+
+def _plan_jobs(line: CommandLine) -> list[PlannedJob]:
+    """Plan and check the job of every run that `line` composes. Raises UserError."""
+    jobs: list[PlannedJob] = []
+
+    def add(composed: Composed) -> int:
+        job = plan_run_job(place_run(build_plan(composed, this_machine(composed)), notify, "submit"))
+        if problems := job_problems(job):
+            raise UserError(problems)
+        jobs.append(plan_tokenize_job(job) if composed.config.cache_only else job)
+        return EXIT_DONE
+
+    compose(line, add)
+    return jobs
 
 
 def _look_at_steps(steps: Sequence[SubmissionStep], ids: Sequence[str]) -> dict[str, JobRecord]:
@@ -95,12 +129,12 @@ def _split_finished(jobs: list[PlannedJob], *, dry_run: bool) -> tuple[list[Plan
     return remaining, finished
 
 
-def _parse_options(line: CommandLine) -> tuple[tuple[str, ...], bool, TokenizeFirst, CommandLine]:
-    """Split off what only `submit` has: the pipeline's stages, dry_run and tokenize_first; the line without them.
+def _parse_options(line: CommandLine) -> tuple[bool, TokenizeFirst, CommandLine]:
+    """Split off what only `submit` has: dry_run and tokenize_first; the line without them.
 
-    Raises UserError: bad_value, submit_conflict, not_in_pipeline, duplicate_override.
+    Raises UserError: bad_value, submit_conflict, duplicate_override.
     """
-    values, kept = line.pop_overrides(("pipeline", "dry_run", "tokenize_first"))
+    values, kept = line.pop_overrides(("dry_run", "tokenize_first"))
     dry_run = values.get("dry_run", "false").lower()
     if dry_run not in ("true", "false"):
         raise UserError(Problem("bad_value", f"dry_run={dry_run} is neither true nor false", "override dry_run"))
@@ -108,33 +142,9 @@ def _parse_options(line: CommandLine) -> tuple[tuple[str, ...], bool, TokenizeFi
     if tokenize_first not in list(TokenizeFirst):
         message = f"tokenize_first={tokenize_first} is not one of {', '.join(TokenizeFirst)}"
         raise UserError(Problem("bad_value", message, "override tokenize_first"))
-    stages = tuple(name for name in values.get("pipeline", "").strip("[]").split(",") if name)
-    problems = _conflicts(kept, stages)
-    if problems:
-        raise UserError(problems)
-    return stages, dry_run == "true", TokenizeFirst(tokenize_first), kept
-
-
-def _conflicts(line: CommandLine, stages: tuple[str, ...]) -> list[Problem]:
-    problems = []
-    keys = [override_key(override) for override in line.overrides]
-    for key in ("stage", "model.path", "model.trained_by", "detach"):
-        if key in keys and (stages or key == "detach"):
-            cure = "remove it" if key == "detach" else "remove it: the pipeline sets it"
-            problems.append(Problem("submit_conflict", f"'submit' sets {key} itself", f"override {key}", cure))
-    for override in line.overrides:
-        stage = re.match(r"(\w+):[^=]+=", override)
-        if stage and stage[1] not in stages:
-            message = f"{stage[1]} is not a stage of this submission"
-            cure = f"the pipeline has {', '.join(stages)}" if stages else "remove it, or set pipeline=STAGE,STAGE"
-            problems.append(Problem("not_in_pipeline", message, f"override {override}", cure))
-    if stages and "cache_only" in keys:
-        message = "a pipeline tokenises each stage ahead of it, once its model exists"
-        problems.append(Problem("submit_conflict", message, "override cache_only", "set tokenize_first=true"))
-    if stages and line.sweeps:
-        message = "a pipeline takes one value of each key"
-        problems.append(Problem("submit_conflict", message, "sweep", "remove it"))
-    return problems
+    if kept.sets("detach"):
+        raise UserError(Problem("submit_conflict", "'submit' sets detach itself", "override detach", "remove it"))
+    return dry_run == "true", TokenizeFirst(tokenize_first), kept
 
 
 NODE_HELP = """usage: launch node stage=NAME [key=value ...]

@@ -15,12 +15,13 @@ _FROM_LOCK = "start no script, whatever the checkout: judge from the lock"
 
 def build_new_parser() -> VerbParser:
     parser = VerbParser("""
-launch new NAME --data FILE [--model MODEL] [--kind KIND] [--columns KNOWN=YOURS,...] [--print]
+launch new NAME --data FILE [--model M | --after STAGE] [--kind KIND] [--columns KNOWN=YOURS,...] [--print]
 
 examples:
   launch new mine --data my_chats.jsonl
   launch new mine --data 'chats/*.csv' --columns prompt=frage,completion=antwort
   launch new judge --data pairs.parquet --kind rm --model qwen2_5_7b
+  launch new polite --data pairs.jsonl --after mine              DPO from the model of stage=mine, in a pipeline
 
 Reads the data and writes a commented stage file, stage/NAME.yaml, into LAUNCH_CONFIG_DIR or else ~/.config/launch.
 Pairs (chosen and rejected) make a DPO stage, or with --kind rm a reward model; everything else an SFT stage. A file
@@ -33,6 +34,8 @@ exit codes: 0 written; 2 the data can't be used, or the file exists""")
     parser.add("--data", metavar="FILE", required=True, help=data)
     model = "a model group (demo, llama3_1_8b, ...), a hub id or a folder; default: that of the Tulu 3 stage"
     parser.add("--model", metavar="MODEL", help=model)
+    after = "start from the model of this run; or of this stage, in a pipeline with it"
+    parser.add("--after", metavar="RUN_OR_STAGE", help=after)
     kinds = "sft, dpo or rm, a reward model; default: by the rows"
     parser.add("--kind", metavar="KIND", choices=("sft", "dpo", "rm"), help=kinds)
     columns = "names of your columns, where launch does not recognise them"

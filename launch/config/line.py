@@ -63,6 +63,9 @@ class CommandLine:
             overrides.append(argument)
         return tuple(overrides)
 
+    def sets(self, key: str) -> bool:
+        return any(override_key(override) == key for override in self.overrides)
+
     def pop_overrides(self, keys: Collection[str]) -> tuple[dict[str, str], CommandLine]:
         """Return the values set for `keys`, which Hydra does not know, and the line without them.
 
@@ -202,6 +205,8 @@ def check_overrides(line: CommandLine) -> None:
             cure = f"write a list as '{key}=[{value}]', or add sweep=true to run each value in turn"
             if key == "stage":
                 cure = "set one stage, or add sweep=true to run each in turn"
+            elif key == "pipeline":
+                cure = "set stage=; `run`, `plan`, `check` and `submit` take a pipeline"
             elif key == "gpus":
                 cure = "set one width, add sweep=true to run each, or use rollout, which puts gates between them"
             problems.append(Problem("several_values", f"'{line.verb}' takes one value", f"override {key}", cure))

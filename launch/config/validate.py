@@ -266,6 +266,7 @@ _PLAN = (
     "refused_flag",
     "refused_value",
 )
+_PIPELINE = ("other_tokenizer", "other_vocabulary", "short_context")
 _BENCH = ("bench_global_batch", "bench_data")
 _SLURM = (
     *("unknown_partition", "partition_down", "time_beyond_partition", "unknown_gpu_type", "too_many_gpus"),
@@ -291,7 +292,7 @@ def allowable_ids() -> frozenset[str]:
     registered = (rule.id for module, name in _REGISTERS for rule in getattr(importlib.import_module(module), name))
     guards = (field.name for field in dataclasses.fields(GuardsConfig))
     evidence = (f"{verdict}_{key}" for key in _EVIDENCE for verdict in ("refuted", "unproven"))
-    return frozenset((*registered, *guards, *evidence, *_PLAN, *_BENCH, *_SLURM))
+    return frozenset((*registered, *guards, *evidence, *_PLAN, *_PIPELINE, *_BENCH, *_SLURM))
 
 
 def unknown_ids(allow: list[str], origins: Origins) -> list[Problem]:

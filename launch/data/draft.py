@@ -60,12 +60,15 @@ def _with_option(problem: Problem) -> Problem:
     return replace(problem, cure=f"{problem.cure}; here: --columns KNOWN=MY_COLUMN,...")
 
 
-def draft_stage(data: DraftedData, *, model: str | None, is_group: bool, trainer: str | None) -> str:
+def draft_stage(
+    data: DraftedData, *, group: str | None, path: str | None, trainer: str | None, after: str | None = None
+) -> str:
     """Return a commented stage file.
 
-    `model` is one of the model groups (`is_group`), a hub id or a folder; `trainer` replaces the stage's own.
+    `group`: one of the model groups; `path`: a hub id or a folder, which is trained in its place; `trainer` replaces
+    the stage's own; `after`: the stage of a pipeline whose model this one starts from.
     """
-    is_demo = is_group and model == "demo" and data.kind != Kind.rm  # the demo has no reward model
+    is_demo = group == "demo" and data.kind != Kind.rm  # the demo has no reward model
     base = data.kind.value
     if is_demo:
         base = {Kind.sft: "demo", Kind.dpo: "demo_dpo"}[data.kind]
@@ -74,16 +77,18 @@ def draft_stage(data: DraftedData, *, model: str | None, is_group: bool, trainer
         f"# yaml-language-server: $schema=./{SCHEMA_FILE}",
         write_comment(f"Drafted by `launch new`. {data.structure.describe()}"),
     ]
+    if after:
+        lines.append(write_comment(f"It starts from the model of {after}, as part of a pipeline: pipeline={after},..."))
     lines.append("defaults:")
     lines.append(f"  - {base} # {_BASES[base]}; the keys below replace its own")
-    if is_group and not is_demo:
-        lines.append(f"  - override /model: {model}")
+    if group and not is_demo:
+        lines.append(f"  - override /model: {group}")
     if trainer:
         lines.append(f"  - override /trainer: {trainer} # there is no open-instruct checkout here")
     lines += ["  - _self_", "", "stage:", f"  description: {write_scalar(f'{_NAMES[data.kind]} on {data.path.name}')}"]
     lines.append("  # tasks: [gsm8k_cot, /data/my_tasks] # of `launch eval`: the harness's, or a folder of your own")
-    if model and not is_group:
-        lines += ["", "model:", f"  path: {write_scalar(model)}"]
+    if path:
+        lines += ["", "model:", f"  path: {write_scalar(path)}"]
     lines += ["", "recipe:", *_recipe(data, base), "", "data:", "  mix:", f"    - name: {write_scalar(str(data.path))}"]
     lines += ["    # - name: allenai/tulu-3-sft-personas-math # hub data can be mixed in, by open-instruct's trainers"]
     lines += ["    #   share: 0.1"] if data.kind == Kind.sft else []

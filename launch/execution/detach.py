@@ -76,10 +76,14 @@ def run_detached(run: Callable[[Callable[[Path], PlainDisplay]], int], describe:
     os.dup2(devnull, 0)
     os.close(devnull)
 
+    announced: list[Path] = []  # a pipeline has several runs
+
     def make_display(folder: Path) -> PlainDisplay:
         def announce() -> None:
-            os.write(write_end, _STARTED + os.fsencode(folder))
-            os.close(write_end)
+            if not announced:
+                os.write(write_end, _STARTED + os.fsencode(folder))
+                os.close(write_end)
+            announced.append(folder)
 
         return DetachedDisplay(sys.stdout, folder / "logs" / "launch.log", announce)
 

@@ -57,10 +57,15 @@ def check_template(
         trained = find_template_name(recorded, [*plan["patches"], *plan.get("options", ())])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return  # not the model of a run
-    own = _read_template(folder)
-    if trained == template or (own is not None and own == _read_own(template)):
+    if trained == template or brings_template(folder, template):
         return
     refuse_other_template(template, trained or "the tokenizer's own", f"the run in {run}", origins)
+
+
+def brings_template(folder: Path | None, template: str) -> bool | None:
+    """Whether a tokenizer's folder brings one of this project's own templates; None where it brings none."""
+    own = _read_template(folder) if folder else None
+    return None if own is None else own == _read_own(template)
 
 
 def refuse_other_template(template: str, trained: str, who: str, origins: Origins) -> None:

@@ -183,15 +183,17 @@ def _local_model(path: Path, config: RootConfig, origins: Origins) -> InputSourc
             raise UserError(Problem("run_without_model", message, provenance.where, "start it again to its end"))
         path = path / "model"
     # RUN/merged is made from RUN/model, now or before
-    adapter = read_adapter(path.with_name("model") if path.name == MERGED else path)
+    folder = path.with_name("model") if path.name == MERGED else path
+    is_pending = bool(config.model.trained_by) and not (folder.parent / "DONE").is_file()  # it may be half written
+    adapter = None if is_pending else read_adapter(folder)
     if adapter is None:
-        if continues_adapter(config) and path.is_dir():
+        if continues_adapter(config) and path.is_dir() and not is_pending:
             raise _nothing_to_continue(f"{path} has none", provenance.where)
         if continues_adapter(config) and path.name == MERGED:  # of a run that is still to come
             path = path.with_name("model")
         return InputSource(str(path), path, None, provenance)
     run = adapter.folder.parent
-    if (run / "plan.json").is_file() and not (run / "DONE").is_file() and not config.model.trained_by:
+    if (run / "plan.json").is_file() and not (run / "DONE").is_file():
         message = f"the run in {run} is not finished, so its adapter may be incomplete"
         raise UserError(Problem("run_without_model", message, provenance.where, "start it again to its end"))
     if any(override_key(override) == "model" for override in origins.overrides):

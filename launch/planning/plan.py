@@ -145,6 +145,12 @@ class Plan(_Rendered):
         return self.folder / "model"
 
     @property
+    def started_from(self) -> str | None:
+        """The digest of the model that another run made (model.trained_by); None where there is none yet."""
+        local = self.inputs.model.local
+        return self.content.digests.get(local) if local and self.config.model.trained_by else None
+
+    @property
     def only_tokenizes(self) -> bool:
         """Whether the plan only builds its tokenised data: it loads no model and writes none."""
         return f"--{TOKENIZE_ONLY_FLAG}" in self.command
@@ -198,6 +204,7 @@ class Plan(_Rendered):
             **({"options": self.options} if self.options else {}),
             "data": self.data,
             "inputs": self.input_digests,
+            **({"started_from": self.started_from} if self.started_from else {}),
             "lengths_file": self.lengths_file,
             "upstream": self.upstream,
             "folder": self.folder,
@@ -206,14 +213,17 @@ class Plan(_Rendered):
         return versioned(content)
 
 
-def build_plan(composed: Composed, machine: Machine, *, reads_rows: bool = True) -> Plan:
+def build_plan(
+    composed: Composed, machine: Machine, *, reads_rows: bool = True, pending_shape: ModelShape | None = None
+) -> Plan:
     """Plan a composed stage: resolve its settings, render the command, identify the run by what was rendered.
 
     Pure: the same configuration, source and inputs give the same plan, byte for byte. Local data is not read without
-    `reads_rows`. Raises UserError for settings that cannot work.
+    `reads_rows`. `pending_shape`: of a model that another run is still to make. Raises UserError for settings that
+    cannot work.
     """
     try:
-        rendered = _render(composed, _resolve(composed, machine, reads_rows=reads_rows))
+        rendered = _render(composed, _resolve(composed, machine, pending_shape, reads_rows=reads_rows))
         identity, digests = _identify(rendered)
     except UserError as error:
         machine.digests.save(create_folder=False)  # a refused plan creates none
@@ -225,7 +235,7 @@ def build_plan(composed: Composed, machine: Machine, *, reads_rows: bool = True)
     return plan._placed(composed.config.name or default_name(rendered.parallel.width, identity))
 
 
-def _resolve(composed: Composed, machine: Machine, *, reads_rows: bool) -> _Resolved:
+def _resolve(composed: Composed, machine: Machine, pending_shape: ModelShape | None, *, reads_rows: bool) -> _Resolved:
     """Resolve the inputs, and how the ranks share the model and the global batch. Raises UserError."""
     config, origins = composed.config, composed.origins
     runs = machine.cwd / Path(config.runs).expanduser()
@@ -236,7 +246,7 @@ def _resolve(composed: Composed, machine: Machine, *, reads_rows: bool) -> _Reso
     width = resolve_width(config, origins)
     parallel = resolve_parallel(config, config.trainer, width)
     check_contradictions(config, parallel)
-    shape = model_shape(config, inputs)
+    shape = model_shape(config, inputs) or pending_shape
     lora = resolve_lora(config, origins, parallel, shape, inputs.model.adapter if continues_adapter(config) else None)
     batch = split_batch(config.recipe.global_batch_size, config.recipe.per_device_batch_size, width.world_size)
     data = read_local_data(config, inputs, batch) if reads_rows else (None,) * len(inputs.mixture)

@@ -69,7 +69,7 @@ def test_what_is_left_of_a_line_goes_to_hydra_in_order() -> None:
         ("eval a limit=0", "override limit: limit must be an integer, 1 or greater, got '0' [bad_value]"),
         ("eval a limit=1 limit=2", "override limit: 'limit' is set twice; remove one [duplicate_override]"),
         ("generate a top_p=2 x", "top_p must be a number, between 0.001 and 1, got '2'"),
-        ("new mine --dat x", "'new' has no option --dat; did you mean '--data'?"),
+        ("new mine --dat x", "'new' has no option --dat; did you mean '--data'"),
         ("upstream stauts", "unknown action 'stauts'; did you mean 'status'?"),
         ("upstream diff", "'upstream diff' needs a COMMIT; launch upstream status"),
         ("upstream status --force", "'upstream status' has no option --force"),

@@ -25,11 +25,11 @@ PAGES = (
     *sorted((ROOT / "docs").glob("how-to/*.md")),
 )
 # what a reader has and this test has not: stages and clusters of the user's own, an overlay of `tune`
-STAGES = {"mine": "sft", "sft_1b": "sft", "S": "sft"}
+STAGES = {"mine": "sft", "polite": "dpo", "sft_1b": "sft", "S": "sft"}
 _NOT_HERE = re.compile(r"^(cluster=(mine|uni)|trainer=trl_reward|\+tuned=.*|python=.*)$")
 MISTAKE = "recipe.learning_rat="  # on purpose
-# options of `submit` and `rollout`, which their own tests cover
-_OWN = ("pipeline", "dry_run", "tokenize_first", "submit")
+# keys of a pipeline, `submit` and `rollout`, which their own tests cover
+_OWN = ("pipeline", "stop_if_worse", "dry_run", "tokenize_first", "submit")
 
 
 def commands(page: Path, *, with_mistakes: bool = False) -> Iterator[tuple[str, list[str]]]:
@@ -95,8 +95,9 @@ def stage_lines(line: CommandLine) -> Iterator[CommandLine]:
         yield from (request.stage_line(width) for width in request.widths)
     elif line.verb == "tune":
         yield read_tune(bare)
-    elif line.verb == "submit":
+    elif line.verb == "submit" or pipeline:
         _, stage = bare.pop_overrides(_OWN)
-        yield from (stage.with_overrides(f"stage={name}") for name in pipeline) if pipeline else (stage,)
+        stages = [stage.with_overrides(f"stage={STAGES.get(name, name)}") for name in pipeline]
+        yield from stages or [stage]
     else:
         yield bare.pop_overrides(("n",))[1]  # of `preview`

@@ -50,7 +50,8 @@ MISTAKES: tuple[tuple[str, ...], ...] = (
     ("plan", "stage=sft", "data=nosuch"),
     ("plan", "stage=sft", "parallel=zero4"),
     ("plan", "stage=sft", "cluster=nosuch"),
-    ("plan", "pipeline=sft,dpo"),
+    ("plan", "pipeline=rm,dpo"),
+    ("preview", "pipeline=sft,dpo"),
     # keys
     ("plan", "stage=sft", "lerning_rate=1e-5"),
     ("plan", "stage=sft", "learning_rate=1e-5"),

@@ -108,7 +108,7 @@ def test_a_folder_is_of_one_run_of_a_line(
         assert "[name_taken]" in error and all(value in error for value in values), error
         assert sorted(tmp_path.rglob("*")) == before
     assert main(["submit", "pipeline=demo,demo", "demo:trainer=trl_sft", "name=x", "dry_run=true"]) == 2
-    assert "[name_taken]" in capsys.readouterr().err
+    assert "[duplicate_stage]" in capsys.readouterr().err
 
 
 def test_who_tokenises_ahead(tmp_path: Path) -> None:

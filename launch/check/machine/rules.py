@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -32,13 +32,16 @@ def _find_rules() -> tuple[PreflightRule, ...]:
 RULES = _find_rules()
 
 
-def preflight(plan: Plan, *, asks_parser: bool = False) -> tuple[list[Problem], list[Finding]]:
+def preflight(
+    plan: Plan, *, asks_parser: bool = False, without: Collection[PreflightRule] = ()
+) -> tuple[list[Problem], list[Finding]]:
     """Run the fast rules. Return the problems that stop the plan on this machine, and the warnings.
 
     The warnings include the failures that `allow` overrides. The slow rules run in `check` only, but for the question
     to the trainer's parser with `asks_parser`.
     """
-    findings = inspect(plan, [rule for rule in RULES if not rule.slow or (asks_parser and rule is parser_accepts)])
+    rules = [rule for rule in RULES if not rule.slow or (asks_parser and rule is parser_accepts)]
+    findings = inspect(plan, [rule for rule in rules if rule not in without])
     return stopping_problems(findings), [found for found in findings if found.allowed or found.level == "warn"]
 
 

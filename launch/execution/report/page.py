@@ -42,14 +42,16 @@ _UPLOT = {"script": "uPlot.iife.js", "style": "uPlot.min.css", "licence": "LICEN
 _MAX_POINTS = 40_000  # of all curves of a page: about 2 MB
 
 
-def render_runs(runs: Sequence[ReportedRun], tables: Sequence[Table] = (), notes: Sequence[str] = ()) -> str:
+def render_runs(
+    runs: Sequence[ReportedRun], tables: Sequence[Table] = (), notes: Sequence[str] = (), title: str | None = None
+) -> str:
     """Return the page of one run, or of several with their curves in the same charts.
 
-    `tables` and `notes` compare them; they follow the figures of the runs.
+    `tables` and `notes` compare them; they follow the figures of the runs. `title`: by default the names of the runs.
     """
     named = labels(runs)
     return _render(
-        runs[0].name if len(runs) == 1 else f"{len(runs)} runs: {', '.join(named)}",
+        title or (runs[0].name if len(runs) == 1 else f"{len(runs)} runs: {', '.join(named)}"),
         {label: run.metrics for label, run in named.items()},
         runs=[_sections(label, run) for label, run in named.items()],
         comparison=comparison(named) if len(runs) > 1 else [],

@@ -222,8 +222,8 @@ def planned_shape(plan: Plan, environ: Mapping[str, str]) -> ModelShape | None:
     shape = read_shape(folder) if folder else None
     if folder and shape:
         return replace(shape, parameters=count_parameters(folder) or shape.parameters)
-    if folder and not model.build:  # another model than the YAML's shape
-        return None
+    if folder and not model.build:  # another model than the YAML's shape; one that is still to be made has the plan's
+        return plan.shape
     return model_shape(plan.config, plan.inputs)
 
 
@@ -385,4 +385,6 @@ def find_model_size(plan: Plan, environ: Mapping[str, str]) -> ModelSize | None:
     configured = plan.config.model
     if configured.shape.parameters and not configured.path:  # model.path is another model than the YAML's shape
         return ModelSize(configured.shape.parameters, "its shape")
+    if configured.trained_by and plan.shape:
+        return ModelSize(plan.shape.parameters, "the shape of the model that it is trained from")
     return None

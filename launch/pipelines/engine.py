@@ -1,0 +1,144 @@
+"""Run the stages of a pipeline one after the other on this machine; the same command resumes where it stopped."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from launch.check.machine.gpus import gpus_are_free
+from launch.check.machine.inputs import inputs_exist
+from launch.check.machine.rules import inspect, preflight
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
+from launch.evaluation.record import read_summary
+from launch.execution.display import Display, SafeDisplay
+from launch.execution.record.lock import run_lock
+from launch.execution.record.reader import mapping, objects, run_name
+from launch.execution.report.page import write_report
+from launch.pipelines.links import Pipeline, plan_link
+from launch.pipelines.page import answer_prompts, render_pipeline
+from launch.pipelines.record import stale_runs, write_record
+from launch.planning.parallel import require_one_machine
+from launch.planning.plan import Plan
+from launch.terminal import echo
+
+# keys that a cure tells to set, as far as they may differ between the stages
+_OVERRIDE = re.compile(r"(?<![\w.:])((?:trainer|parallel|gpus|processes|python|allow|(?:recipe|flags|model)\.[\w.]+)=)")
+_GPU_PATIENCE = 60.0  # seconds until the memory of the stage before must have been given back
+_POLL = 1.0  # seconds
+
+StageRunner = Callable[[Plan, Display], int]  # runs a planned stage to its end and returns its exit code
+
+
+def check_pipeline(pipeline: Pipeline) -> None:
+    """Check this machine for every stage that is still to run. Raises UserError with what keeps one from running."""
+    indices = [index for index in range(len(pipeline.plans)) if not pipeline.is_finished(index)]
+    for asks_parser in (False, True):  # the parser takes seconds
+        problems: list[Problem] = []
+        for index in indices:
+            plan = pipeline.plans[index]
+            require_one_machine(plan.config)
+            without = [inputs_exist] if pipeline.pending_model(index) else []
+            found = preflight(plan, asks_parser=asks_parser, without=without)[0]
+            problems += [replace(problem, cure=_for_stage(problem.cure, plan.stage)) for problem in found]
+        if problems:
+            raise UserError(list(dict.fromkeys(_without_checkout(problems))))
+
+
+def _for_stage(cure: str | None, stage: str) -> str | None:
+    """Return a cure with the overrides that it names as those of one stage: `sft:trainer=trl_sft`."""
+    return _OVERRIDE.sub(rf"{stage}:\1", cure) if cure else None
+
+
+def _without_checkout(problems: list[Problem]) -> list[Problem]:
+    """Return the problems, with one for all stages that lack a checkout: one line of overrides cures it."""
+    missing = [problem for problem in problems if problem.id == "no_checkout"]
+    others = [problem for problem in problems if problem.id != "no_checkout"]
+    trainers = [name for problem in missing for name in re.findall(r"\S+:trainer=\S+", problem.cure or "")]
+    if len(trainers) > 1:
+        fetch = (missing[0].cure or "").partition(";")[0]
+        missing = [replace(missing[0], cure=f"{fetch}; or set {' '.join(trainers)}, which need none")]
+    return [*missing, *others]
+
+
+def run_pipeline(pipeline: Pipeline, make_display: Callable[[Path], Display], run_stage: StageRunner) -> int:
+    """Run the stages in order and return the exit code: that of the first stage that fails, 3 after a significant loss
+    with stop_if_worse=true.
+
+    Raises UserError when the pipeline cannot be started, or one of its stages.
+    """
+    check_pipeline(pipeline)
+    if stale := stale_runs(pipeline):
+        echo(f"note: stale, not reused: {', '.join(stale)} of an earlier pipeline of these stages with other settings")
+    code, stage = EXIT_DONE, ""
+    with run_lock(pipeline.folder, echo):
+        write_record(pipeline)
+        try:
+            for index, planned in enumerate(pipeline.plans):
+                stage = planned.stage
+                echo(f"stage {index + 1} of {len(pipeline.plans)}: {run_name(planned.folder)}", flush=True)
+                code = _run_stage(pipeline, index, make_display, run_stage)
+                if code != EXIT_DONE:
+                    break
+        except KeyboardInterrupt:
+            code = EXIT_INTERRUPTED
+        except UserError:
+            echo(_describe_end(pipeline, stage), flush=True)
+            raise
+    if code != EXIT_DONE:
+        echo(_describe_end(pipeline, stage), flush=True)
+    return code
+
+
+def _describe_end(pipeline: Pipeline, stage: str) -> str:
+    left = pipeline.request.stages[pipeline.request.stages.index(stage) + 1 :]
+    begun = f"; {', '.join(left)} not begun" if left else ""
+    return f"pipeline {pipeline.name} ended in {stage}{begun}; the same command goes on from there"
+
+
+def _run_stage(pipeline: Pipeline, index: int, make_display: Callable[[Path], Display], run_stage: StageRunner) -> int:
+    planned = pipeline.plans[index]
+    display = SafeDisplay(make_display(planned.folder), sys.stdout)
+    plan = planned
+    if index:  # the model that it starts from is there now
+        plan = plan_link(pipeline.request, planned.stage, pipeline.plans[index - 1], display.say)
+        if plan.identity != planned.identity:
+            message = f"{planned.stage} was planned as {planned.identity} and is {plan.identity} now"
+            cure = "an input has changed meanwhile: start the pipeline again"
+            raise UserError(Problem("pipeline_changed", message, f"pipeline {pipeline.name}", cure))
+        if not pipeline.is_finished(index):
+            _await_gpus(plan, display)
+    for warning in plan.warnings:
+        display.say(f"warning: {warning}")
+    code = run_stage(plan, display)
+    if code == EXIT_DONE and plan.config.report:
+        answer_prompts(pipeline, plan, display.say)
+        write_report(pipeline.folder, lambda: render_pipeline(pipeline.folder), display.say)
+    if code == EXIT_DONE and pipeline.request.stop_if_worse:
+        code = _judge(plan, display)
+    return code
+
+
+def _await_gpus(plan: Plan, display: Display) -> None:
+    """Wait until the GPUs are free of the stage before; preflight refuses them if they are not."""
+    deadline, told = time.monotonic() + _GPU_PATIENCE, False
+    while (finding := inspect(plan, [gpus_are_free])[0]).stops and time.monotonic() < deadline:
+        if not told:
+            display.say(f"waiting for the GPU memory of the stage before: {finding.message}")
+        told = True
+        time.sleep(_POLL)
+
+
+def _judge(plan: Plan, display: Display) -> int:
+    """Return EXIT_STOPPED if the evaluation found the model worse than the one before it, or did not judge it."""
+    tasks = objects((read_summary(plan.folder) or {}).get("tasks"))
+    verdicts = {str(task.get("task")): mapping(objects(task.get("models"))[-1]) for task in tasks}
+    worse = [task for task, model in verdicts.items() if model.get("verdict_against_previous") == "worse"]
+    if tasks and not worse:
+        return EXIT_DONE
+    what = f"is worse than the model that it started from on {', '.join(worse)}" if worse else "was not evaluated"
+    display.say(f"{run_name(plan.folder)} {what}: stop_if_worse=true ends the pipeline")
+    return EXIT_STOPPED

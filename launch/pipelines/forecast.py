@@ -1,0 +1,127 @@
+"""What a pipeline costs before anything starts: steps, memory, disk, and time where the rates are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launch.check.machine.disk import checkpoint_count, written_bytes
+from launch.config.schema import Family, Packing
+from launch.execution.display import format_duration
+from launch.pipelines.links import Pipeline
+from launch.planning.estimate.cards import card_named, rates_for_card
+from launch.planning.estimate.forecast import MemoryForecast, UnknownMemoryError, forecast_on_machine, planned_setting
+from launch.planning.estimate.speed import predict_step
+from launch.planning.lengths import Lengths, load_lengths
+from launch.planning.plan import Plan
+from launch.table import Column, Table, format_bytes
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """The cost of one stage; None where a number is unknown before it runs."""
+
+    plan: Plan
+    starts_from: str
+    finished: bool
+    steps: int | None  # of the optimizer
+    memory: MemoryForecast | None  # None for a run on a CPU
+    kept: float | None  # bytes of the model; of an adapter's merged model
+    removable: float | None  # bytes of the checkpoints, which nothing needs once the next stage is done
+    seconds: float | None  # of training
+
+    def as_json(self) -> dict[str, Any]:
+        disk = {"kept_bytes": self.kept, "removable_bytes": self.removable}
+        return {"finished": self.finished, "steps": self.steps, "disk": disk, "seconds": self.seconds}
+
+
+def forecast_pipeline(pipeline: Pipeline, environ: Mapping[str, str]) -> list[StageCost]:
+    """Forecast the cost of each stage."""
+    costs = []
+    for index, plan in enumerate(pipeline.plans):
+        model = plan.inputs.model
+        source = pipeline.plans[index - 1].stage if index else model.local.name if model.local else model.reference
+        size, checkpoint = written_bytes(plan, environ) or (None, None)
+        if checkpoint and plan.lora and plan.shape and plan.config.trainer.family == Family.trl:  # of the adapter alone
+            checkpoint *= plan.lora.count_parameters(plan.shape) / plan.shape.parameters
+        lengths = load_lengths(plan.lengths_file)
+        steps = _count_steps(plan, lengths)
+        costs.append(
+            StageCost(
+                plan,
+                source,
+                pipeline.is_finished(index),
+                steps,
+                forecast_on_machine(plan),
+                size,
+                None if checkpoint is None else checkpoint * checkpoint_count(plan),
+                _predict_seconds(plan, steps, lengths, environ),
+            )
+        )
+    return costs
+
+
+def _count_steps(plan: Plan, lengths: Lengths | None) -> int | None:
+    """Return the optimizer steps; None where neither max_steps nor the number of rows is known."""
+    recipe, rows = plan.config.recipe, None
+    if recipe.packing != Packing.bins:  # a packed row holds several samples
+        known = [data for data in plan.data if data is not None and data.all_]
+        shares = [entry.share for entry in plan.inputs.mixture]
+        if lengths is not None:
+            rows = lengths.samples
+        elif len(known) == len(shares):
+            counts = [data.read - (data.validation or 0) for data in known]
+            rows = sum(int(count * share) for count, share in zip(counts, shares, strict=True))
+    steps = None if rows is None else -(-rows // plan.batch.global_) * recipe.epochs
+    return min((number for number in (steps, recipe.max_steps) if number is not None), default=None)
+
+
+def _predict_seconds(
+    plan: Plan, steps: int | None, lengths: Lengths | None, environ: Mapping[str, str]
+) -> float | None:
+    """Predict the time of the steps; None without the data's lengths, a known GPU or a model of its memory."""
+    card = plan.machine.card or plan.config.cluster.gpu_type
+    if steps is None or lengths is None or card is None or card_named(card) is None:
+        return None
+    try:
+        setting = planned_setting(plan, environ, flash=plan.machine.has_flash_attention)
+    except UnknownMemoryError:
+        return None
+    rates = rates_for_card(card).rates
+    return steps * predict_step(setting, lengths.tokens, rates, balanced=plan.config.recipe.balanced).seconds
+
+
+_COLUMNS = (
+    Column[StageCost]("stage", lambda cost: cost.plan.stage),
+    Column[StageCost]("starts from", lambda cost: cost.starts_from),
+    Column[StageCost]("trainer", lambda cost: cost.plan.trainer),
+    Column[StageCost]("ranks", lambda cost: str(cost.plan.parallel.width)),
+    Column[StageCost]("steps", lambda cost: "-" if cost.steps is None else f"{cost.steps:,}"),
+    Column[StageCost]("GPU memory", lambda cost: _describe_memory(cost.memory)),
+    Column[StageCost]("disk kept", lambda cost: _describe_size(cost.kept)),
+    Column[StageCost]("removable", lambda cost: _describe_size(cost.removable)),
+    Column[StageCost]("training", lambda cost: "-" if cost.seconds is None else format_duration(cost.seconds)),
+    Column[StageCost]("run", lambda cost: f"{cost.plan.name}{', done' if cost.finished else ''}"),
+)
+
+
+def describe_costs(costs: Sequence[StageCost]) -> list[str]:
+    """Describe the costs as a table and what its numbers mean."""
+    kept = sum(cost.kept or 0 for cost in costs if not cost.finished)
+    most = kept + max((cost.removable or 0 for cost in costs if not cost.finished), default=0)
+    disk = f"disk: {format_bytes(kept)} of models stay; at most {format_bytes(most)} are used at once if a stage's "
+    disk += "checkpoints (removable) are deleted when the next stage is done"
+    unknown = "-: unknown before the data is tokenised, or for this model or GPU"
+    return [*Table.of("", _COLUMNS, costs).lines(), disk, unknown]
+
+
+def _describe_memory(memory: MemoryForecast | None) -> str:
+    if memory is None or memory.expected is None:
+        return "-"
+    card = f" of {memory.card.gib:.1f}" if memory.card else ""
+    return f"{memory.expected.total:.1f}{card} GiB{f': {memory.fit}' if memory.card else ''}"
+
+
+def _describe_size(size: float | None) -> str:
+    return "-" if size is None else format_bytes(size) if size else "none"

@@ -1,0 +1,283 @@
+"""Plan the stages of a pipeline in order, here and for Slurm: each starts from the model of the one before.
+
+A stage is planned before the model that it starts from exists, as it will be planned then: `model.trained_by`
+identifies the model by the run that makes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launch.config.compose import compose_once
+from launch.config.line import MULTIRUN, CommandLine, override_key, quote_text
+from launch.config.schema import Kind
+from launch.errors import Problem, UserError
+from launch.execution.record.outcome import folder_status
+from launch.execution.record.reader import RunRecord, run_name
+from launch.execution.resume import is_finished
+from launch.execution.same_run import place_run
+from launch.files import read_json_object
+from launch.planning.chat_template import brings_template, find_template_name, refuse_other_template
+from launch.planning.estimate.forecast import planned_shape
+from launch.planning.flags import values_of
+from launch.planning.inputs import continues_adapter
+from launch.planning.lora import MERGED, settings_to_keep
+from launch.planning.machine import this_machine
+from launch.planning.model_folder import hub_snapshot
+from launch.planning.plan import Plan, build_plan
+
+# kinds whose model no stage can start from, and what it is: a score has the place of its output layer
+FINAL_KINDS = {Kind.rm: "a reward model"}
+FOLDER = "pipelines"  # below the folder of runs
+_SET_BY_PIPELINE = ("stage", "model.trained_by", "runs", "detach")  # not for one of its stages
+
+
+@dataclass(frozen=True)
+class PipelineRequest:
+    """The stages of a command line, and the line without the keys of a pipeline."""
+
+    stages: tuple[str, ...]  # none: the line is of one stage
+    line: CommandLine
+    stop_if_worse: bool = False
+
+    def overrides(self, stage: str) -> list[str]:
+        """Return the overrides of one stage: its own `STAGE:key=value`, and the shared ones of keys that it does not
+        set itself."""
+        parts = [override.partition(":") for override in self.line.argv]
+        own = [override for name, colon, override in parts if colon and name == stage]
+        own_keys = {override_key(override) for override in own}
+        shared = [whole for whole, part in zip(self.line.argv, parts, strict=True) if part[0] not in self.stages]
+        return [*(override for override in shared if override_key(override) not in own_keys), *own]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A pipeline whose stages are planned."""
+
+    request: PipelineRequest
+    name: str
+    plans: tuple[Plan, ...]
+
+    @property
+    def folder(self) -> Path:
+        return self.plans[0].runs / FOLDER / self.name
+
+    def is_finished(self, index: int) -> bool:
+        """Whether the run of a stage is done, and so are those before it."""
+        return all(is_finished(plan) for plan in self.plans[: index + 1])
+
+    def pending_model(self, index: int) -> Path | None:
+        """Return the model that a stage starts from, if the stage before it is still to make it."""
+        return None if index == 0 or self.is_finished(index - 1) else self.plans[index - 1].model_dir
+
+
+def read_request(line: CommandLine) -> PipelineRequest:
+    """Split the keys of a pipeline off a line.
+
+    Raises UserError: bad_value, duplicate_stage, pipeline_conflict, not_in_pipeline, duplicate_override.
+    """
+    values, rest = line.pop_overrides(("pipeline", "stop_if_worse"))
+    stages = tuple(name for name in values.get("pipeline", "").strip("[]").replace(" ", "").split(",") if name)
+    stop = values.get("stop_if_worse", "false").lower()
+    problems = []
+    if "pipeline" in values and not stages:
+        cure = "write the names of its stages: pipeline=sft,dpo"
+        problems.append(Problem("bad_value", "pipeline= names no stage", "override pipeline", cure))
+    if stop not in ("true", "false"):
+        problems.append(Problem("bad_value", f"stop_if_worse={stop} is neither true nor false", "stop_if_worse"))
+    for stage in sorted({stage for stage in stages if stages.count(stage) > 1}):
+        cure = "give the second one a stage file with a name of its own"
+        message = f"'{stage}' is in the pipeline {stages.count(stage)} times"
+        problems.append(Problem("duplicate_stage", message, "override pipeline", cure))
+    problems += [problem for override in rest.argv for problem in _conflicts(override, stages)]
+    if problems:
+        raise UserError(problems)
+    return PipelineRequest(stages, rest, stop == "true")
+
+
+def _conflicts(override: str, stages: Sequence[str]) -> list[Problem]:
+    match = re.match(r"(\w[\w.-]*):([^=:]+)=", override)
+    stage, key, where = match[1] if match else "", override_key(match[2] if match else override), f"override {override}"
+    if stage and stage not in stages:
+        message = f"{stage} is not a stage of this pipeline"
+        cure = f"it has {', '.join(stages)}" if stages else "remove it, or set pipeline=STAGE,STAGE"
+        return [Problem("not_in_pipeline", message, where, cure)]
+    if not stages:
+        return []
+    message, cure = "", "remove it: the pipeline sets it"
+    if key in _SET_BY_PIPELINE if stage else key in ("stage", "model.trained_by"):
+        message = f"{key} is not for {'one stage' if stage else 'the stages'} of a pipeline"
+    elif key == "model.path" and stage != stages[0]:
+        message = "each stage starts from the model of the one before"
+        cure = f"remove it, or set {stages[0]}:model.path, where the pipeline starts"
+    elif key == "cache_only":
+        message, cure = "a stage's data is tokenised once its model exists", "remove it; for Slurm: tokenize_first=true"
+    elif override.startswith("-"):
+        message, cure = (
+            f"a pipeline takes no {'sweep' if override in MULTIRUN else override}",
+            "remove it: each key has one value, and stages run in turn",
+        )
+    return [Problem("pipeline_conflict", message, where, cure)] if message else []
+
+
+def plan_pipeline(
+    request: PipelineRequest, notify: Callable[[str], None], verb: str = "run", *, starts_trainer: bool = True
+) -> Pipeline:
+    """Plan the stages in order, compare each with the one before, and look at the runs that are there.
+
+    Raises UserError for a stage that cannot work, and: pipeline_model, nothing_to_continue, adapter_settings,
+    other_chat_template, other_tokenizer, other_vocabulary, short_context, pipeline_changed, stale_stage.
+    """
+    plans: list[Plan] = []
+    for stage in request.stages:
+        before = plans[-1] if plans else None
+        plans.append(plan_link(request, stage, before, notify, verb, starts_trainer=starts_trainer))
+    digest = hashlib.sha256(" ".join(plan.identity for plan in plans).encode()).hexdigest()[:8]
+    names = {plan.config.name for plan in plans}
+    given = names.pop() if len(names) == 1 else None
+    pipeline = Pipeline(request, given or "-".join((*request.stages, digest)), tuple(plans))
+    if request.stop_if_worse and (silent := [plan.stage for plan in plans if not plan.config.evaluate]):
+        message = f"stop_if_worse=true judges evaluations, and {', '.join(silent)} has none"
+        raise UserError(Problem("pipeline_conflict", message, "override stop_if_worse", "set evaluate=true"))
+    _refuse_stale(pipeline)
+    return pipeline
+
+
+def plan_link(
+    request: PipelineRequest,
+    stage: str,
+    before: Plan | None,
+    notify: Callable[[str], None],
+    verb: str = "run",
+    *,
+    starts_trainer: bool = True,
+) -> Plan:
+    """Plan one stage, which starts from the model that the run of `before` makes. Raises UserError."""
+    argv, shape = (f"stage={stage}", *request.overrides(stage)), None
+    if before is not None:
+        _refuse_start(before, stage)
+        trained = str(before.folder / MERGED if before.lora else before.model_dir)
+        quoted = trained if re.fullmatch(r"[\w./-]+", trained) else quote_text(trained)
+        argv = (*argv, f"model.path={quoted}", f"model.trained_by='{before.identity}'")
+        shape = planned_shape(before, os.environ)
+    composed = compose_once(replace(request.line, argv=argv))
+    machine = this_machine(composed, starts_trainer=starts_trainer)
+    plan = place_run(build_plan(composed, machine, pending_shape=shape), notify, verb)
+    if before is not None:
+        _check_link(plan, before)
+    return plan
+
+
+def _refuse_start(before: Plan, stage: str) -> None:
+    """Raise UserError (pipeline_model) if no stage can start from what `before` makes."""
+    message, cure = "", "end the pipeline there"
+    if before.config.stage.kind in FINAL_KINDS:
+        message = f"{stage} cannot start from {before.stage}, which trains {FINAL_KINDS[before.config.stage.kind]}"
+    elif before.config.trainer.leaves != "config.json":
+        message = f"{before.trainer} writes no model that {stage} can start from"
+        cure = f"set {before.stage}:trainer= to another one"
+    if message:
+        raise UserError(Problem("pipeline_model", message, "override pipeline", cure))
+
+
+def _check_link(plan: Plan, before: Plan) -> None:
+    """Compare a stage with the stage before it, whose run may not exist yet, as its own plan will compare them then.
+
+    Raises UserError: nothing_to_continue, adapter_settings, other_chat_template, other_tokenizer, other_vocabulary,
+    short_context.
+    """
+    allow = plan.config.allow
+    trained, template = (find_template_name(values_of(each.flags), each.options) for each in (before, plan))
+    if template and plan.config.stage.kind != Kind.sft and "other_chat_template" not in allow:
+        is_own = trained is None and brings_template(before.inputs.model.local, template) is not False
+        if not is_own:
+            refuse_other_template(template, trained or "its tokenizer's own", f"stage {before.stage}", plan.origins)
+    problems = [*_adapter_problems(plan, before), *_input_problems(plan, before)]
+    if problems := [problem for problem in problems if problem.id not in allow]:
+        raise UserError(problems)
+
+
+def _input_problems(plan: Plan, before: Plan) -> list[Problem]:
+    problems = []
+    own, other = (each.config.flags.get("tokenizer_name_or_path") for each in (plan, before))
+    if own and own not in (other or before.inputs.model.reference, str(before.model_dir)):
+        message = f"{plan.stage} tokenizes with {own}, and {before.stage} trained the model with "
+        message += str(other or before.inputs.model.reference)
+        cure = "remove it: the model brings its tokenizer; or set allow=[other_tokenizer]"
+        problems.append(Problem("other_tokenizer", message, f"{plan.stage}: flags.tokenizer_name_or_path", cure))
+    models = [each.origins.choices.get("model") for each in (plan, before)]
+    sizes = [each.config.model.shape.vocabulary for each in (plan, before)]
+    if models[0] != models[1] and None not in sizes and sizes[0] != sizes[1]:
+        message = f"{plan.stage} is written for model={models[0]} with a vocabulary of {sizes[0]:,}, and starts from "
+        message += f"the model of {before.stage}, model={models[1]} with {sizes[1]:,}"
+        cure = "set model= for both, or allow=[other_vocabulary]"
+        problems.append(Problem("other_vocabulary", message, plan.origins.of("model").where, cure))
+    limit, context = plan.config.recipe.max_seq_length, _read_context(before)
+    if context is not None and limit > context:
+        message = f"recipe.max_seq_length={limit:,} is longer than the context of the model that {before.stage} trains"
+        message += f", {context:,} tokens"
+        cure = f"set {plan.stage}:recipe.max_seq_length={context}, or allow=[short_context]"
+        problems.append(Problem("short_context", message, plan.origins.of("recipe.max_seq_length").where, cure))
+    return problems
+
+
+def _read_context(plan: Plan) -> int | None:
+    """Return the tokens of the context of the model that a stage trains; None where its config.json is not here."""
+    model = plan.inputs.model
+    folder = (model.adapter.local_base if model.adapter else model.local) or hub_snapshot(model.reference, os.environ)
+    size = read_json_object(folder / "config.json").get("max_position_embeddings") if folder else None
+    return size if isinstance(size, int) else None
+
+
+def _adapter_problems(plan: Plan, before: Plan) -> list[Problem]:
+    if not continues_adapter(plan.config) or plan.lora is None:
+        return []
+    where = plan.origins.of("recipe.lora.start").where
+    if before.lora is None:
+        message = f"recipe.lora.start=continue resumes training an adapter, and stage {before.stage} trains none"
+        return [Problem("nothing_to_continue", message, where, "remove recipe.lora.start")]
+    own, requested = settings_to_keep(before.lora), settings_to_keep(plan.lora)
+    differing = [key for key, value in own.items() if requested[key] != value]
+    if not differing:
+        return []
+    kept = " and ".join(f"{key} {own[key]}" for key in differing)
+    message = f"{plan.stage} resumes training the adapter of {before.stage}, which keeps its own {kept}"
+    message += f", got {' and '.join(requested[key] for key in differing)}"
+    cure = " ".join(f"{plan.stage}:recipe.lora.{key}={own[key]}" for key in differing)
+    return [Problem("adapter_settings", message, where, f"set {cure}")]
+
+
+def _refuse_stale(pipeline: Pipeline) -> None:
+    """Refuse runs of other plans in the stages' folders, and runs that started from another model than is there now.
+
+    Raises UserError: name_taken, other_width, other_identity; pipeline_changed, stale_stage.
+    """
+    source, changes = "", False  # the run of the stage before; whether its model is still to be made
+    problems = []
+    for index, plan in enumerate(pipeline.plans):
+        try:
+            finished = is_finished(plan)
+        except UserError as error:
+            if not (pipeline.folder / "pipeline.json").is_file():
+                raise
+            later = [run_name(each.folder) for each in pipeline.plans[index + 1 :] if each.folder.exists()]
+            message = f"{error.problems[0].message}: since this pipeline began, {plan.stage} has changed"
+            message += f", so {' and '.join(later)} would be stale" if later else ""
+            cure = "set another name=, or leave it out, for a new pipeline"
+            raise UserError(Problem("pipeline_changed", message, f"pipeline {pipeline.name}", cure)) from error
+        started_from = RunRecord(plan.folder).plan.get("started_from")
+        differs = None not in (started_from, plan.started_from) and started_from != plan.started_from
+        is_stale = bool(source) and folder_status(plan.folder) != "absent" and (changes or differs)
+        if is_stale and not plan.config.restart:
+            message = f"{run_name(plan.folder)} is stale: it was trained from another model of {source}"
+            message += " than the one that is to be trained now" if changes else " than the one that is there now"
+            cure = f"{plan.stage}:restart=true archives it and trains it again"
+            problems.append(Problem("stale_stage", message, f"pipeline {pipeline.name}", cure))
+        source, changes = run_name(plan.folder), changes or is_stale or not finished
+    if problems:
+        raise UserError(problems)

@@ -1,0 +1,64 @@
+"""The record of a pipeline, `pipelines/NAME/pipeline.json` below the folder of runs: which runs its stages are.
+
+Each run has its own record, so that the state of a pipeline is that of its runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from launch.execution.record.reader import RunRecord, objects, run_name
+from launch.files import read_json_object, write_json
+from launch.pipelines.links import FOLDER, Pipeline
+
+FILE = "pipeline.json"
+SCHEMA_VERSION = 1
+
+
+def write_record(pipeline: Pipeline) -> None:
+    """Write the record. Raises OSError."""
+    stages = [{"stage": plan.stage, "run": run_name(plan.folder), "identity": plan.identity} for plan in pipeline.plans]
+    write_json(pipeline.folder / FILE, {"schema_version": SCHEMA_VERSION, "name": pipeline.name, "stages": stages})
+
+
+def find_pipelines(runs: Path) -> list[Path]:
+    """Return the folders of the pipelines below a folder of runs, sorted by name."""
+    return sorted(path.parent for path in (runs / FOLDER).glob(f"*/{FILE}"))
+
+
+def find_pipeline(name: str, runs: Path) -> Path | None:
+    """Return the folder of the pipeline that `name` means: NAME, pipelines/NAME or the folder; None without one."""
+    folders = (runs / FOLDER / name, runs / name, Path(name).expanduser())
+    return next((folder.resolve() for folder in folders if (folder / FILE).is_file()), None)
+
+
+def stage_runs(folder: Path) -> list[tuple[str, Path]]:
+    """Return each stage of a pipeline with its run folder, which may not exist yet."""
+    stages = objects(read_json_object(folder / FILE).get("stages"))
+    runs = folder.absolute().parents[1]
+    return [(str(stage.get("stage")), runs / str(stage.get("run"))) for stage in stages]
+
+
+def describe_stages(folder: Path) -> str:
+    """Return the states of a pipeline's stages: `sft done, dpo running 120/2,000, rm not begun`."""
+    parts = []
+    for stage, run in stage_runs(folder):
+        status = RunRecord(run).status()
+        state = "not begun" if status.state == "absent" else status.state
+        step = f" {status.step:,}" + (f"/{status.total_steps:,}" if status.total_steps else "") if status.step else ""
+        parts.append(f"{stage} {state}{'' if state == 'done' else step}")
+    return ", ".join(parts)
+
+
+def stale_runs(pipeline: Pipeline) -> Sequence[str]:
+    """Return the runs of the newest other pipeline of the same stages that this one does not use: those of the first
+    stage that has changed, and of all after it."""
+    records = [path / FILE for path in find_pipelines(pipeline.plans[0].runs) if path != pipeline.folder]
+    for file in sorted(records, key=lambda path: path.stat().st_mtime, reverse=True):
+        others = objects(read_json_object(file).get("stages"))
+        if [other.get("stage") for other in others] == list(pipeline.request.stages):
+            runs = [str(other.get("run")) for other in others]
+            ours = [run_name(plan.folder) for plan in pipeline.plans]
+            return [theirs for theirs, own in zip(runs, ours, strict=True) if theirs != own]
+    return []

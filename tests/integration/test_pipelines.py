@@ -1,0 +1,157 @@
+"""Real pipelines on the CPU: killed in each stage and between them, the same command gives the same losses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration import warm
+from tests.integration.demo_kit import give_demo
+
+pytestmark = pytest.mark.slow
+
+STEPS, EVERY = 6, 2
+SHAPE = (
+    "pipeline=demo,demo_dpo",
+    *(f"recipe.max_steps={STEPS}", f"recipe.checkpoint_steps={EVERY}", "data.fraction=0.1"),
+)
+TRL = ("demo:trainer=trl_sft", "demo_dpo:trainer=trl_dpo")
+LORA = ("recipe.lora.rank=8",)
+CASES = {
+    "trl": (*TRL, "recipe.global_batch_size=8"),
+    "trl, an adapter on the merged one": (*TRL, *LORA),
+    "trl, the same adapter": (*TRL, *LORA, "demo_dpo:recipe.lora.start=continue"),
+    "open-instruct": (),
+    "open-instruct, an adapter on the merged one": LORA,
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("pipelines"))
+
+
+def start(home: Path, *words: str, python: str | None = None) -> subprocess.Popen[str]:
+    log = (home / "launch.log").open("w")
+    command = [python or warm.python(), "-P", "-m", "launch", "run", *words]
+    return subprocess.Popen(command, cwd=home, stdout=log, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(home: Path, *words: str) -> tuple[int, str]:
+    """The exit code of a pipeline and what it printed."""
+    code = start(home, *words).wait(timeout=300)
+    return code, (home / "launch.log").read_text()
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    rows: list[dict[str, Any]] = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [(row["step"], row["loss"]) for row in rows]
+
+
+def stop_once(home: Path, condition: Callable[[], bool], number: int, *words: str) -> int:
+    """Start a pipeline, send its launcher a signal once the condition holds, and return its exit code."""
+    running = start(home, *words)
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert running.poll() is None, (home / "launch.log").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(running.pid, number)
+    return running.wait(timeout=60)
+
+
+def has_checkpoint(run: Path) -> Callable[[], bool]:
+    return lambda: any((run / "model").glob(f"*[_-]{EVERY}")) and len(losses(run)) > EVERY
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_killed_pipeline_gives_the_losses_of_one_that_is_not(
+    case: str, home: Path, request: pytest.FixtureRequest
+) -> None:
+    pytest.importorskip("peft", reason="the `train` dependencies are not installed")
+    if not case.startswith("trl"):
+        request.getfixturevalue("open_instruct")
+    words, names = (*SHAPE, *CASES[case]), [f"name={list(CASES).index(case)}-{end}" for end in ("whole", "cut")]
+    whole, cut = (
+        [home / "runs" / stage / name.removeprefix("name=") for stage in ("demo", "demo_dpo")] for name in names
+    )
+    code, output = finish(home, *words, names[0])
+    assert code == 0, output
+    assert [len(losses(run)) for run in whole] == [STEPS, STEPS]
+
+    stop_once(home, has_checkpoint(cut[0]), signal.SIGKILL, *words, names[1])  # in the first stage
+    assert not (cut[0] / "DONE").exists() and not (cut[0] / "FAILED").exists()
+    stop_once(home, (cut[0] / "DONE").exists, signal.SIGKILL, *words, names[1])  # between the stages
+    assert not cut[1].exists()
+    code = stop_once(home, has_checkpoint(cut[1]), signal.SIGINT, *words, names[1])  # in the second stage
+    output = (home / "launch.log").read_text()
+    assert code == 130 and "ended in demo_dpo; the same command goes on from there" in output, output
+    code, output = finish(home, *words, names[1])
+    assert code == 0 and "resumes from" in output, output
+    assert [losses(run) for run in cut] == [losses(run) for run in whole]
+
+
+def test_a_pipeline_that_is_done(home: Path) -> None:
+    """It exits within 15 s; status and its page show its stages, and what each answers to the same three prompts."""
+    words = (*SHAPE, *TRL, "name=done", "recipe.max_steps=2")
+    words = tuple(word for word in words if word != f"recipe.max_steps={STEPS}")
+    code, output = finish(home, *words)
+    assert code == 0, output
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "launch", *words], cwd=home, capture_output=True, text=True, check=True
+    )
+    assert time.monotonic() - began < 15 and done.stdout.count("already done") == 2
+
+    status = subprocess.run(
+        [sys.executable, "-P", "-m", "launch", "status", "done"], cwd=home, capture_output=True, text=True, check=True
+    )
+    assert status.stdout.splitlines()[-1] == "pipeline done: demo done, demo_dpo done"
+    folder = home / "runs" / "pipelines" / "done"
+    samples = json.loads((folder / "samples.json").read_text())
+    assert len(samples["prompts"]) == 3 and list(samples["answers"]) == ["demo/done", "demo_dpo/done"]
+    page = (folder / "report.html").read_text()
+    assert "pipeline done" in page and page.count("What each stage answers") >= 1
+    assert samples["prompts"][0].split("`")[1] in page
+
+    # the first stage is trained anew: the second is stale
+    again = subprocess.run(
+        [sys.executable, "-P", "-m", "launch", *words, "demo:restart=true"],
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert again.returncode == 2 and "demo_dpo/done is stale" in again.stderr and "[stale_stage]" in again.stderr
+
+
+def test_a_failed_stage_ends_it_with_its_code(home: Path) -> None:
+    """The loss of the first stage is not finite: its guard stops it (3), and the second is not begun."""
+    words = (*SHAPE, *TRL, "name=failed", "demo:recipe.learning_rate=1e30", "demo:recipe.max_grad_norm=null")
+    code, output = finish(home, *words)
+    assert code == 3, output
+    assert "pipeline failed ended in demo; demo_dpo not begun" in output
+    assert not (home / "runs" / "demo_dpo" / "failed").exists()
+
+
+def test_a_significant_loss_ends_it(home: Path) -> None:
+    """The second stage unlearns what the first has learned; the demo's own tasks judge both."""
+    pytest.importorskip("lm_eval", reason="the `eval` dependencies are not installed")
+    words = ("pipeline=demo,demo_dpo", *TRL, "name=judged", "evaluate=true", "stop_if_worse=true")
+    words += ("demo:recipe.max_steps=40", "demo_dpo:recipe.max_steps=8", "demo_dpo:recipe.learning_rate=0.1")
+    code, output = finish(home, *words)
+    assert code == 3, output
+    assert "demo_dpo/judged is worse than the model that it started from" in output
+    tasks = json.loads((home / "runs" / "demo_dpo" / "judged" / "evaluation.json").read_text())["tasks"]
+    assert {len(task["models"]) for task in tasks} == {3}
+    page = (home / "runs" / "pipelines" / "judged" / "report.html").read_text()
+    assert "Evaluations, each model against the one before it" in page
