@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from launch import resources
@@ -109,7 +109,9 @@ def _run_recorded(
             display.say(f"resumes from {start.checkpoint.path.name} (attempt {attempt})")
         elif attempt > 1:
             display.say(f"attempt {attempt}: the previous one ended before its first step")
-        with _tracker(plan, display):
+        # the trainers themselves send what wandb gets
+        writes = plan.config.tracking == Tracking.tensorboard
+        with tensorboard_writer(plan.folder, display.say) if writes else nullcontext():
             return run_ranks(resumed, folder, display)
     except KeyboardInterrupt as interrupt:
         cause = f"interrupted by {interrupt}" if str(interrupt) else "interrupted by SIGINT"
@@ -234,27 +236,17 @@ def _run_preflight(plan: Plan, display: Display, *, asks_parser: bool = False) -
 
 @contextmanager
 def _prepared(plan: Plan, display: Display) -> Iterator[RunFolder]:
-    """Tokenise where the trainer needs it, and hold the caches; yield the folder."""
+    """Tokenise for a trainer that does not do it itself, and hold the caches; yield the folder.
+
+    Raises UserError: not_tokenized.
+    """
     if plan.config.trainer.tokenized_first and not plan.only_tokenizes:
-        _tokenize_first(plan, display)
+        display.say(f"{plan.trainer} needs its data tokenised first")
+        if (code := build_cache(plan, display)) != EXIT_DONE:
+            message = f"tokenising the data failed (exit {code}), and {plan.trainer} trains only on tokenised data"
+            raise UserError(Problem("not_tokenized", message, None, "cache_only=true runs this pass by itself"))
     with cache_lock(plan, display.say):
         yield RunFolder(plan.folder)
-
-
-def _tokenize_first(plan: Plan, display: Display) -> None:
-    """Tokenise for a trainer that does not do it itself; existing data is kept. Raises UserError: not_tokenized."""
-    display.say(f"{plan.trainer} needs its data tokenised first")
-    code = build_cache(plan, display)
-    if code != EXIT_DONE:
-        message = f"tokenising the data failed (exit {code}), and {plan.trainer} trains only on tokenised data"
-        raise UserError(Problem("not_tokenized", message, None, "cache_only=true runs this pass by itself"))
-
-
-def _tracker(plan: Plan, display: Display) -> AbstractContextManager[None]:
-    """Return what writes for a tracker beside the run; the trainers themselves send what wandb gets."""
-    if plan.config.tracking == Tracking.tensorboard:
-        return tensorboard_writer(plan.folder, display.say)
-    return nullcontext()
 
 
 def _record_start(started: Plan, planned: Plan, folder: RunFolder) -> None:

@@ -132,17 +132,15 @@ def read_git_state(folder: Path, must_hold: str = "") -> dict[str, Any]:
     """
     unknown: dict[str, Any] = {"commit": None, "dirty": None}
     git = ["git", "--no-optional-locks", "-C", str(folder)]
-    top, problem = _run([*git, "rev-parse", "--show-toplevel"])
-    if top is None:
+    printed, problem = _run([*git, "rev-parse", "--show-toplevel", "HEAD"])
+    if printed is None:
         return unknown | {"why": problem}
-    root = Path(top.strip())
+    *top, commit = printed.splitlines()
+    root = Path("\n".join(top))
     if root.resolve() != folder.resolve() or (must_hold and not (root / must_hold).exists()):
         return unknown | {"why": "not the top of a git work tree"}
-    commit, problem = _run([*git, "rev-parse", "HEAD"])
-    if commit is None:
-        return unknown | {"why": problem}
     changes, _ = _run([*git, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"])
-    return {"commit": commit.strip(), "dirty": None if changes is None else bool(changes.strip())}
+    return {"commit": commit, "dirty": None if changes is None else bool(changes.strip())}
 
 
 def _run(argv: Sequence[str]) -> tuple[str | None, str]:
@@ -167,7 +165,7 @@ def render_command_script(argv: Sequence[str], env: Mapping[str, str], unset: Se
 
     redactor = process_redactor()
     lines = ["#!/usr/bin/env bash", "set -euo pipefail", ""]
-    lines += [f"unset {_unset_argument(name)}" for name in unset]
+    lines += [f"unset ${{!{name[:-1]}@}}" if name.endswith("*") else f"unset {name}" for name in unset]
     for name, value in env.items():
         clean = redactor.redact_value(name, value)
         if clean == value:
@@ -178,10 +176,6 @@ def render_command_script(argv: Sequence[str], env: Mapping[str, str], unset: Se
         lines.append(f"cd {shlex.quote(str(cwd))}")
     command = _split_lines([quote_argument(argument) for argument in redactor.redact_argv(argv)])
     return "\n".join([*lines, "", " \\\n    ".join(command), ""])
-
-
-def _unset_argument(name: str) -> str:
-    return f"${{!{name[:-1]}@}}" if name.endswith("*") else name
 
 
 def _split_lines(arguments: Sequence[str]) -> list[str]:
