@@ -112,31 +112,31 @@ class CauseFinder:
 
         `status`: the launcher's exit status, None if unknown.
         """
-        situation = situation or Situation()
+        self._situation = situation or Situation()
         if (first := self._first_error()) is not None:
-            if _has_lost_peer(event_chain(first.data)) and (silent := self._find_silent(situation)):
+            if _has_lost_peer(event_chain(first.data)) and (silent := self._find_silent()):
                 return silent
-            return self._explain_gloo_timeout(first, situation) or self._explain_event(first, situation)
+            return self._explain_gloo_timeout(first) or self._explain_event(first)
         if self._nccl_timeouts:
-            return self._explain_nccl_timeout(situation)
+            return self._explain_nccl_timeout()
         rank = self._failing_rank()
-        cause = self._explain_rank(rank, situation) if rank is not None else self._explain_launcher(situation)
-        return cause or self._explain_exit(status, rank, situation)
+        cause = self._explain_rank(rank) if rank is not None else self._explain_launcher()
+        return cause or self._explain_exit(status, rank)
 
-    def _explain_launcher(self, situation: Situation) -> Cause | None:
+    def _explain_launcher(self) -> Cause | None:
         """Explain the end of a launcher whose ranks printed nothing that does; None if nothing is known of it."""
         tail = self._launcher
         if tail.ends_in_traceback:
-            return _explain_chain(printed_chain(tail.traceback), None, list(tail.traceback), situation)
+            return self._explain_chain(printed_chain(tail.traceback), None, list(tail.traceback))
         words = tail.last_words()
-        return _explain_words(words, None, None, situation) if words else None
+        return self._explain_words(words, None, None) if words else None
 
-    def _explain_exit(self, status: int | None, rank: int | None, situation: Situation) -> Cause:
+    def _explain_exit(self, status: int | None, rank: int | None) -> Cause:
         """Explain a run by its launcher's exit status, with the last line of the rank that may have failed."""
         tail = self._launcher if rank is None else self._tails[rank]
         ending = _describe_exit(status)
         if status is not None and status < 0:
-            return _build_cause(ending, None, tail.printed(), _killed_cure(status, situation))
+            return _build_cause(ending, None, tail.printed(), self._killed_cure(status))
         last = next((line.strip() for line in reversed(tail.printed()) if line.strip()), None)
         if status == _NOT_STARTED and last:  # the reaper has printed why
             return _build_cause(last, None, tail.printed())
@@ -149,55 +149,55 @@ class CauseFinder:
         own = [event for event in ordered if not _has_lost_peer(event_chain(event.data))]
         return next(iter(own or ordered), None)
 
-    def _explain_rank(self, rank: int, situation: Situation) -> Cause | None:
+    def _explain_rank(self, rank: int) -> Cause | None:
         """Explain the end of a rank that reported no error; None if nothing is known of it."""
         tail, code = self._tails[rank], self._exits.get(rank)
         chain = printed_chain(tail.traceback) if tail.ends_in_traceback else []
-        if _has_lost_peer(chain) and (silent := self._find_silent(situation)):
+        if _has_lost_peer(chain) and (silent := self._find_silent()):
             return silent
         was_killed = code is not None and code < 0 and code != -signal.SIGABRT
         if chain and not was_killed:
-            return _explain_chain(chain, rank, list(tail.traceback), situation)
+            return self._explain_chain(chain, rank, list(tail.traceback))
         if code is None:
             words = tail.last_words()
-            return _explain_words(words, rank, None, situation) if words else None
-        return self._explain_silent(rank, code, situation)
+            return self._explain_words(words, rank, None) if words else None
+        return self._explain_silent(rank, code)
 
-    def _explain_silent(self, rank: int, code: int, situation: Situation) -> Cause:
+    def _explain_silent(self, rank: int, code: int) -> Cause:
         """Explain a rank that ended with this code and no exception."""
         tail = self._tails[rank]
         words = tail.last_words()
         ending = f"rank {rank} {_describe_code(code)}"
         if words:
-            return _explain_words(words, rank, ending if code < 0 else None, situation)
-        return _build_cause(ending, rank, tail.printed(), _killed_cure(code, situation))
+            return self._explain_words(words, rank, ending if code < 0 else None)
+        return _build_cause(ending, rank, tail.printed(), self._killed_cure(code))
 
-    def _explain_event(self, event: Event, situation: Situation) -> Cause:
+    def _explain_event(self, event: Event) -> Cause:
         chain, tail = event_chain(event.data), self._tails.get(event.rank)
         if event.data.get("type") == "SystemExit" and tail is not None and (words := tail.last_words()):
-            return _explain_words(words, event.rank, None, situation)  # argparse prints its message, and exits with 2
+            return self._explain_words(words, event.rank, None)  # argparse prints its message, and exits with 2
         message = str(event.data["message"])
         traceback = list(tail.traceback) if tail is not None and tail.ends_in_traceback else []
-        return _explain_chain(chain, event.rank, traceback or message.splitlines()[1:], situation)
+        return self._explain_chain(chain, event.rank, traceback or message.splitlines()[1:])
 
-    def _find_silent(self, situation: Situation) -> Cause | None:
+    def _find_silent(self) -> Cause | None:
         """Explain the first rank that the system killed, or that aborted: the others only lost their connection."""
         for rank, code in sorted(self._exits.items()):
             has_aborted = code == -signal.SIGABRT and rank in self._tails and bool(self._tails[rank].last_words())
             if rank in self._tails and (code in _SYSTEM_KILLS or has_aborted):
-                return self._explain_silent(rank, code, situation)
+                return self._explain_silent(rank, code)
         return None
 
-    def _explain_nccl_timeout(self, situation: Situation) -> Cause:
+    def _explain_nccl_timeout(self) -> Cause:
         """Explain an NCCL time-out: ranks that report it had entered the collective; the others had not."""
         rank = min(self._nccl_timeouts)
         line = (
             f"NCCL timeout: {_describe_waiting(self._nccl_timeouts)}{self._describe_absent(set(self._nccl_timeouts))}"
         )
         detail = [text for text in self._tails[rank].lines if _WATCHDOG in text][:1]
-        return _build_cause(line, rank, detail, cure_for_lines([line], situation))
+        return _build_cause(line, rank, detail, cure_for_lines([line], self._situation))
 
-    def _explain_gloo_timeout(self, first: Event, situation: Situation) -> Cause | None:
+    def _explain_gloo_timeout(self, first: Event) -> Cause | None:
         """Explain a gloo time-out, which names neither collective nor rank: the traceback and the other ranks do."""
         match = _GLOO_TIMEOUT.search(str(first.data["message"]))
         if match is None:
@@ -210,7 +210,7 @@ class CauseFinder:
         seconds = int(match["milliseconds"]) / 1000
         line = f"a collective timed out after {seconds:g} s: {_describe_waiting(dict.fromkeys(arrived, name))}"
         line += self._describe_absent(arrived)
-        return _build_cause(line, first.rank, traceback, cure_for_lines([line], situation))
+        return _build_cause(line, first.rank, traceback, cure_for_lines([line], self._situation))
 
     def _describe_absent(self, arrived: set[int]) -> str:
         absent = sorted(set(self._tails) - arrived)
@@ -228,28 +228,23 @@ class CauseFinder:
         spoken = [rank for rank, tail in sorted(self._tails.items()) if tail.lines]
         return next((rank for rank in spoken if self._tails[rank].last_words()), next(iter(spoken), None))
 
+    def _explain_chain(self, chain: Sequence[RaisedError], rank: int | None, detail: Sequence[str]) -> Cause:
+        found = cure_for_errors(chain, self._situation)
+        leading, cure = found if found is not None else (chain[0], None)
+        return _build_cause(describe_chain(chain, leading), rank, detail, cure)
+
+    def _explain_words(self, words: Sequence[str], rank: int | None, ending: str | None) -> Cause:
+        summary = summarize_last_words(words)
+        cure = cure_for_errors([parse_error(summary)], self._situation)
+        line, shown = f"{ending}: {summary}" if ending else summary, words[:DETAIL_LINES]
+        return _build_cause(line, rank, shown, cure[1] if cure else cure_for_lines(shown, self._situation))
+
+    def _killed_cure(self, code: int) -> Cure | None:
+        return cure_for_lines([_describe_code(code)], self._situation)
+
 
 def _has_lost_peer(chain: Sequence[RaisedError]) -> bool:
     return any(known().phrases["peer_died"].search(error.message) for error in chain)
-
-
-def _explain_chain(
-    chain: Sequence[RaisedError], rank: int | None, detail: Sequence[str], situation: Situation
-) -> Cause:
-    found = cure_for_errors(chain, situation)
-    leading, cure = found if found is not None else (chain[0], None)
-    return _build_cause(describe_chain(chain, leading), rank, detail, cure)
-
-
-def _explain_words(words: Sequence[str], rank: int | None, ending: str | None, situation: Situation) -> Cause:
-    summary = summarize_last_words(words)
-    cure = cure_for_errors([parse_error(summary)], situation)
-    line, shown = f"{ending}: {summary}" if ending else summary, words[:DETAIL_LINES]
-    return _build_cause(line, rank, shown, cure[1] if cure else cure_for_lines(shown, situation))
-
-
-def _killed_cure(code: int, situation: Situation) -> Cure | None:
-    return cure_for_lines([_describe_code(code)], situation)
 
 
 def _build_cause(line: str, rank: int | None, detail: Sequence[str], cure: Cure | None = None) -> Cause:
