@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.conversion import UNKNOWN
+from launch.upstream.rules.post_init import Unknown, run_post_init
 from launch.upstream.schema import Schema
 from tests.upstream.captured import capture_script, synthetic_schema
 
@@ -167,6 +169,37 @@ def test_unknown_values_and_the_machine(tmp_path: Path, in_process: bool) -> Non
     assert messages(d=["a", "xy"]) == [replaced, ("'xy' starts with x", True)]
     assert messages(d=["a", "stop", "xy"]) == [replaced]
     assert messages(d=[UNKNOWN]) == [replaced, ("? starts with x", None)]
+
+
+@pytest.mark.parametrize(
+    ("body", "values", "expected"),
+    [
+        # an attribute that only one way sets
+        ("if self.a:\n    self.more = 1\nif self.b == 'x':\n    raise ValueError('x')", {"b": "x"}, [("x", True)]),
+        # a name that is not known may be any
+        ("setattr(self, self.b, 1)\nif self.a == 3:\n    raise ValueError('three')", {"a": 3}, [("three", None)]),
+        # a return that may have happened
+        ("if self.a:\n    return\nif self.b == 'x':\n    raise ValueError('x')", {"b": "x"}, [("x", None)]),
+        # a conversion of a text that is not known, handled and not handled
+        ("try:\n    int(self.b)\nexcept ValueError:\n    raise TypeError('no int')", {"a": 1}, [("no int", None)]),
+        ("self.a = int(self.b)", {"a": 1}, [("ValueError: int refuses some texts", None)]),
+        ("self.a = int(self.b)", {"a": 1, "b": "7"}, []),
+        (
+            "self.a = int(self.b)",
+            {"a": 1, "b": "x"},
+            [("ValueError: invalid literal for int() with base 10: 'x'", True)],
+        ),
+        # how many parts there are is not known
+        ("for one, two in zip(self.b, self.c):\n    raise ValueError('some')", {"c": ["1"]}, [("some", None)]),
+        ("first, second = self.b\nassert self.a != 2, 'two'", {"a": 2}, [("two", True)]),
+    ],
+)
+def test_ways_through_a_statement(body: str, values: dict[str, Any], expected: list[tuple[str, bool | None]]) -> None:
+    source = "def __post_init__(self):\n" + textwrap.indent(body, "    ")
+    method = {"owner": "Args", "name": "__post_init__", "file": "a.py", "line": 1, "source": source}
+    fields = {"a": Unknown("value"), "b": Unknown("text"), "c": [], **values}
+    found = run_post_init({"methods": [method], "names": {}}, fields)
+    assert [(c.message, c.certain) for c in found] == expected
 
 
 def test_values_of_a_file_that_was_not_read_are_undecided() -> None:

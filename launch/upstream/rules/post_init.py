@@ -208,7 +208,8 @@ class _Run:
             waiting += path.others()
             paths.append(path)
         if len(paths) > 1:
-            self._fields = {name: _merged([path.fields[name] for path in paths], paths) for name in paths[0].fields}
+            names = dict.fromkeys(name for path in paths for name in path.fields)
+            self._fields = {name: _merged([path.fields.get(name) for path in paths], paths) for name in names}
         scope |= {name: _merged([path.scope[name] for path in paths], paths) for name in statement.assigned}
         self._origins |= dict.fromkeys(statement.assigned, paths[0].reads)
         for path in paths:
@@ -236,8 +237,10 @@ class _Run:
     def call(self, function: Any, *arguments: Any, **keywords: Any) -> Any:
         """Call a function; its value is unknown if it or an argument is."""
         given = [*arguments, *keywords.values()]
-        if isinstance(function, Unknown) and any(part is self._instance for part in given):
-            self._fields = dict.fromkeys(self._fields, Unknown())  # it may change the instance
+        changes_any = isinstance(function, Unknown) or (function is setattr and isinstance(given[1], Unknown))
+        if changes_any and any(part is self._instance for part in given):
+            self._fields = dict.fromkeys(self._fields, Unknown("user" if function is setattr else "machine"))
+            return Unknown()
         parts = [part for part in given if not isinstance(part, list)] if function in _OF_LISTS else given
         unknown = _unknown([function, *parts])
         is_method = isinstance(getattr(function, "__self__", None), list | dict | _Owner)
