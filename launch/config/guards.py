@@ -72,6 +72,14 @@ class DiskGuard:
 
 
 @dataclass
+class ContinuityGuard:
+    """The first loss after a resume is not that of the earlier attempt at the same step, or of its last steps."""
+
+    share: float = FRACTION.of(0.1)  # of the loss; the same batch on GPUs repeats to some 0.001
+    margin: float = NOT_NEGATIVE.of(0.05)  # absolute
+
+
+@dataclass
 class ThroughputGuard:
     """The rate is below `share` of the run's own median for `steps` consecutive logged steps and `seconds`."""
 
@@ -92,4 +100,5 @@ class GuardsConfig:
     dead_rank: DeadRankGuard | None = field(default_factory=DeadRankGuard)
     memory_creep: MemoryCreepGuard | None = field(default_factory=MemoryCreepGuard)
     disk: DiskGuard | None = field(default_factory=DiskGuard)
+    continuity: ContinuityGuard | None = field(default_factory=ContinuityGuard)
     throughput: ThroughputGuard | None = field(default_factory=ThroughputGuard)

@@ -265,6 +265,7 @@ _PLAN = (
     "other_chat_template",
     "refused_flag",
     "refused_value",
+    "validation_trained",
 )
 _PIPELINE = ("other_tokenizer", "other_vocabulary", "short_context")
 _BENCH = ("bench_global_batch", "bench_data")

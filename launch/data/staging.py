@@ -31,6 +31,7 @@ class StagedRows:
     train: int
     validation: int
     formats: Mapping[str, int]  # how the rows were converted -> rows
+    shared: int = 0  # validation rows that are also trained on
 
     def describe(self) -> str:
         rows = f"{self.train:,} rows" + (f" and {self.validation:,} for validation" if self.validation else "")
@@ -41,7 +42,8 @@ def load_staged(data: LocalData) -> StagedRows | None:
     """Return what is staged already; None if nothing is."""
     try:
         about = load_json(data.folder / ABOUT_FILE)
-        return StagedRows(about["rows"]["train"], about["rows"]["validation"], about["formats"])
+        rows = about["rows"]
+        return StagedRows(rows["train"], rows["validation"], about["formats"], rows.get("shared", 0))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -79,17 +81,18 @@ def stage(data: LocalData, digest: Digest) -> StagedRows | None:
 
 def _write(data: LocalData, folder: Path) -> StagedRows:
     conversion = Conversion(data)
-    train, held_out = folder / TRAIN_FILE, 0
+    train, held_out, shared = folder / TRAIN_FILE, 0, 0
     rows = _write_rows(conversion, data.files.paths, train)
     if isinstance(data.validation, DataFiles):
         held_out = _write_rows(conversion, data.validation.paths, folder / VALIDATION_FILE)
+        shared = _count_shared(train, folder / VALIDATION_FILE)
     elif data.validation is not None:
         held_out = _split(train, folder / VALIDATION_FILE, data.validation, data.where)
         rows -= held_out
-    staged = StagedRows(rows, held_out, conversion.formats)
+    staged = StagedRows(rows, held_out, conversion.formats, shared)
     about = {
         "schema_version": SCHEMA_VERSION,
-        "rows": {"train": staged.train, "validation": staged.validation},
+        "rows": {"train": staged.train, "validation": staged.validation, "shared": shared},
         "formats": dict(staged.formats),
         "files": [str(path) for path in data.sources],
     }
@@ -104,6 +107,14 @@ def _write_rows(conversion: Conversion, files: tuple[Path, ...], path: Path) -> 
             stream.write(json.dumps(columns, ensure_ascii=False) + "\n")
             rows += 1
     return rows
+
+
+def _count_shared(train: Path, validation: Path) -> int:
+    """Return how many rows of `validation` are also in `train`; a share of the rows is split without any."""
+    with train.open("rb") as stream:
+        trained = set(array("Q", (hash_row(line) for line in stream)))
+    with validation.open("rb") as stream:
+        return sum(hash_row(line) in trained for line in stream)
 
 
 def _split(train: Path, validation: Path, share: float, where: str | None) -> int:

@@ -1,4 +1,4 @@
-"""The guards of a live run: the facts that they observe, and the eight rules.
+"""The guards of a live run: the facts that they observe, and the nine rules.
 
 A guard is a class here and its limits in launch/config/guards.py, in a field of GuardsConfig that has the guard's id.
 The time of a fact is in seconds of one monotonic clock; only differences are meaningful.
@@ -114,6 +114,7 @@ class GuardContext:
     ranks: Sequence[int] = (0,)  # the global ranks of this node
     checkpoint_every: int | None = None  # optimizer steps; None means no checkpoint before the end
     total_steps: int | None = None  # None if the plan does not know it
+    losses: Mapping[int, float] = field(default_factory=dict)  # of a resumed run's earlier attempts, by step
 
 
 class Guard:
@@ -445,6 +446,38 @@ class DiskSpace(Guard):
             return None
         pace = (self._last_step.time - self._first_step.time) / (self._last_step.number - self._first_step.number)
         return steps * pace
+
+
+class Continuity(Guard):
+    """Detects a resumed run that goes on with other weights or other data than the attempt before.
+
+    The same step has the same batch, so that its loss is that of the attempt before where that got as far. Otherwise it
+    has to be among the last losses, with their spread to both sides.
+    """
+
+    id = "continuity"
+    _is_judged = False
+
+    def judge_step(self, step: LoggedStep) -> GuardFinding | None:
+        losses, loss = self._context.losses, step.value("loss")
+        if self._is_judged or not losses or loss is None or not math.isfinite(loss):
+            return None
+        self._is_judged = True
+        last = [losses[number] for number in sorted(losses) if number < step.number][-_MIN_RATES:]
+        low = high = losses.get(step.number, math.nan)
+        if math.isnan(low) and len(last) > 1:
+            spread = max(last) - min(last)
+            low, high = min(last) - spread, max(last) + spread
+        slack = max(self._config.margin, self._config.share * abs(high))
+        if math.isnan(low) or low - slack <= loss <= high + slack:
+            return None
+        before = f"{low:.4g}" if low == high else f"between {low:.4g} and {high:.4g}"
+        message = (
+            f"the loss is {loss:.4g} at step {step.number}, the first after the resume, and was {before} before: other "
+            "weights or other data than those of the attempt before"
+        )
+        numbers = {"step": step.number, "loss": loss, "low": low, "high": high}
+        return GuardFinding(self.id, "fail", message, numbers=numbers, good_until=-math.inf)
 
 
 class Throughput(Guard):

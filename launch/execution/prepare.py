@@ -7,6 +7,7 @@ from pathlib import Path
 
 from launch.data.staging import load_staged, stage
 from launch.demo import BuiltFolder, ensure_chats, ensure_model, ensure_preferences
+from launch.errors import Problem, UserError
 from launch.execution.merge import RECORD, merge_adapter, read_training
 from launch.planning.identity import DigestCache
 from launch.planning.inputs import MERGE
@@ -16,7 +17,7 @@ from launch.planning.plan import Plan
 def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
     """Build the plan's model and data where they are missing, and stage local data; existing files are kept.
 
-    Raises UserError: those of the builders, of `launch.data.staging.stage` and of `merge_adapter`.
+    Raises UserError: validation_trained, those of the builders, of `launch.data.staging.stage` and of `merge_adapter`.
     """
     adapter = plan.inputs.model.adapter
     if adapter is not None and plan.inputs.model.build == MERGE:
@@ -33,6 +34,11 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
             staged = stage(entry.data, digests.of)
             if staged is not None:
                 say(f"staged {staged.describe()} in {entry.data.folder}")
+        rows = load_staged(entry.data) if entry.data is not None else None
+        if rows is not None and rows.shared and "validation_trained" not in plan.config.allow:
+            message = f"{rows.shared} of {rows.validation} validation rows are also trained on: their loss means little"
+            cure = "remove them from one of the two, or set allow=[validation_trained]"
+            raise UserError(Problem("validation_trained", message, plan.origins.of("data.validation").where, cure))
     digests.save()
 
 

@@ -12,12 +12,14 @@ from launch.config.schema import Family
 from launch.errors import Problem, UserError
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
 from launch.execution.record.outcome import folder_status, read_outcome
-from launch.execution.record.reader import RunRecord, mapping
+from launch.execution.record.reader import RunRecord, mapping, number, objects
 from launch.execution.same_run import holds_plan, holds_same_run, rendered_differences, unfinished_problem
+from launch.files import read_json_object
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 
 _RESTART = "restart=true archives this run and starts over"
+_SAME_LOSS = 1e-3  # TRL may round the losses that it keeps
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def is_finished(plan: Plan) -> bool:
 def decide_start(plan: Plan) -> AttemptStart:
     """Decide how a run that is not finished continues; nothing is changed yet.
 
-    Raises UserError: nothing_to_resume, resume_unsupported.
+    Raises UserError: nothing_to_resume, resume_unsupported, foreign_checkpoint.
     """
     if folder_status(plan.folder) == "absent":
         return AttemptStart()
@@ -66,6 +68,10 @@ def decide_start(plan: Plan) -> AttemptStart:
     complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
     if not complete:
         raise UserError(_nothing_to_resume(plan, checkpoints))
+    if contradiction := _find_contradiction(plan, complete[-1]):
+        message = f"{complete[-1].path} is not a checkpoint that this run wrote: {contradiction}"
+        cure = f"move it out of {plan.model_dir}; the run then resumes from an earlier one, or {_RESTART}"
+        raise UserError(Problem("foreign_checkpoint", message, None, cure))
     # upstream prefers step_ folders to epoch_ ones, whatever their number (utils.py:793)
     return AttemptStart(complete[-1], tuple(checkpoint for checkpoint in checkpoints if not checkpoint.complete))
 
@@ -110,6 +116,27 @@ def resume_plan(plan: Plan, start: AttemptStart) -> Plan:
 def last_logged_step(run: Path) -> int:
     """Return the last step that a run logged; 0 without any."""
     return max((entry["step"] for entry in RunRecord(run).steps()), default=0)
+
+
+def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
+    """Return how the run's record contradicts a checkpoint: by its step, or by the losses that TRL keeps in it."""
+    if checkpoint.unit != "step":
+        return None
+    losses = {entry["step"]: entry.get("loss") for entry in RunRecord(plan.folder).steps()}
+    interval = plan.flags["logging_steps"].value if "logging_steps" in plan.flags else 1
+    unlogged = interval - 1 if isinstance(interval, int) else 0
+    last = max(losses, default=0)
+    if checkpoint.number > last + unlogged:
+        return f"no attempt got beyond step {last}"
+    history = read_json_object(checkpoint.path / "trainer_state.json").get("log_history")
+    kept = {int(entry["step"]): entry["loss"] for entry in objects(history) if {"loss", "step"} <= entry.keys()}
+    if kept and max(kept) + unlogged < checkpoint.number:
+        return f"its own losses end at step {max(kept)}"
+    for step in sorted(kept.keys() & losses.keys()):
+        own, recorded = number(kept[step]), number(losses[step])
+        if own is not None and recorded is not None and abs(own - recorded) > _SAME_LOSS * max(1.0, abs(recorded)):
+            return f"its loss at step {step} is {own:.6g}, the run's was {recorded:.6g}"
+    return None
 
 
 def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:

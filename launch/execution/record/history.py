@@ -146,6 +146,16 @@ def supersede_steps(metrics: Path, step: int) -> None:
         append_json(metrics.with_name(SUPERSEDED), *superseded)
 
 
+def earlier_losses(folder: Path) -> dict[int, float]:
+    """Return the loss of each step that the attempts before a resumed one logged; {} for a run from its first step."""
+    attempts = read_json_lines(folder / ATTEMPTS)
+    if not attempts or attempts[-1].get("resumed_from") is None:
+        return {}
+    entries = [*read_json_lines(folder / SUPERSEDED), *read_json_lines(folder / "metrics.jsonl")]
+    steps = ((entry.get("step"), entry.get("loss")) for entry in entries)
+    return {step: float(loss) for step, loss in steps if isinstance(step, int) and isinstance(loss, (int, float))}
+
+
 def drop_repeated_steps(metrics: Path) -> None:
     """Leave one object a step, in order, where a later attempt began at a step not known in advance (an epoch's)."""
     entries = read_json_lines(metrics)

@@ -269,6 +269,7 @@ def build_watch_config(plan: Plan, first_rank: int = 0) -> WatchConfig:
             ranks=tuple(range(first_rank, first_rank + plan.batch.width)),
             checkpoint_every=recipe.checkpoint_steps,
             total_steps=recipe.max_steps,
+            losses=earlier_losses(plan.folder),
         ),
         output=plan.model_dir,
         layout=Layout(plan.config.trainer.family, plan.batch.width, plan.parallel.zero_stage),

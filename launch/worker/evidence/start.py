@@ -17,6 +17,7 @@ _CHECKPOINT = "checkpoint"
 _SHOWN = 3
 # a reward model's new head (transformers modeling_layers.py, GenericForSequenceClassification)
 _NEW_HEADS = ("score.", "classifier.")
+_HEADS = (*_NEW_HEADS, "lm_head.")
 _BOS = "{{ bos_token }}"  # open_instruct/dataset_transformation.py:856 prepends it with --add_bos
 _TEMPLATES = Path(__file__).parents[2] / "templates"
 
@@ -25,12 +26,18 @@ def check_weights(model: Any, source: object, info: Any) -> Evidence:
     """Compare a model's weights with what its checkpoint had.
 
     `info`: transformers' LoadStateDictInfo: `missing_keys` are drawn at random, and so are `mismatched_keys`, whose
-    shape differs. A checkpoint's further weights, as of another head, are not used and do no harm.
+    shape differs. `unexpected_keys` are left out: those of another head do no harm, a layer that the configuration
+    does not have makes another model.
     """
     how = f"transformers' report of loading {source}"
     makes_head = type(model).__name__.endswith("ForSequenceClassification")
     missing = sorted(key for key in info.missing_keys if not (makes_head and key.startswith(_NEW_HEADS)))
     mismatched = sorted(key for key, *_ in info.mismatched_keys)
+    unused = sorted(key for key in info.unexpected_keys if not key.startswith(_HEADS))
+    if unused and not missing and not mismatched:
+        note = ", ".join(unused[:_SHOWN]) + (f", and {len(unused) - _SHOWN} more" if len(unused) > _SHOWN else "")
+        value = f"{len(unused)} weights that the model's config.json has no place for"
+        return Evidence("weights", value, how, note=note).judge(_CHECKPOINT, False)
     if not missing and not mismatched:
         return Evidence("weights", _CHECKPOINT, how)
     absent = [f"{key} is missing" for key in missing] + [f"{key} has another shape" for key in mismatched]
@@ -66,9 +73,24 @@ def check_step(objects: TrainerObjects, requested: str | None) -> list[Evidence]
     if objects.step is None:
         return unproven("resumed_step", requested, "the training loop was not found")
     how = f"the training loop; loaded {objects.checkpoint}" if objects.checkpoint else "the training loop"
-    finding = Evidence("resumed_step", objects.step, how)
+    scheduled = _find_scheduled_step(objects)
+    agrees = scheduled in (None, objects.step)
+    note = None if agrees else f"the checkpoint's learning-rate schedule is at step {scheduled}"
+    finding = Evidence("resumed_step", objects.step, how, note=note)
     loaded = objects.step == 0 or objects.checkpoint is not None
-    return [finding.judge(requested, str(objects.step) == requested and loaded)]
+    return [finding.judge(requested, str(objects.step) == requested and loaded and agrees)]
+
+
+def _find_scheduled_step(objects: TrainerObjects) -> int | None:
+    """Return the optimizer steps that accelerate's scheduler, which a checkpoint holds, has seen; None without one.
+
+    Every rank steps it once for each of them (accelerate/scheduler.py:75).
+    """
+    prepared: Any = next(iter(getattr(objects.accelerator, "_schedulers", [])), None)
+    if not objects.step or type(prepared).__name__ != "AcceleratedScheduler":
+        return None
+    ranks = 1 if prepared.split_batches else objects.accelerator.num_processes
+    return int(prepared.scheduler.last_epoch) // ranks
 
 
 _PARAMETERS = "the model's parameters"
