@@ -460,9 +460,9 @@ class Continuity(Guard):
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
         losses, loss = self._context.losses, step.value("loss")
-        if self._is_judged or not losses or loss is None or not math.isfinite(loss):
+        is_first, self._is_judged = not self._is_judged, True
+        if not is_first or not losses or loss is None or not math.isfinite(loss):
             return None
-        self._is_judged = True
         last = [losses[number] for number in sorted(losses) if number < step.number][-_MIN_RATES:]
         low = high = losses.get(step.number, math.nan)
         if math.isnan(low) and len(last) > 1:

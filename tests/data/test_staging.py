@@ -206,3 +206,14 @@ def test_patterns_and_what_is_no_data(tmp_path: Path) -> None:
     (tmp_path / "rows.docx").write_text("x")
     with pytest.raises(UserError, match="data_file_type"):
         find_files(tmp_path / "rows.docx", "train", "data.mix")
+
+
+def test_validation_rows_that_are_also_trained_on_are_counted_by_content(tmp_path: Path) -> None:
+    """Whatever the file's name and its format: a conversation in ShareGPT's form is the same conversation."""
+    asked = [f"question {number}" for number in range(4)]
+    chats = [{"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "a"}]} for text in asked]
+    turns = [{"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": "a"}]} for text in asked]
+    held_out = write_lines(tmp_path / "held_out.jsonl", [turns[0], turns[3], *({"messages": [
+        {"role": "user", "content": "new"}, {"role": "assistant", "content": "a"}]},)])  # fmt: skip
+    counts = staged(local(write_lines(tmp_path / "a.jsonl", chats), validation=held_out))
+    assert counts is not None and (counts.validation, counts.shared) == (3, 2)

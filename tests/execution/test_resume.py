@@ -151,3 +151,31 @@ def test_an_untested_trainer_is_refused(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "stage=rm", "gpus=1", "recipe.checkpoint_steps=null")
     begin(plan, 12)
     assert problem_of(plan)[0] == "resume_unsupported"
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "reason"),
+    [
+        ("checkpoint-20", {}, None),
+        ("checkpoint-20", {"log_history": [{"step": 20, "loss": 1.0}, {"step": 20, "eval_loss": 9.0}]}, None),
+        ("checkpoint-50", {}, "no attempt got beyond step 26"),  # a copy of another one
+        ("checkpoint-27", {}, "no attempt got beyond step 26"),
+        ("checkpoint-20", {"log_history": [{"step": 10, "loss": 1.0}]}, "its own losses end at step 10"),
+        ("checkpoint-20", {"log_history": [{"step": 20, "loss": 1.5}]}, "its loss at step 20 is 1.5, the run's was 1"),
+        ("checkpoint-20", {"log_history": [{"step": 5, "loss": 2.0}, {"step": 20, "loss": 1.0}]}, "its loss at step 5"),
+    ],
+)
+def test_a_checkpoint_of_another_step_or_run_is_refused(
+    tmp_path: Path, name: str, state: dict[str, object], reason: str | None
+) -> None:
+    plan = plan_of(tmp_path, "trainer=trl_sft")
+    begin(plan, 26)
+    folder = plan.model_dir / name
+    step = int(name.rpartition("-")[2])
+    trl_checkpoint(folder, step)
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, **state}))
+    if reason is None:
+        assert decide_start(plan).checkpoint is not None
+    else:
+        id, text = problem_of(plan)
+        assert id == "foreign_checkpoint" and reason in text

@@ -7,8 +7,24 @@ import random
 
 import pytest
 
-from launch.config.guards import DivergenceGuard, GradNormGuard, MemoryCreepGuard, NonFiniteGuard, ThroughputGuard
-from launch.execution.guards import Divergence, GradNorm, LoggedStep, MemoryCreep, NonFinite, Throughput
+from launch.config.guards import (
+    ContinuityGuard,
+    DivergenceGuard,
+    GradNormGuard,
+    MemoryCreepGuard,
+    NonFiniteGuard,
+    ThroughputGuard,
+)
+from launch.execution.guards import (
+    Continuity,
+    Divergence,
+    GradNorm,
+    GuardContext,
+    LoggedStep,
+    MemoryCreep,
+    NonFinite,
+    Throughput,
+)
 from tests.execution.guards.facts import first, steps
 
 NAN, INF = math.nan, math.inf
@@ -135,3 +151,25 @@ def test_throughput_without_tokens_counts_steps() -> None:
     facts += [LoggedStep(40 + 5.0 * at, 40 + at, {"seconds": 5.0}) for at in range(9)]
     result = first(Throughput(config), facts)
     assert result is not None and "steps/s" in result[1].message
+
+
+@pytest.mark.parametrize(
+    ("before", "loss", "stops"),
+    [
+        ({}, 9.0, False),  # not resumed
+        ({20: 3.0, 21: 2.5}, 2.51, False),  # the same step again
+        ({20: 3.0, 21: 2.5}, 3.0, True),
+        ({20: 3.0, 21: 0.0001}, 0.02, False),
+        ({19: 3.2, 20: 3.0}, 3.4, False),  # the attempt before ended at the checkpoint
+        ({19: 3.2, 20: 3.0}, 2.6, False),
+        ({19: 3.2, 20: 3.0}, 7.6, True),  # the base's weights
+        ({19: 3.2, 20: 3.0}, 0.7, True),
+        ({20: 3.0}, 7.0, False),  # one loss has no spread
+        ({20: 3.0, 21: 2.5}, NAN, False),  # another guard's
+    ],
+)
+def test_the_first_loss_after_a_resume_is_that_of_before(before: dict[int, float], loss: float, stops: bool) -> None:
+    guard = Continuity(ContinuityGuard(), GuardContext(losses=before))
+    found = first(guard, steps("loss", [loss, 99.0], start=21))
+    assert (found is not None) == stops
+    assert not stops or (found is not None and found[0] == 0 and "other weights or other data" in found[1].message)

@@ -48,3 +48,16 @@ def test_the_new_head_of_a_reward_model_is_expected(tmp_path: Path) -> None:
     assert loaded(save(tmp_path), kind, num_labels=1).verdict is None
     finding = loaded(save(tmp_path, drop="model.norm.weight"), kind, num_labels=1)
     assert finding.verdict == "refuted" and "norm" in finding.note
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_layers_that_the_configuration_leaves_out_are_refuted(tmp_path: Path, layers: int) -> None:
+    config = transformers.LlamaConfig(**{**SHAPE, "num_hidden_layers": layers})
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    finding = loaded(tmp_path, transformers.LlamaForCausalLM, config=transformers.LlamaConfig(**SHAPE))
+    assert finding.verdict == "refuted" and "model.layers.1." in finding.note
+
+
+def test_the_head_of_another_kind_of_model_does_no_harm(tmp_path: Path) -> None:
+    transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SHAPE)).save_pretrained(tmp_path)
+    assert "score" not in str(loaded(tmp_path, transformers.LlamaForCausalLM).note)

@@ -1,0 +1,185 @@
+"""What training does to the weights, on real models and optimizers: what is proven, and what is refuted."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
+pytest.importorskip("transformers")
+safetensors = pytest.importorskip("safetensors.torch")
+
+from launch.worker.evidence.updates import PATIENCE, Updates, check_saved  # noqa: E402
+from tests.worker.evidence import models  # noqa: E402
+
+Change = Callable[[Any, int], None]  # of the model before an optimizer step
+
+
+def zero_gradients(model: Any, _: int) -> None:
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+
+
+def clip(norm: float) -> Change:
+    return lambda model, _: torch.nn.utils.clip_grad_norm_(model.parameters(), norm) and None
+
+
+def loosen_frozen(model: Any, _: int) -> None:
+    model.get_input_embeddings().weight.data.add_(1e-3)
+
+
+def break_last(model: Any, step: int) -> None:
+    if step == 2:
+        model.lm_head.weight.grad.fill_(float("nan"))
+
+
+def train(
+    model: Any, folder: Path, *, steps: int = 3, change: Change | None = None, groups: Any = None, **options: Any
+) -> dict[str, str]:
+    """Train and save as a trainer does; return the verdicts by finding."""
+    rates = options.pop("rates", None)
+    optimizer = torch.optim.AdamW(groups(model) if groups else model.parameters(), **{"lr": 1e-3, **options})
+    updates = Updates(models.objects(model, optimizer=optimizer, step=0))
+    found: dict[str, str] = {}
+    for step in range(steps):
+        if rates:
+            optimizer.param_groups[0]["lr"] = rates[step]
+        ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(step))
+        model(input_ids=ids, labels=ids).loss.backward()
+        if change:
+            change(model, step)
+        updates.before_step()
+        optimizer.step()
+        optimizer.zero_grad()
+        found |= {item.what: str(item.verdict) for item in updates.after_step()}
+    model.save_pretrained(folder)
+    return found | {item.what: str(item.verdict) for item in updates.at_end(folder, None, model)}
+
+
+PROVEN = dict.fromkeys(("first_update", "gradients", "last_update", "saved_weights"), "proven")
+
+
+def with_adapter(model: Any) -> Any:
+    peft = pytest.importorskip("peft")
+    return peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"], r=4))
+
+
+def half(model: Any) -> Any:
+    return model.to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "options"),
+    [
+        (None, {}),
+        (with_adapter, {}),
+        (half, {"lr": 5e-7}),  # DPO's rate: the smallest of the recipes
+        (half, {"lr": 5e-7, "rates": [5e-9, *[5e-7] * 2]}),  # a warm-up
+        (half, {"lr": 5e-7, "groups": "norms apart", "weight_decay": 0.0}),  # norms of 1.0 cannot move by 5e-7
+        (None, {"rates": [0.0, 1e-4, 0.0]}),
+        (None, {"lr": 1e-3, "change": clip(1e-3)}),
+        (None, {"lr": 1e-3, "weight_decay": 0.1}),
+    ],
+)
+def test_a_correct_run_is_proven(tmp_path: Path, prepare: Any, options: dict[str, Any]) -> None:
+    model = models.model()
+    model = prepare(model) if prepare else model
+    if options.get("groups"):
+        options = {**options, "groups": split_norms}
+    assert train(model, tmp_path, **options) == PROVEN
+
+
+def split_norms(model: Any) -> list[dict[str, Any]]:
+    named = dict(model.named_parameters())
+    norms = [p for name, p in named.items() if "norm" in name]
+    return [{"params": [p for name, p in named.items() if "norm" not in name]}, {"params": norms}]
+
+
+def without_norms(model: Any) -> list[dict[str, Any]]:
+    """Norms whose gradients are always 0 in a group of their own."""
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter.register_hook(torch.zeros_like)
+    return split_norms(model)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "options", "refuted"),
+    [
+        (None, {"lr": 1e-30}, {"first_update", "saved_weights"}),
+        (with_adapter, {"lr": 1e-30}, {"first_update", "saved_weights"}),
+        (half, {"lr": 1e-30}, {"first_update", "saved_weights"}),
+        (half, {"lr": 1e-30, "steps": PATIENCE + 1}, {"first_update", "saved_weights"}),
+        (None, {"rates": [0.0, 0.0, 0.0]}, {"first_update", "saved_weights"}),
+        (None, {"eps": 1e30, "weight_decay": 0.0}, {"first_update", "saved_weights"}),
+        (None, {"change": clip(1e-30)}, {"gradients"}),  # weight decay changes the weights
+        (None, {"change": zero_gradients, "weight_decay": 0.0}, {"first_update", "gradients", "saved_weights"}),
+        (None, {"change": zero_gradients, "weight_decay": 0.1}, {"gradients"}),
+        (None, {"change": clip(1e-7)}, {"gradients"}),  # Adam makes whole updates of it
+        (with_adapter, {"change": loosen_frozen}, {"first_update"}),
+        (None, {"groups": without_norms, "weight_decay": 0.0}, {"first_update"}),
+        (None, {"steps": 1, "lr": 1e30}, {"last_update"}),
+        (None, {"rates": [1e-6, 1e-6, 1.0]}, {"last_update"}),
+        (None, {"change": break_last}, {"last_update", "saved_weights"}),
+    ],
+)
+def test_what_trained_nothing_or_ended_badly_is_refuted(
+    tmp_path: Path, prepare: Any, options: dict[str, Any], refuted: set[str]
+) -> None:
+    model = models.model()
+    verdicts = train(prepare(model) if prepare else model, tmp_path, **options)
+    found = {name for name, verdict in verdicts.items() if verdict == "refuted"}
+    assert found == refuted
+
+
+def change_row(tensors: dict[str, Any]) -> None:
+    tensors["model.layers.1.mlp.up_proj.weight"][32] += 1e-3
+
+
+def swap_layers(tensors: dict[str, Any]) -> None:
+    first, second = "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.up_proj.weight"
+    tensors[first], tensors[second] = tensors[second].clone(), tensors[first].clone()
+
+
+def round_all(tensors: dict[str, Any]) -> None:
+    tensors.update({name: tensor.to(torch.float16) for name, tensor in tensors.items()})
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(None, "proven"), (round_all, "proven"), (change_row, "refuted"),
+                                                 (swap_layers, "refuted")])  # fmt: skip
+def test_saved_weights_are_those_in_memory(tmp_path: Path, change: Any, verdict: str) -> None:
+    model = models.model()
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = dict(safetensors.load_file(file))
+    if change:
+        change(tensors)
+    safetensors.save_file(tensors, file, {"format": "pt"})
+    assert check_saved(tmp_path, model, None, None).verdict == verdict
+
+
+def test_weights_that_are_not_finite_are_refuted(tmp_path: Path) -> None:
+    model = models.model()
+    model.model.layers[1].mlp.up_proj.weight.data[5, 7] = float("inf")
+    model.save_pretrained(tmp_path)
+    finding = check_saved(tmp_path, model, None, None)
+    assert (finding.value, finding.verdict) == ("not finite", "refuted") and "up_proj" in str(finding.note)
+
+
+def test_an_earlier_state_in_the_folder_is_refuted(tmp_path: Path) -> None:
+    model = models.model()
+    copy.deepcopy(model).save_pretrained(tmp_path)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1e-3)
+    assert check_saved(tmp_path, model, None, None).value == "others than in memory"
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield
