@@ -230,6 +230,7 @@ class RefusedValue:
     below: float | None = None
     containing: str | None = None
     matching: str | None = None  # a regular expression for the whole value; booleans are true and false
+    undoes: str | None = None  # the key that such a value undoes: it is refused while that is set
 
 
 @dataclass
@@ -268,6 +269,8 @@ class TrainerConfig:
     refused: dict[str, str] = field(default_factory=dict)  # flag that cannot work: why
     refused_values: dict[str, RefusedValue] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)  # flags that the script accepts and never reads
+    # flag: other flags, and a regular expression for the values of each with which the flag has an effect
+    inert: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 class Buckets(StrEnum):

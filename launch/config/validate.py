@@ -258,6 +258,7 @@ _EVIDENCE = (*STATE, *EVIDENCE, "weights", "gradients", "last_update", "saved_we
 _PLAN = (
     "base_changed",
     "data_small_epoch",
+    "flag_over_recipe",
     "import_fails",
     "incomplete_model",
     "model_changed",

@@ -18,7 +18,7 @@ from launch.execution.diagnosis.advice import cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display import Display, format_duration
 from launch.execution.prepare import prepare_inputs
-from launch.execution.record.evidence import evidence_as_json, evidence_table, read_evidence
+from launch.execution.record.evidence import evidence_as_json, evidence_table, read_evidence, unchecked_settings
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.history import add_earlier_steps, begin_attempt, drop_repeated_steps
 from launch.execution.record.lock import run_lock
@@ -30,7 +30,7 @@ from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
 from launch.execution.vouching import add_digests, digest_base, keep_finished_work, refuse_changes, required_proofs
-from launch.planning.command import requested_settings
+from launch.planning.command import overridden_settings, requested_settings
 from launch.planning.lora import ADAPTER_CONFIG
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
@@ -281,7 +281,10 @@ def _read_evidence(
     """
     requested = requested_settings(plan.config, plan.parallel) | dict(proofs or {})
     inspects = any(patch in EVIDENCE_PATCHES for patch in plan.patches)
-    found = read_evidence(RunRecord(folder.path), requested, began, inspects=inspects)
+    found = (
+        *read_evidence(RunRecord(folder.path), requested, began, inspects=inspects),
+        *unchecked_settings(overridden_settings(plan.config, plan.parallel)),
+    )
     no_model = Evidence("saved_weights", "no model", "a trial of a few steps saves none: its weights are not checked")
     return found if proofs is not None else (*found, no_model)
 

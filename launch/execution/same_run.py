@@ -32,6 +32,7 @@ _NOT_TRAINED = frozenset(
         *("expandable_segments", "nodes", "gpus", "device", "processes", "cluster", "upstream", "guards", "gates"),
         *("rollout", "bench", "tune", "tuned", "tracking", "tracking_project", "tracking_entity"),
         *("stage.description", "stage.tasks", "model.trained_by", "trainer.why", "trainer.refused", "trainer.unread"),
+        *("trainer.refused_values", "trainer.inert"),
     )
 )
 

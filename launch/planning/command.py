@@ -171,6 +171,24 @@ def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]
 
     A recipe key is left out when the user sets its flag with `flags.NAME=`: the flag wins over the recipe.
     """
+    requested = _settings_of_recipe(config, parallel)
+    if config.trainer.lora_flags.get(parallel.precision, {}).keys() & config.flags.keys():
+        requested.pop("base_dtype", None)
+    for key, entry in config.trainer.recipe.items():
+        if flags_of_key(entry) & config.flags.keys():
+            requested.pop(_NAMES_OF_EVIDENCE.get(key, key), None)
+    if "packing" not in requested:  # nor is it known what the rows hold
+        requested.pop("global_batch", None)
+    return requested
+
+
+def overridden_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]:
+    """Return the settings of the recipe that nothing checks, because a flag of the user's stands in their place."""
+    checked = requested_settings(config, parallel)
+    return {name: value for name, value in _settings_of_recipe(config, parallel).items() if name not in checked}
+
+
+def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str]:
     recipe = config.recipe
     requested = {
         "packing": recipe.packing.value,
@@ -196,13 +214,6 @@ def requested_settings(config: RootConfig, parallel: Parallel) -> dict[str, str]
         quantized = recipe.lora.quantize != Quantization.none
         requested["base_dtype"] = recipe.lora.quantize.value if quantized else parallel.precision.value
         requested["first_update"] = "adapter"
-    if config.trainer.lora_flags.get(parallel.precision, {}).keys() & config.flags.keys():
-        requested.pop("base_dtype", None)
-    for key, entry in config.trainer.recipe.items():
-        if flags_of_key(entry) & config.flags.keys():
-            requested.pop(_NAMES_OF_EVIDENCE.get(key, key), None)
-    if "packing" not in requested:  # nor is it known what the rows hold
-        requested.pop("global_batch", None)
     return {"dtype": parallel.precision.value, **requested}
 
 

@@ -89,6 +89,7 @@ def build_flags(
     problems += _out_of_range(composed, frozenset(problem.where for problem in problems))
     if problems:
         raise UserError(problems)
+    warnings += _inert_flags(composed, flags)
     warnings += _high_learning_rate(flags.get("learning_rate"))
     warnings += _remote_code(flags, inputs.model.reference)
     return Flags(flags, tuple(warnings), subset, composed.config.recipe.chat_template)
@@ -194,18 +195,44 @@ def _add_begin_token(composed: Composed, flags: dict[str, Flag]) -> list[Problem
 
 
 def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Problem]:
-    """Find values that the trainer's parser accepts and the trainer then misuses."""
+    """Find values that the trainer's parser accepts, and that the trainer misuses or that undo a key."""
     problems = []
     for name, refused in composed.config.trainer.refused_values.items():
         flag = flags.get(name)
-        if flag is None or "refused_value" in composed.config.allow:
+        id = "flag_over_recipe" if refused.undoes else "refused_value"
+        requested = _value_at(composed, refused.undoes) if refused.undoes else True
+        if flag is None or id in composed.config.allow or requested in (None, False):
             continue
         is_number = isinstance(flag.value, (int, float)) and not isinstance(flag.value, bool)
         text = format_value(flag.value)
         too_low = is_number and refused.below is not None and flag.value < refused.below
         differs = refused.matching is not None and not re.fullmatch(refused.matching, text)
         if too_low or differs or (refused.containing is not None and refused.containing in text):
-            problems.append(Problem("refused_value", f"--{name} {flag.value}: {refused.why}", flag.provenance.where))
+            undoes = f" undoes {refused.undoes}={format_value(requested)}" if refused.undoes else ""
+            cure = f"remove it, or set allow=[{id}]" if undoes else None
+            message = f"--{name} {text if undoes else flag.value}{undoes}: {refused.why}"
+            problems.append(Problem(id, message, flag.provenance.where, cure))
+    return problems
+
+
+def _value_at(composed: Composed, key: str) -> Any:
+    value: Any = composed.plain
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _inert_flags(composed: Composed, flags: Mapping[str, Flag]) -> list[Problem]:
+    """Show the user's flags that change nothing with the other flags as they are."""
+    problems = []
+    for name in composed.config.flags:
+        for other, values in composed.config.trainer.inert.get(name, {}).items():
+            texts = flags[other].value if other in flags else None
+            texts = [format_value(text) for text in (texts if isinstance(texts, list) else [texts])]
+            if name in flags and not any(re.fullmatch(values, text) for text in texts):
+                message = f"--{name} has no effect with --{other} {' '.join(texts)}"
+                cure = f"remove it, or set flags.{other}= to one of {values.replace('|', ', ')}"
+                problems.append(Problem("inert_flag", message, flags[name].provenance.where, cure))
     return problems
 
 
@@ -258,12 +285,7 @@ def _add_user_flags(composed: Composed, flags: dict[str, Flag], problems: list[P
     """Add the user's `flags.NAME=`; computed and refused flags are problems. Returns warnings."""
     trainer, allow = composed.config.trainer, composed.config.allow
     computed = {flag: key for key, flag in trainer.launch.items()}
-    recipe_keys = {
-        flag: key
-        for key, entry in trainer.recipe.items()
-        if isinstance(entry, str) or key.startswith("lora.")  # a flag that is the key's own, and those of an adapter
-        for flag in flags_of_key(entry)
-    }
+    recipe_keys = {flag: key for key, entry in trainer.recipe.items() for flag in flags_of_key(entry)}
     warnings = []
     for name, value in composed.config.flags.items():
         provenance = composed.origins.of(f"flags.{name}")
@@ -276,10 +298,32 @@ def _add_user_flags(composed: Composed, flags: dict[str, Flag], problems: list[P
         else:
             if name in trainer.unread:
                 warnings.append(Problem("unread_flag", f"{trainer.name} accepts --{name} and never reads it", where))
-            if name in recipe_keys:
-                key = recipe_keys[name]
+            key = recipe_keys.get(name)
+            if key is not None and _undoes_request(composed, key, name, value, flags.get(name)):
+                requested = format_value(_value_at(composed, f"recipe.{key}"))
+                message = f"--{name} {format_value(value)} undoes recipe.{key}={requested}, which is set as well"
+                found = warnings if "flag_over_recipe" in allow else problems
+                found.append(Problem("flag_over_recipe", message, where, "remove one of the two"))
+            # a flag that is the key's own, and those of an adapter
+            elif key is not None and (isinstance(trainer.recipe[key], str) or key.startswith("lora.")):
                 message = f"--{name} is recipe.{key}; flags.{name} wins"
                 cure = "set recipe.lora.rank=16" if value is True else f"set recipe.{key}={value}"
                 warnings.append(Problem("flag_over_recipe", message, where, cure))
             flags[name] = Flag(value, provenance)
     return warnings
+
+
+def _undoes_request(composed: Composed, key: str, name: str, value: Any, from_recipe: Flag | None) -> bool:
+    """Whether a flag contradicts a recipe key that the user has set, on the line or in a file of their own.
+
+    A number that a mapping only sets beside the key's value (save_total_limit) is a default, and contradicts nothing.
+    """
+    provenance, entry = composed.origins.of(f"recipe.{key}"), composed.config.trainer.recipe[key]
+    is_shipped = provenance.origin != Origin.override and str(provenance.where).startswith("configs/")
+    if is_shipped or provenance.where is None or (from_recipe.value if from_recipe else False) == value:
+        return False
+    if isinstance(entry, str):
+        return True
+    given = [flags[name] for flags in entry.values() if name in flags]
+    is_default = len(given) == 1 and isinstance(given[0], int) and not isinstance(given[0], bool)
+    return not is_default

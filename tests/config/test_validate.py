@@ -68,15 +68,18 @@ def ids_in_source() -> set[str]:
 _SLURM_SOURCES = ("slurm/limits.py", "slurm/cluster.py", "slurm/containers.py")
 
 
+WEIGHTS = ("weights", "gradients", "last_update", "saved_weights")
+
+
 def test_allow_takes_every_rule_guard_gate_and_expectation() -> None:
     expected = {rule.id for rule in RULES} | {gate.id for gate in GATES} | ids_in_source()
     expected |= {guard.id for guard in build_guards(GuardsConfig(), GuardContext())}
-    expected |= {f"{verdict}_{key}" for verdict in ("refuted", "unproven") for key in (*STATE, *EVIDENCE, "weights")}
+    expected |= {f"{verdict}_{key}" for verdict in ("refuted", "unproven") for key in (*STATE, *EVIDENCE, *WEIGHTS)}
     missing = expected - allowable_ids()
     assert not missing
     extra = allowable_ids() - expected
     sources = "".join((ROOT / "launch" / folder).read_text() for folder in _SLURM_SOURCES)
-    for file in ("trials/bench/settings.py", "check/machine/parser.py"):
+    for file in ("trials/bench/settings.py", "check/machine/parser.py", "planning/saved_model.py"):
         sources += (ROOT / "launch" / file).read_text(encoding="utf-8")
     assert [id for id in extra if f'Problem("{id}"' not in sources and f'"{id}",' not in sources] == []
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launch.config.compose import Composed
-from launch.planning.command import allowed_expectations, build_expectations
+from launch.execution.record.evidence import evidence_table, unchecked_settings, unmet_settings
+from launch.planning.command import allowed_expectations, build_expectations, overridden_settings
 from launch.planning.parallel import resolve_parallel, resolve_width
 from launch.worker.expectations import parse_expectations
 from tests.conftest import composed
@@ -65,3 +66,12 @@ def test_of_olmo_core_the_ranks_and_the_device_are_asked_besides_the_recipe() ->
 def test_only_ids_of_expectations_reach_the_worker() -> None:
     stage = composed("stage=sft", "gpus=8", "allow=[refuted_liger,unproven_packing,upstream_mismatch]")
     assert allowed_expectations(stage.config) == ("refuted_liger", "unproven_packing")
+
+
+def test_a_setting_that_a_flag_replaces_still_counts() -> None:
+    stage = composed("stage=sft", "gpus=8", "flags.clip_grad_norm=0.3")
+    parallel = resolve_parallel(stage.config, stage.config.trainer, resolve_width(stage.config, stage.origins))
+    items = unchecked_settings(overridden_settings(stage.config, parallel))
+    assert [item.what for item in items] == ["clip"]
+    assert evidence_table(items)[0] == "evidence: 0 of 1 requested settings are proven"
+    assert unmet_settings(items, []) == []

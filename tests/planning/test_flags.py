@@ -215,3 +215,62 @@ def test_only_a_name_that_is_near_is_suggested(loss: str, cure: str) -> None:
         map_recipe_key("loss", loss, {"dpo": {}, "dpo_norm": {}}, {"loss": "wpo fails"}, "dpo_tune_cache")
     [problem] = caught.value.problems
     assert (problem.cure or "").startswith(cure) and ("wpo fails" in problem.message) == (loss == "wpo")
+
+
+SFT, DPO = ("stage=demo", "trainer=trl_sft", "gpus=0"), ("stage=demo_dpo", "trainer=trl_dpo", "gpus=0")
+SAVED = "recipe.checkpoint_steps=10"
+
+
+@pytest.mark.parametrize(
+    ("line", "undone"),
+    [
+        ((*SFT, SAVED, "flags.save_only_model=true"), "recipe.checkpoint_steps=10"),  # a flag that no key maps to
+        ((*SFT, SAVED, "flags.ignore_data_skip=true"), "recipe.checkpoint_steps=10"),
+        ((*SFT, SAVED, "flags.save_strategy=no"), "recipe.checkpoint_steps=10"),  # one of several flags of a key
+        ((*SFT, SAVED, "flags.save_steps=3"), "recipe.checkpoint_steps=10"),
+        ((*SFT, "recipe.learning_rate=1e-4", "flags.learning_rate=1e-5"), "recipe.learning_rate=0.0001"),
+        ((*SFT, "recipe.packing=flatten", "flags.padding_free=false"), "recipe.packing=flatten"),
+        ((*SFT, "recipe.packing=bins", "flags.packing=false"), "recipe.packing=bins"),
+        ((*SFT, "data.validation=0.1", "flags.eval_strategy=no"), "data.validation=0.1"),
+        ((*SFT, "recipe.loss_averaging=tokens", "flags.average_tokens_across_devices=false"), "recipe.loss_averaging"),
+        ((*SFT, "hub.push=me/mine", "flags.push_to_hub=false"), "hub.push=me/mine"),
+        ((*DPO, "recipe.loss=dpo", "flags.loss_type=[ipo]"), "recipe.loss=dpo"),
+        ((*DPO, "recipe.beta=0.1", "flags.beta=5"), "recipe.beta=0.1"),
+        (("stage=sft", SAVED, "flags.checkpointing_steps=epoch"), "recipe.checkpoint_steps=10"),
+        ((*SFT, SAVED, "flags.save_total_limit=1"), None),  # a default beside the key's value
+        ((*SFT, SAVED, "flags.save_steps=10"), None),
+        ((*SFT, "flags.save_only_model=true"), None),  # nothing is to be resumed
+        ((*SFT, "flags.learning_rate=1e-5"), None),  # the shipped recipe's value is no request
+        ((*SFT, "recipe.checkpoint_steps=null", "flags.save_total_limit=1"), None),
+    ],
+)
+def test_a_flag_that_undoes_a_requested_key_is_refused(line: tuple[str, ...], undone: str | None) -> None:
+    if undone is None:
+        planned(*line)
+        return
+    with pytest.raises(UserError) as refused:
+        planned(*line)
+    [problem] = refused.value.problems
+    assert problem.id == "flag_over_recipe" and f"undoes {undone}" in problem.message
+    planned(*line, "allow=[flag_over_recipe]")
+
+
+@pytest.mark.parametrize(
+    ("line", "other"),
+    [
+        ((*DPO, "flags.label_smoothing=0.3"), "--loss_type sigmoid_norm"),
+        ((*DPO, "recipe.loss=dpo", "flags.label_smoothing=0.3"), "--loss_type sigmoid"),
+        ((*DPO, "flags.loss_type=[robust]", "flags.label_smoothing=0.3"), None),
+        ((*DPO, "flags.loss_type=[sigmoid,aot]", "flags.label_smoothing=0.3"), None),
+        ((*DPO, "flags.discopop_tau=0.1"), "--loss_type sigmoid_norm"),
+        ((*DPO, "flags.ref_model_mixup_alpha=0.5"), "--sync_ref_model"),
+        ((*DPO, "flags.sync_ref_model=true", "flags.ref_model_mixup_alpha=0.5"), None),
+        ((*SFT, "flags.packing_strategy=wrapped"), "--packing"),
+        ((*SFT, "flags.save_total_limit=1"), "--save_strategy no"),
+        ((*SFT, SAVED, "flags.save_total_limit=1"), None),
+        ((*SFT, "flags.eval_steps=5"), "--eval_strategy"),
+    ],
+)
+def test_a_flag_without_an_effect_is_marked(line: tuple[str, ...], other: str | None) -> None:
+    found = [warning.message for warning in planned(*line).warnings if warning.id == "inert_flag"]
+    assert (other in found[0]) if other else not found

@@ -16,6 +16,7 @@ from launch.worker.json_codec import versioned
 
 _NOT_REACHED = "the run ended before it was checked"
 _NO_INSPECTOR = "nothing checks it in this trainer"
+_OVERRIDDEN = "not checked: a flag of the user's replaces it"
 # shown in the table although nothing requested them
 _NOTABLE = (
     "attention",
@@ -59,6 +60,11 @@ def merge_events(
     return (*reported, *missing)
 
 
+def unchecked_settings(overridden: Mapping[str, str]) -> tuple[Evidence, ...]:
+    """Return settings of the recipe that flags replace: they count among those requested, and stop no run."""
+    return tuple(Evidence(what, None, _OVERRIDDEN, value, UNPROVEN) for what, value in overridden.items())
+
+
 def _merge_ranks(what: str, by_rank: Mapping[int, Mapping[str, Any]]) -> Evidence:
     """Return the worst verdict of all ranks, and every value where they differ."""
     verdicts = [event.get("verdict") for event in by_rank.values()]
@@ -75,7 +81,7 @@ def _merge_ranks(what: str, by_rank: Mapping[int, Mapping[str, Any]]) -> Evidenc
 
 def unmet_settings(items: Iterable[Evidence], allow: Collection[str]) -> list[Finding]:
     """Return what stops a run: requested settings that are not proven, where a worker checks them in this trainer."""
-    found = (item.finding(allow) for item in items if item.how != _NO_INSPECTOR)
+    found = (item.finding(allow) for item in items if item.how not in (_NO_INSPECTOR, _OVERRIDDEN))
     return [finding for finding in found if finding and finding.stops]
 
 

@@ -24,6 +24,7 @@ from launch.config.guards import GuardsConfig
 from launch.execution.diagnosis.advice import Situation
 from launch.execution.guards import DiskUsage, Fact, GuardContext, GuardFinding, RankExited, Tick, build_guards
 from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpoints
+from launch.execution.record.history import earlier_losses
 from launch.execution.supervise.stacks import PeerStacks, Stacks, dump_stacks
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
 from launch.planning.estimate.setting import MemorySetting
