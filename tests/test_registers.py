@@ -1,6 +1,6 @@
-"""Guards, gates, rules of check and of lint, and patches: a half-added one is told everything that it lacks.
+"""Guards, gates, rules of check, and patches: a half-added one is told everything that it lacks.
 
-What a trainer lacks: tests/config/test_trainers.py.
+What a trainer lacks: tests/config/test_trainers.py; a caution of lint: tests/check/lint/test_cautions.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import pytest
 import yaml
 
 from launch import resources
-from launch.check.lint import cautions
 from launch.check.machine.rule import PreflightRule, passed, rule
 from launch.check.machine.rules import RULES
 from launch.config.guards import GuardsConfig
@@ -33,7 +32,6 @@ from tests.config.test_ranges import KEYS, WITHOUT_RANGE, keys_without_range
 from tests.paths import ROOT
 
 RENEW = "pytest tests/docs/test_reference.py tests/config/test_keys.py --update-golden writes it"
-_GOLDEN = ROOT / "tests" / "golden" / "lint_mistakes.txt"
 
 
 @cache
@@ -102,18 +100,6 @@ def lacking_rule(rule: PreflightRule) -> Iterator[str]:
     yield from untested((rule.id, getattr(rule.inspect, "__name__", rule.id)), "")
 
 
-def lacking_caution(rule: Callable[..., Any]) -> Iterator[str]:
-    """Yield everything that a rule of lint lacks, one sentence each."""
-    if rule not in cautions.RULES:
-        yield "RULES in launch/check/lint/cautions.py does not have it"
-    kinds = re.findall(r'_caution\(\s*"(\w+)"', inspect.getsource(rule))
-    if not kinds:
-        yield 'it yields no _caution("its_id", flag, message)'
-    for kind in dict.fromkeys(kinds):
-        if lacks(kind, text_of_tests("check/lint") + _GOLDEN.read_text(encoding="utf-8"), r"\b{}\b"):
-            yield f"no test below tests/check/lint names {kind}"
-
-
 def lacking_patch(patch: PatchInfo) -> Iterator[str]:
     """Yield everything that a patch lacks, one sentence each."""
     if PATCHES.get(patch.id) is not patch:
@@ -147,10 +133,6 @@ def is_guard(value: Any) -> bool:
     return isinstance(value, type) and Guard in value.__mro__[1:]
 
 
-def is_caution(value: Any) -> bool:
-    return inspect.isgeneratorfunction(value) and "GivenFlags" in str(inspect.signature(value))
-
-
 def is_a(cls: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, cls)
 
@@ -159,7 +141,6 @@ REGISTERS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any], Iterator[str]
     ("launch.execution.guards", is_guard, lacking_guard),
     ("launch.trials.rollout", is_a(Gate), lacking_gate),
     ("launch.check.machine", is_a(PreflightRule), lacking_rule),
-    ("launch.check.lint", is_caution, lacking_caution),
     ("launch.worker.patches", is_a(PatchInfo), lacking_patch),
 )
 
@@ -212,7 +193,7 @@ def test_a_half_added_gate_is_told_everything() -> None:
     ]
 
 
-def test_half_added_rules_are_told_everything() -> None:
+def test_a_half_added_rule_is_told_everything() -> None:
     name = "cold" + "_room"  # in no test
 
     def inspect_room(*_: object) -> Finding:
@@ -224,14 +205,6 @@ def test_half_added_rules_are_told_everything() -> None:
         "its docstring is its reason, a sentence",
         f"docs/reference/rules.md lacks {name}: {RENEW}",
         f"no test below tests/ names {name} or {name}",
-    ]
-
-    def silent(_: object) -> Iterator[cautions.LintFinding]:
-        yield from ()
-
-    assert list(lacking_caution(silent)) == [
-        "RULES in launch/check/lint/cautions.py does not have it",
-        'it yields no _caution("its_id", flag, message)',
     ]
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from tests.paths import ROOT
 
 CATALOGUE = Path(__file__).parent / "seeds.toml"
@@ -72,8 +74,8 @@ class Seed:
             cure = f"seed the same behaviour anew where it lives now, in tests/seeds/{CATALOGUE.name}"
             return [f"seed {self.id} no longer applies in {self.file} ({reason}): {cure}. {self.behaviour}"]
         try:
-            before, after = ast.dump(ast.parse(text)), ast.dump(ast.parse(self.mutate(text)))
-        except SyntaxError as error:
+            before, after = (_content(path, source) for source in (text, self.mutate(text)))
+        except (SyntaxError, yaml.YAMLError) as error:
             return [f"seed {self.id} is a syntax error: {error}"]
         return [f"seed {self.id} changes nothing but comments or layout"] if before == after else []
 
@@ -100,6 +102,11 @@ def load_seeds(file: Path = CATALOGUE) -> list[Seed]:
             raise ValueError(f"seed {entry.get('id')}: a seed has {', '.join(_TEXTS)} (texts) and tests (a list)")
         seeds.append(Seed(**{**entry, "tests": tuple(entry["tests"])}))
     return seeds
+
+
+def _content(path: Path, text: str) -> object:
+    """Return what a file of Python or YAML holds, without comments and layout."""
+    return ast.dump(ast.parse(text)) if path.suffix == ".py" else yaml.safe_load(text)
 
 
 def find_faults(seeds: Iterable[Seed], root: Path = ROOT) -> list[str]:

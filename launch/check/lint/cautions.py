@@ -1,7 +1,7 @@
 """Flags that a trainer's parser accepts and the trainer then ignores or misinterprets: warnings, never refusals.
 
-Each rule reads the values that the command gives. Line numbers are those of open-instruct at the pin. What the
-trainers' YAML files (`configs/tulu/trainer/`) say of single flags is their advice.
+cautions.yaml has them, with what must hold of the values that a command gives. What the trainers' YAML files
+(`configs/tulu/trainer/`) say of single flags is their advice.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from launch.check.lint.scan_result import LintFinding, warning
@@ -16,12 +18,8 @@ from launch.check.lint.trainers import TrainerScript
 from launch.upstream.rules.conversion import UNKNOWN
 from launch.upstream.trainers import trainer_files
 
-_MIXERS = ("dataset_mixer_list", "mixer_list", "dataset_mixer_eval_list")
-_TRAIN_MIXERS = _MIXERS[:2]  # a few samples are fine for an evaluation
-_FEW_SAMPLES = 10  # dataset_transformation.py:2342 warns up to this count
+FILE = Path(__file__).with_name("cautions.yaml")
 _CURE = re.compile(r"; (?:say|set) ")  # introduces the cure, which refers to launch's own keys
-_DPO = ("dpo", "dpo_tune_cache")
-_TEMPLATES_FILE = "open_instruct/dataset_transformation.py"
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,17 @@ class GivenFlags:
 
 
 @dataclass(frozen=True)
+class Caution:
+    """An entry of cautions.yaml, which explains each field."""
+
+    id: str
+    flag: str
+    when: Mapping[str, tuple[str, Any]]  # flag -> condition and its operand
+    message: str
+    trainers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Advice:
     """Flags of one trainer that its parser accepts but that do nothing or do not work."""
 
@@ -60,138 +69,108 @@ def load_advice() -> dict[str, Advice]:
     return advice
 
 
+@cache
+def cautions() -> tuple[Caution, ...]:
+    """The cautions that are shipped."""
+    return load_cautions(FILE)
+
+
+def load_cautions(path: Path) -> tuple[Caution, ...]:
+    """Read such a file. Raises ValueError with the entry at fault."""
+    import yaml
+
+    entries = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    if not isinstance(entries, list):
+        raise ValueError(f"{path}: must be a list of cautions")
+    return tuple(_parse_caution(entry, f"{path}: caution {number}") for number, entry in enumerate(entries, start=1))
+
+
 def find_cautions(given: GivenFlags) -> list[LintFinding]:
-    """Return every warning for one command, in the order of the rules."""
+    """Return every warning for one command, in the order of the file; the checker sets its line."""
     if given.trainer.is_trl:
         return []
-    return [caution for rule in RULES for caution in rule(given)]
+    return [
+        warning(caution.id, message, 1, caution.flag)
+        for caution in cautions()
+        if not caution.trainers or given.trainer.name in caution.trainers
+        for message in _messages(caution, given)
+    ]
 
 
-def _caution(id: str, flag: str, message: str) -> LintFinding:
-    """Return the warning about a flag; the checker sets its line."""
-    return warning(id, message, 1, flag)
+def _messages(caution: Caution, given: GivenFlags) -> Iterator[str]:
+    """Yield the message once for each way in which the conditions hold."""
+    facts: list[dict[str, Any]] = [{"value": given.values.get(caution.flag)}]
+    for flag, (condition, operand) in caution.when.items():
+        if condition == "count_to":
+            facts = list(_small_counts(given.values.get(flag), operand))
+        elif not _CONDITIONS[condition][1](given, flag, given.known_value(flag), operand):
+            return
+    yield from (caution.message.format(**values) for values in facts)
 
 
-def _mixer_lists(given: GivenFlags) -> Iterator[LintFinding]:
-    for flag in _MIXERS:
-        items = given.values.get(flag)
-        if not isinstance(items, Sequence) or isinstance(items, str):
-            continue
-        if UNKNOWN not in items and len(items) % 2:
-            message = "a mixer list is pairs of dataset and amount, but this one has an odd number of values"
-            yield _caution("mixer_pairs", flag, f"{message}: the trainer fails when it loads the data")
-            continue
-        for name, amount in zip(items[::2], items[1::2], strict=False) if flag in _TRAIN_MIXERS else ():
-            if isinstance(amount, str) and amount.isdecimal() and int(amount) <= _FEW_SAMPLES:
-                samples = "one sample" if int(amount) == 1 else f"{amount} samples"
-                message = f"'{amount}' takes {samples} of {name if isinstance(name, str) else 'the dataset'}"
-                yield _caution("mixer_count", flag, f"{message}: an integer is a count, {amount}.0 a fraction")
-
-
-def _negative_clip(given: GivenFlags) -> Iterator[LintFinding]:
-    value = given.known_value("max_grad_norm")
-    if given.trainer.name in _DPO and isinstance(value, int | float) and value < 0:
-        message = (
-            "a negative norm no longer turns clipping off (dpo_tune_cache.py:586): it multiplies the gradients by a "
-            "negative factor; leave the flag out to turn clipping off"
-        )
-        yield _caution("negative_clip", "max_grad_norm", message)
-
-
-def _hub_namespace(given: GivenFlags) -> Iterator[LintFinding]:
-    value = given.known_value("hf_repo_id")
-    if isinstance(value, str) and "/" in value:
-        message = f"the trainer prepends hf_entity, so '{value}' fails when the trained model is pushed"
-        yield _caution("hub_namespace", "hf_repo_id", f"{message}: set the name here and the owner in hf_entity")
-
-
-def _tracking(given: GivenFlags) -> Iterator[LintFinding]:
-    if given.trainer.name != "finetune" or given.known_value("with_tracking") is not True:
+def _small_counts(values: Any, most: int) -> Iterator[dict[str, str]]:
+    """Yield the pairs of a list that have such a count; a list that is no list of pairs has none."""
+    if not isinstance(values, list | tuple) or (UNKNOWN not in values and len(values) % 2):
         return
-    reports = given.values.get("report_to")
-    if given.is_absent("report_to"):
-        message = "with_tracking without report_to starts no tracker, so finetune.py:471 fails: add --report_to wandb"
-        yield _caution("tracking_without_wandb", "with_tracking", message)
-    elif isinstance(reports, list) and UNKNOWN not in reports and not {"wandb", "all"} & set(reports):
-        message = "finetune.py:471 requires the wandb tracker and fails without it: add wandb to report_to"
-        yield _caution("tracking_without_wandb", "report_to", message)
+    for name, amount in zip(values[::2], values[1::2], strict=False):
+        if isinstance(amount, str) and amount.isdecimal() and int(amount) <= most:
+            samples = "one sample" if int(amount) == 1 else f"{amount} samples"
+            yield {"value": amount, "samples": samples, "name": name if isinstance(name, str) else "the dataset"}
 
 
-def _no_logging(given: GivenFlags) -> Iterator[LintFinding]:
-    if (
-        given.trainer.name == "finetune"
-        and given.is_absent("logging_steps")
-        and not given.known_value("cache_dataset_only")
-    ):
-        message = "without logging_steps finetune.py:858 logs no steps and no metrics: add --logging_steps 1"
-        yield _caution("no_logging_steps", "logging_steps", message)
+def _known_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) and UNKNOWN not in value else []
 
 
-def _no_data(given: GivenFlags) -> Iterator[LintFinding]:
-    if given.trainer.name in _DPO and given.is_absent("mixer_list"):
-        message = "mixer_list is empty by default, so the trainer fails when it loads the data: add --mixer_list"
-        yield _caution("no_data", "mixer_list", message)
+# condition -> the type of its operand; whether it holds, by what is given, the flag, its value (None: unknown, absent)
+# and the operand
+_Holds = Callable[[GivenFlags, str, Any, Any], bool]
+_SCALAR, _NUMBER = bool | int | float | str, int | float
+_CONDITIONS: dict[str, tuple[Any, _Holds]] = {
+    "is": (_SCALAR, lambda _, flag, value, operand: value == operand and isinstance(value, type(operand))),
+    "not": (_SCALAR, lambda given, flag, value, operand: given.is_absent(flag) if value is None else value != operand),
+    "given": (bool, lambda given, flag, value, operand: value is not None if operand else given.is_absent(flag)),
+    "below": (_NUMBER, lambda _, flag, value, operand: isinstance(value, _NUMBER) and value < operand),
+    "above": (_NUMBER, lambda _, flag, value, operand: isinstance(value, _NUMBER) and value > operand),
+    "contains": (str, lambda _, flag, value, operand: isinstance(value, str) and operand in value),
+    "lacks": (list, lambda _, flag, value, operand: bool(_known_list(value)) and set(operand).isdisjoint(value)),
+    "length": (str, lambda _, flag, value, operand: len(_known_list(value)) % 2 == 1),
+    "count_to": (int, lambda *_: True),
+    "named": (
+        bool,
+        lambda given, flag, value, _: value is not None and value not in (given.names.get(flag) or (value,)),
+    ),
+}
+_FIXED = {"length": "odd", "named": False}  # the only operand of a condition
+_KEYS = ("id", "flag", "when", "message", "trainers")
 
 
-def _quantisation(given: GivenFlags) -> Iterator[LintFinding]:
-    if given.trainer.name not in ("finetune", "dpo_tune_cache"):
-        return
-    qlora = given.known_value("use_qlora") is True
-    if given.known_value("use_liger_kernel") is True and qlora:
-        yield _caution("liger_ignored", "use_liger_kernel", "use_liger_kernel is ignored with use_qlora")
-    if (
-        qlora
-        and given.known_value("use_lora") is not True
-        and given.is_complete
-        and given.values.get("use_lora") is not UNKNOWN
-    ):
-        message = "use_qlora without use_lora quantises the model but adds no adapter: add --use_lora"
-        yield _caution("qlora_without_lora", "use_qlora", message)
-    paged = given.known_value("dpo_use_paged_optimizer") is True
-    if given.known_value("use_8bit_optimizer") is True and given.is_complete and not qlora and not paged:
-        yield _caution(
-            "optimizer_ignored", "use_8bit_optimizer", "use_8bit_optimizer has an effect only with use_qlora"
-        )
+def _parse_caution(entry: Any, where: str) -> Caution:
+    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+        raise ValueError(f"{where}: must be an object with an id")
+    where = f"{where} ({entry['id']})"
+    if unknown := [str(key) for key in entry if key not in _KEYS]:
+        raise ValueError(f"{where}: unknown key {', '.join(unknown)}; the keys are {', '.join(_KEYS)}")
+    if missing := [key for key in ("flag", "message") if not isinstance(entry.get(key), str)]:
+        raise ValueError(f"{where}: {' and '.join(missing)} must be text")
+    trainers, when = entry.get("trainers", []), entry.get("when")
+    if not isinstance(trainers, list) or (unknown := [str(it) for it in trainers if it not in trainer_files()]):
+        raise ValueError(f"{where}: trainers must be a list of those in configs/tulu/trainer")
+    if not isinstance(when, dict) or not when:
+        raise ValueError(f"{where}: when must have a condition for a flag")
+    conditions = {str(flag): _parse_condition(value, f"{where}, {flag}") for flag, value in when.items()}
+    names = {"value", *(("name", "samples") if "count_to" in dict(conditions.values()) else ())}
+    try:
+        entry["message"].format(**dict.fromkeys(names, ""))
+    except (KeyError, IndexError, ValueError) as error:
+        raise ValueError(f"{where}: the message uses {error}; it may use {', '.join(sorted(names))}") from error
+    return Caution(entry["id"], entry["flag"], conditions, entry["message"], tuple(trainers))
 
 
-def _max_train_samples(given: GivenFlags) -> Iterator[LintFinding]:
-    if given.trainer.name == "dpo_tune_cache" and given.known_value("max_train_samples") is not None:
-        message = (
-            "if it drops samples, the run fails because the reference cache is still sized for all of them "
-            "(dpo_utils.py:494): set the number in mixer_list instead"
-        )
-        yield _caution("samples_break_cache", "max_train_samples", message)
-
-
-def _packing_with_sequence_parallel(given: GivenFlags) -> Iterator[LintFinding]:
-    size = given.known_value("sequence_parallel_size")
-    if given.trainer.name == "finetune" and given.known_value("packing") is True and isinstance(size, int) and size > 1:
-        message = (
-            "the packing collator does not pad for sequence parallelism (finetune.py:640): use only one of the two"
-        )
-        yield _caution("packing_with_sequence_parallel", "packing", message)
-
-
-def _unknown_template(given: GivenFlags) -> Iterator[LintFinding]:
-    name = given.known_value("chat_template_name")
-    if not isinstance(name, str):
-        return
-    templates = given.names.get("chat_template_name")
-    if templates and name not in templates:
-        message = f"'{name}' is not a template of {_TEMPLATES_FILE}: the tokenizer's own is silently used instead"
-        yield _caution("unknown_chat_template", "chat_template_name", message)
-
-
-# each is a generator function here, whose name tells what it is about
-RULES: tuple[Callable[[GivenFlags], Iterator[LintFinding]], ...] = (
-    _mixer_lists,
-    _negative_clip,
-    _hub_namespace,
-    _tracking,
-    _no_logging,
-    _no_data,
-    _quantisation,
-    _max_train_samples,
-    _packing_with_sequence_parallel,
-    _unknown_template,
-)
+def _parse_condition(value: Any, where: str) -> tuple[str, Any]:
+    condition, operand = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("is", value)
+    if condition not in _CONDITIONS:
+        raise ValueError(f"{where}: '{condition}' is not a condition; they are {', '.join(_CONDITIONS)}")
+    if not isinstance(operand, _CONDITIONS[condition][0]) or operand != _FIXED.get(condition, operand):
+        raise ValueError(f"{where}: {condition} does not take {operand!r}")
+    return condition, operand

@@ -1,24 +1,124 @@
-"""Warnings that need more than the command: a file of the checkout, a value that is unknown."""
+"""Warnings about accepted flags: each entry of cautions.yaml, and what its file must be."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from launch.check.lint.cautions import GivenFlags, find_cautions
-from launch.check.lint.trainers import TrainerScript
+import pytest
+
+from launch.check.lint.cautions import GivenFlags, cautions, find_cautions, load_cautions
+from launch.check.lint.trainers import open_instruct_trainer
 from launch.upstream.rules.conversion import UNKNOWN
+from launch.upstream.trainers import OPEN_INSTRUCT
+from tests.check.lint.helpers import locked_checker
 
 NAMES = {"chat_template_name": ("tulu", "zephyr")}
+DPO = {"mixer_list": ["d", "1.0"]}
+Values = Mapping[str, Any]
 
 
-def kinds(values: dict[str, object], names: Mapping[str, Sequence[str]] = NAMES) -> list[str]:
-    trainer = TrainerScript("finetune", "open_instruct/finetune.py")
-    given = GivenFlags(trainer, {"logging_steps": 1, **values}, True, names)
-    return [caution.id for caution in find_cautions(given)]
+def kinds(
+    values: Values, trainer: str = "finetune", names: Mapping[str, Sequence[str]] = NAMES, is_complete: bool = True
+) -> list[str]:
+    """Return the warnings; None among the values takes away one that every command here has."""
+    values = {**({"logging_steps": 1} if trainer == "finetune" else DPO), **values}
+    given = {flag: value for flag, value in values.items() if value is not None}
+    return [it.id for it in find_cautions(GivenFlags(open_instruct_trainer(trainer), given, is_complete, names))]
 
 
-def test_a_template_that_the_checkout_lacks() -> None:
-    assert kinds({"chat_template_name": "tulo"}) == ["unknown_chat_template"]
-    assert kinds({"chat_template_name": "tulu"}) == []
-    assert kinds({"chat_template_name": "tulo"}, {}) == [], "without a checkout nothing is known"
-    assert kinds({"chat_template_name": UNKNOWN}) == [], "a shell variable"
+CASES: list[tuple[str, str, Values, list[Values]]] = [  # id, trainer, where it warns, where it does not
+    (
+        "mixer_pairs",
+        "finetune",
+        {"dataset_mixer_list": ["a", "1.0", "b"]},
+        [{"dataset_mixer_list": ["a", "1.0"]}, {"dataset_mixer_list": ["a", UNKNOWN, "b"]}],
+    ),
+    ("mixer_pairs", "dpo", {"mixer_list": ["a"]}, [DPO]),
+    ("mixer_pairs", "finetune", {"dataset_mixer_eval_list": ["a"]}, [{"dataset_mixer_eval_list": ["a", "1"]}]),
+    (
+        "mixer_count",
+        "finetune",
+        {"dataset_mixer_list": ["a", "1.0", "b", "10"]},
+        [{"dataset_mixer_list": ["a", "11"]}, {"dataset_mixer_list": ["a", "1.0"]}],
+    ),
+    ("mixer_count", "dpo_tune_cache", {"mixer_list": [UNKNOWN, "1"]}, [{"mixer_list": ["a", UNKNOWN]}]),
+    ("negative_clip", "dpo", {"max_grad_norm": -1.0}, [{"max_grad_norm": 0.0}, {"max_grad_norm": UNKNOWN}]),
+    ("hub_namespace", "finetune", {"hf_repo_id": "me/model"}, [{"hf_repo_id": "model"}]),
+    ("tracking_without_wandb", "finetune", {"with_tracking": True}, [{"with_tracking": False}]),
+    (
+        "tracking_without_wandb",
+        "finetune",
+        {"with_tracking": True, "report_to": ["tensorboard"]},
+        [{"with_tracking": True, "report_to": ["all"]}, {"with_tracking": True, "report_to": [UNKNOWN]}],
+    ),
+    (
+        "no_logging_steps",
+        "finetune",
+        {"logging_steps": None},
+        [{}, {"logging_steps": None, "cache_dataset_only": True}],
+    ),
+    ("no_data", "dpo", {"mixer_list": None}, [DPO, {"mixer_list": UNKNOWN}]),
+    ("liger_ignored", "dpo_tune_cache", {"use_liger_kernel": True, "use_qlora": True, "use_lora": True}, [{}]),
+    ("qlora_without_lora", "finetune", {"use_qlora": True}, [{"use_qlora": True, "use_lora": UNKNOWN}]),
+    (
+        "optimizer_ignored",
+        "finetune",
+        {"use_8bit_optimizer": True},
+        [{"use_8bit_optimizer": True, "use_qlora": UNKNOWN}],
+    ),
+    ("samples_break_cache", "dpo_tune_cache", {"max_train_samples": 5}, [{"max_train_samples": UNKNOWN}]),
+    (
+        "packing_with_sequence_parallel",
+        "finetune",
+        {"packing": True, "sequence_parallel_size": 2},
+        [{"packing": True, "sequence_parallel_size": 1}],
+    ),
+    ("unknown_chat_template", "finetune", {"chat_template_name": "tulo"}, [{"chat_template_name": "tulu"}]),
+]
+
+
+@pytest.mark.parametrize(("id", "trainer", "warned", "silent"), CASES)
+def test_each_caution(id: str, trainer: str, warned: Values, silent: list[Values]) -> None:
+    assert kinds(warned, trainer) == [id]
+    assert [values for values in silent if id in kinds(values, trainer)] == []
+
+
+def test_every_caution_has_a_case_and_its_flags_exist() -> None:
+    assert {case[0] for case in CASES} == {caution.id for caution in cautions()}
+    schemas = locked_checker().schemas
+    flags = {name: schemas.flag_names(open_instruct_trainer(name)) for name in OPEN_INSTRUCT}
+    for caution in cautions():
+        assert caution.flag in caution.when, caution.id
+        assert any(caution.when.keys() <= flags[name] for name in caution.trainers or flags), caution.id
+        assert all(caution.flag in flags[name] for name in caution.trainers), caution.id
+
+
+def test_a_shell_variable_decides_nothing() -> None:
+    assert kinds({"with_tracking": True}, is_complete=False) == []
+    assert kinds({"use_qlora": True}, is_complete=False) == []
+    assert kinds({"chat_template_name": UNKNOWN}) == []
+    assert kinds({"chat_template_name": "tulo"}, names={}) == [], "without a checkout nothing is known"
+
+
+@pytest.mark.parametrize(
+    ("entry", "fault"),
+    [
+        ("flag: x", "caution 1: must be an object with an id"),
+        ("id: a\n  flg: x", r"caution 1 \(a\): unknown key flg; the keys are id, flag"),
+        ("id: a\n  flag: x", "message must be text"),
+        ("id: a\n  flag: x\n  message: y", "when must have a condition"),
+        ("id: a\n  flag: x\n  message: y\n  when: {x: {abov: 1}}", "x: 'abov' is not a condition; they are is, not"),
+        ("id: a\n  flag: x\n  message: y\n  when: {x: {above: z}}", "x: above does not take 'z'"),
+        ("id: a\n  flag: x\n  message: y\n  when: {x: {length: even}}", "x: length does not take 'even'"),
+        ("id: a\n  flag: x\n  message: y\n  when: {x: [1]}", r"x: is does not take \[1\]"),
+        ("id: a\n  flag: x\n  message: y {name}\n  when: {x: 1}", "the message uses 'name'; it may use value"),
+        ("id: a\n  flag: x\n  message: y\n  when: {x: 1}\n  trainers: [sft]", "trainers must be a list of those in"),
+    ],
+)
+def test_a_wrong_entry_is_named(tmp_path: Path, entry: str, fault: str) -> None:
+    path = tmp_path / "cautions.yaml"
+    path.write_text(f"- {entry}\n")
+    with pytest.raises(ValueError, match=fault):
+        load_cautions(path)
