@@ -147,7 +147,9 @@ def compose_all(line: CommandLine) -> list[Composed]:
 
 
 def expand_sweep(line: CommandLine) -> list[CommandLine]:
-    """Return a line for each combination of the values of its comma lists; the last list varies fastest."""
+    """Return a line for each combination of the values of its comma lists, if it sweeps; the last varies fastest."""
+    if not line.sweeps:
+        return [line]
     choices: list[list[str]] = []
     overrides = set(line.overrides)
     for argument in line.argv:
