@@ -21,6 +21,7 @@ class Column(Generic[T]):
     head: str
     cell: Callable[[T], str]
     width: int = 0  # characters at least, in a table that is printed row by row
+    optional: bool = False  # left out where no row has anything in it
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,26 @@ class Table:
     """A title and rows; the first row is the head."""
 
     title: str
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str] | None]  # one of one cell is a line of its own, None an empty line
 
     @classmethod
     def of(cls, title: str, columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
         rows = [[column.cell(item) for column in columns] for item in items]
-        return cls(title, [[column.head for column in columns], *rows])
+        shown = [
+            index for index, column in enumerate(columns) if not column.optional or any(row[index] for row in rows)
+        ]
+        heads = [column.head for column in columns]
+        return cls(title, [[row[index] for index in shown] for row in (heads, *rows)])
 
-    def lines(self) -> list[str]:
-        return align_columns(self.rows)
+    @property
+    def full_rows(self) -> list[Sequence[str]]:
+        """The rows with as many cells as the first one, without empty lines: for Markdown and a page."""
+        columns = len(self.rows[0] or ())
+        return [[*row, *[""] * (columns - len(row))] for row in self.rows if row is not None]
+
+    def lines(self, widest: int | None = None, wrap_at: int | None = None) -> list[str]:
+        """Format the rows for a terminal; see align_columns."""
+        return align_columns(self.rows, widest, wrap_at)
 
     def markdown(self) -> list[str]:
         """Format the rows as Markdown.
@@ -44,7 +56,7 @@ class Table:
         >>> Table("", [["a|b", "c"], ["1", "2"]]).markdown()
         ['| a\\\\|b | c |', '| --- | --- |', '| 1 | 2 |']
         """
-        head, *rows = self.rows
+        head, *rows = self.full_rows
         return [_markdown_row(row) for row in (head, ["---"] * len(head), *rows)]
 
 

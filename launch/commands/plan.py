@@ -19,10 +19,12 @@ from launch.planning.command import quote_argument
 from launch.planning.data import describe_data, describe_schedule
 from launch.planning.estimate.forecast import MemoryForecast
 from launch.planning.estimate.forecast import describe as describe_forecast
+from launch.planning.flags import FLAG_COLUMNS
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
 from launch.redact import process_redactor
-from launch.terminal import align_columns, echo, notify, print_json
+from launch.table import Table
+from launch.terminal import echo, notify, print_json
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.json_codec import SCHEMA_VERSION
 
@@ -127,11 +129,11 @@ def describe(
     lines += ["", "environment"]
     lines += [f"  {name}={redactor.redact_value(name, value)}" for name, value in plan.env.items()]
     lines += ["", "flags"]
-    rows = []
-    for name, flag in plan.flags.items():
-        value = _format_value(redactor.redact_object(flag.value, name))
-        rows.append((name, value, flag.provenance.origin.value, flag.provenance.where or ""))
-    lines += [f"  {line}" for line in align_columns(rows, widest=48)]
+    flags = (
+        (name, {**vars(flag.provenance), "value": redactor.redact_object(flag.value, name)})
+        for name, flag in plan.flags.items()
+    )
+    lines += [f"  {line}" for line in Table.of("", FLAG_COLUMNS, flags).lines(widest=48)[1:]]
     unset = [name for name in plan.unset if name in environ]
     return [*lines, "", "command", *paste_lines(plan, unset)]
 
@@ -193,12 +195,6 @@ def _describe_ranks(plan: Plan) -> str:
     nodes = plan.parallel.width.nodes
     over = f" on {nodes} nodes, the place of each in $LAUNCH_NODE_RANK" if nodes > 1 else ""
     return f"{size} {kind}" + ("" if size == 1 else "es" if kind.endswith("s") else "s") + over
-
-
-def _format_value(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return shlex.join(str(item) for item in value) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _relative(path: Path) -> str:

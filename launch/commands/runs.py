@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from launch.commands.run_parsers import build_logs_parser, build_status_parser
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
@@ -14,14 +15,16 @@ from launch.evaluation.record import describe_summary, read_summary
 from launch.execution.display import format_duration
 from launch.execution.record.lock import INTERVAL
 from launch.execution.record.outcome import ValidationRecord, describe_cure, folder_status, read_outcome
-from launch.execution.record.reader import command_for, is_running, resolve_run, run_name
+from launch.execution.record.reader import RunStatus, command_for, is_running, resolve_run, run_name
 from launch.execution.replay import Replay, Tail, follow
 from launch.pipelines.record import describe_stages, find_pipeline, find_pipelines, stage_runs
 from launch.slurm.jobs import JobFolder
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.run_status import JobStatus, find_job_folder, find_job_folders, list_job_statuses, read_job_status
-from launch.terminal import align_columns, echo, notify, print_json, printable
+from launch.table import Column, Table
+from launch.terminal import echo, notify, print_json, printable
 
+T = TypeVar("T")
 OVERDUE_HEARTBEAT = 3 * INTERVAL  # seconds without a heartbeat after which the table shows its age
 
 
@@ -68,18 +71,7 @@ def query_queue(runs: Path) -> list[QueuedJob] | None:
 
 def status_table(statuses: Sequence[JobStatus], now: float) -> list[str]:
     """Return a header and a line per run, a failed one's cause below it; with columns for jobs if there are any."""
-    rows: list[tuple[str, ...]] = [("run", "state", "step", "loss", "tokens/s", "left", "since")]
-    rows += [_run_cells(status, now) for status in statuses]
-    summaries = [read_summary(status.run.path) for status in statuses]
-    more: list[list[tuple[str, ...]]] = [
-        [("eval_loss",), *((_describe_validation(status.run.validation),) for status in statuses)],
-        [("evaluation",), *((describe_summary(summary) if summary else "",) for summary in summaries)],
-        [("job", "nodes", "job left"), *map(_job_cells, statuses)],
-    ]
-    for columns in more:  # where a run has one
-        if any(map(any, columns[1:])):
-            rows = [row + cells for row, cells in zip(rows, columns, strict=True)]
-    header, *lines = align_columns(rows)
+    header, *lines = Table.of("", _status_columns(now), statuses).lines()
     table = [header]
     for status, line in zip(statuses, lines, strict=True):
         table.append(line)
@@ -94,24 +86,40 @@ def status_table(statuses: Sequence[JobStatus], now: float) -> list[str]:
     return [printable(line) for line in table]
 
 
-def _run_cells(status: JobStatus, now: float) -> tuple[str, ...]:
-    run = status.run
-    since = time.strftime("%m-%d %H:%M", time.localtime(status.since))
-    step = "" if run.step is None else f"{run.step}" + (f"/{run.total_steps}" if run.total_steps else "")
-    return (
-        run.name,
-        _describe_state(status),
-        step or (run.phase or ""),
-        "" if run.loss is None else f"{run.loss:.4f}",
-        "" if run.tokens_per_second is None else f"{run.tokens_per_second:,.0f}",
-        "" if run.seconds_left is None else format_duration(run.seconds_left),
-        format_duration(now - status.since) if run.holder else since,
-    )
+def _status_columns(now: float) -> list[Column[JobStatus]]:
+    return [
+        Column("run", lambda status: status.run.name),
+        Column("state", _describe_state),
+        Column("step", lambda status: _describe_step(status.run)),
+        Column("loss", lambda status: _shown(status.run.loss, lambda loss: f"{loss:.4f}")),
+        Column("tokens/s", lambda status: _shown(status.run.tokens_per_second, lambda rate: f"{rate:,.0f}")),
+        Column("left", lambda status: _shown(status.run.seconds_left, format_duration)),
+        Column("since", lambda status: _describe_since(status, now)),
+        Column("eval_loss", lambda status: _shown(status.run.validation, _describe_validation), optional=True),
+        Column("evaluation", lambda status: _shown(read_summary(status.run.path), describe_summary), optional=True),
+        Column("job", lambda status: _job_cells(status)[0], optional=True),
+        Column("nodes", lambda status: _job_cells(status)[1], optional=True),
+        Column("job left", lambda status: _job_cells(status)[2], optional=True),
+    ]
 
 
-def _describe_validation(validation: ValidationRecord | None) -> str:
-    if validation is None:
-        return ""
+def _shown(value: T | None, form: Callable[[T], str]) -> str:
+    return "" if value is None else form(value)
+
+
+def _describe_step(run: RunStatus) -> str:
+    if run.step is None:
+        return run.phase or ""
+    return f"{run.step}" + (f"/{run.total_steps}" if run.total_steps else "")
+
+
+def _describe_since(status: JobStatus, now: float) -> str:
+    if status.run.holder:
+        return format_duration(now - status.since)
+    return time.strftime("%m-%d %H:%M", time.localtime(status.since))
+
+
+def _describe_validation(validation: ValidationRecord) -> str:
     best = validation.best
     is_last = best is None or best.step == validation.step
     return f"{validation.eval_loss:.4f}" + (

@@ -10,13 +10,17 @@ from typing import Any
 from launch.evaluation.comparison import SECTIONS, Comparison, compare_runs, read_noise
 from launch.evaluation.run_facts import read_run_facts
 from launch.table import Table, format_number
-from launch.terminal import align_columns
 
 _WIDTH = 40  # characters of a value
 
 
 def comparison_table(comparison: Comparison) -> list[str]:
     """Return the lines that `compare` prints."""
+    return [*_tabulate(comparison).lines(), *describe_noise(comparison)]
+
+
+def _tabulate(comparison: Comparison) -> Table:
+    """Return a table with a column for each run: what differs, section by section, and what came of it."""
     runs = comparison.runs
     rows: list[tuple[str, ...] | None] = [("", *(run.name for run in runs))]
     rows += [("state", *(run.status.state for run in runs))]
@@ -25,8 +29,7 @@ def comparison_table(comparison: Comparison) -> list[str]:
         rows += [None, (section if differences else f"{section}: the same",)]
         rows += [(f"  {item.key}", *map(format_difference, item.values)) for item in differences]
     rows += [None, *_loss_rows(comparison), None, *_speed_rows(comparison)]
-    rows += _score_rows(comparison)
-    return [*align_columns(rows), *describe_noise(comparison)]
+    return Table("What differs between the runs, and what came of it", [*rows, *_score_rows(comparison)])
 
 
 def _loss_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
@@ -79,30 +82,11 @@ def format_difference(value: Any) -> str:
 def comparison_tables(folders: Sequence[Path], runs: Path) -> tuple[list[Table], list[str]]:
     """Compare the runs in `folders`, the noise being that of the benches below `runs`.
 
-    Returns what differs, the losses at equal tokens and the speeds; and sentences about them.
+    Returns the table that `compare` prints, and sentences about it.
     """
     noise = read_noise(runs, [folder.parent.name for folder in folders])
     try:
         comparison = compare_runs([read_run_facts(folder) for folder in folders], noise)
     except (AttributeError, KeyError, TypeError, ValueError):  # a file of a record has another form
         return [], ["the runs are not compared: the record of one of them is damaged"]
-    names = [run.name for run in comparison.runs]
-    differences = [
-        [f"{item.section}: {item.key}", *map(format_difference, item.values)] for item in comparison.differences
-    ]
-    tables = [
-        Table("Losses and speeds, against the first run", [["", *names], *_results(comparison)]),
-        Table("What differs", [["", *names], *differences]),
-    ]
-    notes = [] if differences else ["the runs have the same settings, data, versions and patches"]
-    return [table for table in tables if len(table.rows) > 1], [*notes, *filter(None, describe_noise(comparison))]
-
-
-def _results(comparison: Comparison) -> Iterator[list[str]]:
-    others = range(1, len(comparison.runs))
-    for point in comparison.points:
-        losses = (format_number(loss, ".4f") for loss in point.losses)
-        yield [f"loss at {point.amount:,.0f} {comparison.unit}", *losses]
-    if comparison.points:
-        yield ["loss", "", *map(comparison.loss_verdict, others)]
-    yield ["speed", "", *map(comparison.speed_verdict, others)]
+    return [_tabulate(comparison)], list(filter(None, describe_noise(comparison)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from launch.planning.inputs import Inputs, build_data_flags
 from launch.planning.lora import Lora, recipe_value
 from launch.planning.parallel import Batch, Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key, mapping_of
+from launch.table import Column
 
 _TRUSTS = re.compile(r"trust_remote_code\W+(true|t|yes|y|1)\b", re.IGNORECASE)
 
@@ -34,6 +36,22 @@ INSTEAD = {
     "tokenized_cache": "cache",
     "bf16": "recipe.precision",
 }
+
+
+def format_flag_value(value: object) -> str:
+    """Return a flag's value as a command line has it; a list with its items quoted where they need it."""
+    if value is None or isinstance(value, bool):
+        return "" if value is None else str(value).lower()
+    return shlex.join(str(item) for item in value) if isinstance(value, (list, tuple)) else str(value)
+
+
+# of a flag's name and its entry in plan.json
+FLAG_COLUMNS: Sequence[Column[tuple[str, Mapping[str, Any]]]] = (
+    Column("flag", lambda flag: flag[0]),
+    Column("value", lambda flag: format_flag_value(flag[1].get("value"))),
+    Column("from", lambda flag: str(flag[1].get("origin") or "")),
+    Column("where", lambda flag: str(flag[1].get("where") or "")),
+)
 
 
 @dataclass(frozen=True)

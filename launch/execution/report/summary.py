@@ -15,6 +15,8 @@ from launch.execution.record.reader import mapping, number, objects
 from launch.execution.report.charts import format_value
 from launch.execution.report.run import ReportedRun
 from launch.files import iterate_json_lines, read_json_object
+from launch.planning.flags import FLAG_COLUMNS, format_flag_value
+from launch.table import Table
 
 _VERDICTS = {
     "done": "finished",
@@ -82,7 +84,7 @@ def setup(run: ReportedRun) -> list[Figure]:
     rows = [Figure("stage", str(plan["stage"]))] if "stage" in plan else []
     if "trainer" in plan:
         rows.append(Figure("trainer", str(plan["trainer"])))
-    if model := flag_value(flags, "model_name_or_path"):
+    if model := format_flag_value(mapping(flags.get("model_name_or_path")).get("value")):
         rows.append(Figure("model", model))
     if batch:
         ranks = "1 rank" if batch.get("width") == 1 else f"{batch.get('width')} ranks"
@@ -95,12 +97,6 @@ def setup(run: ReportedRun) -> list[Figure]:
     if "identity" in plan:
         rows.append(Figure("plan identity", str(plan["identity"])))
     return rows
-
-
-def flag_value(flags: Mapping[str, Any], name: str) -> str:
-    """Return a flag's value as text; "" without it."""
-    value = mapping(flags.get(name)).get("value")
-    return "" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def losses_that_are_not_finite(run: ReportedRun) -> list[str]:
@@ -149,14 +145,10 @@ _PACKAGES = (
 )
 
 
-def flag_rows(plan: Mapping[str, Any]) -> list[list[str]]:
+def flag_rows(plan: Mapping[str, Any]) -> Sequence[Sequence[str] | None]:
     """Return every flag of the trainer, its value and where the value is set."""
     flags = mapping(plan.get("flags"))
-    rows = [["flag", "value", "from", "where"]]
-    for name, flag in flags.items():
-        fields = mapping(flag)
-        rows.append([name, flag_value(flags, name), str(fields.get("origin") or ""), str(fields.get("where") or "")])
-    return rows
+    return Table.of("Flags", FLAG_COLUMNS, ((name, mapping(flag)) for name, flag in flags.items())).rows
 
 
 def guard_rows(settings: Mapping[str, Any]) -> list[list[str]]:
