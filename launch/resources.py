@@ -1,7 +1,8 @@
-"""Where the project's own files are, in a checkout and in an installed package."""
+"""Where files are: the project's own, in a checkout and in an installed package, and the user's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -30,3 +31,10 @@ WORKER = locate("launch/worker/entry.py")
 # Python puts the working folder first for `-c` and `-m`, so that a random.py in a data folder would be imported
 WITHOUT_CWD = "import sys; sys.path[:] = filter(None, sys.path)"  # begins a program for `-c`
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # for `-m`, and everything that it starts
+USER_DIR_VARIABLE = "LAUNCH_CONFIG_DIR"
+
+
+def default_user_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder of the user's own files, which may not exist: LAUNCH_CONFIG_DIR, else ~/.config/launch."""
+    configs = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '~')}/.config"
+    return Path(environ.get(USER_DIR_VARIABLE) or f"{configs}/launch").expanduser().absolute()

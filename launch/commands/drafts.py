@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from launch.commands.tool_parsers import build_cluster_parser, build_new_parser
-from launch.config.compose import USER_DIR_VARIABLE, compose_once, default_user_folder
+from launch.config.compose import compose_once
 from launch.config.json_schema import stage_schema
 from launch.config.line import CommandLine
 from launch.config.schema import Kind
@@ -23,7 +23,7 @@ from launch.execution.record.reader import RunRecord, mapping, resolve_run
 from launch.files import create_file, write_json
 from launch.pipelines.links import FINAL_KINDS
 from launch.redact import process_redactor
-from launch.resources import CONFIGS, ROOT
+from launch.resources import CONFIGS, ROOT, USER_DIR_VARIABLE, default_user_folder
 from launch.slurm.draft import ClusterFacts, choose_partition, draft_config
 from launch.slurm.limits import unknown_partition
 from launch.slurm.partitions import list_accounts, list_partitions

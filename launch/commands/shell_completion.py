@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from launch.commands.verbs import VERBS, VISIBLE, Verb
-from launch.resources import CONFIGS
+from launch.resources import CONFIGS, default_user_folder
 from launch.terminal import echo
 
 _GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster")
@@ -85,8 +85,7 @@ def _choices(key: str) -> list[str]:
 
 
 def _roots() -> list[Path]:
-    configs = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return [Path(os.environ.get("LAUNCH_CONFIG_DIR") or configs / "launch").expanduser(), CONFIGS]
+    return [default_user_folder(os.environ), CONFIGS]
 
 
 def _trainer_of(before: Sequence[str]) -> str:

@@ -38,12 +38,12 @@ from launch.config.shorthand import expand
 from launch.config.validate import validate
 from launch.errors import Problem, UserError
 from launch.files import read_file
+from launch.resources import USER_DIR_VARIABLE, default_user_folder
 from launch.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-USER_DIR_VARIABLE = "LAUNCH_CONFIG_DIR"
 _PRINTS_CONFIG = frozenset(("--cfg", "-c", "--info", "-i"))  # Hydra's options
 _HELP = ("--help", "-h")
 # groups of Hydra's application (launchers, output, help) that composing one configuration doesn't need; they take a
@@ -74,12 +74,6 @@ class _UserFolder(SearchPathPlugin):
         folder = user_folder(os.environ)
         if folder:
             search_path.prepend(provider=USER_DIR_VARIABLE, path=f"file://{folder}")
-
-
-def default_user_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of the user's own files, which may not exist: LAUNCH_CONFIG_DIR, else ~/.config/launch."""
-    configs = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '~')}/.config"
-    return Path(environ.get(USER_DIR_VARIABLE) or f"{configs}/launch").expanduser().absolute()
 
 
 def user_folder(environ: Mapping[str, str]) -> Path | None:

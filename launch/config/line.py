@@ -11,6 +11,7 @@ from typing import Any
 
 from launch.config.other_tools import explain_name, explain_verb
 from launch.errors import Problem, UserError, did_you_mean
+from launch.resources import CONFIGS, default_user_folder
 
 MULTIRUN = ("--multirun", "-m")  # Hydra's own for sweep=true
 SWEEP_VERB = "trial"  # whose comma lists are sweeps by themselves
@@ -130,10 +131,7 @@ def _is_word(arguments: Sequence[str]) -> bool:
 
 def stage_names() -> list[str]:
     """Return the stages that there are: the user's own and the shipped ones."""
-    from launch import resources
-    from launch.config.compose import default_user_folder
-
-    roots = (default_user_folder(os.environ), resources.CONFIGS)
+    roots = (default_user_folder(os.environ), CONFIGS)
     return sorted({path.stem for root in roots for path in (root / "stage").glob("*.yaml")})
 
 

@@ -342,16 +342,9 @@ def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag]) -> tuple[Problem
     warnings += packing_warnings(config, parallel, batch, flags, machine=machine, shape=stage.shape)
     if not config.tuned:
         return warnings
-    here = {
-        "stage": stage.stage,
-        "width": str(parallel.width),
-        "trainer": config.trainer.name,
-        "model": stage.inputs.model.reference,
-        "global batch": batch.global_,
-        "max_seq_length": sequence_limit(config, flags),
-        "card": machine.card,
-        **machine.versions,
-    }
+    here: dict[str, object] = {"stage": stage.stage, "width": str(parallel.width), "trainer": config.trainer.name}
+    here |= {"model": stage.inputs.model.reference, "global batch": batch.global_, "card": machine.card}
+    here |= {"max_seq_length": sequence_limit(config, flags), **machine.versions}
     return warnings + tuned_warnings(config.tuned, here)
 
 

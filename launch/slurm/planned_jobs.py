@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launch.config.compose import USER_DIR_VARIABLE
 from launch.config.line import override_key
 from launch.config.schema import Device
 from launch.errors import Problem
@@ -19,6 +18,7 @@ from launch.files import write_yaml
 from launch.planning.parallel import Width
 from launch.planning.plan import Plan
 from launch.redact import process_redactor
+from launch.resources import USER_DIR_VARIABLE
 from launch.slurm.cluster import cluster_problems, unshared_folders
 from launch.slurm.containers import folders_in_container, unmounted_folders
 from launch.slurm.jobs import EVALUATE_SUFFIX, TOKENIZE_SUFFIX, JobFolder

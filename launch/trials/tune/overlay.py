@@ -9,12 +9,13 @@ from typing import Any
 
 import yaml
 
-from launch.config.compose import default_user_folder, user_folder
+from launch.config.compose import user_folder
 from launch.config.schema import Buckets, Mode
 from launch.config.yaml_nodes import write_comment
 from launch.planning.flags import sequence_limit
 from launch.planning.parallel import default_mode
 from launch.planning.plan import Plan
+from launch.resources import default_user_folder
 from launch.table import Table
 from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.space import Candidate, held_flags
