@@ -27,7 +27,6 @@ from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpo
 from launch.execution.record.history import earlier_losses
 from launch.execution.supervise.stacks import PeerStacks, Stacks, dump_stacks
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
-from launch.planning.estimate.setting import MemorySetting
 from launch.planning.model_folder import weight_bytes
 from launch.planning.plan import Plan
 
@@ -263,6 +262,9 @@ def build_watch_config(plan: Plan, first_rank: int = 0) -> WatchConfig:
     recipe = plan.config.recipe
     has_adapter = any(bool(plan.flags[name].value) for name in ("use_lora", "use_peft") if name in plan.flags)
     written = None if has_adapter else written_bytes(plan, os.environ)
+    memory = None
+    with contextlib.suppress(UnknownMemoryError):
+        memory = planned_setting(plan, os.environ, flash=False)
     return WatchConfig(
         guards=plan.config.guards,
         allow=tuple(plan.config.allow),
@@ -283,15 +285,9 @@ def build_watch_config(plan: Plan, first_rank: int = 0) -> WatchConfig:
             device=plan.parallel.width.device,
             gradient_checkpointing=recipe.gradient_checkpointing,
             max_seq_length=recipe.max_seq_length,
-            memory=_memory_setting(plan),
+            memory=memory,
             runs=plan.runs,
             cache=plan.cache,
             python=plan.command[0],
         ),
     )
-
-
-def _memory_setting(plan: Plan) -> MemorySetting | None:
-    with contextlib.suppress(UnknownMemoryError):
-        return planned_setting(plan, os.environ, flash=False)
-    return None
