@@ -149,7 +149,7 @@ def supervise(
 
 
 def _supervise(execution: Execution, folder: RunFolder, display: Display, stops: _StopSignals) -> Outcome:
-    began, context = time.monotonic(), execution.watch_config.guard_context
+    context = execution.watch_config.guard_context
     run_id = uuid.uuid4().hex
     channel = Channel.create(Path(tempfile.mkdtemp(prefix="launch-")), context.ranks)
     reaper: ReaperProcess | None = None
@@ -159,7 +159,8 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, stops:
     observer = Observer(execution.reader, context.ranks, folder, watch)
     reading, writing = os.pipe()
     pump = Pump(channel, reading, folder.logs, observer)
-    screen, removal = SafeDisplay(display), _RemovalCheck(folder.logs, max(_FOLDER_EVERY, execution.poll_every))
+    screen = SafeDisplay(display)
+    run = _LiveRun(execution, folder, observer, watch, screen, stops)
     pump.start()
     watch.start()
     ended = 0
@@ -169,8 +170,7 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, stops:
         stops.forward()
         screen.start(context.total_steps)
         observer.event(Event("phase", time.time(), min(context.ranks), {"phase": "import"}))
-        request = _StopRequest(execution, observer, began)
-        _follow_run(execution, reaper, observer, watch, screen, stops=stops, request=request, removal=removal)
+        run.follow(reaper)
     finally:
         os.close(writing)
         if reaper is not None:
@@ -178,21 +178,21 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, stops:
             ended = reaper.ended_processes if reaper.left == 0 else reaper.ended_processes + end_by_run_id(run_id)
         pump.finish()
         watch.close()
-        _drain(observer, watch, screen)
+        run.show()
         observer.close(time.time())
         shutil.rmtree(channel.folder, ignore_errors=True)
         screen.close()
     end = conclude(
         Outcome(
             EXIT_DONE,
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - run.began,
             steps=observer.step,
             last_loss=observer.metrics.last_loss,
             ended_processes=0 if reaper.completed else ended,
         ),
         status=reaper.status,
         interrupted=stops.signals[0].name if reaper.interrupted else None,
-        removed=folder.path if removal.is_removed else None,
+        removed=folder.path if run.is_removed else None,
         observer=observer,
         watch=watch,
         situation=execution.watch_config.situation,
@@ -207,105 +207,89 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, stops:
     return outcome
 
 
-class _StopRequest:
-    """Finds out when the run has done what was requested, and follows its steps."""
+@dataclass
+class _LiveRun:
+    """What the main thread does meanwhile: it shows the run, and finds out when to end it."""
 
-    def __init__(self, execution: Execution, observer: Observer, began: float) -> None:
-        self._execution, self._observer, self._began = execution, observer, began
-        self._step = observer.step
-        self._looked = -math.inf
+    execution: Execution
+    folder: RunFolder
+    observer: Observer
+    watch: Watch
+    screen: SafeDisplay
+    stops: _StopSignals
+    began: float = field(default_factory=time.monotonic)
+    is_removed: bool = False  # whether the folder was removed while the run wrote to it
+    _step: int = 0
+    _misses: int = 0
+    _stop_looked: float = -math.inf
+    _folder_looked: float = field(default_factory=time.monotonic)
 
-    def is_made(self) -> bool:
-        """Return whether the run is to stop; notify the other nodes if this one decides so."""
-        execution, step, now = self._execution, self._observer.step, time.monotonic()
+    def follow(self, reaper: ReaperProcess) -> None:
+        """Forward events to the display, and what ends the run to the reaper, until that exits."""
+        signals_seen = 0
+        with selectors.DefaultSelector() as selector:
+            selector.register(reaper.reports, selectors.EVENT_READ)
+            while True:
+                if selector.select(_REFRESH) and not reaper.read_reports():
+                    return
+                self.show()
+                self.screen.refresh()
+                if self._has_done_enough():
+                    reaper.complete()
+                self._look_for_folder()
+                if self.is_removed and not reaper.halted and reaper.halt():
+                    self.screen.say("the run folder was removed: ending every process of this run")
+                if reaper.is_silent(urgent=len(self.stops.signals) > 1):
+                    self.screen.say("the reaper is unresponsive; terminating all processes directly")
+                    reaper.kill()
+                for number in self.stops.signals[signals_seen:]:
+                    is_watched = sys.stdin is not None and sys.stdin.isatty()
+                    how = "at once" if signals_seen else f"of this run{_REPEAT if is_watched else ''}"
+                    if self.execution.reports_interruption:
+                        self.screen.say(f"{number.name}: ending every process {how}")
+                    signals_seen += 1
+
+    def show(self) -> None:
+        """Show what has come since the last call, and record the guards' findings."""
+        while self.observer.display_events:
+            self.screen.show(self.observer.display_events.popleft())
+        while self.watch.findings:
+            finding = self.watch.findings.popleft()
+            values = {**finding.as_json(), "stop": finding.stops, "allowed": finding.allowed}
+            self.observer.record(Event("guard", time.time(), 0, values))
+        while self.watch.messages:
+            self.screen.say(self.watch.messages.popleft())
+
+    def _has_done_enough(self) -> bool:
+        """Whether the run has done what was requested; notify the other nodes if this one decides so."""
+        execution, step, now = self.execution, self.observer.step, time.monotonic()
         if step != self._step and execution.on_step is not None:
             execution.on_step()
         self._step = step
-        is_late = execution.seconds is not None and now > self._began + execution.seconds
+        is_late = execution.seconds is not None and now > self.began + execution.seconds
         if is_late or (execution.stop_after is not None and step >= execution.stop_after):
             if execution.stop_file is not None:
                 execution.stop_file.touch()
             return True
-        if execution.stop_file is None or now - self._looked < execution.poll_every:
+        if execution.stop_file is None or now - self._stop_looked < execution.poll_every:
             return False
-        self._looked = now
+        self._stop_looked = now
         return execution.stop_file.exists()
 
-
-class _RemovalCheck:
-    """Finds that a folder was removed while the run writes below it; one that cannot be looked at counts as there."""
-
-    def __init__(self, folder: Path, every: float) -> None:
-        self._folder, self._every = folder, every
-        self._checked = time.monotonic()
-        self._misses = 0
-
-    @property
-    def is_removed(self) -> bool:
-        return self._misses >= _FOLDER_MISSES
-
-    def __call__(self) -> bool:
-        """Check from time to time; whether the folder is gone."""
+    def _look_for_folder(self) -> None:
+        """Look from time to time whether the run folder is there; one that cannot be looked at is."""
         now = time.monotonic()
-        if not self.is_removed and now - self._checked >= self._every:
-            self._checked = now
-            try:
-                self._folder.lstat()
-                self._misses = 0
-            except FileNotFoundError:
-                self._misses += 1
-            except OSError:
-                pass
-        return self.is_removed
-
-
-def _follow_run(
-    execution: Execution,
-    reaper: ReaperProcess,
-    observer: Observer,
-    watch: Watch,
-    screen: SafeDisplay,
-    *,
-    stops: _StopSignals,
-    request: _StopRequest,
-    removal: _RemovalCheck,
-) -> None:
-    """Forward events to the display until the reaper exits."""
-    signals_seen = 0
-    with selectors.DefaultSelector() as selector:
-        selector.register(reaper.reports, selectors.EVENT_READ)
-        while True:
-            if selector.select(_REFRESH) and not reaper.read_reports():
-                return
-            _drain(observer, watch, screen)
-            screen.refresh()
-            if request.is_made():
-                reaper.complete()
-            if not reaper.halted and removal() and reaper.halt():
-                screen.say("the run folder was removed: ending every process of this run")
-            if reaper.is_silent(urgent=len(stops.signals) > 1):
-                screen.say("the reaper is unresponsive; terminating all processes directly")
-                reaper.kill()
-            for number in stops.signals[signals_seen:]:
-                how = "at once" if signals_seen else f"of this run{_REPEAT if _has_terminal() else ''}"
-                if execution.reports_interruption:
-                    screen.say(f"{number.name}: ending every process {how}")
-                signals_seen += 1
-
-
-def _has_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()
-
-
-def _drain(observer: Observer, watch: Watch, screen: SafeDisplay) -> None:
-    while observer.display_events:
-        screen.show(observer.display_events.popleft())
-    while watch.findings:
-        finding = watch.findings.popleft()
-        values = {**finding.as_json(), "stop": finding.stops, "allowed": finding.allowed}
-        observer.record(Event("guard", time.time(), 0, values))
-    while watch.messages:
-        screen.say(watch.messages.popleft())
+        if now - self._folder_looked < max(_FOLDER_EVERY, self.execution.poll_every):
+            return
+        self._folder_looked = now
+        try:
+            self.folder.logs.lstat()
+            self._misses = 0
+        except FileNotFoundError:
+            self._misses += 1
+        except OSError:
+            pass
+        self.is_removed = self.is_removed or self._misses >= _FOLDER_MISSES
 
 
 def _describe_losses(pump: Pump) -> list[str]:
