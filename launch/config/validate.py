@@ -268,6 +268,10 @@ _PLAN = (
     "refused_value",
     "validation_trained",
 )
+_DATA = (
+    *("no_loss_tokens", "equal_pairs", "loss_on_user", "no_end_of_turn", "double_bos", "pad_is_end"),
+    *("system_dropped", "calls_dropped"),
+)
 _PIPELINE = ("other_tokenizer", "other_vocabulary", "short_context")
 _BENCH = ("bench_global_batch", "bench_data")
 _SLURM = (
@@ -294,7 +298,7 @@ def allowable_ids() -> frozenset[str]:
     registered = (rule.id for module, name in _REGISTERS for rule in getattr(importlib.import_module(module), name))
     guards = (field.name for field in dataclasses.fields(GuardsConfig))
     evidence = (f"{verdict}_{key}" for key in _EVIDENCE for verdict in ("refuted", "unproven"))
-    return frozenset((*registered, *guards, *evidence, *_PLAN, *_PIPELINE, *_BENCH, *_SLURM))
+    return frozenset((*registered, *guards, *evidence, *_PLAN, *_DATA, *_PIPELINE, *_BENCH, *_SLURM))
 
 
 def unknown_ids(allow: list[str], origins: Origins) -> list[Problem]:

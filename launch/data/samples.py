@@ -160,26 +160,33 @@ def _parse_lengths(item: Mapping[str, Any], places: Sequence[str], duplicates: t
     )
 
 
-def find_sample_problems(data: TokenizedSamples) -> list[Problem]:
+def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Problem]:
     """Find what is wrong with the template, the masks and the special tokens: each kind once, with its first place.
 
-    The ids are no_loss_tokens, loss_on_user, no_end_of_turn, double_bos, pad_is_end, system_dropped, calls_dropped.
+    Only kinds that concern more than the share `above` of the samples. The ids are no_loss_tokens, equal_pairs,
+    loss_on_user, no_end_of_turn, double_bos, pad_is_end, system_dropped, calls_dropped.
     """
     problems = [data.refusal] if data.refusal else []
-    problems += _without_loss(data)
+    problems += _without_loss(data, above)
+    pairs = [sample for sample in data.samples if sample.kept and len(sample.sides) == 2]
+    equal = [sample.place for sample in pairs if sample.sides[0].ids == sample.sides[1].ids]
+    if len(equal) > above * len(pairs):
+        message = f"chosen and rejected have the same tokens in {len(equal)} of {len(pairs)} pairs: nothing is learned"
+        cure = "raise recipe.max_seq_length if they are cut off before they differ, or remove the pairs"
+        problems.append(Problem("equal_pairs", message, equal[0], cure))
     for id, rule, message, cure in _RULES:
         kept = [sample for sample in data.samples if sample.kept]
         places = [sample.place for sample in kept if any(rule(side, data) for side in sample.sides)]
-        if places:
+        if len(places) > above * len(kept):
             count = f" ({len(set(places))} of {len(kept)} samples)" if len(kept) > 1 else ""
             problems.append(Problem(id, f"{message}{count}", places[0], cure))
     return problems
 
 
-def _without_loss(data: TokenizedSamples) -> Iterator[Problem]:
+def _without_loss(data: TokenizedSamples, above: float) -> Iterator[Problem]:
     for lengths in data.lengths:
         empty = lengths.without_loss()
-        if empty:
+        if len(empty) > above * len(lengths.kept):
             truncated = set(lengths.truncated())
             cut = sum(number in truncated for number in empty)
             why = f", {cut} of them because they are cut off before the answer" if cut else ""

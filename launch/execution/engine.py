@@ -18,6 +18,7 @@ from launch.execution.diagnosis.advice import cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display import Display, format_duration
 from launch.execution.prepare import prepare_inputs
+from launch.execution.preview import refuse_data
 from launch.execution.record.evidence import evidence_as_json, evidence_table, read_evidence, unchecked_settings
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.history import add_earlier_steps, begin_attempt, drop_repeated_steps
@@ -50,7 +51,7 @@ def run_on_this_machine(plan: Plan, folder: RunFolder, display: Display) -> Outc
 def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_machine) -> int:
     """Start or resume the run and return its exit code. The caller holds the run's lock.
 
-    Raises UserError when it cannot be started.
+    Raises UserError when it cannot be started, or when most samples of its data are wrong.
     """
     wait_for_orphans(plan.model_dir, display.say)
     start = decide_start(plan)
@@ -58,6 +59,8 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     display.say(f"{plan.stage} with {plan.trainer}: {plan.upstream.description}")
     display.say(f"batch: global {plan.batch}; run folder: {plan.folder}")
     prepare_inputs(plan, display.say)
+    if start.checkpoint is None:
+        refuse_data(plan)
     clear_run_folder(plan, start, display.say)
     base = digest_base(plan)
     with _prepared(plan, display) as folder:

@@ -9,7 +9,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from launch.worker.samples import Request
 # patches and options that let the trainer be imported, or decide how it tokenises
 _KEPT = ("unused_imports", "registered_models", "chat_template")
 DATA_RULE = "data_tokens"  # the id of what `check` finds
+_ASKED_ROWS = 32  # of each data set, before a run
+_WIDESPREAD = 0.5  # share of the samples
 _DETAIL = 50  # samples of each data set whose template and masks `check` looks at
 
 
@@ -167,6 +169,21 @@ def replace_flags(argv: Sequence[str], values: Mapping[str, Sequence[str]]) -> l
         if not is_replaced:
             kept.append(argument)
     return [*kept, *chain.from_iterable((f"--{name}", *texts) for name, texts in values.items())]
+
+
+def refuse_data(plan: Plan) -> None:
+    """Refuse local data of which most samples train something else than they should, by the first rows of each set.
+
+    Raises UserError with what `preview` and `check` warn about, where it concerns more than half of the samples and
+    its id is not in `allow`. Hub data is not read; what the trainer cannot tokenise it reports itself.
+    """
+    try:
+        data = tokenize_samples(plan, rows=_ASKED_ROWS, detail=_ASKED_ROWS, only_local=True)
+    except UserError:
+        return
+    problems = [problem for problem in find_sample_problems(data, _WIDESPREAD) if problem.id not in plan.config.allow]
+    if problems:
+        raise UserError([replace(p, cure=f"{p.cure or 'repair it'}; allow=[{p.id}] trains anyway") for p in problems])
 
 
 def inspect_data(plan: Plan, rows: int | None) -> list[Finding]:

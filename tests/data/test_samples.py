@@ -101,3 +101,28 @@ def test_all_samples_are_described_in_a_line() -> None:
 def test_batches_are_described() -> None:
     assert Batch(2, 10, 5, 2).describe() == "2 rows of 10 tokens, 25% padding"
     assert Batch(1, 30, 0, 3).describe() == "3 documents in 1 row of 30 tokens, 0% padding"
+
+
+def test_pairs_that_are_equal_after_truncation() -> None:
+    chosen, other = replace(GOOD, name="chosen"), replace(GOOD, name="rejected", ids=(BOS, USER, 12, EOS))
+    pair = Sample("/pairs.jsonl:1", True, (chosen, replace(GOOD, name="rejected", untruncated=9)))
+    data = replace(samples(), samples=(pair, replace(pair, sides=(chosen, other))), lengths=())
+    [problem] = [str(problem) for problem in find_sample_problems(data)]
+    assert "same tokens in 1 of 2 pairs" in problem and "raise recipe.max_seq_length" in problem
+    assert find_sample_problems(data, 0.5) == []
+
+
+def test_what_most_samples_have_is_told_from_what_some_have() -> None:
+    leaky = replace(GOOD, loss=(False, True, True, True))
+    silent = replace(GOOD, loss=(False,) * 4, untruncated=9)
+    kinds = {
+        "loss_on_user": leaky,
+        "no_end_of_turn": replace(GOOD, loss=(False, False, True, False)),
+        "double_bos": replace(GOOD, ids=(BOS, BOS, ANSWER, EOS)),
+        "system_dropped": replace(GOOD, messages=(("system", False), ("assistant", True))),
+        "calls_dropped": replace(GOOD, drops_calls=True),
+        "no_loss_tokens": silent,
+    }
+    for id, side in kinds.items():
+        assert id in {problem.id for problem in find_sample_problems(samples(GOOD, side, side), 0.5)}, id
+        assert find_sample_problems(samples(GOOD, GOOD, side), 0.5) == [], id

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.execution import completion
+from launch.execution import completion, vouching
 from launch.execution.completion import add_validation, verify_completion, verify_evidence
 from launch.execution.record.evidence import merge_events
 from launch.execution.record.folder import RunFolder
@@ -124,3 +124,38 @@ def test_settings_that_the_trainer_never_reached_are_unmet_and_those_nothing_che
     done = Outcome(0, 1.0, 5, 0.5)
     assert verify_evidence(done, merge_events([], {"clip": "1.0"}, inspects=True), []).exit_code == 3
     assert verify_evidence(done, merge_events([], {"clip": "1.0"}, inspects=False), []) == done
+
+
+@pytest.mark.parametrize(
+    ("outcome", "saved_at", "verdict", "is_kept"),
+    [
+        (Outcome(1, 1.0, 10, 0.5, cause="rank 0: KeyError: 'eval_loss'"), 10, "proven", True),  # the last evaluation
+        (Outcome(1, 1.0, 10, 0.5, cause="rank 0: HfHubHTTPError: 401", cure="log in"), 10, "proven", True),
+        (Outcome(3, 1.0, 10, 0.5, cause="full", cause_id="disk", guard={"id": "disk"}), 10, "proven", True),
+        (Outcome(3, 1.0, 10, 0.5, cause="hangs", cause_id="stall", guard={"id": "stall"}), 10, "proven", True),
+        (Outcome(1, 1.0, 9, 0.5, cause="rank 0: killed"), 10, "proven", True),  # the last step was not logged
+        (Outcome(1, 1.0, 10, 0.5, cause="killed while it saved"), None, "proven", False),
+        (Outcome(1, 1.0, 6, 0.5, cause="killed"), 6, "proven", False),  # of ten steps
+        (Outcome(3, 1.0, 10, 0.5, cause="nan", cause_id="non_finite", guard={"id": "x"}), 10, "proven", False),
+        (Outcome(3, 1.0, 10, 0.5, cause="a finding"), 10, "refuted", False),
+        (Outcome(130, 1.0, 10, 0.5, cause="interrupted by SIGINT"), 10, "proven", False),
+    ],
+)
+def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR0917
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: Outcome,
+    saved_at: int | None,
+    verdict: str,
+    is_kept: bool,
+) -> None:
+    monkeypatch.setattr(vouching, "find_output_faults", lambda folder, leaves: [])
+    events = [{"kind": "total_steps", "rank": 0, "steps": 10}]
+    events += [{"kind": "saved", "rank": 0, "step": saved_at}] if saved_at else []
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    plan = build_plan(composed("stage=demo", "trainer=trl_sft", "gpus=0"), fixed_machine(tmp_path))
+    evidence = [Evidence("clip", "1.0", "read", "1.0", verdict)]
+    kept = vouching.keep_finished_work(outcome, plan, RunRecord(tmp_path), evidence)
+    assert kept.exit_code == (0 if is_kept else outcome.exit_code)
+    assert (str(outcome.cause) in str(kept.afterwards)) == is_kept
+    assert not is_kept or (kept.steps, kept.cause, kept.guard) == (10, None, None)

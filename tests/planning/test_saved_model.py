@@ -1,0 +1,77 @@
+"""The digests of a run's model in DONE: every later use finds what has changed since."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launch.errors import UserError
+from launch.execution.vouching import refuse_changes
+from launch.planning.identity import DigestCache
+from launch.planning.saved_model import describe_model, find_changes
+
+Change = Callable[[Path], object]
+
+
+def finished_run(folder: Path) -> Path:
+    run, base = folder / "runs" / "demo" / "one", folder / "base"
+    for path in (run / "model", base):
+        path.mkdir(parents=True)
+        for name in ("model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"):
+            (path / name).write_text(f"{path.name} {name}")
+    digest = DigestCache(folder / "digests.json").of
+    base_files = describe_model(base, None, {}, digest)["files"]
+    content = {"exit_code": 0, "model": describe_model(run / "model", base, base_files, digest)}
+    (run / "DONE").write_text(json.dumps(content))
+    return run
+
+
+def write(name: str, text: str = "other") -> Change:
+    return lambda run: (run / "model" / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda run: None, None),
+        (write("model.safetensors"), "model.safetensors changed"),
+        (write("config.json"), "config.json changed"),
+        (write("chat_template.jinja", ""), "chat_template.jinja changed"),
+        (write("adapter_config.json"), "adapter_config.json was added"),
+        (write("generation_config.json"), "generation_config.json was added"),
+        (write("modeling_evil.py"), "modeling_evil.py was added"),
+        (lambda run: (run / "model" / "tokenizer.json").unlink(), "tokenizer.json is gone"),
+        (lambda run: shutil.rmtree(run / "model"), "the folder is gone"),
+        (lambda run: shutil.copytree(run.parents[2] / "base", run / "model", dirs_exist_ok=True), "and 2 more"),
+        (lambda run: (run.parents[2] / "base" / "model.safetensors").write_text("other"), "was trained on"),
+        (lambda run: shutil.rmtree(run.parents[2] / "base"), "the folder is gone"),
+        (write("README.md"), None),
+        (write("training_args.bin"), None),
+        (lambda run: (run / "model" / "checkpoint-10").mkdir(), None),
+        (lambda run: (run / "DONE").write_text('{"exit_code": 0}'), None),  # of a version without digests
+    ],
+)
+def test_a_changed_model_or_base_is_named(tmp_path: Path, change: Change, found: str | None) -> None:
+    run = finished_run(tmp_path)
+    change(run)
+    problems = find_changes(run, DigestCache(tmp_path / "new.json").of)
+    assert [found in problem.message for problem in problems] == [True] if found else problems == []
+
+
+def test_a_copy_that_keeps_the_times_is_found(tmp_path: Path) -> None:
+    run = finished_run(tmp_path)
+    refuse_changes(run)
+    file = run / "model" / "model.safetensors"
+    times = file.stat()
+    other = tmp_path / "other"
+    other.write_text("model model.safetensorz")
+    shutil.copystat(file, other)
+    shutil.copy2(other, file)
+    assert file.stat().st_size == times.st_size and file.stat().st_mtime_ns == times.st_mtime_ns
+    with pytest.raises(UserError, match="not the one that this run saved"):
+        refuse_changes(run)
+    refuse_changes(run, ["model_changed"])
