@@ -63,6 +63,7 @@ from launch.planning.tracking import (
     tracking_environment,
     tracking_warnings,
 )
+from launch.upstream.schema import Schema
 from launch.worker.json_codec import versioned
 
 # finetune.py:298, dpo_tune_cache.py:268, dpo.py:166, olmo_core_utils.py:202
@@ -292,10 +293,9 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
         places=stage.places,
         content=stage.content.digests,
     )
-    if lengths is not None and trainer.family == Family.trl:
-        options = (*options, f"lengths={lengths}")
-    elif lengths is not None:
-        patches = (*patches, f"lengths={lengths}")
+    measuring, is_trl = (f"lengths={lengths}",) if lengths else (), trainer.family == Family.trl
+    options += measuring if is_trl else ()
+    patches += () if is_trl else measuring
     flags = {**built.flags, **attention_flags(attention)}
     flags = add_tracking_flags(flags, config, origins, machine.environ, tracked_name(stage.stage, NAME))
     env = build_environment(
@@ -306,7 +306,8 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
         machine.environ,
         expandable_segments=config.expandable_segments,
     )
-    trainer_argv = checked_argv(machine.schemas[trainer.name], trainer, origins, flags)
+    schema = machine.schemas[trainer.name]
+    trainer_argv = checked_argv(schema, trainer, origins, flags)
     check_names(trainer, flags, machine.registries)
     command = build_command(
         config,
@@ -330,15 +331,14 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
         attention=attention,
         lengths_file=lengths,
         files_checked=check_library_files(library_files, machine.packages),
-        warnings=built.warnings + _find_warnings(stage, flags),
+        warnings=built.warnings + _find_warnings(stage, flags, schema),
     )
 
 
-def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag]) -> tuple[Problem, ...]:
+def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag], schema: Schema) -> tuple[Problem, ...]:
     config, machine, parallel, batch = stage.config, stage.machine, stage.parallel, stage.batch
     warnings = contradiction_warnings(config) + tracking_warnings(config) + validation_warnings(config)
-    warnings += shape_warnings(config.model, stage.origins)
-    warnings += unverified_warnings(machine.schemas[config.trainer.name], flags)
+    warnings += shape_warnings(config.model, stage.origins) + unverified_warnings(schema, flags)
     warnings += packing_warnings(config, parallel, batch, flags, machine=machine, shape=stage.shape)
     if not config.tuned:
         return warnings
