@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +13,7 @@ import pytest
 
 from launch.config.compose import Composed
 from launch.config.line import CommandLine
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError
 from launch.execution.display import Display
 from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
@@ -30,6 +32,7 @@ from launch.trials.rollout.node_task import width_task
 from tests.conftest import composed
 from tests.execution.record.records import append, event
 from tests.slurm.cluster import until
+from tests.upstream.checkouts import checkout
 
 pytestmark = pytest.mark.slow
 
@@ -131,3 +134,32 @@ def test_node_0_alone_digests_where_a_shipped_script_made_the_job_folder(
     allocation = replace(ALLOCATION, node_rank=node_rank, hosts=("n1", "n2"))
     assert run_stage(stage, allocation, NodeSignals(lambda: None)) == 2
     assert [callable(wait) for wait in awaiting] == [node_rank == 1]
+
+
+def test_a_job_asks_the_live_parser_first_and_is_not_requeued_when_it_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkout refuses what no plan can know: its `__post_init__` reads the environment of the node."""
+    upstream = checkout()
+    if upstream is None:
+        pytest.skip("no open-instruct checkout: set OPEN_INSTRUCT_DIR, or fetch the submodule")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(upstream / "open_instruct", tmp_path / "edited" / "open_instruct")
+    script = tmp_path / "edited" / "open_instruct" / "finetune.py"
+    first_line = "    def __post_init__(self):\n"
+    refusal = f'{first_line}        if os.environ.get("PATH"):\n            raise ValueError("not on this node")\n'
+    script.write_text(script.read_text().replace(first_line, refusal, 1))
+    reached: list[str] = []
+    monkeypatch.setattr("launch.slurm.node.lifecycle._run_ranks", lambda node: reached.append("ranks"))
+    monkeypatch.setattr("launch.slurm.node.lifecycle.recover", lambda *_: reached.append("recover"))
+    stage = composed("stage=demo", "trainer=finetune", "device=cpu", f"upstream.dir={tmp_path / 'edited'}", "name=here")
+    signals = NodeSignals(lambda: None)
+    signals._wakeup_fd, _ = os.pipe()  # no signal arrives
+    os.set_blocking(signals._wakeup_fd, False)
+    with pytest.raises(UserError) as refused:
+        run_stage(stage, ALLOCATION, signals)
+    (problem,) = refused.value.problems
+    assert problem.id == "parser_refuses"
+    assert problem.message.endswith("ValueError: not on this node")
+    assert "the plan was made from the lock" in str(problem.cure) or "differ from the lock" in str(problem.cure)
+    assert reached == []

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
+from launch.host.interpreter import package_folders
 from launch.upstream.capture import start
 from launch.upstream.capture.process import isolated_environment
 from launch.upstream.capture.start import capture_schema
@@ -172,6 +173,10 @@ def test_the_cache_holds_for_the_content(
     (one / "helper.py").write_text("DEFAULT = 2\n")
     assert captures(one) == (2, 1)
     assert captures(other) == (1, 0)
+    newer = Path("/venv/lib/python3.99/site-packages")
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "package_folders", lambda python: [*package_folders(python), newer])
+        assert captures(other) == (1, 1), "another version of the interpreter at the same path"
     for file in cache.iterdir():
         file.write_text(file.read_text()[:200])
     assert captures(one) == (2, 1)

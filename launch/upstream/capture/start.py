@@ -114,7 +114,9 @@ class _Cache:
     @property
     def _prefix(self) -> str:
         programs = [Path(str(module.__file__)).read_text(encoding="utf-8") for module in (program, description)]
-        return _digest([self.entry, self.python, self.key, *programs])
+        parts = {part for folder in package_folders(self.python) for part in folder.parts}
+        version = sorted(part for part in parts if part.startswith("python3."))  # of lib/python3.11/site-packages
+        return _digest([self.entry, self.python, version, self.key, *programs])
 
     def load(self) -> dict[str, Any] | None:
         """Return the result of the same content; None without one, and for a damaged file."""

@@ -11,12 +11,14 @@ from pathlib import Path
 from launch.errors import Problem, UserError
 from launch.external import run_command
 from launch.files import load_json, write_exact
+from launch.host.interpreter import package_folders
+from launch.upstream.libraries.library_keys import LIBRARIES, installed_version, library_keys_file
 from launch.upstream.pin.checkout import SUBMODULE
 from launch.upstream.pin.impact import Impact
 from launch.upstream.pin.ledger import HINTS_FILE
 from launch.upstream.pin.ledger_builder import extend_ledger
 from launch.upstream.pin.lock import SCHEMAS
-from launch.upstream.pin.relock import build_lock, json_with_lines
+from launch.upstream.pin.relock import build_lock, json_text, json_with_lines, renewed_library_keys
 from launch.upstream.schema import Schema, schema_from_json
 
 
@@ -32,7 +34,8 @@ class PinMove:
 def plan_move(checkout: Path, impact: Impact, python: str, ledger: Path) -> PinMove:
     """Build the files that moving the pin to the commit of `impact` writes; nothing is written yet.
 
-    Raises UserError: why a trainer has not been captured there; rename_unconfirmed.
+    Raises UserError: why a trainer has not been captured there; rename_unconfirmed; library_unreadable (a key that is
+    kept by hand has left DeepSpeed's source).
     """
     problems = [trainer.problem for trainer in impact.trainers if trainer.problem]
     proposed = {(c.flag, c.renamed_to): t.trainer for t in impact.trainers for c in t.changes if c.proposed}
@@ -44,6 +47,9 @@ def plan_move(checkout: Path, impact: Impact, python: str, ledger: Path) -> PinM
         raise UserError(problems)
     schemas = {trainer.trainer: trainer.schema for trainer in impact.trainers if trainer.schema}
     files = build_lock(impact.commit, schemas, python)
+    for library in LIBRARIES:
+        if installed_version(library, package_folders(python)):
+            files[library_keys_file(library)] = json_text(renewed_library_keys(library, python))
     losses = tuple(_find_losses(files))
     changes = {trainer.trainer: trainer.changes for trainer in impact.trainers}
     extended = extend_ledger(load_json(ledger), checkout, impact.commit, changes, load_json(HINTS_FILE))

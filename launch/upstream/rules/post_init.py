@@ -17,6 +17,7 @@ import functools
 import json
 import sys
 import textwrap
+import threading
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,6 +82,7 @@ class _Path:
 
 
 _paths: list[_Path] = []  # those that are executed, of a statement and the methods that it calls
+_running = threading.Lock()  # they are one thread's at a time
 
 
 class Unknown:
@@ -300,8 +302,9 @@ def run_post_init(post_init: Mapping[str, Any], fields: Mapping[str, Any]) -> li
     Upstream stops at the first raise; this reports the others too.
     """
     whole = _Path()
-    _paths[:] = [whole]
-    _Run(json.dumps(post_init), fields)._call("__post_init__")
+    with _running:
+        _paths[:] = [whole]
+        _Run(json.dumps(post_init), fields)._call("__post_init__")
     return [
         Contradiction(message, where, tuple(dict.fromkeys(reads)), None if kinds - {"machine"} else not kinds)
         for where, (message, reads, kinds) in whole.raised.items()
