@@ -110,6 +110,7 @@ class Runner(Generic[R]):
     judge: Callable[[R], None] = lambda run: None  # changes the state of a run that has ended
     prepare: Callable[[R], None] = lambda run: None  # before it is looked for; UserError: it cannot start
     reuse: bool = True
+    same_machine: bool = True  # an earlier measurement has to be of today's packages and card
     raises: bool = True  # when the first run cannot be started
     card_gib: float | None = None  # memory of a card
     say: Callable[[str], None] = lambda text: None
@@ -149,7 +150,7 @@ class Runner(Generic[R]):
         if self.reuse and run.label not in self._earlier:
             measured = read_measurement(run.plan, run.steps or self.record.steps, self.card_gib)
             counts = measured is not None and self.accepts(run, measured)
-            changes = describe_changes(run.plan) if counts else None
+            changes = describe_changes(run.plan) if counts and self.same_machine else None
             if changes:
                 self.say(f"{run.label} of an earlier call is not reused: {changes}")
             self._earlier[run.label] = measured if counts and not changes else None

@@ -221,6 +221,7 @@ def run_widths(
         on_change(run)
 
     runner = Runner(record, machine.start, changed, accepts, judge, card_gib=machine.card_gib, say=say)
+    runner.same_machine = only is None  # the nodes of a job may have other cards than those of the job before
     for run in record.runs:
         run.message, run.gate_results = None, ()
         if runner.find_earlier(run) is None:

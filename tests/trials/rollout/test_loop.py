@@ -125,6 +125,15 @@ def test_a_red_width_that_is_allowed_now_is_not_run_again(rollout: RolloutRecord
     assert [result.id for result in record.runs[0].gate_results if result.allowed] == ["loss_finite"]
 
 
+def test_a_width_of_other_packages_is_run_again_but_not_by_the_job_of_a_wider_one(rollout: RolloutRecord) -> None:
+    go(record_of(rollout), Runs())
+    versions = rollout.runs[0].plan.folder / "versions.json"
+    versions.write_text('{"packages": {"torch": "0.1"}}')
+    runs = Runs()
+    assert job(record_of(rollout), runs, "gpu2") == 0 and runs.ran == []
+    assert go(record_of(rollout), runs) == 0 and runs.ran == ["gpu1"]
+
+
 def test_restart_runs_what_has_passed(rollout: RolloutRecord) -> None:
     go(record_of(rollout), Runs())
     runs = Runs()
