@@ -15,6 +15,7 @@ from typing import Any
 
 from launch.check.lint.scan_result import LintFinding, warning
 from launch.check.lint.trainers import TrainerScript
+from launch.config.yaml_nodes import load_yaml
 from launch.upstream.rules.conversion import UNKNOWN
 from launch.upstream.trainers import trainer_files
 
@@ -77,9 +78,7 @@ def cautions() -> tuple[Caution, ...]:
 
 def load_cautions(path: Path) -> tuple[Caution, ...]:
     """Read such a file. Raises ValueError with the entry at fault."""
-    import yaml
-
-    entries = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    entries = load_yaml(path.read_text(encoding="utf-8"))
     if not isinstance(entries, list):
         raise ValueError(f"{path}: must be a list of cautions")
     return tuple(_parse_caution(entry, f"{path}: caution {number}") for number, entry in enumerate(entries, start=1))

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from launch.check.lint.accelerate_flags import drop_launcher_flags
 from launch.check.lint.cautions import Advice, GivenFlags, find_cautions, load_advice
-from launch.check.lint.config_file_flags import check_named_files
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments, to_python
+from launch.check.lint.launcher_options import check_named_files, drop_launcher_flags
 from launch.check.lint.scan_result import LintFinding, TrainerCommand, error, warning
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument

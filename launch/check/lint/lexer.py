@@ -26,6 +26,7 @@ from launch.check.lint.shell_syntax import (
     UnbalancedError,
     literal_word,
     parse_parameter,
+    unquoted_pieces,
 )
 from launch.check.lint.trainers import MARKER
 
@@ -47,11 +48,7 @@ _TOKEN = re.compile(
 _BARE = re.compile(r"[^ \t\n'\"\\$`;&|<>()]++")
 _IN_DOUBLE = re.compile(r"[^\"\\$`]++")
 _BACKTICKS = re.compile(r"`((?:[^`\\]++|\\.)*+)`", re.DOTALL)
-# What may become any number of words: brace expansion, and patterns of file names.
-_MANY_WORDS = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}|[*?]|[+@!]\(|\[[^]]+\]")
 _ARRAY_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
-_INDEX = re.compile(r"[A-Za-z_]\w*\[[^]]*\]\+?=|")  # of `A[0]=1`, which is no pattern
-_HOME = re.compile(r"(?:[A-Za-z_]\w*\+?=(?:[^~]*:)?)?(?=~)")  # before a `~`: `~/x`, `X=~/x`, `X=a:~/x`
 _PARENTHESIS = re.compile(r"[()]")
 _INDENT = re.compile(r"[ \t]*+")
 _FILE_DESCRIPTOR = re.compile(r"\d+|\{[A-Za-z_]\w*\}")  # right before a redirection
@@ -153,7 +150,7 @@ class _Lexer:
                     return literal_word(start, bare.group())._replace(elements=elements), pos
                 if self.has_extglob and text.startswith("(", pos) and bare.group()[-1] in "?*+@!":
                     pos = self._skip_arithmetic(pos, pos)
-                pieces.extend(_unquoted_pieces(text[bare.start() : pos], is_start=not pieces))
+                pieces.extend(unquoted_pieces(text[bare.start() : pos], is_start=not pieces))
             elif char == "'":
                 end = text.find("'", pos + 1)
                 if end < 0:
@@ -392,18 +389,3 @@ class _CommandBuilder:
 
     def inside(self, kind: str) -> bool:
         return bool(self.stack) and self.stack[-1] == kind
-
-
-def _unquoted_pieces(text: str, is_start: bool) -> list[Piece]:
-    """Return unquoted text as pieces: a home folder and what braces or file names replace are unknown."""
-    home = _HOME.match(text) if is_start else None
-    if home is not None:
-        pieces = [Piece(PieceKind.TEXT, home.group(), False, home.group())] if home.group() else []
-        return [*pieces, Piece(PieceKind.UNKNOWN, "", True, text[home.end() :])]
-    index = _INDEX.match(text) if is_start else None
-    match = _MANY_WORDS.search(text, index.end() if index else 0)
-    if match is None:
-        return [Piece(PieceKind.TEXT, text, False, text)]
-    before, rest = text[: match.start()], text[match.start() :]
-    pieces = [Piece(PieceKind.TEXT, before, False, before)] if before else []
-    return [*pieces, Piece(PieceKind.ARRAY, "", False, rest)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from launch.check.lint.accelerate_flags import read_launcher_flags
+from launch.check.lint.launcher_options import read_launcher_flags
 from launch.check.lint.trainers import TrainerScript
 from launch.errors import Problem, UserError
 from launch.upstream.libraries.library_keys import LibraryKeys, library_keys

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
+from launch.check.lint.expansion import expand_words
 from launch.check.lint.launchers import (
     command_name,
     find_trainer_starts,
@@ -30,7 +31,7 @@ from launch.check.lint.shell_syntax import (
 )
 from launch.check.lint.trainers import HINT, MARKER
 from launch.check.lint.unfollowed import explain_unfollowed, find_unfollowed_declarations, is_python, not_followed
-from launch.check.lint.variables import Variables, collect_variables, expand_words
+from launch.check.lint.variables import Variables, collect_variables
 
 MAX_REPARSES = 5  # levels of shell text inside shell words: `bash -c "ssh host '...'"`
 

@@ -17,6 +17,10 @@ _NAMED = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
 _LIST = re.compile(r"\$(?:[@*]|\{(?:[@*]|([A-Za-z_]\w*)\[[@*]\])\})")
 _SPECIAL = re.compile(r"\$[0-9?#$!-]")
 _BRACE = re.compile(r"\\.|\$\{|\}|\{", re.DOTALL)
+# What may become any number of words: brace expansion, and patterns of file names.
+_MANY_WORDS = re.compile(r"\{[^{}\s]*(?:,|\.\.)[^{}\s]*\}|[*?]|[+@!]\(|\[[^]]+\]")
+_INDEX = re.compile(r"[A-Za-z_]\w*\[[^]]*\]\+?=|")  # of `A[0]=1`, which is no pattern
+_HOME = re.compile(r"(?:[A-Za-z_]\w*\+?=(?:[^~]*:)?)?(?=~)")  # before a `~`: `~/x`, `X=~/x`, `X=a:~/x`
 ASSIGNS = re.compile(r"\$\{([A-Za-z_]\w*):?=")  # ${X:=1} assigns
 
 
@@ -170,3 +174,18 @@ def logical_lines(text: str) -> Iterator[list[str]]:
             parts = []
     if parts:
         yield parts
+
+
+def unquoted_pieces(text: str, is_start: bool) -> list[Piece]:
+    """Return unquoted text as pieces: a home folder and what braces or file names replace are unknown."""
+    home = _HOME.match(text) if is_start else None
+    if home is not None:
+        pieces = [Piece(PieceKind.TEXT, home.group(), False, home.group())] if home.group() else []
+        return [*pieces, Piece(PieceKind.UNKNOWN, "", True, text[home.end() :])]
+    index = _INDEX.match(text) if is_start else None
+    match = _MANY_WORDS.search(text, index.end() if index else 0)
+    if match is None:
+        return [Piece(PieceKind.TEXT, text, False, text)]
+    before, rest = text[: match.start()], text[match.start() :]
+    pieces = [Piece(PieceKind.TEXT, before, False, before)] if before else []
+    return [*pieces, Piece(PieceKind.ARRAY, "", False, rest)]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import pairwise
 
+from launch.check.lint.expansion import expand_words
 from launch.check.lint.launchers import (
     command_name,
     is_launcher_name,
@@ -26,7 +27,6 @@ from launch.check.lint.variables import (
     VARIABLE,
     Variables,
     defined_function,
-    expand_words,
     is_assignment,
     without_prefix,
 )

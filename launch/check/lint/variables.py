@@ -1,4 +1,4 @@
-"""Resolve the shell variables whose value the text determines, and expand words with them.
+"""The shell variables whose value a text determines.
 
 A variable is known at a use if the text assigns it exactly once, at the top level (no loop, branch, function,
 substitution, pipeline), before the use, and nothing in between could assign it invisibly (`source`, `eval`). Any other
@@ -10,28 +10,21 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from launch.check.lint.arithmetic import evaluate
 from launch.check.lint.launchers import NON_RUNNERS
 from launch.check.lint.shell_syntax import (
     ASSIGNS,
     Argument,
-    Piece,
     PieceKind,
     ShellDocument,
     ShellWord,
     SimpleCommand,
-    literal_argument,
     literal_word,
 )
 from launch.check.lint.trainers import MARKER
-
-MAX_DEPTH = 20  # levels of variables whose values contain variables
-MAX_EXPANDED = 200_000  # characters of one expansion, or words of one command
-MAX_TOTAL = 1_000_000  # characters of all expansions of a text; later variables are unknown
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+)?=")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -53,10 +46,6 @@ _LIST = re.compile(r"\$\{?[@*]")
 _PARAMETER = re.compile(r"\$\{?[@*1-9]")
 VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 TRAPS = frozenset({"DEBUG", "ERR", "RETURN"})  # they run between the commands of the text
-_PATTERN = re.compile(r"[*?]|\[[^]]+\]")
-_SPLIT_OR_REPLACED = re.compile(r"[ \t\n*?]|\[[^]]+\]")
-_FIELD = re.compile(r"[ \t\n]+")
-_WORD = re.compile(r"[^ \t\n]+")
 
 
 @dataclass(frozen=True)
@@ -160,16 +149,6 @@ def without_prefix(words: tuple[ShellWord, ...]) -> tuple[ShellWord, ...]:
     while len(words) > start + 1 and words[start].text in ("builtin", "command"):
         start += 1
     return words[start:]
-
-
-def expand_words(words: tuple[ShellWord, ...], variables: Variables) -> list[Argument]:
-    """Return the arguments that the words expand to."""
-    arguments: list[Argument] = []
-    for word in words:
-        arguments.extend(_expand_word(word, variables, 0))
-        if len(arguments) > MAX_EXPANDED:
-            break
-    return arguments
 
 
 def _record_assignments(command: SimpleCommand, variables: Variables) -> None:
@@ -276,151 +255,3 @@ def _own_text(word: ShellWord) -> str:
 
 def _mark_unknown(variables: Variables, name: str, offset: int) -> None:
     variables.assignments.setdefault(name, []).append(_Assignment(offset, ShellWord(offset, ()), False))
-
-
-def _literal_part(piece: Piece, line: int) -> Argument:
-    return Argument(piece.text, line, prefix=piece.text, raw=piece.text or piece.source.strip("\"'"))
-
-
-def _unknown_part(source: str, line: int, is_single: bool) -> Argument:
-    # A substitution's content was parsed where it stands; it must not count as this word's own text.
-    raw = "$_" if source.startswith(("$(", "`", "<(", ">(")) else source
-    return Argument(source, line, is_resolved=False, is_single=is_single, raw=raw)
-
-
-def _join(parts: list[Argument], line: int) -> Argument:
-    """Return the argument that the parts form; without any, an empty one on `line`."""
-    is_resolved = all(part.is_resolved for part in parts)
-    unknown = next((index for index, part in enumerate(parts) if not part.is_resolved), len(parts))
-    return Argument(
-        "".join(part.text for part in parts),
-        parts[0].line if parts else line,
-        is_resolved,
-        all(part.is_single for part in parts),
-        "".join(part.prefix for part in parts[: unknown + 1]),
-        "".join(part.raw for part in parts),
-    )
-
-
-def _expand_word(word: ShellWord, variables: Variables, depth: int) -> list[Argument]:
-    groups: list[list[Argument]] = [[]]  # the parts of each argument
-    line = variables.line_of(word.start)
-    for piece in word.pieces:
-        if piece.kind is PieceKind.TEXT:
-            # Quoted pieces and any text form an argument; an empty unquoted piece is the rest of `X=`.
-            if piece.text or piece.quoted:
-                groups[-1].append(_literal_part(piece, line))
-            continue
-        parts = _expand_piece(piece, word.start, variables, depth)
-        if parts is None:
-            is_single = piece.quoted and piece.kind is not PieceKind.ARRAY
-            parts = [_unknown_part(piece.source, line, is_single)]
-        for index, part in enumerate(parts):
-            if index:
-                groups.append([])
-            if part is not None:
-                groups[-1].append(part)
-    return [_join(parts, line) for parts in groups if parts]
-
-
-def _expand_piece(piece: Piece, offset: int, variables: Variables, depth: int) -> list[Argument | None] | None:
-    """Expand a piece to words; None in the list is an empty end (`X=" a"`). Returns None if it is unknown."""
-    if not piece.text or depth >= MAX_DEPTH or variables.characters > MAX_TOTAL:
-        return None
-    if piece.kind is PieceKind.UNKNOWN:
-        return _expand_arithmetic(piece, offset, variables, depth)
-    assignment = variables.find_assignment(piece.text, offset)
-    if assignment is None:
-        return None
-    is_joined = piece.quoted and "[*]" in piece.source
-    if variables.has_own_ifs and (is_joined or not piece.quoted):
-        return None
-    key = (piece.text, piece.kind, piece.quoted, is_joined)
-    if key not in variables.expanded:
-        is_array = assignment.value.elements is not None
-        parts: list[Argument | None] | None = None
-        if piece.kind is PieceKind.ARRAY and is_array:
-            parts = _expand_elements(assignment.value, piece.quoted, variables, depth)
-            if is_joined and parts is not None:
-                parts = _join_elements(parts, variables.line_of(offset))
-        elif piece.kind is PieceKind.VARIABLE and not is_array:
-            parts = _expand_value(assignment.value, piece.quoted, variables, depth)
-        variables.expanded[key] = None if parts is None or _count_characters(parts) > MAX_EXPANDED else parts
-    expanded = variables.expanded[key]
-    variables.characters += _count_characters(expanded or ())
-    return expanded if variables.characters <= MAX_TOTAL else None
-
-
-def _count_characters(parts: Iterable[Argument | None]) -> int:
-    return sum(len(part.text) + 1 for part in parts if part is not None)
-
-
-def _expand_arithmetic(piece: Piece, offset: int, variables: Variables, depth: int) -> list[Argument | None] | None:
-    def lookup(name: str) -> str | None:
-        inner = Piece(PieceKind.VARIABLE, name, True, "$" + name)
-        parts = _expand_piece(inner, offset, variables, depth + 1)
-        return parts[0].text if parts and parts[0] is not None and parts[0].is_resolved else None
-
-    number = evaluate(piece.source, lookup)
-    return None if number is None else [literal_argument(str(number), variables.line_of(offset))]
-
-
-def _expand_elements(value: ShellWord, quoted: bool, variables: Variables, depth: int) -> list[Argument | None] | None:
-    """Expand an array. Unquoted elements would be split again, so they must be known and contain no blank."""
-    arguments: list[Argument | None] = []
-    for element in value.elements or ():
-        if element.text.startswith("["):
-            return None  # `[key]=value`
-        for argument in _expand_word(element, variables, depth + 1):
-            if not quoted and not argument.text:
-                continue
-            if not quoted and not (argument.is_resolved and _SPLIT_OR_REPLACED.search(argument.text) is None):
-                return None
-            arguments.append(argument)
-    return arguments or [None]
-
-
-def _join_elements(elements: list[Argument | None], line: int) -> list[Argument | None]:
-    """Return the one word of `"${A[*]}"`."""
-    blank = literal_argument(" ", line)
-    parts = [part for element in elements if element is not None for part in (blank, element)]
-    return [_join(parts[1:], line)]
-
-
-def _expand_value(value: ShellWord, quoted: bool, variables: Variables, depth: int) -> list[Argument | None] | None:
-    """Expand a variable's value: to one word if quoted, else split at blanks. An assignment itself splits no words."""
-    line = variables.line_of(value.start)
-    joined: list[Argument] = []
-    for piece in value.pieces:
-        if piece.kind is PieceKind.TEXT:
-            joined.append(_literal_part(piece, line))
-            continue
-        parts = _expand_piece(piece._replace(quoted=True), value.start, variables, depth + 1)
-        if parts is None or len(parts) != 1:
-            joined.append(_unknown_part(piece.source, line, is_single=True))
-        elif parts[0] is not None:
-            joined.append(parts[0])
-    argument = _join(joined, line)
-    if quoted:
-        return [argument]
-    if not argument.is_resolved:
-        return None if not argument.prefix or _FIELD.search(argument.raw) else [argument._replace(is_single=False)]
-    return list(_split(argument))
-
-
-def _split(argument: Argument) -> Iterator[Argument | None]:
-    """Yield the words of a value with their lines; None at either end is a blank that ends a word."""
-    fields = _FIELD.split(argument.text)
-    raw = argument.raw.replace("\\\n", " \n")
-    lines = [argument.line + raw.count("\n", 0, match.start()) for match in _WORD.finditer(raw)]
-    lines_match = len(lines) == sum(map(bool, fields))  # else a line continuation is inside a word
-    field_lines = iter(lines if lines_match else ())
-    for text in fields:
-        if not text:
-            yield None
-            continue
-        word = argument._replace(text=text, line=next(field_lines, argument.line), prefix=text, raw=text)
-        pattern = _PATTERN.search(text)
-        if pattern is not None:  # the names of files replace it
-            word = word._replace(is_resolved=False, is_single=False, prefix=text[: pattern.start()])
-        yield word

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launch.check.lint.expansion import expand_words
 from launch.check.lint.lexer import lex
 from launch.check.lint.shell import line_lookup
 from launch.check.lint.shell_syntax import Argument, UnbalancedError
-from launch.check.lint.variables import collect_variables, expand_words
+from launch.check.lint.variables import collect_variables
 
 BASH = shutil.which("bash")
 

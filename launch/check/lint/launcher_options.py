@@ -1,15 +1,19 @@
-"""The options of `accelerate launch`: `trl sft` passes it every option that the trainer itself does not define."""
+"""The options of a command's launcher: which are accelerate's, and the configuration files that they name."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from launch.check.lint.scan_result import LintFinding, error
 from launch.check.lint.shell_syntax import Argument
+from launch.planning.config_files import check_config_file
+from launch.upstream.libraries.library_keys import LibraryKeys
 
 _SOURCE = "accelerate/commands/launch.py"
 _TRL_OPTIONS = {"--accelerate_config": True}  # trl/cli/accelerate_config.py consumes it before accelerate starts
+_FILES = {"--config_file": "accelerate", "--deepspeed_config_file": "deepspeed"}
 
 
 def read_launcher_flags(packages: Sequence[Path]) -> Mapping[str, bool] | None:
@@ -49,3 +53,26 @@ def drop_launcher_flags(
         elif launcher_flags[name] and not equals:
             index += 1
     return tuple(kept)
+
+
+def check_named_files(
+    script: str, launcher: Sequence[Argument], keys_of: Callable[[str], LibraryKeys]
+) -> Iterator[LintFinding]:
+    """Check the files that exist, relative to the working folder, to that of the script, or to one above it.
+
+    `keys_of`: the keys of a library by its name.
+    """
+    for index, argument in enumerate(launcher):
+        name, equals, value = argument.text.partition("=")
+        flag = name.replace("-", "_").replace("__", "--", 1)
+        following = launcher[index + 1] if index + 1 < len(launcher) else None
+        is_known = argument.is_resolved and (equals or (following is not None and following.is_resolved))
+        if flag not in _FILES or not is_known:
+            continue
+        text = value if equals or following is None else following.text
+        candidates = (folder / text for folder in (Path(), *Path(script).absolute().parents))
+        path = next((path for path in candidates if path.is_file()), None)
+        if path is not None:
+            for problem in check_config_file(path, keys_of(_FILES[flag])):
+                message = f"{problem.where}: {problem.message}"
+                yield error(problem.id, message, argument.line, flag.removeprefix("--"), cure=problem.cure)
