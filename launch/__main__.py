@@ -93,7 +93,12 @@ def _run_verb(arguments: list[str]) -> int:
         return VERBS["help"].function()([line.verb])
     if "--version" in line.argv:
         return VERBS["version"].function()([])
-    return VERBS[line.verb].function()(line)
+    try:
+        return VERBS[line.verb].function()(line)
+    except UserError as error:
+        from launch.api.cures import check_cures
+
+        raise UserError(check_cures(line, error.problems)) from error
 
 
 def console() -> None:

@@ -185,9 +185,10 @@ def _leaves(node: object, key: str) -> Iterator[tuple[str, str]]:
 
 def _secret_problem(key: str, where: str) -> Problem:
     name = key.rpartition(".")[2].lower()
-    variable = "WANDB_API_KEY" if "wandb" in name else "HF_TOKEN" if "token" in name else name.upper()
+    variable = "WANDB_API_KEY" if "wandb" in name else "HF_TOKEN" if "token" in name else None
     message = f"{key} holds what looks like a secret, which `ps` and the files of the run would show"
-    return Problem("secret_on_line", message, where, f"remove it, and export {variable} instead")
+    cure = f"remove it, and export {variable} instead" if variable else "set another value"
+    return Problem("secret_on_line", message, where, cure)
 
 
 def _recipe_map_problems(recipe: Mapping[str, Any], origins: Origins) -> Iterator[Problem]:

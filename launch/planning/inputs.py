@@ -127,7 +127,7 @@ def _kind_mismatches(config: RootConfig, origins: Origins) -> list[Problem]:
     problems = []
     if config.trainer.kind != kind:
         message = f"{config.trainer.name} trains {config.trainer.kind} stages, but this stage is {kind}"
-        problems.append(Problem("kind_mismatch", message, "trainer", f"set trainer= to {_trainers_of(kind)}"))
+        problems.append(Problem("kind_mismatch", message, "trainer", f"set {_trainers_of(kind)}"))
     if config.data.kind != kind and not (kind == Kind.rm and config.data.kind == Kind.dpo):
         message = f"data={origins.choices.get('data')} is {config.data.kind} data, but this stage is {kind}"
         problems.append(Problem("kind_mismatch", message, "data"))
@@ -136,7 +136,7 @@ def _kind_mismatches(config: RootConfig, origins: Origins) -> list[Problem]:
 
 def _trainers_of(kind: Kind) -> str:
     """Return the names of the shipped trainers of a kind of stage."""
-    return " or ".join(name for name, content in trainer_files().items() if content.get("kind") == kind)
+    return " or ".join(f"trainer={name}" for name, content in trainer_files().items() if content.get("kind") == kind)
 
 
 def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> InputSource:

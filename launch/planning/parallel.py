@@ -173,7 +173,9 @@ def _resolve_mode(requested: Mode, trainer: TrainerConfig, width: Width) -> Mode
         raise UserError(Problem("parallel_trainer", message, "parallel", "remove parallel="))
     if requested == Mode.fsdp:
         message = f"{trainer.name} does not support parallel=fsdp"
-        raise UserError(Problem("parallel_trainer", message, "parallel", "set ddp, zero1, zero2 or zero3"))
+        raise UserError(
+            Problem("parallel_trainer", message, "parallel", "set parallel=ddp, parallel=zero2 or parallel=zero3")
+        )
     several = width.world_size > 1
     if requested == Mode.auto:
         return default_mode(width)
@@ -245,14 +247,25 @@ def _suggest_values(global_batch: int, per_device: int, width: int) -> str:
     step = width * per_device
     below = global_batch - global_batch % step
     globals_ = [batch for batch in (below, below + step) if batch]
-    suggestions = [f"recipe.global_batch_size={_abbreviate(globals_)}"]
+    suggestions = [f"recipe.global_batch_size={_nearest_first(globals_, global_batch)}"]
     if per_devices:
-        suggestions.insert(0, f"recipe.per_device_batch_size={_abbreviate(per_devices)}")
+        suggestions.insert(0, f"recipe.per_device_batch_size={_nearest_first(per_devices, per_device)}")
     if widths:
-        suggestions.insert(0, f"a width of {_abbreviate(widths)}")
+        suggestions.insert(0, f"a width of {_join(_abbreviate(widths))}")
     return "use " + ", or ".join(suggestions)
 
 
-def _abbreviate(numbers: list[int]) -> str:
-    shown = numbers if len(numbers) <= _VALUES_SHOWN else [*numbers[: _VALUES_SHOWN - 1], numbers[-1]]
-    return "|".join(str(number) for number in shown)
+def _nearest_first(numbers: list[int], wanted: int) -> str:
+    """Write the number that is nearest to `wanted`, then the others: `4 (also 1, 2, 8)`."""
+    best = min(numbers, key=lambda number: (abs(number - wanted), number))
+    others = [number for number in _abbreviate(numbers) if number != best]
+    return f"{best} (also {', '.join(map(str, others))})" if others else str(best)
+
+
+def _join(numbers: list[int]) -> str:
+    *others, last = map(str, numbers)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _abbreviate(numbers: list[int]) -> list[int]:
+    return numbers if len(numbers) <= _VALUES_SHOWN else [*numbers[: _VALUES_SHOWN - 1], numbers[-1]]

@@ -44,7 +44,7 @@ def map_recipe_key(key: str, value: Any, mapping: Any, why: Mapping[str, str], t
     supported = [choice for choice in mapping if choice != _UNSET]
     near = did_you_mean(text, supported, cutoff=0.8)
     reason = f": {why[key]}" if key in why and near is None else ""
-    cure = near or (f"choose from {', '.join(supported)}" if supported else f"set recipe.{key}=null")
+    cure = near or f"set recipe.{key}={f' or recipe.{key}='.join(supported[:3] or ['null'])}"
     message = f"{trainer} does not support recipe.{key}={text}{reason}"
     raise UserError(Problem("unsupported_recipe", message, f"recipe.{key}", cure))
 

@@ -176,7 +176,7 @@ def test_a_width_that_cannot_hold_the_batch_is_reported_in_the_first_second(tmp_
         check=False,
     )
     assert ran.returncode == 2
-    assert ran.stderr.count("\n") == 1 and "a width of 1|2" in ran.stderr and "[batch_not_divisible]" in ran.stderr
+    assert ran.stderr.count("\n") == 1 and "a width of 1 or 2" in ran.stderr and "[batch_not_divisible]" in ran.stderr
     assert not list(tmp_path.rglob("rollout.json"))
 
 

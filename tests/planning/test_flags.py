@@ -209,7 +209,7 @@ def test_a_high_learning_rate_is_a_warning(override: str) -> None:
     assert "high_learning_rate" not in {each.id for each in planned("stage=demo_lora").warnings}
 
 
-@pytest.mark.parametrize(("loss", "cure"), [("dpo_nrm", "did you mean 'dpo_norm'"), ("wpo", "choose from dpo")])
+@pytest.mark.parametrize(("loss", "cure"), [("dpo_nrm", "did you mean 'dpo_norm'"), ("wpo", "set recipe.loss=dpo")])
 def test_only_a_name_that_is_near_is_suggested(loss: str, cure: str) -> None:
     with pytest.raises(UserError) as caught:
         map_recipe_key("loss", loss, {"dpo": {}, "dpo_norm": {}}, {"loss": "wpo fails"}, "dpo_tune_cache")

@@ -1,0 +1,106 @@
+"""Cures are applied: the line that follows one plans, or names another problem that does not take it back."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from launch.api.cures import Way, check_cures, find_ways
+from launch.api.planning import plan_composed
+from launch.config.compose import compose_once
+from launch.config.line import CommandLine, override_key
+from launch.errors import Problem, UserError
+
+KINDS = {
+    "finetune": "sft",
+    "olmo_core_finetune": "sft",
+    "trl_sft": "sft",
+    "dpo_tune_cache": "dpo",
+    "dpo": "dpo",
+    "trl_dpo": "dpo",
+    "reward_modeling": "rm",
+}
+SETTINGS = """
+recipe.packing=flatten | recipe.packing=bins | recipe.packing=none | recipe.liger=true | recipe.attention=flash_2
+recipe.attention=eager | recipe.balanced=true | recipe.loss_averaging=tokens | recipe.loss=sigmoid | recipe.loss=simpo
+recipe.beta=0.1 | recipe.chat_template=zephyr | recipe.chat_template=tulu | recipe.checkpoint_steps=10
+recipe.eval_steps=5 | recipe.early_stop=2 | data.validation=0.1 | recipe.lora.rank=8 | recipe.lora.alpha=8
+recipe.lora.rank=8 recipe.lora.dropout=0.1 | recipe.lora.rank=8 recipe.lora.quantize=nf4 | recipe.lora.start=continue
+recipe.lora.rank=8 recipe.lora.targets=[q_proj] | recipe.lora.quantize=nf4 | recipe.precision=fp32
+recipe.max_grad_norm=null | recipe.warmup_ratio=0.5 | recipe.lr_scheduler=cosine | recipe.epochs=3
+recipe.max_seq_length=100000 | recipe.global_batch_size=7 | recipe.per_device_batch_size=3 | parallel=zero3
+parallel=fsdp | parallel=ddp | parallel=single | parallel=zero3_offload | model=qwen2_5_7b | model=olmo2_1b
+tracking=wandb | tracking=tensorboard | hub.push=me/x | evaluate=true | flags.use_peft=true | flags.learning_rate=1e-5
+flags.bf16=true | flags.deepspeed=x.json | flags.max_length=512 | flags.report_to=wandb | flags.nosuch=1
+"""
+LISTED = [tuple(setting.split()) for line in SETTINGS.strip().splitlines() for setting in line.split(" | ")]
+WIDTHS = ("device=cpu", "gpus=8")
+
+
+def problems_of(line: CommandLine) -> tuple[Problem, ...]:
+    try:
+        plan_composed(compose_once(line))
+    except UserError as error:
+        return error.problems
+    return ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", KINDS)
+def test_no_cure_leads_back(trainer: str) -> None:
+    dead, followed = [], 0
+    for setting, width in zip(LISTED, itertools.cycle(WIDTHS), strict=False):
+        line = CommandLine("plan", False, (f"stage={KINDS[trainer]}", f"trainer={trainer}", width, *setting))
+        for problem in check_cures(line, problems_of(line)):
+            ways = find_ways(problem.cure)
+            assert len({key for way in ways for key in way.keys}) <= 3, problem
+            removed = (problem.cure or "").removeprefix("remove ")
+            if removed in map(override_key, line.overrides):
+                ways = [Way(removes=removed)]
+            for way in ways:
+                followed += 1
+                after = problems_of(way.apply(line))
+                same = any((other.id, other.where) == (problem.id, problem.where) for other in after)
+                keys = {key for other in after for back in find_ways(other.cure) for key in back.keys}
+                about = [other for other in after if any(key in str(other) for key in way.keys)]
+                if same or (way.sets and about and keys and keys <= way.keys):
+                    dead.append((line.argv, str(problem), [str(other) for other in after]))
+    assert dead == [] and followed > 5
+
+
+def test_what_is_a_way() -> None:
+    assert [str(way) for way in find_ways("set a.b=1 c=x, or d=[1,2] (also 3); runs=FOLDER, name=NAME or e=...")] == [
+        "a.b=1 c=x",
+        "d=[1,2]",
+    ]
+    assert find_ways("`launch help plan` lists them") == find_ways(None) == []
+
+
+def plan_line(*argv: str) -> CommandLine:
+    return CommandLine("plan", False, argv)
+
+
+def test_a_way_that_the_line_contradicts_is_left_out() -> None:
+    line = plan_line("stage=sft", "trainer=finetune", "device=cpu", "recipe.lora.rank=8", "recipe.lora.quantize=nf4")
+    [problem] = check_cures(line, problems_of(line))
+    assert "gpus=1" in problems_of(line)[0].cure and problem.cure == "set trainer=trl_sft"  # type: ignore[operator]
+
+
+def test_where_no_way_works_the_override_is_removed() -> None:
+    line = plan_line("stage=rm", "recipe.lora.alpha=8")
+    assert "recipe.lora.rank=16" in str(problems_of(line)[0].cure)
+    assert [problem.cure for problem in check_cures(line, problems_of(line))] == ["remove recipe.lora.alpha"]
+
+
+def test_other_verbs_and_cures_in_words_stay() -> None:
+    words = Problem("x", "m", "override stage", "create the folder")
+    assert check_cures(plan_line("stage=sft"), [words]) == [words]
+    other = Problem("x", "m", "override gpus", "set gpus=banana")
+    spaces = Problem("spaces", "m", "command line", "write stage=demo")
+    assert check_cures(plan_line("stage", "=", "demo"), [spaces]) == [spaces]
+    unknown = "there is no key 'lora_r'"
+    [problem] = check_cures(plan_line("stage=sft", "lora_r=8"), problems_of(plan_line("stage=sft", "lora_r=8")))
+    assert (problem.message, problem.cure) == (unknown, "set recipe.lora.rank=8")
+    assert check_cures(CommandLine("rollout", False, ("stage=sft",)), [other]) == [other]
+    assert check_cures(plan_line("stage=sft"), [other])[0].cure is None
