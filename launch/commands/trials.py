@@ -113,13 +113,13 @@ Predicts time and memory of every setting that keeps the recipe, measures the mo
 writes the best as an overlay for `+tuned=NAME`. What you set on the command line stays fixed.
 
 keys of tune:
-  probes=N       maximum number of short runs (8)
-  minutes=M      time for all of them (10)
-  steps=N        optimizer steps of each (8); the first tune.skip (2) do not count
-  compare_full=true   of a LoRA stage: also probe full fine-tuning once, where it fits
-  dry_run=true   print the predictions and run nothing
-  tune.room=X    share of GPU memory that stays free (0.05)
-  restart=true   repeat existing probes
+  probes=N           maximum number of short runs (8)
+  minutes=M          time for all of them (10)
+  steps=N            optimizer steps of each (8); the first tune.skip (2) do not count
+  dry_run=true       print the predictions and run nothing
+  compare_full=true  of a LoRA stage: also probe full fine-tuning once, where it fits
+  tune.room=X        share of GPU memory that stays free (0.05)
+  restart=true       repeat existing probes
 
 exit codes: 0 there is a result; 1 no probe measured anything; 2 nothing can be searched; 130 interrupted
 """

@@ -135,7 +135,7 @@ def _search(record: TuneRecord, request: CommandLine, display: Display) -> int:
     if not record.dry_run or len(record.predictions) == 1:
         search(record, take, partial(extra_options, record.plan))
         if record.plan.config.tune.compare_full and record.stop != Stop.interrupted:
-            _probe_full(record, request, take)
+            probe_full(record, request, take)
     if record.best is not None:
         record.overlay = overlay_path(record.name, os.environ)
         write_file(record.overlay, overlay_text(record))
@@ -220,7 +220,7 @@ def _try_extras(record: TuneRecord, run: Run, extras: Callable[[Candidate], Sequ
         run(refined, record.limits.steps)
 
 
-def _probe_full(record: TuneRecord, request: CommandLine, take: Callable[[Probe], None]) -> None:
+def probe_full(record: TuneRecord, request: CommandLine, take: Callable[[Probe], None]) -> None:
     """Probe full fine-tuning once, in the setting that is predicted to be its fastest."""
     try:
         plan = plan_probe(full_line(request))

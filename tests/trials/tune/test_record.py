@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from launch.config.line import parse_line
+from launch.errors import UserError
+from launch.execution.display import PlainDisplay
 from launch.planning.plan import build_plan
 from launch.trials.record import State
+from launch.trials.tune.engine import probe_full, read_request, run_tune
 from launch.trials.tune.preparation import predict_full
 from launch.trials.tune.probe import Probe
 from launch.trials.tune.record import TuneRecord
-from launch.trials.tune.search import Stop
+from launch.trials.tune.search import Stop, TuneLimits
 from launch.trials.tune.space import LossWeighting
 from tests.conftest import fixed_machine
 from tests.trials.records import check, read, written
@@ -120,3 +125,30 @@ def test_full_fine_tuning_is_predicted_where_memory_allows(tmp_path: Path) -> No
         assert prediction is not None and prediction.memory_gib is not None and prediction.memory_gib < 0.95 * 139.8
         patch.setattr(card, lambda plan, environ: SimpleNamespace(gib=10.0))
         assert predict_full(record, plan) is None
+
+
+def test_full_fine_tuning_is_planned_without_the_adapter_and_probed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("stage=demo_lora", "trainer=trl_sft", "device=cpu")
+    request = read_request(parse_line(["tune", *words, "compare_full=true"], ["tune"]))
+    record = record_in(tmp_path, "stage=lora_sft", "gpus=1")
+    taken: list[Probe] = []
+    probe_full(record, request, taken.append)
+    (probe,) = taken
+    assert probe is record.full and probe.plan.lora is None and probe.label.startswith("full-single-")
+    assert record.runs == [] and record.full_note is None
+    record.full, record.limits = None, TuneLimits(seconds=60.0)
+    record.runs = [measured(record.predictions[0], 1.0, wall=60.0)]
+    probe_full(record, request, taken.append)
+    assert record.full is None and record.full_note == "no time is left for it" and len(taken) == 1
+
+
+def test_a_stage_that_trains_all_weights_has_nothing_to_compare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    request = read_request(parse_line(["tune", "stage=demo", "device=cpu", "compare_full=true"], ["tune"]))
+    with pytest.raises(UserError, match=r"demo trains no adapter; .*\[compare_full\]"):
+        run_tune(request, PlainDisplay(io.StringIO()))
