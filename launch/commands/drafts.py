@@ -25,8 +25,7 @@ from launch.pipelines.links import FINAL_KINDS
 from launch.redact import process_redactor
 from launch.resources import CONFIGS, ROOT, USER_DIR_VARIABLE, default_user_folder
 from launch.slurm.draft import ClusterFacts, choose_partition, draft_config
-from launch.slurm.limits import unknown_partition
-from launch.slurm.partitions import list_accounts, list_partitions
+from launch.slurm.partitions import list_accounts, list_partitions, unknown_partition
 from launch.slurm.slurm_cli import query_slurm, try_command
 from launch.terminal import echo
 from launch.upstream.pin.checkout import find_checkout

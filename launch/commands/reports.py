@@ -16,7 +16,7 @@ from launch.execution.report.page import FILE, announce_reading, render_document
 from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.pipelines.page import render_pipeline
 from launch.pipelines.record import find_pipeline
-from launch.slurm.run_status import find_job_folders
+from launch.slurm.jobs import find_job_folders
 from launch.terminal import echo, notify, print_json
 from launch.trials.view import read_trial, trial_verb
 

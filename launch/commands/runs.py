@@ -18,9 +18,15 @@ from launch.execution.record.outcome import ValidationRecord, describe_cure, fol
 from launch.execution.record.reader import RunStatus, command_for, is_running, resolve_run, run_name
 from launch.execution.replay import Replay, Tail, follow
 from launch.pipelines.record import describe_stages, find_pipeline, find_pipelines, stage_runs
-from launch.slurm.jobs import JobFolder
+from launch.slurm.jobs import (
+    JobFolder,
+    JobStatus,
+    find_job_folder,
+    find_job_folders,
+    list_job_statuses,
+    read_job_status,
+)
 from launch.slurm.queue import QueuedJob, list_user_jobs
-from launch.slurm.run_status import JobStatus, find_job_folder, find_job_folders, list_job_statuses, read_job_status
 from launch.table import Column, Table
 from launch.terminal import echo, notify, print_json, printable
 

@@ -13,9 +13,8 @@ from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
 from launch.execution.record.lock import Holder, find_holder, lock_path, this_process
 from launch.execution.record.reader import resolve_run, run_name
 from launch.pipelines.record import find_pipeline
-from launch.slurm.jobs import JobFolder, find_job_ids, find_jobs, is_proven_job
+from launch.slurm.jobs import JobFolder, find_job_folder, find_job_folders, find_job_ids, find_jobs, is_proven_job
 from launch.slurm.queue import QueuedJob, list_user_jobs
-from launch.slurm.run_status import find_job_folder, find_job_folders
 from launch.slurm.slurm_cli import query_slurm
 from launch.terminal import echo
 

@@ -16,8 +16,8 @@ from launch.pipelines.links import Pipeline, plan_pipeline, read_request
 from launch.pipelines.record import write_record
 from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
-from launch.slurm.job_record import JobRecord, look_at_jobs
 from launch.slurm.planned_jobs import PlannedJob, job_problems, plan_run_job, plan_tokenize_job
+from launch.slurm.queue import JobRecord, look_at_jobs
 from launch.slurm.schedule import (
     SubmissionStep,
     TokenizeFirst,
@@ -27,8 +27,7 @@ from launch.slurm.schedule import (
     drop_duplicates,
     report_shapes,
 )
-from launch.slurm.submission import submit_steps
-from launch.slurm.submission_report import report_json, report_lines
+from launch.slurm.submission import report_json, report_lines, submit_steps
 from launch.terminal import echo, notify, print_json
 
 SUBMIT_HELP = """usage: launch submit stage=NAME nodes=N gpus=N [key=value ...] [--json]
@@ -159,8 +158,8 @@ def node(line: CommandLine) -> int:
     Raises UserError; returns the exit code of this node's Slurm task.
     """
     from launch.slurm.allocation import check_shared, read_allocation
-    from launch.slurm.node.context import TIME_LIMIT_NEAR
     from launch.slurm.node.lifecycle import run_stage, run_task
+    from launch.slurm.node.task import TIME_LIMIT_NEAR
     from launch.slurm.signals import NodeSignals
     from launch.trials.rollout.node_task import width_task
 

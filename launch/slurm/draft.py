@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launch.slurm.durations import format_duration
 from launch.slurm.partitions import NodeGroup, Partition
+from launch.slurm.slurm_cli import format_duration
 
 _WEEK = 7 * 86400
 

@@ -1,15 +1,23 @@
-"""The partitions of a cluster, as sinfo and scontrol report them, and the accounts of this user."""
+"""The partitions of a cluster and the accounts of this user, and whether they allow what a job requests.
+
+sbatch accepts a job for a partition that is down, with a time limit that no partition allows, or, on some clusters, for
+an account that does not exist, and lets it wait for ever. Others it refuses with a message that lists no alternatives.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from launch.config.schema import Device
+from launch.errors import Problem, did_you_mean
 from launch.execution.record.lock import this_process
-from launch.slurm.durations import parse_duration
-from launch.slurm.slurm_cli import try_command
+from launch.planning.plan import Plan
+from launch.slurm.slurm_cli import format_duration, parse_duration, try_command
 
 _SETTING = re.compile(r"(\w+)=(\S*)")
 _GPU = re.compile(r"gpu(?::([^:(),]+))?:(\d+)")
@@ -110,3 +118,151 @@ def list_accounts() -> list[tuple[str, list[str]]]:
 def _number(text: str) -> int:
     match = re.match(r"\d+", text)
     return int(match[0]) if match else 0
+
+
+Accounts = Callable[[], list[tuple[str, list[str]]]]  # the user's accounts, with the QOS of each
+
+
+def limit_problems(plans: Sequence[Plan]) -> list[Problem]:
+    """Find what the plans' jobs request and this cluster lacks; nothing if Slurm does not respond."""
+    partitions = list_partitions()
+    if partitions is None:
+        return []
+    accounts = functools.cache(list_accounts)  # queried once, and only if a plan sets one
+    problems = [
+        problem
+        for plan in plans
+        for problem in (*partition_problems(plan, partitions, accounts), *_account_problems(plan, accounts))
+    ]
+    allowed = {id for plan in plans for id in plan.config.allow}
+    return [problem for problem in dict.fromkeys(problems) if problem.id not in allowed]
+
+
+def partition_problems(plan: Plan, partitions: Sequence[Partition], accounts: Accounts = list) -> Iterator[Problem]:
+    """Check that the partition of a plan's job exists, is up, admits the user, allows the time limit and has the
+    nodes."""
+    cluster = plan.config.cluster
+    if "SBATCH_PARTITION" in os.environ or any(option.startswith(("--partition", "-p")) for option in cluster.options):
+        return  # for sbatch these take precedence over cluster.partition
+    if cluster.partition is None:
+        chosen = [partition for partition in partitions if partition.is_default]
+        if not chosen:
+            cure = f"set cluster.partition to one of {_names(partitions)}"
+            yield Problem("unknown_partition", "this cluster has no default partition", "cluster.partition", cure)
+    else:
+        by_name = {partition.name: partition for partition in partitions}
+        names = cluster.partition.split(",")
+        for name in names:
+            if name not in by_name:
+                yield unknown_partition(name, partitions, "cluster.partition")
+        chosen = [by_name[name] for name in names if name in by_name]
+    if chosen:  # of several partitions one has to fit
+        problems = [list(_one_partition_problems(plan, partition, accounts)) for partition in chosen]
+        if all(problems):
+            yield from problems[0]
+
+
+def _one_partition_problems(plan: Plan, partition: Partition, accounts: Accounts) -> Iterator[Problem]:
+    cluster, name = plan.config.cluster, partition.name
+    if partition.state != "up":
+        message = f"partition {name} is {partition.state}: its jobs do not start"
+        yield Problem("partition_down", message, "cluster.partition", "wait until it is up, or set another one")
+    limit = parse_duration(cluster.time) if cluster.time else None
+    if limit is not None and limit > partition.limit:
+        message = f"{cluster.time} is more than partition {name} allows, {format_duration(partition.limit)}"
+        yield Problem("time_beyond_partition", message, "cluster.time", "set a shorter time, or another partition")
+    yield from _admission_problems(plan, partition, accounts)
+    yield from _node_problems(plan, partition)
+
+
+def _admission_problems(plan: Plan, partition: Partition, accounts: Accounts) -> Iterator[Problem]:
+    """Check that the job's account and QOS may use a partition; sbatch accepts a job that may not, and it waits."""
+    cluster, name = plan.config.cluster, partition.name
+    set_elsewhere = ("--account", "-A", "--qos", "-q")
+    if os.environ.keys() & {"SBATCH_ACCOUNT", "SBATCH_QOS"} or any(
+        option.startswith(set_elsewhere) for option in cluster.options
+    ):
+        return
+    if partition.accounts or partition.denied_accounts:
+        own = [cluster.account] if cluster.account else [account for account, _ in accounts()]
+        if not any(partition.admits_account(account) for account in own) and (own or partition.accounts):
+            yours = f"not {', '.join(own)}" if own else "and this job has none"
+            admitted = ", ".join(partition.accounts) or f"all but {', '.join(partition.denied_accounts)}"
+            message = f"partition {name} admits the accounts {admitted}, {yours}"
+            yield Problem("account_not_admitted", message, "cluster.account", "set another account or partition")
+    if cluster.qos and partition.qos and cluster.qos not in partition.qos:
+        message = f"partition {name} admits the QOS {', '.join(partition.qos)}, not {cluster.qos}"
+        yield Problem("qos_not_admitted", message, "cluster.qos", "set another QOS or partition")
+
+
+def _node_problems(plan: Plan, partition: Partition) -> Iterator[Problem]:
+    """Check the GPUs and CPUs of a node, and how many nodes have them."""
+    cluster, width, name = plan.config.cluster, plan.parallel.width, partition.name
+    gpus = width.local if width.device == Device.cuda else 0
+    cpus = (cluster.cpus_per_rank or 0) * width.local
+    gpu_type = cluster.gpu_type
+    gpu_types = sorted({known for group in partition.nodes for known, _ in group.gpus if known})
+    if gpus and gpu_type and gpu_type not in gpu_types:
+        message = f"partition {name} has no GPUs of type '{gpu_type}'"
+        has = f"it has {', '.join(gpu_types)}" if gpu_types else "remove cluster.gpu_type: its GPUs have no type"
+        yield Problem("unknown_gpu_type", message, "cluster.gpu_type", _suggest(gpu_type, gpu_types, has))
+        return
+    with_gpus = [group for group in partition.nodes if group.count_gpus(gpu_type if gpus else None) >= gpus]
+    if not with_gpus:
+        most = max((group.count_gpus(gpu_type) for group in partition.nodes), default=0)
+        message = f"no node of partition {name} has {gpus} GPUs, at most {most}"
+        yield Problem("too_many_gpus", message, "gpus", f"set gpus={most}" if most else "set another partition")
+        return
+    fitting = [group for group in with_gpus if group.cpus >= cpus]
+    if not fitting:
+        most, ranks = max(group.cpus for group in with_gpus), f"{width.local} rank{'s' * (width.local > 1)}"
+        message = f"no node of partition {name} has {cpus} CPUs for {ranks}, at most {most}"
+        cure = f"set cluster.cpus_per_rank={max(1, most // width.local)}"
+        yield Problem("too_many_cpus", message, "cluster.cpus_per_rank", cure)
+        return
+    if partition.max_nodes is not None and partition.max_nodes < width.nodes:
+        message = f"partition {name} allows {partition.max_nodes} nodes a job, and this one needs {width.nodes}"
+        yield Problem("too_many_nodes", message, "nodes", f"set nodes={partition.max_nodes} or less")
+        return
+    count = sum(group.count for group in fitting)
+    if count < width.nodes:
+        with_gpus_text = f" with {gpus} GPUs" if gpus else ""
+        message = f"partition {name} has {count} nodes{with_gpus_text}, but the job needs {width.nodes}"
+        yield Problem("too_many_nodes", message, "nodes", f"set nodes={count} or less, or another partition")
+
+
+def _account_problems(plan: Plan, accounts: Accounts) -> Iterator[Problem]:
+    """Check the account and the QOS, where the cluster keeps accounts and lists this user's."""
+    cluster = plan.config.cluster
+    if cluster.account is None and cluster.qos is None:
+        return
+    rows = accounts()
+    if not rows:
+        return
+    names = sorted({account for account, _ in rows})
+    if cluster.account is not None and cluster.account not in names:
+        message = f"you have no account '{cluster.account}' on this cluster"
+        cure = _suggest(cluster.account, names, f"you have {', '.join(names)}")
+        yield Problem("unknown_account", message, "cluster.account", cure)
+        return
+    qos_names = sorted(
+        {qos for account, of_account in rows if cluster.account in (None, account) for qos in of_account}
+    )
+    if cluster.qos is not None and qos_names and cluster.qos not in qos_names:
+        cure = _suggest(cluster.qos, qos_names, f"it has {', '.join(qos_names)}")
+        yield Problem("unknown_qos", f"your account has no QOS '{cluster.qos}'", "cluster.qos", cure)
+
+
+def unknown_partition(name: str, partitions: Sequence[Partition], where: str) -> Problem:
+    cure = _suggest(name, [partition.name for partition in partitions], f"it has {_names(partitions)}")
+    return Problem("unknown_partition", f"this cluster has no partition '{name}'", where, cure)
+
+
+def _suggest(name: str, names: Sequence[str], alternatives: str) -> str:
+    """The nearest of `names`, if one is near, and the alternatives."""
+    nearest = did_you_mean(name, names)
+    return f"{nearest} {alternatives}" if nearest else alternatives
+
+
+def _names(partitions: Sequence[Partition]) -> str:
+    return ", ".join(sorted(partition.name for partition in partitions)) or "none"

@@ -19,8 +19,7 @@ from launch.planning.parallel import Width
 from launch.planning.plan import Plan
 from launch.redact import process_redactor
 from launch.resources import USER_DIR_VARIABLE
-from launch.slurm.cluster import cluster_problems, unshared_folders
-from launch.slurm.containers import folders_in_container, unmounted_folders
+from launch.slurm.cluster import cluster_problems, folders_in_container, unmounted_folders, unshared_folders
 from launch.slurm.jobs import EVALUATE_SUFFIX, TOKENIZE_SUFFIX, JobFolder
 from launch.slurm.script import BatchScript, render_sbatch
 

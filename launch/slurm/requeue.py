@@ -19,8 +19,8 @@ from typing import Literal
 from launch.errors import UserError
 from launch.files import read_json_object, write_file, write_json
 from launch.slurm.allocation import Allocation
-from launch.slurm.job_record import JobRecord, parse_job_record
 from launch.slurm.jobs import JobFolder
+from launch.slurm.queue import JobRecord, parse_job_record
 from launch.slurm.slurm_cli import query_slurm
 
 _DECISION = "asked.json"

@@ -65,7 +65,7 @@ def ids_in_source() -> set[str]:
     return ids
 
 
-_SLURM_SOURCES = ("slurm/limits.py", "slurm/cluster.py", "slurm/containers.py")
+_SLURM_SOURCES = ("slurm/partitions.py", "slurm/cluster.py")
 
 
 WEIGHTS = ("weights", "gradients", "last_update", "saved_weights")

@@ -11,8 +11,7 @@ import pytest
 from launch.errors import Problem
 from launch.planning.plan import Plan, build_plan
 from launch.slurm.cluster import cluster_problems
-from launch.slurm.limits import limit_problems, partition_problems
-from launch.slurm.partitions import list_partitions, parse_partitions
+from launch.slurm.partitions import limit_problems, list_partitions, parse_partitions, partition_problems
 from tests.conftest import composed, fixed_machine
 from tests.slurm.cluster import Cluster
 

@@ -12,8 +12,8 @@ import pytest
 
 from launch.errors import UserError
 from launch.slurm.allocation import read_allocation
+from launch.slurm.node.ranks import StartRecord, read_start_record, rendezvous_port
 from launch.slurm.peers import Heartbeat, LostNode, NodeFailure, Peers
-from launch.slurm.start_record import StartRecord, read_start_record, rendezvous_port
 
 OOM = NodeFailure("out of memory", "cuda_out_of_memory", "a smaller batch")
 CLOSED, ENDED = NodeFailure("connection closed by peer"), NodeFailure("interrupted by SIGTERM")

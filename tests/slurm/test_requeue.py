@@ -17,12 +17,11 @@ from launch.execution.record import lock
 from launch.execution.record.checkpoints import Checkpoint
 from launch.planning.plan import Plan, build_plan
 from launch.slurm.allocation import Allocation
-from launch.slurm.job_record import JobRecord, parse_job_record
 from launch.slurm.jobs import JobFolder
-from launch.slurm.node.context import NodeContext
 from launch.slurm.node.recovery import choose_end_delay
-from launch.slurm.node.task import NodeTask
+from launch.slurm.node.task import NodeContext, NodeTask
 from launch.slurm.peers import LostNode, NodeFailure, Peers
+from launch.slurm.queue import JobRecord, parse_job_record
 from launch.slurm.requeue import (
     cancel_job,
     claim_decision,

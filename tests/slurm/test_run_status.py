@@ -18,11 +18,17 @@ from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
 from launch.execution.record.outcome import Outcome
 from launch.slurm.allocation import read_allocation
-from launch.slurm.durations import parse_duration
-from launch.slurm.jobs import JobFolder, find_job_ids, find_jobs, write_job_identity
+from launch.slurm.jobs import (
+    JobFolder,
+    find_job_folder,
+    find_job_ids,
+    find_jobs,
+    list_job_statuses,
+    read_job_status,
+    write_job_identity,
+)
 from launch.slurm.queue import QueuedJob, list_user_jobs
-from launch.slurm.run_status import find_job_folder, list_job_statuses, read_job_status
-from launch.slurm.slurm_cli import query_slurm
+from launch.slurm.slurm_cli import parse_duration, query_slurm
 from tests.execution.record.records import write_run
 
 PENDING = QueuedJob("12", "PENDING", "Resources", 3600.0, 0.0, 0, 2, "", "OWN")

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from launch.slurm.node.ranks import StackRequests, StartRecord, read_start_record
 from launch.slurm.peers import LostNode, Peers
-from launch.slurm.stack_requests import StackRequests
-from launch.slurm.start_record import StartRecord, read_start_record
 
 NODES = 512
 MOST = 200  # file operations a second, of all nodes

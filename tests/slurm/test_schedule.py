@@ -18,14 +18,12 @@ from launch.execution.caches import find_tokenized_data, plan_cache_pass
 from launch.execution.record.lock import run_lock
 from launch.planning.plan import build_plan
 from launch.slurm.allocation import read_allocation
-from launch.slurm.job_record import parse_job_record
 from launch.slurm.jobs import JobFolder, find_jobs
 from launch.slurm.planned_jobs import PlannedJob, job_script, plan_evaluation_job, plan_run_job, plan_tokenize_job
-from launch.slurm.queue import QueuedJob
+from launch.slurm.queue import QueuedJob, parse_job_record
 from launch.slurm.schedule import SubmissionStep, TokenizeFirst, add_evaluations, as_arrays, as_chain, report_shapes
 from launch.slurm.script import render_sbatch
-from launch.slurm.submission import job_environment
-from launch.slurm.submission_report import report_json, report_lines
+from launch.slurm.submission import job_environment, report_json, report_lines
 from tests.conftest import composed, fixed_machine
 from tests.execution.test_caches import data_set
 from tests.slurm.test_script import shellcheck

@@ -17,8 +17,7 @@ from launch import resources
 from launch.config.cluster import ClusterConfig, Container
 from launch.errors import UserError
 from launch.planning.plan import build_plan
-from launch.slurm.cluster import cluster_problems, unshared_folders
-from launch.slurm.containers import folders_in_container, unmounted_folders
+from launch.slurm.cluster import cluster_problems, folders_in_container, unmounted_folders, unshared_folders
 from launch.slurm.planned_jobs import batch_script, job_problems, plan_run_job
 from launch.slurm.script import render_array_sbatch, render_sbatch
 from tests.conftest import composed, fixed_machine
@@ -324,8 +323,8 @@ LORA_CHAIN = ("pipeline=demo_lora,demo_dpo", "demo_dpo:trainer=trl_dpo", "demo_d
         (["stage=demo", "dry_run=false"], "duplicate_override"),
         (["stage=demo", "trainer=trl_sft", "tokenize_first=true"], "no_cache_pass"),
         (["stage=demo", "detach=true"], "submit_conflict"),
-        (["pipeline=demo,demo_dpo", "model.path=x"], "submit_conflict"),
-        (["pipeline=demo,demo_dpo", "cache_only=true"], "submit_conflict"),
+        (["pipeline=demo,demo_dpo", "model.path=x"], "pipeline_conflict"),
+        (["pipeline=demo,demo_dpo", "cache_only=true"], "pipeline_conflict"),
         (["pipeline=demo,demo_dpo", "rm:gpus=8"], "not_in_pipeline"),
         (["stage=demo", "demo_dpo:gpus=8"], "not_in_pipeline"),
         (

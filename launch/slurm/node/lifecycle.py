@@ -24,16 +24,13 @@ from launch.planning.model_folder import find_model_faults
 from launch.planning.plan import Plan, build_plan
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder, write_job_identity
-from launch.slurm.node.context import NodeContext, describe_lost
 from launch.slurm.node.gpu_check import check_gpus
-from launch.slurm.node.outcome import job_outcome, report_failure
-from launch.slurm.node.ranks import run_first_node, run_other_node
+from launch.slurm.node.ranks import is_listening, read_start_record, run_first_node, run_other_node
 from launch.slurm.node.recovery import choose_end_delay, recover
-from launch.slurm.node.task import NodeTask, stage_task
+from launch.slurm.node.task import NodeContext, NodeTask, await_job_outcome, describe_lost, report_failure, stage_task
 from launch.slurm.peers import LostNode, NodeFailure, Peers
 from launch.slurm.requeue_policy import RestartMark, last_checkpoint
 from launch.slurm.signals import SIGINT_CAUSE, NodeSignals
-from launch.slurm.start_record import is_listening, read_start_record
 from launch.terminal import notify
 
 _SIGNAL_SPREAD = 5.0  # seconds within which Slurm's signal reaches every node of a job
@@ -151,7 +148,7 @@ def _run_ranks(node: NodeContext) -> int:
         detail = tuple(str(problem) for problem in error.problems)
     except SystemExit:
         detail = ()
-    outcome = job_outcome(node, Outcome(EXIT_INTERRUPTED, 0.0, 0, None, cause=SIGINT_CAUSE, detail=detail))
+    outcome = await_job_outcome(node, Outcome(EXIT_INTERRUPTED, 0.0, 0, None, cause=SIGINT_CAUSE, detail=detail))
     if node.is_first:
         notify("; ".join(["ended before its ranks started", str(outcome.cause), *detail]))
         _record_early_end(node, outcome)

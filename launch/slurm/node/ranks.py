@@ -1,10 +1,18 @@
-"""Runs the ranks of one node: node 0 leads the run and keeps its record, the others follow its start record."""
+"""Runs the ranks of one node: node 0 leads the run and keeps its record, the others follow its start record.
+
+The start record has the command and the rendezvous. When the run stalls, node 0 requests the stacks of every rank, and
+the other nodes respond, through a shared folder.
+"""
 
 from __future__ import annotations
 
+import random
+import socket
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, Problem, UserError
@@ -14,17 +22,143 @@ from launch.execution.guards import GUARDS
 from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
+from launch.execution.supervise.stacks import Stacks
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import build_watch_config
+from launch.files import read_file, write_exact, write_json
 from launch.planning.command import NodeRendezvous, fill_placeholders
 from launch.planning.plan import Plan
-from launch.slurm.node.context import NodeContext
-from launch.slurm.node.outcome import job_outcome
-from launch.slurm.stack_requests import LOOKS_PER_SECOND, StackRequests
-from launch.slurm.start_record import StartRecord, read_start_record, rendezvous_port
+from launch.slurm.node.task import NodeContext, await_job_outcome
 from launch.terminal import echo
+from launch.worker.json_codec import decode, encode, versioned
 
-_POLL = 0.2  # seconds
+_FILE = "start.json"
+_CONNECT_TIMEOUT = 5.0  # seconds
+_JOB_PORTS = range(10_000, 20_000)  # below the ephemeral ports (32768 and up)
+_FALLBACK_PORTS = range(20_000, 30_000)
+_TRIES = 50
+
+
+@dataclass(frozen=True)
+class StartRecord:
+    """How the ranks of all nodes are started."""
+
+    identity: str  # of node 0's plan
+    command: tuple[str, ...] = ()  # with placeholders that each node fills in; empty if there is nothing to run
+    host: str = ""  # where rank 0 listens
+    port: int = 0
+
+    def write(self, folder: Path) -> None:
+        """Write the record into the folder of this start of the job."""
+        write_exact(folder / _FILE, encode(self, indent=2))
+
+
+def is_listening(record: StartRecord | None) -> bool:
+    """Whether a process accepts connections where the record has rank 0 listen."""
+    if record is None or not record.port:
+        return False
+    try:
+        with socket.create_connection((record.host, record.port), timeout=_CONNECT_TIMEOUT):
+            return True
+    except OSError:
+        return False
+
+
+def read_start_record(folder: Path) -> StartRecord | None:
+    """The record, None until node 0 has written it."""
+    try:
+        return decode(StartRecord, read_file(folder / _FILE))
+    except (OSError, ValueError):
+        return None
+
+
+def rendezvous_port(job_id: str) -> int:
+    """Derive the port from the job's id, so that no other live job has it, or pick a free one if it is in use.
+
+    Call it on the node that will listen. Raises OSError if no port is free.
+    """
+    number = int("".join(filter(str.isdigit, job_id)) or 0)
+    port = _JOB_PORTS[number % len(_JOB_PORTS)]
+    for _ in range(_TRIES):
+        if _is_free(port):
+            return port
+        port = random.choice(_FALLBACK_PORTS)
+    raise OSError(
+        f"none of {_TRIES} ports tried is free, the last ones of {_FALLBACK_PORTS.start} to {_FALLBACK_PORTS.stop}"
+    )
+
+
+def _is_free(port: int) -> bool:
+    try:
+        with socket.socket() as listening:
+            listening.bind(("", port))
+            listening.listen(1)
+    except OSError:
+        return False
+    return True
+
+
+RESPONSE_TIMEOUT = 15.0  # seconds; py-spy takes one or two, and a shared folder may show files late
+LOOKS_PER_SECOND = 20  # at a file for which all nodes wait, by all of them together
+_POLL = 0.1  # seconds
+
+
+class StackRequests:
+    """The stack requests of one start of a job, seen from the node `node_rank` of `hosts`; a `PeerStacks`."""
+
+    def __init__(
+        self, folder: Path, node_rank: int, hosts: Sequence[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._node_rank, self._hosts, self._clock = folder, node_rank, hosts, clock
+        self._deadline = 0.0
+        self._interval = len(hosts) / LOOKS_PER_SECOND
+        self._next_look = clock() + random.uniform(0, self._interval)  # the nodes must not look all at once
+
+    def request(self) -> None:
+        """Request the stacks of the other nodes' ranks."""
+        (self._folder / "look").touch()
+        self._deadline = time.monotonic() + RESPONSE_TIMEOUT + self._interval
+
+    def is_requested(self) -> bool:
+        """Whether node 0 has requested this node's stacks."""
+        if self._node_rank == 0 or self._clock() < self._next_look:
+            return False
+        self._next_look = self._clock() + self._interval
+        return (self._folder / "look").exists()
+
+    def publish(self, stacks: Stacks) -> None:
+        """Publish this node's stacks."""
+        write_json(self._path(self._node_rank), versioned(stacks))
+
+    def collect(self) -> Stacks:
+        """Collect the stacks of the other nodes, with a summary line for each node that did not respond in time."""
+        files: list[Path] = []
+        summary: list[str] = []
+        for node_rank, host in enumerate(self._hosts):
+            if node_rank == self._node_rank:
+                continue
+            stacks = self._await(node_rank)
+            if stacks is None:
+                summary.append(f"node {host} sent no stacks in time")
+            else:
+                files += stacks.files
+                summary += stacks.summary
+        return Stacks(tuple(files), tuple(summary))
+
+    def _await(self, node_rank: int) -> Stacks | None:
+        while True:
+            try:
+                return decode(Stacks, read_file(self._path(node_rank)))
+            except (OSError, ValueError):
+                if time.monotonic() > self._deadline:
+                    return None
+                time.sleep(_POLL)
+
+    def _path(self, node_rank: int) -> Path:
+        return self._folder / f"looked-{node_rank}.json"
+
+
+_RECORD_POLL = 0.2  # seconds
 RECORDED = (EXIT_FAILED, EXIT_STOPPED)  # by the supervisor; of an interruption the job knows more
 
 
@@ -44,7 +178,7 @@ def run_first_node(node: NodeContext) -> int:
             launched = replace(node_execution(node, started, start), on_step=node.peers.note_step)
         with node.signals.while_ranks_run():
             outcome = supervise(launched, folder, display)
-        return job_outcome(node, outcome)
+        return await_job_outcome(node, outcome)
 
     code = node.task.lead(run_ranks, display_for(sys.stdout))
     if read_start_record(node.attempt) is None:
@@ -62,7 +196,7 @@ def run_other_node(node: NodeContext) -> int:
     node.peers.await_progress("started")
     start = read_start_record(node.attempt)
     while start is None:  # a shared file system may show it later
-        time.sleep(_POLL)
+        time.sleep(_RECORD_POLL)
         start = read_start_record(node.attempt)
     if start.identity != plan.identity:
         message = f"the plan is {plan.identity} on {allocation.host} and {start.identity} on {allocation.hosts[0]}"
@@ -74,7 +208,7 @@ def run_other_node(node: NodeContext) -> int:
     folder.create()
     with node.signals.while_ranks_run():
         outcome = supervise(node_execution(node, plan, start), folder, _MessageDisplay(allocation.host))
-    outcome = job_outcome(node, outcome)
+    outcome = await_job_outcome(node, outcome)
     folder.finish(outcome)
     return outcome.exit_code
 

@@ -13,7 +13,7 @@ from launch.execution.record.history import add_earlier_steps
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.reader import RunRecord
 from launch.slurm.jobs import JobFolder
-from launch.slurm.node.context import TIME_LIMIT_NEAR, NodeContext, describe_lost
+from launch.slurm.node.task import TIME_LIMIT_NEAR, NodeContext, describe_lost
 from launch.slurm.peers import LostNode, NodeFailure
 from launch.slurm.requeue import (
     cancel_job,

@@ -10,8 +10,7 @@ from launch.slurm.jobs import JobFolder
 from launch.slurm.planned_jobs import PlannedJob, job_problems, node_overrides, plan_run_job, plan_tokenize_job
 from launch.slurm.schedule import TokenizeFirst, as_chain, needs_tokenize_job
 from launch.slurm.slurm_cli import slurm_is_installed
-from launch.slurm.submission import refuse_live_jobs, submit_steps
-from launch.slurm.submission_report import report_lines
+from launch.slurm.submission import refuse_live_jobs, report_lines, submit_steps
 from launch.trials.record import State
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import RequestedWidth, RolloutRequest
