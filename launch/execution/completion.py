@@ -44,7 +44,7 @@ def verify_completion(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
 
 
 def add_validation(outcome: Outcome, plan: Plan, folder: RunFolder) -> Outcome:
-    """Return `outcome` with what the run measured on its validation data: a failed one without the last evaluation."""
+    """Return `outcome` with what the run measured on its validation data, or that its last step was not evaluated."""
     stop = _read_early_stop(RunRecord(folder.path), outcome.steps)
     loads_best = plan.config.recipe.early_stop is not None and outcome.exit_code == EXIT_DONE
     validation = read_validation(folder.path, loads_best=loads_best, early_stop=stop)
@@ -52,8 +52,8 @@ def add_validation(outcome: Outcome, plan: Plan, folder: RunFolder) -> Outcome:
     if outcome.exit_code != EXIT_DONE or plan.config.data.validation is None or "eval_strategy" in plan.config.flags:
         return outcome
     if validation is None or validation.step != outcome.steps:
-        cause = f"the trainer exited without an error and did not evaluate its last step, {outcome.steps}"
-        return replace(outcome, exit_code=EXIT_FAILED, cause=cause, cause_id="not_evaluated")
+        missing = f"the trainer did not evaluate its last step, {outcome.steps}"
+        return replace(outcome, afterwards="; ".join(filter(None, (outcome.afterwards, missing))))
     return outcome
 
 

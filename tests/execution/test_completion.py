@@ -71,7 +71,7 @@ def test_done_needs_every_planned_step(
         ((None, 10, None), "not_evaluated"),
     ],
 )
-def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_is_not(
+def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_says_so(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     steps: tuple[int | None, int, int | None],
@@ -93,7 +93,9 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_is_n
     if evaluated:
         folder.metrics.write_text(json.dumps({"step": evaluated, "eval_loss": 1.5}) + "\n", encoding="utf-8")
     outcome = add_validation(verify_completion(Outcome(0, 1.0, done, 0.5), plan, RunRecord(folder.path)), plan, folder)
-    assert (outcome.exit_code, outcome.cause_id) == (1 if cause_id else 0, cause_id)
+    is_unmeasured = cause_id == "not_evaluated"
+    assert (outcome.exit_code, outcome.cause_id) == ((0, None) if is_unmeasured else (1 if cause_id else 0, cause_id))
+    assert (f"did not evaluate its last step, {done}" in str(outcome.afterwards)) == is_unmeasured
     if not cause_id and stopped_at:
         assert outcome.validation is not None
         assert outcome.validation.early_stop == (
