@@ -22,7 +22,8 @@ from launch import resources
 from launch.check.machine.rule import PreflightRule, passed, rule
 from launch.check.machine.rules import RULES
 from launch.config.guards import GuardsConfig
-from launch.execution.guards import GUARDS, Guard
+from launch.execution.guards import Guard
+from launch.execution.reward_guards import GUARDS
 from launch.trials.rollout.gate import Gate, GateResult, gate
 from launch.trials.rollout.gates import GATES
 from launch.worker.finding import Finding
@@ -61,7 +62,7 @@ def lacking_guard(guard: type[Guard]) -> Iterator[str]:
         yield "it has no id"
         return
     if guard not in GUARDS:
-        yield "GUARDS in launch/execution/guards.py does not have it: it stands in that file, before the list"
+        yield "GUARDS in launch/execution/reward_guards.py lacks it: it stands in guards.py, or there before the list"
     if not (inspect.getdoc(guard) or "").startswith("Detects "):
         yield "its docstring begins with what it detects: the page of rules has that sentence"
     if id not in {field.name for field in dataclasses.fields(GuardsConfig)}:
@@ -169,7 +170,7 @@ class Cold(Guard):
 def test_a_half_added_guard_is_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KEYS, "guards.cold.steps", int)
     assert list(lacking_guard(Cold)) == [
-        "GUARDS in launch/execution/guards.py does not have it: it stands in that file, before the list",
+        "GUARDS in launch/execution/reward_guards.py lacks it: it stands in guards.py, or there before the list",
         "its docstring begins with what it detects: the page of rules has that sentence",
         "GuardsConfig in launch/config/guards.py has no field cold with its limits",
         f"guards.cold.steps {WITHOUT_RANGE}",

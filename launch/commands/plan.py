@@ -22,6 +22,7 @@ from launch.planning.estimate.forecast import describe as describe_forecast
 from launch.planning.flags import FLAG_COLUMNS
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
+from launch.planning.rlvr import describe_groups
 from launch.redact import process_redactor
 from launch.table import Table
 from launch.terminal import echo, notify, print_json
@@ -109,6 +110,7 @@ def describe(
         ("trainer", f"{plan.trainer}, {plan.upstream.description}"),
         ("ranks", f"{_describe_ranks(plan)}, parallel={plan.parallel.mode}, {plan.parallel.precision}"),
         ("batch", f"global {plan.batch}"),
+        ("", describe_groups(plan.config)),
         *(("" if number else "data", text) for number, text in enumerate(describe_data(plan.inputs, plan.data))),
         ("validation", describe_schedule(plan.config) or ""),
         ("schedule", _schedule(plan)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import os
 import re
 import sys
@@ -257,6 +258,7 @@ def _register() -> None:
     vars(store)["__deepcopy__"] = lambda memo: store  # Hydra copies it for each composition, and what it loads again
     OmegaConf.set_struct(schema.flags, False)  # a trainer's own flag needs no `+`
     OmegaConf.set_struct(schema.cluster.env, False)
+    OmegaConf.register_new_resolver("product", lambda *factors: math.prod(factors), replace=True)
     Plugins.instance().register(_UserFolder)
     SourcesRegistry.instance().types["file"] = _CheckedSource
 

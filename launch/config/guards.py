@@ -90,6 +90,55 @@ class ThroughputGuard:
 
 
 @dataclass
+class VerifierGuard:
+    """Of RLVR: verifiers failed on the share `share` of the answers of the last `window` steps, taken as full."""
+
+    seconds: float = POSITIVE.of(10.0)  # of one call; over it the answer scores 0 and the verifier is started again
+    share: float = FRACTION.of(0.01)
+    window: int = COUNT.of(20)  # logged steps
+
+
+@dataclass
+class RewardVarianceGuard:
+    """Of RLVR: in every group all completions earned the same for `steps` logged steps, and less than `reward`."""
+
+    steps: int = COUNT.of(10)  # consecutive logged steps
+    reward: float = POSITIVE.of(0.95)  # mean reward from which that is success
+
+
+@dataclass
+class RewardCollapseGuard:
+    """Of RLVR: the mean reward of the last `window` logged steps is below `share` x the run's best such mean."""
+
+    share: float = FRACTION.of(0.5)
+    window: int = COUNT.of(10)  # logged steps
+
+
+@dataclass
+class KLGuard:
+    """Of RLVR with kl_beta: the KL divergence from the starting model is above `most` for `steps` logged steps."""
+
+    most: float = POSITIVE.of(10.0)  # nats a token, by TRL's estimator
+    steps: int = COUNT.of(5)
+
+
+@dataclass
+class EntropyCollapseGuard:
+    """Of RLVR: the entropy of a token is below `share` x that of the first step for `steps` logged steps."""
+
+    share: float = FRACTION.of(0.05)
+    steps: int = COUNT.of(10)
+
+
+@dataclass
+class LengthLimitGuard:
+    """Of RLVR: the share `share` of the answers reaches the length limit without an end for `steps` logged steps."""
+
+    share: float = FRACTION.of(0.95)
+    steps: int = COUNT.of(50)
+
+
+@dataclass
 class GuardsConfig:
     """Conditions that stop a live run. A guard that is null is off; `allow=[its id]` makes it a warning."""
 
@@ -102,3 +151,9 @@ class GuardsConfig:
     disk: DiskGuard | None = field(default_factory=DiskGuard)
     continuity: ContinuityGuard | None = field(default_factory=ContinuityGuard)
     throughput: ThroughputGuard | None = field(default_factory=ThroughputGuard)
+    verifier: VerifierGuard | None = field(default_factory=VerifierGuard)
+    reward_variance: RewardVarianceGuard | None = field(default_factory=RewardVarianceGuard)
+    reward_collapse: RewardCollapseGuard | None = field(default_factory=RewardCollapseGuard)
+    kl: KLGuard | None = field(default_factory=KLGuard)
+    entropy_collapse: EntropyCollapseGuard | None = field(default_factory=EntropyCollapseGuard)
+    length_limit: LengthLimitGuard | None = field(default_factory=LengthLimitGuard)

@@ -51,6 +51,7 @@ class Range:
 
 
 COUNT = Range(1, _MOST)
+GROUP = Range(2, _MOST)  # completions of a prompt: a single one has nothing to be better than
 COUNT_OR_ZERO = Range(0, _MOST)
 POSITIVE = Range(0, includes_low=False)
 NOT_NEGATIVE = Range(0)

@@ -14,16 +14,18 @@ from omegaconf import MISSING
 
 from launch.config.cluster import ClusterConfig
 from launch.config.guards import GuardsConfig
-from launch.config.ranges import BELOW_ONE, COUNT, LENGTH, NOT_NEGATIVE, POSITIVE, RANKS, RANKS_OR_ZERO, SEED
+from launch.config.ranges import BELOW_ONE, COUNT, GROUP, LENGTH, NOT_NEGATIVE, POSITIVE, RANKS, RANKS_OR_ZERO, SEED
 from launch.config.trials import BenchConfig, GatesConfig, RolloutConfig, TuneConfig, TunedConfig
 
 
 class Kind(StrEnum):
-    """What a stage optimises: supervised fine-tuning, direct preference optimisation or a reward model."""
+    """What a stage optimises: supervised fine-tuning, direct preference optimisation, a reward model, or answers that
+    a verifier rewards."""
 
     sft = "sft"
     dpo = "dpo"
     rm = "rm"
+    rlvr = "rlvr"
 
 
 class Start(StrEnum):
@@ -31,6 +33,7 @@ class Start(StrEnum):
 
     base = "base"
     sft = "sft"
+    dpo = "dpo"
 
 
 class Device(StrEnum):
@@ -129,7 +132,7 @@ class LoraConfig:
 
 @dataclass
 class RecipeConfig:
-    global_batch_size: int = COUNT.of(MISSING)  # samples (pairs for DPO) in one optimizer step, over all ranks
+    global_batch_size: int = COUNT.of(MISSING)  # samples (DPO: pairs, RLVR: completions) in one optimizer step
     per_device_batch_size: int = COUNT.of(1)  # samples in one forward pass of one rank
     learning_rate: float = POSITIVE.of(MISSING)  # the highest of the schedule
     lr_scheduler: str = "linear"  # linear, cosine, constant, ...: any that the trainer supports
@@ -153,7 +156,14 @@ class RecipeConfig:
     eval_steps: int | None = COUNT.of(None)  # steps between evaluations on data.validation; null: at the end only
     early_stop: int | None = COUNT.of(None)  # stop after so many evaluations without a lower loss; the best is kept
     beta: float | None = POSITIVE.of(None)  # of DPO
-    loss: str | None = None  # of DPO: dpo, dpo_norm, simpo, ...; null: the trainer's default
+    loss: str | None = None  # DPO: dpo, dpo_norm, ...; RLVR: grpo, dapo, ...; null: the trainer's default
+    prompts_per_step: int | None = COUNT.of(None)  # of RLVR, as all below: prompts in one optimizer step
+    samples_per_prompt: int | None = GROUP.of(None)  # completions sampled for each prompt, which are compared
+    response_length: int | None = COUNT.of(None)  # tokens of a completion, at most
+    temperature: float | None = POSITIVE.of(None)  # of sampling
+    kl_beta: float | None = NOT_NEGATIVE.of(None)  # weight of the KL divergence from the starting model; 0: none
+    clip: float | None = POSITIVE.of(None)  # of the probability ratio, at 1 - clip and 1 + clip
+    verifier: Any = None  # rows, math, gsm8k, ifeval, exact or PATH.py:FUNCTION; or a list of them (docs/rlvr.md)
     lora: LoraConfig = field(default_factory=LoraConfig)
 
 
@@ -164,6 +174,8 @@ RECIPE_KEYS = (
     *(key.name for key in fields(RecipeConfig) if key.name not in (*OWN_RECIPE_KEYS, "lora")),
     *(f"lora.{key.name}" for key in fields(LoraConfig)),
 )
+# keys of RLVR alone: other trainers need not map them
+RLVR_KEYS = ("prompts_per_step", "samples_per_prompt", "response_length", "temperature", "kl_beta", "clip", "verifier")
 
 
 @dataclass
@@ -186,7 +198,8 @@ class ShapeConfig:
 class ModelConfig:
     base: str | None = None  # hub id or folder of the pretrained checkpoint
     sft: str | None = None  # hub id or folder of the checkpoint after SFT, where DPO starts
-    path: str | None = None  # hub id or folder; overrides both
+    dpo: str | None = None  # hub id or folder of the checkpoint after DPO, where RLVR starts
+    path: str | None = None  # hub id or folder; overrides all three
     trained_by: str | None = None  # identity of the plan whose run makes `path`; set by a pipeline's jobs
     revision: str | None = None  # of the hub repository
     build: str | None = None  # `demo`: built on this machine if it is missing
@@ -202,6 +215,7 @@ class DataFormat(StrEnum):
     sharegpt = "sharegpt"  # conversations with from and value
     prompt_completion = "prompt_completion"
     preference = "preference"  # chosen and rejected, with or without prompt
+    prompts = "prompts"  # prompt or messages, and the ground_truth that a verifier compares with
 
 
 @dataclass
@@ -213,10 +227,10 @@ class MixConfig:
 
 @dataclass
 class DataConfig:
-    kind: Kind = MISSING  # sft: chats; dpo and rm: preference pairs
+    kind: Kind = MISSING  # sft: chats; dpo and rm: preference pairs; rlvr: prompts with a ground truth
     mix: list[MixConfig] = field(default_factory=list)  # '[{name: NAME, share: 0.5}, ...]'
     fraction: float = POSITIVE.of(1.0)  # multiplies every entry's share
-    build: str | None = None  # `demo_chats` or `demo_preferences`: built on this machine if missing
+    build: str | None = None  # `demo_chats`, `demo_preferences` or `demo_prompts`: built on this machine if missing
     format: DataFormat = DataFormat.auto  # of local rows
     columns: dict[str, str] = field(default_factory=dict)  # known column name: its name in local rows
     validation: Any = None  # never trained on: a fraction of the rows, or a path; null: none

@@ -29,13 +29,20 @@ _COMPLETIONS = ("completion", "response", "answer", "output")
 _CONTENTS = ("content", "value")
 _ROLE_KEYS = ("role", "from")
 _NOT_TRAINED = {"weight": 0, "train": False}  # OpenAI's and axolotl's marks of a turn that is not to be learned
+_TRUTHS = ("ground_truth", "dataset")
 _KEPT = ("tools",)  # a column that chat templates read beside the messages
 _OTHERS = ("system", "instruction", "context", "chosen", "rejected")
-_KNOWN = frozenset((*_CHATS, *_PROMPTS, *_COMPLETIONS, *_KEPT, *_OTHERS))
-_CONVERTED = {Kind.sft: "messages", Kind.dpo: "chosen and rejected", Kind.rm: "chosen and rejected"}
+_KNOWN = frozenset((*_CHATS, *_PROMPTS, *_COMPLETIONS, *_KEPT, *_OTHERS, *_TRUTHS))
+_CONVERTED = {
+    Kind.sft: "messages",
+    Kind.dpo: "chosen and rejected",
+    Kind.rm: "chosen and rejected",
+    Kind.rlvr: "prompt, ground_truth and the other columns",
+}
 _EXPECTED = {
     Kind.sft: "messages, conversations, instruction and output, or prompt and completion",
     **dict.fromkeys((Kind.dpo, Kind.rm), "chosen and rejected, with or without prompt"),
+    Kind.rlvr: "prompt or messages, and ground_truth",
 }
 
 
@@ -53,6 +60,10 @@ class RowError(ValueError):
 def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:
     """Return the format of a row by its columns. Raises RowError: data_columns."""
     names = {name for name, value in row.items() if value is not None}
+    if kind == Kind.rlvr:
+        if names.isdisjoint((*_PROMPTS, *_CHATS)):
+            raise _no_format(row, kind)
+        return DataFormat.prompts
     if kind != Kind.sft:
         if {"chosen", "rejected"} <= names:
             return DataFormat.preference
@@ -70,16 +81,20 @@ def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:
 
 
 def convert(row: object, form: DataFormat, kind: Kind) -> dict[str, Any]:
-    """Return the row as a trainer of `kind` reads it: `messages`, or `chosen` and `rejected`, each a list of messages.
+    """Return the row as a trainer of `kind` reads it: `messages`, `chosen` and `rejected`, or `prompt`, each a list of
+    messages.
 
-    Raises RowError: data_columns, data_row, data_roles, data_no_answer, data_pair.
+    Raises RowError: data_columns, data_row, data_roles, data_no_answer, data_pair, no_ground_truth.
     """
     if not isinstance(row, Mapping):
         raise RowError(f"the row is {_describe(row)}; an object with named columns is expected")
-    if (form == DataFormat.preference) != (kind != Kind.sft):
+    trains = {DataFormat.preference: (Kind.dpo, Kind.rm), DataFormat.prompts: (Kind.rlvr,)}.get(form, (Kind.sft,))
+    if kind not in trains:
         raise RowError(f"{form} rows can't train {kind} stages", f"they need {_EXPECTED[kind]}", "data_columns")
     if form == DataFormat.preference:
         return _convert_pair(row)
+    if form == DataFormat.prompts:
+        return _convert_prompt(row)
     messages = _CONVERTERS[form](row)
     check_messages(messages)
     if not any(message["role"] == "assistant" for message in messages):
@@ -102,6 +117,7 @@ def columns_of(row: Mapping[str, object], form: DataFormat) -> tuple[str, ...]:
         DataFormat.alpaca: ("system", "instruction", "input", "context", *_COMPLETIONS),
         DataFormat.prompt_completion: ("system", *_PROMPTS, *_COMPLETIONS),
         DataFormat.preference: ("system", "instruction", "context", *_CHATS, *_PROMPTS, "chosen", "rejected"),
+        DataFormat.prompts: ("system", *_CHATS, *_PROMPTS, *_TRUTHS),
     }[form]
     return tuple(name for name in row if name in known)
 
@@ -130,14 +146,14 @@ def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
     names = ", ".join(repr(name) if value is not None else f"{name!r} (null)" for name, value in row.items()) or "none"
     if kind == Kind.sft and {"chosen", "rejected"} <= set(row):
         return RowError("preference pairs can't train an sft stage", "use a dpo or rm stage", "data_columns")
-    if kind != Kind.sft and set(row).intersection((*_CHATS, *_COMPLETIONS)):
+    if kind in (Kind.dpo, Kind.rm) and set(row).intersection((*_CHATS, *_COMPLETIONS)):
         message = f"a {kind} stage needs pairs, and the columns are {names}"
         return RowError(message, f"expected are {_EXPECTED[kind]}", "data_columns")
     rows = _list_of_rows(row)
     if rows:
         cure = f"if {rows!r} is the list of rows, write it alone: jq -c '.{rows}[]'"
         return RowError(f"the columns {names} fit no known format", cure, "data_columns")
-    example = "prompt" if kind == Kind.sft else "chosen"
+    example = "chosen" if kind in (Kind.dpo, Kind.rm) else "prompt"
     cure = f"expected are {_EXPECTED[kind]}; name yours with data.columns, as in data.columns.{example}=MY_COLUMN"
     return RowError(f"the columns {names} fit no known format", cure, "data_columns")
 
@@ -203,6 +219,27 @@ def _convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
     if sides["chosen"] == sides["rejected"]:
         raise RowError("chosen and rejected are equal, so there is nothing to prefer", "leave the row out", "data_pair")
     return dict(sides)
+
+
+def _convert_prompt(row: Mapping[str, object]) -> dict[str, Any]:
+    """Convert a prompt with its ground truth; a verifier gets every other column as it is.
+
+    A final answer in `messages` is left out. Raises RowError: no_ground_truth, data_row, data_roles.
+    """
+    name = _name_of(row, (*_CHATS, *_PROMPTS))
+    messages = [*_system(row), *_turns(row[name], "user", name)]
+    check_messages(messages)
+    if messages[-1]["role"] == "assistant":
+        messages.pop()
+    if not messages or messages[-1]["role"] == "system":
+        raise RowError(f"{name} has no turn to answer", None, "data_no_answer")
+    truth = row.get("ground_truth")
+    if truth is None or truth in ("", [], {}):
+        cure = "add the column ground_truth, or name yours with data.columns.ground_truth=MY_COLUMN"
+        raise RowError("the row has no ground_truth, so nothing can verify an answer", cure, "no_ground_truth")
+    text = truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
+    others = {key: value for key, value in row.items() if key not in (name, "system", "ground_truth", "prompt")}
+    return {"prompt": messages, "ground_truth": text, **others}
 
 
 def _system(row: Mapping[str, object]) -> list[Message]:

@@ -48,7 +48,7 @@ def read_structure(data: LocalData, rows: int = FIRST_ROWS) -> DataStructure:
     try:
         converted = conversion.rows(data.files.paths)
         for _, columns in islice(converted, rows):
-            messages = columns["messages"] if "messages" in columns else columns["chosen"]
+            messages = next(columns[name] for name in ("prompt", "chosen", "messages") if name in columns)
             counts.append(len(messages))
             roles.update({message["role"]: None for message in messages})
         is_all = next(converted, None) is None

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from launch.demo.ensure import demo_key, ensure_chats, ensure_model, ensure_preferences
+from launch.demo.ensure import (
+    demo_key,
+    ensure_chats,
+    ensure_model,
+    ensure_preferences,
+    ensure_prompts,
+    ensure_trained_model,
+    prompt_rows,
+)
 from launch.demo.folders import BuiltFolder
 
-__all__ = ["BuiltFolder", "demo_key", "ensure_chats", "ensure_model", "ensure_preferences"]
+__all__ = [
+    "BuiltFolder",
+    "demo_key",
+    "ensure_chats",
+    "ensure_model",
+    "ensure_preferences",
+    "ensure_prompts",
+    "ensure_trained_model",
+    "prompt_rows",
+]

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -22,6 +23,7 @@ from launch.external import run_command
 SEED = 0
 MODEL_TIMEOUT = 600.0  # seconds; usually ten, but importing torch from a cold network file system can take minutes
 EXIT_MISSING_PACKAGE = 3  # make_model.py's
+_HELD_OUT = 10  # every tenth prompt is for evaluation
 
 
 def demo_key() -> str:
@@ -48,6 +50,34 @@ def ensure_preferences(folder: Path) -> BuiltFolder:
     return build_once(folder, "preferences", demo_key(), lambda staging: _build_rows(staging, "preferences"))
 
 
+def ensure_prompts(folder: Path) -> BuiltFolder:
+    """Ensure `folder`/train.jsonl with the question of a chat (`prompt`) and the module that it is about
+    (`ground_truth`) per row, and held_out.jsonl with every tenth. The facts: as of `ensure_chats`.
+
+    Raises UserError: demo_folder_taken.
+    """
+    return build_once(folder, "prompts", demo_key(), _build_prompts)
+
+
+def prompt_rows() -> tuple[list[str], list[str]]:
+    """Return the demo's prompts with their modules, a JSON object each: to train on, and every tenth, held out."""
+    questions = [json.loads(chat)["messages"][0] for chat in read_rows("chats").splitlines()]
+    modules = [re.search(r"`(\w+)", question["content"]) for question in questions]
+    rows = [
+        json.dumps({"prompt": [question], "ground_truth": module[1]})
+        for question, module in zip(questions, modules, strict=True)
+        if module
+    ]
+    return [row for number, row in enumerate(rows) if number % _HELD_OUT], rows[::_HELD_OUT]
+
+
+def _build_prompts(folder: Path) -> dict[str, Any]:
+    rows, held_out = prompt_rows()
+    for name, lines in (("train", rows), ("held_out", held_out)):
+        (folder / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return {"rows": len(rows), "digest": hashlib.sha256("\n".join(rows).encode()).hexdigest()}
+
+
 def ensure_model(folder: Path, python: str | os.PathLike[str]) -> BuiltFolder:
     """Ensure a seeded two-layer Llama with its tokenizer in `folder`, built by the trainer's interpreter `python`.
 
@@ -58,15 +88,27 @@ def ensure_model(folder: Path, python: str | os.PathLike[str]) -> BuiltFolder:
     return build_once(folder, "model", demo_key(), lambda staging: _build_model(staging, os.fspath(python)))
 
 
+def read_rows(kind: str) -> bytes:
+    """Return the shipped rows of `chats` or `preferences`."""
+    return gzip.decompress((Path(__file__).parent / f"{kind}.jsonl.gz").read_bytes())
+
+
+def ensure_trained_model(folder: Path, python: str | os.PathLike[str]) -> BuiltFolder:
+    """Ensure the demo's model after a hundred steps on its chats in `folder`. Facts and errors: see `ensure_model`."""
+    return build_once(
+        folder, "trained model", demo_key(), lambda staging: _build_model(staging, os.fspath(python), "train_model.py")
+    )
+
+
 def _build_rows(folder: Path, kind: str) -> dict[str, Any]:
     """Write the shipped rows, one JSON object a line in ASCII."""
-    content = gzip.decompress((Path(__file__).parent / f"{kind}.jsonl.gz").read_bytes())
+    content = read_rows(kind)
     (folder / "train.jsonl").write_bytes(content)
     return {"rows": content.count(b"\n"), "digest": hashlib.sha256(content).hexdigest()}
 
 
-def _build_model(folder: Path, python: str) -> dict[str, Any]:
-    script, where = Path(__file__).with_name("make_model.py"), f"python={python}"
+def _build_model(folder: Path, python: str, program: str = "make_model.py") -> dict[str, Any]:
+    script, where = Path(__file__).with_name(program), f"python={python}"
     with tempfile.TemporaryDirectory(prefix="demo-chats-") as chats:
         _build_rows(Path(chats), "chats")
         command = [python, str(script), "--chats", str(Path(chats, "train.jsonl")), "--out", str(folder)]

@@ -3,6 +3,8 @@
 `demo_order` asks which of two sentences is the documentation and which has its words in another order,
 `demo_likelihood` how likely the documentation is, in bits per byte. Both are log-likelihoods: a tiny model writes no
 answer that could be right. Any of the questions may be among those that the demo trained on.
+
+`demo_modules` samples answers to questions that `demo_rlvr` held out, and scores them with its verifier.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launch.demo import demo_key, ensure_chats
+from launch.demo import demo_key, ensure_chats, prompt_rows, rewards
 
 _QUESTIONS = 100
+_HELD_OUT = 200  # questions of `demo_modules`
 _WORDS = 16  # of a sentence whose words are put into another order
 _VERSION = 1
 _TASK = """\
@@ -49,6 +52,39 @@ def process_results(doc, results):
     log_likelihood = results[0][0]
     return {"bits": -log_likelihood / math.log(2) / len(doc["right"].encode())}
 '''
+
+
+_MODULES = """\
+task: demo_modules
+dataset_path: json
+dataset_kwargs: {{ data_files: {{ test: {data} }} }}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{prompt[0].content}}}}"
+doc_to_target: "{{{{ground_truth}}}}"
+generation_kwargs: {{ until: [], max_gen_toks: 32, do_sample: true, temperature: 1.0 }}
+process_results: !function modules.process_results
+metric_list: [{{ metric: reward, aggregation: mean, higher_is_better: true }}]
+num_fewshot: 0
+"""
+_REWARD = """
+
+def process_results(doc, results):
+    return {"reward": names_a_module([results[0]], [doc["ground_truth"]])[0]}
+"""
+
+
+def ensure_module_suite(cache: Path) -> Path:
+    """Return the folder of `demo_modules`, which is made if it is missing."""
+    folder = cache / "demo" / f"modules-{_VERSION}-{demo_key()}"
+    if not (folder / "modules.yaml").is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        data = folder / "held_out.jsonl"
+        data.write_text("".join(f"{row}\n" for row in prompt_rows()[1][:_HELD_OUT]), encoding="utf-8")
+        verifier = Path(rewards.__file__).read_text(encoding="utf-8")
+        (folder / "modules.py").write_text(verifier + _REWARD, encoding="utf-8")
+        (folder / "modules.yaml").write_text(_MODULES.format(data=json.dumps(str(data))), encoding="utf-8")
+    return folder
 
 
 def ensure_demo_suite(cache: Path) -> Path:

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from launch.errors import Problem, UserError
-from launch.evaluation.demo_suite import ensure_demo_suite
+from launch.evaluation.demo_suite import ensure_demo_suite, ensure_module_suite
 from launch.execution.record.reader import RunRecord, mapping
 from launch.worker.evaluating import TaskSpec
 
-DEMO, TULU3 = "demo", "tulu3"
+DEMO, DEMO_RLVR, TULU3 = "demo", "demo_modules", "tulu3"
 
 
 # Tulu 3's suite, as far as the harness has it. Shots, chain of thought and metric: the table of results in
@@ -59,6 +59,8 @@ def find_specs(tasks: str, cache: Path) -> tuple[TaskSpec, ...]:
             continue
         if name == DEMO:
             specs.append(TaskSpec((), ensure_demo_suite(cache), chat=True))
+        elif name == DEMO_RLVR:
+            specs.append(TaskSpec((), ensure_module_suite(cache), chat=True))
         elif name == TULU3:
             specs += TULU3_SPECS
         elif "/" in name or Path(name).is_dir():

@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from launch.config import guards as limits
-from launch.config.guards import GuardsConfig
 from launch.execution.record.events import MetricName
 from launch.table import format_bytes
 from launch.terminal import format_ranks
@@ -521,12 +520,3 @@ class Throughput(Guard):
         spans = {"steps": self._slow_steps, "seconds": round(slow)}
         numbers = {"step": step.number, "rate": rate, "median": median, **spans}
         return GuardFinding(self.id, "fail", message, numbers=numbers)
-
-
-GUARDS: tuple[type[Guard], ...] = tuple(Guard.__subclasses__())  # in the order above
-
-
-def build_guards(config: GuardsConfig | None, context: GuardContext) -> list[Guard]:
-    """Build the guards that the configuration enables."""
-    by_guard = {guard: getattr(config, guard.id) for guard in GUARDS} if config else {}
-    return [guard(limit, context) for guard, limit in by_guard.items() if limit is not None]

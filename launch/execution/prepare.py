@@ -6,7 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launch.data.staging import load_staged, stage
-from launch.demo import BuiltFolder, ensure_chats, ensure_model, ensure_preferences
+from launch.demo import (
+    BuiltFolder,
+    ensure_chats,
+    ensure_model,
+    ensure_preferences,
+    ensure_prompts,
+    ensure_trained_model,
+)
 from launch.errors import Problem, UserError
 from launch.execution.merge import RECORD, merge_adapter, read_training
 from launch.planning.identity import DigestCache
@@ -57,6 +64,12 @@ def build_missing(plan: Plan, say: Callable[[str], None]) -> None:
 # what each makes, its function of the path and the trainer's Python, and the unit and fact that say how much
 _BUILDERS: dict[str, tuple[str, Callable[[Path, str], BuiltFolder], str, str]] = {
     "demo": ("the demo's model", ensure_model, "parameters", "parameters"),
+    "demo_trained": (
+        "the demo's model, trained for a minute",
+        ensure_trained_model,
+        "parameters",
+        "parameters",
+    ),
     "demo_chats": ("the demo's data", lambda file, _: ensure_chats(file.parent), "chats", "rows"),
     "demo_preferences": (
         "the demo's data",
@@ -64,4 +77,5 @@ _BUILDERS: dict[str, tuple[str, Callable[[Path, str], BuiltFolder], str, str]] =
         "preference pairs",
         "rows",
     ),
+    "demo_prompts": ("the demo's data", lambda file, _: ensure_prompts(file.parent), "prompts", "rows"),
 }

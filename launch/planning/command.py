@@ -29,6 +29,7 @@ from launch.planning.flags import Flags, values_of
 from launch.planning.inputs import Inputs, continues_adapter
 from launch.planning.parallel import Batch, Parallel
 from launch.planning.recipe import flags_of_key
+from launch.planning.rlvr import verifier_option
 from launch.worker.patches import PATCHES, PlanFacts
 from launch.worker.trl_entry import OPTIONS
 
@@ -140,6 +141,7 @@ def _gather_facts(config: RootConfig, parallel: Parallel, inputs: Inputs, flags:
         held_out=None if inputs.held_out is None else repr(inputs.held_out),
         subset=flags.subset,
         template_file=template_file(flags.chat_template),
+        verifier=verifier_option(config, inputs.verifiers),
         flags=values,
     )
 
@@ -196,7 +198,7 @@ def _settings_of_recipe(config: RootConfig, parallel: Parallel) -> dict[str, str
         "clip": repr(float(recipe.max_grad_norm)) if recipe.max_grad_norm else "none",
     }
     if recipe.packing != Packing.bins and config.flags.keys().isdisjoint(_SPLIT_SAMPLES):
-        unit = "samples" if config.data.kind == Kind.sft else "pairs"
+        unit = {Kind.sft: "samples", Kind.rlvr: "completions"}.get(config.data.kind, "pairs")
         requested["global_batch"] = f"{recipe.global_batch_size} {unit}"
     if recipe.liger:
         fuses = config.trainer.fuses_loss and config.trainer.family == Family.open_instruct

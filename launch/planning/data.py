@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launch.config.origins import Origins
-from launch.config.schema import Family, Packing, RootConfig
+from launch.config.schema import Family, Kind, Packing, RootConfig
 from launch.data.structure import FIRST_ROWS, DataStructure, read_structure
 from launch.errors import Problem, UserError
 from launch.planning.batches import REFERENCE_ROWS
@@ -72,11 +72,14 @@ def _check_epoch(
             return
         rows += int((structure.read - (structure.validation or 0)) * entry.share)
     where = inputs.mixture[0].source.provenance.where
-    if rows < batch.global_ and "data_small_epoch" not in config.allow:
+    needed = batch.global_ // (config.recipe.samples_per_prompt or 1)
+    if rows < needed and "data_small_epoch" not in config.allow:
         held_out = sum(structure.validation or 0 for structure in structures if structure)
         message = f"an epoch has {rows} rows{f' ({held_out} are held out)' if held_out else ''}, which is less than "
-        message += f"the global batch of {batch.global_}"
-        cure = f"set recipe.global_batch_size to at most {rows}" if rows else "add rows"
+        is_rlvr = config.stage.kind == Kind.rlvr
+        message += f"the {needed} prompts of a step" if is_rlvr else f"the global batch of {needed}"
+        key = "prompts_per_step" if is_rlvr else "global_batch_size"
+        cure = f"set recipe.{key} to at most {rows}" if rows else "add rows"
         raise UserError(Problem("data_small_epoch", message, where, f"{cure}, or allow=[data_small_epoch]"))
     _check_reference_pass(config, batch, rows, where)
 

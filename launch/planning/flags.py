@@ -13,7 +13,7 @@ from launch.config.compose import Composed
 from launch.config.line import format_value
 from launch.config.origins import Origin, Provenance
 from launch.config.ranges import HIGH_LEARNING_RATE
-from launch.config.schema import RECIPE_KEYS, Device, Precision, RootConfig
+from launch.config.schema import RECIPE_KEYS, RLVR_KEYS, Device, Kind, Precision, RootConfig
 from launch.config.validate import flag_problem
 from launch.errors import Problem, UserError
 from launch.planning.chat_template import needs_begin_token
@@ -152,6 +152,8 @@ def _from_recipe(composed: Composed, lora: Lora | None, problems: list[Problem])
     flags: dict[str, Flag] = {}
     for key in RECIPE_KEYS:
         mapping = mapping_of(trainer, key)
+        if mapping is None and key in RLVR_KEYS and trainer.kind != Kind.rlvr:
+            mapping = {}
         if mapping is None:
             if lora is not None or not key.startswith("lora."):
                 message = f"{trainer.name} does not map recipe.{key}"

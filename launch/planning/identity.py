@@ -138,7 +138,7 @@ def _digest_inputs(inputs: Inputs, digest: Digest) -> dict[Path, str]:
         value = digest(source.content) if source.content else None
         if source.local and value:
             digests[source.local] = value
-    return digests
+    return digests | {path: value for path in inputs.verifier_files if (value := digest(path))}
 
 
 def digest_flag_files(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from launch.config.line import override_key
@@ -15,11 +16,18 @@ from launch.errors import Problem, UserError, path_problem
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.model_folder import NO_TOKENIZER, find_model_faults
+from launch.planning.rlvr import resolve_verifiers
 from launch.planning.saved_model import find_changes
 from launch.upstream.trainers import trainer_files
+from launch.worker.verifiers import is_own
 
 MERGE = "merge"  # what builds the merged model of an adapter
-BUILDS = {"demo": None, "demo_chats": Kind.sft, "demo_preferences": Kind.dpo}
+BUILDS = {
+    **dict.fromkeys(("demo", "demo_trained")),
+    "demo_chats": Kind.sft,
+    "demo_preferences": Kind.dpo,
+    "demo_prompts": Kind.rlvr,
+}
 
 
 @dataclass(frozen=True)
@@ -57,19 +65,25 @@ class Inputs:
     model: InputSource
     mixture: tuple[MixtureEntry, ...]
     held_out: float | None = None  # a share of data that is not staged, which the trainer's process splits
+    verifiers: Mapping[str, float] = field(default_factory=dict)  # of RLVR: name, or path:function, and weight
+
+    @property
+    def verifier_files(self) -> tuple[Path, ...]:
+        return tuple(Path(name.rpartition(":")[0]) for name in self.verifiers if is_own(name))
 
 
 def resolve_inputs(config: RootConfig, origins: Origins, cache: Path, cwd: Path, digest: Digest) -> Inputs:
     """Resolve what a stage starts from.
 
     Raises UserError: no_model, no_data, unknown_build, kind_mismatch, one_data_set, data_no_files,
-    data_file_type.
+    data_file_type; those of `resolve_verifiers`.
     """
     problems = _kind_mismatches(config, origins)
     if problems:
         raise UserError(problems)
     mixture = _mixture(config, origins, cache, cwd, digest)
-    return Inputs(_model(config, origins, cache, cwd), mixture, _unstaged_share(config, origins, mixture))
+    model, held_out = _model(config, origins, cache, cwd), _unstaged_share(config, origins, mixture)
+    return Inputs(model, mixture, held_out, resolve_verifiers(config, origins, cwd))
 
 
 def model_shape(config: RootConfig, inputs: Inputs) -> ModelShape | None:
@@ -145,7 +159,7 @@ def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> Inpu
     if continues_adapter(config) and not model.path:
         raise _nothing_to_continue("model.path is not set", origins.of("recipe.lora.start").where)
     if model.build and not model.path:
-        made = cache / "demo" / f"model-{demo_key()}"
+        made = cache / "demo" / f"{'model' if model.build == 'demo' else 'trained'}-{demo_key()}"
         return InputSource(str(made), made, _check_build(model.build, "model.build"), origins.of("model.build"))
     reference = model.path or getattr(model, config.stage.start)
     if not reference:

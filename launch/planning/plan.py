@@ -57,6 +57,7 @@ from launch.planning.lengths import lengths_file
 from launch.planning.lora import Lora, resolve_lora
 from launch.planning.machine import Machine, UpstreamState
 from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch
+from launch.planning.rlvr import check_rlvr
 from launch.planning.tracking import (
     TRACKING_VARIABLES,
     add_tracking_flags,
@@ -247,6 +248,7 @@ def _resolve(composed: Composed, machine: Machine, pending_shape: ModelShape | N
     width = resolve_width(config, origins)
     parallel = resolve_parallel(config, config.trainer, width)
     check_contradictions(config, parallel)
+    check_rlvr(config, origins)
     shape = model_shape(config, inputs) or pending_shape
     lora = resolve_lora(config, origins, parallel, shape, inputs.model.adapter if continues_adapter(config) else None)
     batch = split_batch(config.recipe.global_batch_size, config.recipe.per_device_batch_size, width.world_size)

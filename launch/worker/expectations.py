@@ -30,7 +30,7 @@ STATE: Mapping[str, str] = {
 EVIDENCE: Mapping[str, str] = {
     "liger": r"[a-z_]+(,[a-z_]+)*",  # the required kernels, as far as Liger has them for the model
     "packing": "none|flatten|bins",
-    "global_batch": r"\d+ (samples|pairs)",  # of one optimizer step over all ranks
+    "global_batch": r"\d+ (samples|pairs|completions)",  # of one optimizer step over all ranks
     "balanced": "true|false",
     "loss_averaging": "tokens|micro_batch_means",
     "attention": "sdpa|eager|flash_2|flash_3|flash_4",
@@ -42,6 +42,8 @@ EVIDENCE: Mapping[str, str] = {
     "base_dtype": "bf16|fp32|nf4",  # of the weights that an adapter leaves frozen
     "first_update": "adapter",  # what the first optimizer step does
     "resumed_step": r"\d+",  # optimizer steps done before the first step of this process
+    "reward_variance": r".*",  # of RLVR, which launch/worker/trl_rlvr.py checks on the start model
+    "complete_answers": r".*",
 }
 
 

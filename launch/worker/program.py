@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> None:
         sys.exit(f"launch: {error}")
     try:
         if options.trainer.module is not None:
-            trl_entry.main(options.trainer, options.options, events)
+            trl_entry.main(options.trainer, options.options, events, options.allowed)
         else:
             trainer.run(options.trainer)
     except trl_entry.EntryError as error:

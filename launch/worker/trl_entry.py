@@ -1,31 +1,36 @@
 """Trains with TRL as a library: the flags of TRL's own scripts, its trainers, and data that this entry has chosen.
 
-What differs from `trl sft` and `trl dpo` is in OPTIONS, which the worker's command line sets, and in `_entry_class`.
+What differs from `trl sft`, `trl dpo` and `trl grpo` is in OPTIONS, which the worker's command line sets, in
+`entry_class` and in trl_rlvr.py.
 Nothing of TRL is replaced: its trainers are subclassed, and get their model, tokenizer and callbacks as arguments.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from . import trl_data
+from . import trl_data, trl_rlvr
 from .channel import EventWriter
 from .columns import write_lengths
 from .patches.patch import PlanFacts, on_request
+from .reward_proof import prompt_lengths, window_problems
 from .step_events import early_stop, step_events
 from .trainer import TrainerProgram
+from .verifiers import VerifierOption
 
 TRL = "1.16"  # the version that this entry was written for; any patch release of it
 # the script whose flags are taken -> the names of its dataclass and its trainer
 SCRIPTS = {
     "trl.scripts.sft": ("SFTConfig", "SFTTrainer"),
     "trl.scripts.dpo": ("DPOConfig", "DPOTrainer"),
+    "trl.scripts.grpo": ("GRPOConfig", "GRPOTrainer"),
 }
+_GRPO = "trl.scripts.grpo"
 _DISTRIBUTED = ("MULTI_GPU", "DEEPSPEED")  # trl/trainer/dpo_trainer.py:570: these need device_map=None
 
 
@@ -59,6 +64,7 @@ _OPTIONS = (
         takes_value=False,
     ),
     Option("early_stop", "ends after this many evaluations without a lower loss", lambda facts: facts.early_stop),
+    Option("verifier", "rewards completions by these verifiers, weighted, in JSON", lambda facts: facts.verifier),
     Option("lengths", "writes the lengths of the tokenised samples to this file, for the next plan"),
     Option("preview", "hands the tokenised samples over, as this file requests, and ends before a model is loaded"),
 )
@@ -93,11 +99,14 @@ class Job:
     mixture: Any  # trl.DatasetMixtureConfig
     options: Mapping[str, str]
     events: EventWriter
+    allowed: Collection[str] = ()  # ids of unmet expectations that only warn
 
 
-def main(program: TrainerProgram, options: Mapping[str, str], events: EventWriter) -> None:
-    """Train, and save the model. Raises EntryError, and whatever TRL raises."""
-    job = _parse(program, options, events)
+def main(
+    program: TrainerProgram, options: Mapping[str, str], events: EventWriter, allowed: Collection[str] = ()
+) -> None:
+    """Train, and save the model. Raises EntryError, UnmetExpectation, and whatever TRL raises."""
+    job = _parse(program, options, events, allowed)
     if "preview" in options:
         from . import trl_preview
 
@@ -105,7 +114,7 @@ def main(program: TrainerProgram, options: Mapping[str, str], events: EventWrite
         return
     args, script = job.args, job.script
     trainer = _build(job)
-    if "lengths" in options and events.rank == 0 and not args.packing:  # packed rows are not samples
+    if "lengths" in options and events.rank == 0 and not getattr(args, "packing", False):  # packed rows are not samples
         write_lengths(Path(options["lengths"]), trainer.train_dataset, events)
     if getattr(script, "ignore_bias_buffers", False) and hasattr(args, "beta"):
         _ignore_bias_buffers(trainer.model)
@@ -118,14 +127,19 @@ def main(program: TrainerProgram, options: Mapping[str, str], events: EventWrite
         trainer.end()
 
 
-def _parse(program: TrainerProgram, options: Mapping[str, str], events: EventWriter) -> Job:
+def _parse(program: TrainerProgram, options: Mapping[str, str], events: EventWriter, allowed: Collection[str]) -> Job:
     """Check TRL's version and parse the flags as its script does (trl/scripts/sft.py:75-84, :150-154)."""
     import trl
 
     if ".".join(trl.__version__.split(".")[:2]) != TRL:
         raise EntryError(f"launch's entry is written for TRL {TRL}, and TRL {trl.__version__} is installed")
     config, trainer = SCRIPTS[str(program.module)]
-    classes = (trl.ScriptArguments, getattr(trl, config), trl.ModelConfig, trl.DatasetMixtureConfig)
+    script_arguments = trl.ScriptArguments
+    if program.module == _GRPO:
+        from trl.scripts import grpo
+
+        script_arguments = grpo.GRPOScriptArguments
+    classes = (script_arguments, getattr(trl, config), trl.ModelConfig, trl.DatasetMixtureConfig)
     script, args, model, mixture = trl.TrlParser(classes).parse_args_and_config(
         list(program.flags), fail_with_unknown_args=False
     )
@@ -136,7 +150,7 @@ def _parse(program: TrainerProgram, options: Mapping[str, str], events: EventWri
         "dtype": model.dtype,
         **(args.model_init_kwargs or {}),
     }
-    return Job(getattr(trl, trainer), script, args, model, mixture, options, events)
+    return Job(getattr(trl, trainer), script, args, model, mixture, options, events, allowed)
 
 
 def _build(job: Job) -> Any:
@@ -162,19 +176,30 @@ def _build(job: Job) -> Any:
             model.model_name_or_path, start["quantization_config"], start["peft_config"], args
         )
         start["quantization_config"] = start["peft_config"] = args.model_init_kwargs = None
-    entry, limit = entry_class(job.trainer, args, job.events), args.max_length
+    entry, limit = entry_class(job.trainer, args, job.events), getattr(args, "max_length", None)
+    train = data[script.dataset_train_split]
+    if "verifier" in options:
+        train = trl_rlvr.to_prompts(train)
+        option = VerifierOption.parse(options["verifier"])
+        lengths = prompt_lengths(train["prompt"], start["processing_class"])
+        if problems := window_problems(lengths, option.window, args.max_completion_length):
+            raise EntryError(problems[0])
+        scorer = trl_rlvr.Scorer(option, train, job.events)
+        start["reward_funcs"], args.reward_weights = scorer.reward_functions(), list(scorer.weights.values())
+        entry = trl_rlvr.rlvr_class(entry, scorer, job.events, job.allowed)
     if entry.truncates:
         args.max_length = None
     try:
         return entry(
             args=args,
-            train_dataset=data[script.dataset_train_split],
+            train_dataset=train,
             eval_dataset=data[script.dataset_test_split] if args.eval_strategy != "no" else None,
             callbacks=callbacks,
             **start,
         )
     finally:
-        args.max_length = limit
+        if entry.truncates:
+            args.max_length = limit
 
 
 def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
@@ -192,7 +217,7 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
 
     Adapters: see `skips_input_casts`. Evaluation and saving keep PEFT's casts: they may run outside autocast.
     """
-    limit = args.max_length
+    limit = getattr(args, "max_length", None)
     flattens = bool(getattr(args, "padding_free", False) and not getattr(args, "packing", True))
     if flattens and (limit is None or (args.dataset_kwargs or {}).get("skip_prepare_dataset")):
         raise EntryError("padding_free needs a max_length, and data that the trainer prepares: nothing else truncates")

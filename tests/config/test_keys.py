@@ -20,7 +20,11 @@ from launch.config.schema import MixConfig, RootConfig
 PAGE = resources.ROOT / "docs" / "reference" / "keys.md"
 # a trainer's file explains its own keys, `tune` writes an overlay, and a pipeline sets the last for its jobs
 LEFT_OUT = ("trainer", "tuned", "model.trained_by")
-OF_ANY_TYPE = {"recipe.lora.targets": "text or list", "data.validation": "number or text"}
+OF_ANY_TYPE = {
+    "recipe.lora.targets": "text or list",
+    "data.validation": "number or text",
+    "recipe.verifier": "text or list",
+}
 HEAD = """# Every key
 
 Each can be set on the command line as KEY=VALUE, and in a stage's YAML. `python -m launch stage=NAME --cfg job` prints
@@ -34,7 +38,7 @@ def kind(hint: Any) -> str:
         return " ".join(f"`{member.value}`" for member in hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return ", ".join(kind(option) for option in typing.get_args(hint) if option is not type(None))
-    names = {int: "whole number", float: "number", str: "text", bool: "`true` `false`"}
+    names = {int: "whole number", float: "number", str: "text", bool: "`true` `false`", Any: "any value"}
     return names.get(hint) or {list: "list", dict: "map"}[typing.get_origin(hint)]
 
 

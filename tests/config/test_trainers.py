@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from launch import resources
-from launch.config.schema import RECIPE_KEYS, Family, Kind, Launcher, TrainerConfig
+from launch.config.schema import RECIPE_KEYS, RLVR_KEYS, Family, Kind, Launcher, TrainerConfig
 from launch.execution.supervise.readers import READERS
 from launch.planning.recipe import flags_of_key
 from launch.upstream.pin.lock import SCHEMAS, locked_schema
@@ -80,7 +80,10 @@ def _lacking_flags(content: Mapping[str, Any], flags: set[str]) -> Iterator[str]
     yield from (f"launch.{key} is missing: name its flag" for key in sorted(needed - launch.keys()))
     yield from (f"launch.{key}: it has no flag {flag}" for key, flag in launch.items() if flag not in flags)
     named = {*recipe, *content.get("why", {})}
-    for key in sorted(key for key in RECIPE_KEYS if key not in named and not key.startswith("lora.")):
+    others = RLVR_KEYS if content.get("kind") != Kind.rlvr else ()
+    for key in sorted(
+        key for key in set(RECIPE_KEYS) - set(others) if key not in named and not key.startswith("lora.")
+    ):
         yield f"recipe.{key} is missing: map it to its flag or values, or give the reason under why"
     if "lora.rank" not in recipe:
         yield "recipe.lora.rank is missing: map it to its flags, or to {} with the reason under why"

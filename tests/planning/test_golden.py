@@ -42,6 +42,8 @@ CASES = {
     "lora_dpo-gpu2-nf4": ["stage=lora_dpo", "gpus=2", "parallel=ddp", "recipe.lora.quantize=nf4"],
     "demo-cpu1-trl": ["stage=demo", "trainer=trl_sft"],
     "demo_dpo-cpu1": ["stage=demo_dpo"],
+    "demo_rlvr-cpu2": ["stage=demo_rlvr", "processes=2"],
+    "rlvr-gpu8": ["stage=rlvr", "gpus=8"],
     "demo_dpo-cpu2-trl": ["stage=demo_dpo", "trainer=trl_dpo", "processes=2"],
 }
 

@@ -25,9 +25,13 @@ STAGES = {
     "lora_sft": "sft",
     "lora_dpo": "dpo",
     "demo_lora": "sft",
+    "rlvr": "rlvr",
+    "lora_rlvr": "rlvr",
+    "demo_rlvr": "rlvr",
+    "demo_rlvr_lora": "rlvr",
 }
 MODELS = [path.stem for path in (resources.CONFIGS / "model").glob("*.yaml")]
-DRIVEN = ("finetune", "dpo_tune_cache", "trl_sft", "trl_dpo", "reward_modeling")
+DRIVEN = ("finetune", "dpo_tune_cache", "trl_sft", "trl_dpo", "trl_grpo", "reward_modeling")
 
 
 def test_the_table_above_names_every_shipped_stage() -> None:

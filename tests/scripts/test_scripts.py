@@ -92,7 +92,7 @@ def test_torch_is_installed_first_and_all_under_constraints(clone: Clone) -> Non
     assert done.returncode == 0, done.stderr
     torch, rest = clone.installed()
     assert torch.endswith("--constraint constraints.txt torch==2.13.0")
-    assert rest.endswith("--constraint constraints.txt --editable .[train,open-instruct,eval,dev]")
+    assert rest.endswith("--constraint constraints.txt --editable .[train,open-instruct,eval,rl,dev]")
     assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text().splitlines()
 
 

@@ -18,7 +18,17 @@ from launch.host.nvidia import query_gpus
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
 
-_FIRST = ("trainer", "parser", "gpus", "memory", "inputs", "disk", "accounts", "limits")  # modules, in this order
+_FIRST = (
+    "trainer",
+    "parser",
+    "reward",
+    "gpus",
+    "memory",
+    "inputs",
+    "disk",
+    "accounts",
+    "limits",
+)  # modules, in this order
 
 
 def _find_rules() -> tuple[PreflightRule, ...]:

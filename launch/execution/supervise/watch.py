@@ -14,17 +14,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
 
 from launch.check.machine.disk import nearest_existing, written_bytes
 from launch.config.guards import GuardsConfig
+from launch.config.schema import Kind
 from launch.execution.diagnosis.advice import Situation
-from launch.execution.guards import DiskUsage, Fact, GuardContext, GuardFinding, RankExited, Tick, build_guards
+from launch.execution.guards import DiskUsage, Fact, GuardContext, GuardFinding, RankExited, Tick
 from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpoints
 from launch.execution.record.history import earlier_losses
+from launch.execution.reward_guards import build_guards
 from launch.execution.supervise.stacks import PeerStacks, Stacks, dump_stacks
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
 from launch.planning.model_folder import weight_bytes
@@ -265,8 +267,11 @@ def build_watch_config(plan: Plan, first_rank: int = 0) -> WatchConfig:
     memory = None
     with contextlib.suppress(UnknownMemoryError):
         memory = planned_setting(plan, os.environ, flash=False)
+    guards = plan.config.guards
+    if guards is not None and plan.config.stage.kind == Kind.rlvr:
+        guards = replace(guards, divergence=None)  # a GRPO loss is 0 by construction
     return WatchConfig(
-        guards=plan.config.guards,
+        guards=guards,
         allow=tuple(plan.config.allow),
         guard_context=GuardContext(
             ranks=tuple(range(first_rank, first_rank + plan.batch.width)),

@@ -11,7 +11,8 @@ from launch.config.schema import Kind
 from launch.config.trials import GatesConfig
 from launch.trials.measurement import Measurement
 
-ALL_KINDS = (Kind.sft, Kind.dpo, Kind.rm)
+ALL_KINDS = tuple(Kind)
+LOSS_KINDS = (Kind.sft, Kind.dpo, Kind.rm)  # RLVR's loss is 0 by construction, and its data is sampled
 
 
 class GateVerdict(StrEnum):

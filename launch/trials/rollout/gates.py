@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from launch.config.schema import Device, Kind
 from launch.trials.measurement import Measurement, compute_speed, finite, padding_share, second_half_ratio
-from launch.trials.rollout.gate import Gate, GateCase, GateResult, apply_gate, failed, gate, passed, warned
+from launch.trials.rollout.gate import LOSS_KINDS, Gate, GateCase, GateResult, apply_gate, failed, gate, passed, warned
 from launch.trials.rollout.gates_across import loss_parity, same_data, same_schedule, scaling
 
 
@@ -36,7 +36,11 @@ def loss_finite(case: GateCase) -> GateResult | None:
     return passed(f"{len(series)} losses, the last one {series[-1][1]:.4g}", steps=len(series), last=series[-1][1])
 
 
-@gate("loss_falls", "Mann-Kendall's test and Theil-Sen's slope: ranks and medians are robust against single spikes")
+@gate(
+    "loss_falls",
+    "Mann-Kendall's test and Theil-Sen's slope: ranks and medians are robust against single spikes",
+    kinds=LOSS_KINDS,
+)
 def loss_falls(case: GateCase) -> GateResult | None:
     """A loss that does not fall in the first steps shows a wrong learning rate, wrong labels or a wrong template."""
     config = case.config.loss_falls

@@ -6,10 +6,10 @@ import statistics
 
 from launch.config.schema import Device, Precision
 from launch.trials.measurement import Measurement, compute_speed
-from launch.trials.rollout.gate import GateCase, GateResult, failed, gate, passed, warned
+from launch.trials.rollout.gate import LOSS_KINDS, GateCase, GateResult, failed, gate, passed, warned
 
 
-@gate("same_data", "the tokens of every optimizer step, counted by the trainer over all ranks")
+@gate("same_data", "the tokens of every optimizer step, counted by the trainer over all ranks", kinds=LOSS_KINDS)
 def same_data(case: GateCase) -> GateResult | None:
     """Each step must consist of the same samples, in the same micro batches, however many ranks share them."""
     if case.before is None:
@@ -49,7 +49,11 @@ def same_schedule(case: GateCase) -> GateResult | None:
     return failed(message, **numbers) if most > config.wrong else warned(message, **numbers)
 
 
-@gate("loss_parity", "measured: the tolerances come from the table of differences in docs/how-to/rollout.md")
+@gate(
+    "loss_parity",
+    "measured: the tolerances come from the table of differences in docs/how-to/rollout.md",
+    kinds=LOSS_KINDS,
+)
 def loss_parity(case: GateCase) -> GateResult | None:
     """The same step on the same data must have the same loss but for rounding; else the widths train differently."""
     if case.before is None:

@@ -102,8 +102,8 @@ def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[Eviden
 
     Its steps are then smaller than requested, and no trainer reports it. Rows of a token budget are not samples.
     """
-    if kind not in (NONE, FLATTEN):
-        return []
+    if kind not in (NONE, FLATTEN) or hasattr(objects.trainer, "num_generations"):
+        return []  # in GRPO's loader a sample is a whole generation's share, and a prompt comes several times
     arguments = getattr(objects.trainer, "args", None)
     accumulation = getattr(arguments or objects.accelerator, "gradient_accumulation_steps", None)
     per_pass = getattr(objects.dataloader, "total_batch_size", None)  # of all ranks

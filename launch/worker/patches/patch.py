@@ -95,6 +95,7 @@ class PlanFacts:
     held_out: str | None = None  # the share of the data that is kept for validation
     subset: str | None = None  # the share of the data, for a trainer without a flag for it
     template_file: str | None = None  # of recipe.chat_template, for a trainer without a flag for it
+    verifier: str | None = None  # recipe.verifier, as launch/worker/verifiers.py reads it
     flags: Mapping[str, object] = field(default_factory=dict)  # the trainer's
 
 

@@ -22,8 +22,8 @@ from launch.execution.guards import (
     Stall,
     Tick,
     TotalSteps,
-    build_guards,
 )
+from launch.execution.reward_guards import build_guards
 from launch.execution.supervise.watch import GuardPanel
 from tests.execution.guards.facts import first, steps
 

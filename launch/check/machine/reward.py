@@ -1,0 +1,81 @@
+"""The reward proof: the verifiers of an RLVR stage, called on the data's own rows before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
+from launch.check.machine.trainer import run_environment
+from launch.config.schema import Kind
+from launch.data.local import Conversion
+from launch.demo import prompt_rows
+from launch.external import run_command
+from launch.host.interpreter import worker_command
+from launch.planning.plan import Plan
+from launch.worker.finding import Finding
+from launch.worker.json_codec import decode
+from launch.worker.reward_proof import ProofReport, ProofRequest
+
+_SECONDS = 600.0  # of the whole proof
+
+
+@rule("reward_proof")
+def reward_is_proven(plan: Plan, host: Host) -> Finding:
+    """A verifier that scores every answer 0, or every answer 1, trains nothing, and it shows only hours later."""
+    python, where = plan.command[0], plan.origins.of("recipe.verifier").where
+    if plan.config.stage.kind != Kind.rlvr or shutil.which(python) is None:
+        return skipped("only RLVR has verifiers, which run in the trainer's interpreter")
+    with tempfile.TemporaryDirectory(prefix="launch-proof-") as folder:
+        request = _request(plan, Path(folder))
+        command = worker_command(python, "reward_proof", request)
+        environ = {**run_environment(plan, host), "TOKENIZERS_PARALLELISM": "false"}
+        try:
+            done = run_command(command, timeout=_SECONDS, env=environ, own_session=True)
+        except subprocess.TimeoutExpired:
+            return failed(
+                f"the reward proof did not end within {_SECONDS:.0f} s", "use fewer rows, or a faster verifier"
+            )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return failed(f"the reward proof can't run in {python}: {last}", "put right what it names", where)
+    report = decode(ProofReport, done.stdout.strip().splitlines()[-1])
+    if report.problems:
+        cure = "put the verifier or the rows right, or set allow=[reward_proof]"
+        return failed("; ".join(report.problems), cure, where)
+    cure = f"proven otherwise: {report.summary}"
+    return warned("; ".join(report.warnings), cure, where) if report.warnings else passed(report.summary)
+
+
+def _request(plan: Plan, folder: Path) -> ProofRequest:
+    entry, options = plan.inputs.mixture[0], dict(option.partition("=")[::2] for option in plan.options)
+    rows = folder / "rows.jsonl"
+    is_local = entry.data is not None or bool(entry.source.build)
+    if is_local:
+        with rows.open("w", encoding="utf-8") as stream:
+            stream.writelines(f"{line}\n" for line in _rows(plan))
+    model = plan.inputs.model
+    is_here = model.local is None or model.local.exists()
+    return ProofRequest(
+        verifier=options["verifier"],
+        rows=str(rows) if is_local else None,
+        dataset=entry.source.reference,
+        split=entry.split,
+        model=model.reference if is_here else None,
+        template=options.get("chat_template"),
+        response=plan.config.recipe.response_length or 0,
+    )
+
+
+def _rows(plan: Plan) -> Iterator[str]:
+    """Yield the rows of local data as the trainer will get them: its converted copy may not be there yet."""
+    data = plan.inputs.mixture[0].data
+    if data is None:
+        yield from prompt_rows()[0]
+        return
+    for _, columns in Conversion(data).rows(data.files.paths):
+        yield json.dumps(columns, ensure_ascii=False)

@@ -1,0 +1,108 @@
+"""What a stage of RLVR adds to a plan: groups of completions, the window of prompt and response, verifiers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from launch import resources
+from launch.config.guards import VerifierGuard
+from launch.config.origins import Origins
+from launch.config.schema import RLVR_KEYS, Kind, RootConfig
+from launch.errors import Problem, UserError, did_you_mean, path_problem
+from launch.worker.verifiers import BUILT_IN, BY_ROW, is_own
+
+_OPTIONAL = ("temperature", "kl_beta", "clip")  # the trainer has defaults
+_PROJECT = "{project}/"
+
+
+def check_rlvr(config: RootConfig, origins: Origins) -> None:
+    """Check the arithmetic of a stage of RLVR.
+
+    Raises UserError: missing_rlvr_key, partial_groups, no_room_for_prompts.
+    """
+    if config.stage.kind != Kind.rlvr:
+        return
+    recipe = config.recipe
+    missing = [key for key in RLVR_KEYS if key not in _OPTIONAL and getattr(recipe, key) is None]
+    if missing:
+        message = f"an rlvr stage needs recipe.{missing[0]}"
+        raise UserError(Problem("missing_rlvr_key", message, "recipe", f"set {', '.join(missing)} in recipe"))
+    prompts, samples, response = recipe.prompts_per_step, recipe.samples_per_prompt, recipe.response_length
+    assert prompts and samples and response
+    if prompts * samples != recipe.global_batch_size:
+        message = f"recipe.global_batch_size={recipe.global_batch_size} counts completions, and {prompts} prompts x "
+        message += f"{samples} samples are {prompts * samples}"
+        where = origins.of("recipe.global_batch_size").where
+        cure = f"remove it, or set recipe.prompts_per_step={max(1, recipe.global_batch_size // samples)}"
+        raise UserError(Problem("partial_groups", message, where, cure))
+    if response >= recipe.max_seq_length:
+        message = f"recipe.response_length={response} leaves no room for a prompt in recipe.max_seq_length="
+        where = origins.of("recipe.response_length").where
+        message += str(recipe.max_seq_length)
+        raise UserError(Problem("no_room_for_prompts", message, where, "max_seq_length is prompt plus response"))
+
+
+def resolve_verifiers(config: RootConfig, origins: Origins, cwd: Path) -> dict[str, float]:
+    """Return the verifiers of a stage and their weights; an own function as ABSOLUTE_PATH.py:FUNCTION.
+
+    Raises UserError: unknown_verifier, no_verifier_file.
+    """
+    given = config.recipe.verifier
+    if config.stage.kind != Kind.rlvr or given is None:
+        return {}
+    where = origins.of("recipe.verifier").where
+    verifiers: dict[str, float] = {}
+    for name, weight in _entries(given, where):
+        verifiers[_own_file(name, cwd, where) if is_own(name) else name] = weight
+    return verifiers
+
+
+def verifier_option(config: RootConfig, verifiers: Mapping[str, float]) -> str | None:
+    """Return the value of the entry's option `verifier`, as launch.worker.verifiers.VerifierOption reads it."""
+    if not verifiers:
+        return None
+    guard = (config.guards.verifier if config.guards else None) or VerifierGuard()
+    content = {"verifiers": dict(verifiers), "seconds": guard.seconds, "window": config.recipe.max_seq_length}
+    return json.dumps(content, separators=(",", ":"))
+
+
+def describe_groups(config: RootConfig) -> str:
+    """Describe a step's completions; empty for another stage."""
+    recipe = config.recipe
+    if config.stage.kind != Kind.rlvr:
+        return ""
+    return f"completions = {recipe.prompts_per_step} prompts x {recipe.samples_per_prompt} samples"
+
+
+def _entries(given: Any, where: str | None) -> Iterator[tuple[str, float]]:
+    """Yield name and weight: of one name, or of a list of names and `{name: ..., weight: ...}`."""
+    for entry in given if isinstance(given, list) else [given]:
+        content = entry if isinstance(entry, Mapping) else {"name": entry}
+        name, weight = content.get("name"), content.get("weight", 1.0)
+        is_weight = isinstance(weight, int | float) and not isinstance(weight, bool) and weight > 0
+        if not isinstance(name, str) or not is_weight or set(content) - {"name", "weight"}:
+            cure = "write NAME, or a list such as '[exact, {name: rules.py:short, weight: 0.5}]' with weights above 0"
+            raise UserError(Problem("unknown_verifier", f"recipe.verifier: {entry!r} is not a verifier", where, cure))
+        if name not in (BY_ROW, *BUILT_IN) and not is_own(name):
+            names = (BY_ROW, *BUILT_IN)
+            cure = did_you_mean(name, names) or f"choose from {', '.join(names)}, or name your own as PATH.py:FUNCTION"
+            raise UserError(Problem("unknown_verifier", f"recipe.verifier: there is no '{name}'", where, cure))
+        yield name, float(weight)
+
+
+def _own_file(name: str, cwd: Path, where: str | None) -> str:
+    path, _, function = name.rpartition(":")
+    try:
+        file = (
+            resources.ROOT / path.removeprefix(_PROJECT) if path.startswith(_PROJECT) else cwd / Path(path).expanduser()
+        )
+        is_here = file.is_file()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(path_problem(error, path)) from error
+    if not is_here or not function.isidentifier():
+        what = f"{file} does not exist" if not is_here else f"'{function}' is not the name of a function"
+        raise UserError(Problem("no_verifier_file", f"recipe.verifier={name}: {what}", where, "write PATH.py:FUNCTION"))
+    return f"{file}:{function}"

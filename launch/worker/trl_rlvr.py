@@ -1,0 +1,223 @@
+"""RLVR with TRL's GRPOTrainer: rewards from verifiers, the sampling proof of the start model, and what is recorded.
+
+Nothing of TRL is replaced: `rlvr_class` subclasses its trainer, and `reward_functions` are what TRL takes as rewards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from .channel import EventWriter
+from .expectations import report_evidence
+from .finding import Evidence
+from .verifiers import BY_ROW, Call, Outcome, VerifierOption, VerifierProcess, is_own, verifier_of
+
+PROMPTS_SAMPLED = 32  # of the start model, before the first update
+MOST_CUT_OFF = 0.9  # share of the answers that reach the limit without an end
+_RECORDED = 10  # prompts whose completions are recorded at the start, in the middle and at the end
+_TEXT = 600  # characters of a recorded prompt or completion
+
+
+class Scorer:
+    """Scores completions with the verifiers of a run, and counts what goes wrong."""
+
+    def __init__(self, option: VerifierOption, data: Any, events: EventWriter) -> None:
+        named = set(data["dataset"]) if BY_ROW in option.verifiers else ()
+        self.weights: Mapping[str, float] = option.names_in(iter(named))
+        self._always = frozenset(option.verifiers)
+        self._process = VerifierProcess(list(self.weights), option.seconds)
+        self._events = events
+        self.seconds = 0.0  # since the last `take_counts`
+        self._calls = self._failures = 0
+
+    def close(self) -> None:
+        self._process.close()
+
+    def take_counts(self) -> dict[str, float]:
+        """Return the seconds, calls and failures since the last call."""
+        counts = {"seconds": self.seconds, "calls": float(self._calls), "failures": float(self._failures)}
+        self.seconds, self._calls, self._failures = 0.0, 0, 0
+        return counts
+
+    def reward_functions(self) -> list[Callable[..., list[float | None]]]:
+        """Return one function a verifier, so that TRL logs each one's mean: None for rows of another verifier."""
+        return [self._reward_function(name) for name in self.weights]
+
+    def _reward_function(self, name: str) -> Callable[..., list[float | None]]:
+        def reward(
+            prompts: Sequence[Any], completions: Sequence[Any], completion_ids: Sequence[Any], **columns: Any
+        ) -> list[float | None]:
+            lists = {key: values for key, values in columns.items() if isinstance(values, list)}
+            rows = range(len(prompts))
+            mine = [row for row in rows if name in self._always or verifier_of(lists["dataset"][row]) == name]
+            calls = [
+                Call(
+                    name,
+                    prompts[row],
+                    text_of(completions[row]),
+                    {key: values[row] for key, values in lists.items()},
+                    list(completion_ids[row]) if is_own(name) else (),
+                )
+                for row in mine
+            ]
+            began = time.perf_counter()
+            outcomes = dict(zip(mine, self._process.score(calls), strict=True))
+            self.seconds += time.perf_counter() - began
+            self._count(name, outcomes.values())
+            return [outcomes[row].score if row in outcomes else None for row in rows]
+
+        reward.__name__ = name.rpartition(":")[2] if is_own(name) else name
+        return reward
+
+    def _count(self, name: str, outcomes: Collection[Outcome]) -> None:
+        failures = [outcome.failure for outcome in outcomes if outcome.failure]
+        self._calls += len(outcomes)
+        self._failures += len(failures)
+        if failures:
+            self._events.warn(f"verifier {name} failed on {len(failures)} of {len(outcomes)} answers: it {failures[0]}")
+
+
+def text_of(completion: Any) -> str:
+    """Return the text of a completion, which TRL gives as messages where the prompt is one."""
+    return completion if isinstance(completion, str) else str(completion[0]["content"])
+
+
+def to_prompts(data: Any) -> Any:
+    """Return the rows with the column `prompt` that TRL reads: hub data has `messages`, as upstream's mixtures."""
+    from datasets import DatasetDict
+
+    def convert(row: Mapping[str, Any]) -> dict[str, Any]:
+        messages = list(row["messages"])
+        return {"prompt": messages[:-1] if messages[-1]["role"] == "assistant" else messages}
+
+    splits = data.values() if isinstance(data, DatasetDict) else [data]
+    if all("prompt" in split.column_names for split in splits):
+        return data
+    return data.map(convert, remove_columns=["messages"])
+
+
+def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collection[str]) -> Any:
+    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) that proves, times and records RLVR."""
+
+    class Rlvr(entry):  # type: ignore[misc]
+        _is_proven = False
+        _generation_seconds = 0.0
+        _recorded_steps: tuple[int, ...] = ()
+        _logs: Any
+
+        def train(self, *arguments: Any, **options: Any) -> Any:
+            try:
+                return super().train(*arguments, **options)
+            finally:
+                scorer.close()
+
+        def _prepare_inputs(self, generation_batch: Any) -> Any:
+            if self.model.training and not self._is_proven:
+                self._is_proven = True
+                half = self.state.max_steps // 2
+                self._recorded_steps = tuple(step for step in (half, self.state.max_steps - 1) if step)
+                if self.state.global_step == 0:
+                    report_evidence(self._prove_sampling(), allowed, events)
+                self._reset_counts()
+            elif self.model.training and self._recorded_steps and self.state.global_step >= self._recorded_steps[0]:
+                if self.state.global_step == self._recorded_steps[0]:
+                    self._sample(_RECORDED)
+                self._recorded_steps = self._recorded_steps[1:]
+            return super()._prepare_inputs(generation_batch)
+
+        def _generate(self, prompts: list[Any]) -> Any:
+            began = time.perf_counter()
+            result = super()._generate(prompts)
+            self._generation_seconds += time.perf_counter() - began
+            return result
+
+        def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+            if self.model.training and "loss" in logs:
+                counts, metrics = scorer.take_counts(), self._metrics["train"]
+                failed = self._sum_over_ranks(counts["failures"]) / max(1.0, self._sum_over_ranks(counts["calls"]))
+                logs["verifier_failures"] = failed
+                logs["generation_seconds"], self._generation_seconds = self._generation_seconds, 0.0
+                logs["verifier_seconds"] = counts["seconds"]
+                step_time = sum(metrics.get("step_time", []))
+                logs["training_seconds"] = max(0.0, step_time - logs["generation_seconds"] - logs["verifier_seconds"])
+            super().log(logs, start_time)
+
+        def _sum_over_ranks(self, value: float) -> float:
+            import torch
+
+            return float(self.accelerator.reduce(torch.tensor(value, device=self.accelerator.device), "sum"))
+
+        def _reset_counts(self) -> None:
+            scorer.take_counts()
+            self._generation_seconds = 0.0
+
+        def _prove_sampling(self) -> list[Evidence]:
+            """Sample the start model: a reward that never differs teaches nothing, nor do answers without an end."""
+            metrics = self._sample(PROMPTS_SAMPLED)
+            without = metrics["frac_reward_zero_std"]
+            cut_off, reward = metrics["completions/clipped_ratio"], metrics["reward"]
+            groups = f"{PROMPTS_SAMPLED} prompts x {self.num_generations} samples of the start model"
+            note = f"all completions of each prompt earned the same; their mean is {reward:.3g}"
+            varied = Evidence("reward_variance", f"{1 - without:.0%} of groups", groups, note=note)
+            ends = Evidence("complete_answers", f"{1 - cut_off:.0%}", groups, note="the others reach the length limit")
+            return [varied.judge("above 0%", without < 1.0), ends.judge("above 10%", cut_off < MOST_CUT_OFF)]
+
+        def _sample(self, count: int) -> dict[str, float]:
+            """Sample the first `count` prompts, record the completions of ten, and return the mean metrics.
+
+            As a step does it, a generation batch at a time, over all ranks; the random numbers of the training and its
+            metrics stay as they are.
+            """
+            size, ranks = self.args.generation_batch_size, self.accelerator.num_processes
+            rows = [self.train_dataset[number % len(self.train_dataset)] for number in range(count)]
+            samples = [row for row in rows for _ in range(self.num_generations)]
+            samples += samples[: -len(samples) % size]  # whole batches
+            local = size // ranks
+            first = local * self.accelerator.process_index
+            with self._apart():
+                for start in range(0, len(samples), size):
+                    self._generate_and_score_completions(samples[start + first : start + first + local])
+                self._record_completions()
+                return {name: sum(values) / max(1, len(values)) for name, values in self._metrics["eval"].items()}
+
+        @contextlib.contextmanager
+        def _apart(self) -> Iterator[None]:
+            """Keep the random numbers, the metrics and the logged completions of the training as they are."""
+            import torch
+
+            logs, tokens = self._logs, self.state.num_input_tokens_seen
+            devices = [self.accelerator.device.index] if self.accelerator.device.type == "cuda" else []
+            self._logs = {name: defaultdict(list) if name in ("rewards", "extra") else [] for name in logs}
+            self.model.eval()
+            try:
+                with torch.random.fork_rng(devices=devices):
+                    yield
+            finally:
+                self.model.train()
+                self._metrics["eval"].clear()
+                self._logs, self.state.num_input_tokens_seen = logs, tokens
+
+        def _record_completions(self) -> None:
+            """Send one completion of each of the first prompts, with its rewards, as events."""
+            if not self.accelerator.is_main_process:
+                return
+            logged = self._logs
+            for number in range(0, min(len(logged["prompt"]), _RECORDED * self.num_generations), self.num_generations):
+                prompt = logged["prompt"][number]
+                asked = prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
+                rewards = {name: values[number] for name, values in logged["rewards"].items()}
+                answer = text_of(logged["completion"][number])
+                events.emit(
+                    "completion",
+                    step=self.state.global_step,
+                    prompt=asked[:_TEXT],
+                    completion=answer[:_TEXT],
+                    rewards={name: value for name, value in rewards.items() if not math.isnan(value)},
+                )
+
+    return Rlvr

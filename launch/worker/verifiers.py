@@ -1,0 +1,339 @@
+"""Verifiers: functions that score an answer, and the process of its own in which they are called.
+
+A call runs in a thread of a child process, as GRPO implementations call their rewards, so that a verifier which hangs
+is killed with everything that it started, and one that prints, exits or needs a signal handler can't harm the trainer.
+`main` is that child: it reads calls and writes outcomes, a JSON object a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import logging
+import math as numbers
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+BY_ROW = "rows"  # each row names its verifier in the column `dataset`
+_LOAD_SECONDS = 300.0  # of importing a verifier, on a slow file system
+_KEPT_TEXT = 240  # characters of a message
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call gave."""
+
+    score: float | None  # None: the verifier does not judge this answer; 0 after a failure
+    seconds: float = 0.0
+    failure: str | None = None  # "raised ValueError: ...", "returned nan", "did not answer within 10 s", ...
+    printed: str | None = None  # the beginning of what it printed
+
+
+@dataclass(frozen=True)
+class Call:
+    """One answer to score."""
+
+    verifier: str  # a built-in one, or PATH.py:FUNCTION
+    prompt: Any  # messages, or a text
+    completion: str
+    columns: Mapping[str, Any]  # of the row: ground_truth and all others
+    completion_ids: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class VerifierOption:
+    """The value of the entry's option `verifier`."""
+
+    verifiers: Mapping[str, float]  # name -> weight
+    seconds: float  # of a call
+    window: int  # tokens of a prompt and its response
+
+    @classmethod
+    def parse(cls, text: str) -> VerifierOption:
+        content = json.loads(text)
+        return cls(content["verifiers"], float(content["seconds"]), int(content["window"]))
+
+    def names_in(self, rows: Iterator[Any]) -> dict[str, float]:
+        """Return the verifiers with their weights, `rows` replaced by those that the column `dataset` names."""
+        names: dict[str, float] = {}
+        for name, weight in self.verifiers.items():
+            named = [name] if name != BY_ROW else sorted({verifier_of(value) for value in rows})
+            names.update(dict.fromkeys(named, weight))
+        return names
+
+
+def verifier_of(dataset: object) -> str:
+    """Return the verifier that a row names: upstream's mixtures write `MATH` and `gsm8k`."""
+    return str(dataset).lower()
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is PATH.py:FUNCTION."""
+    return ".py:" in name
+
+
+def _math(completion: str, truth: str) -> float:
+    """Compare as mathematics (math-verify): `1+x` is `x+1`. The last box, else the last expression counts."""
+    from math_verify import parse, verify
+
+    boxed = truth if "\\boxed" in truth or "$" in truth else f"\\boxed{{{truth}}}"
+    gold, answer = (parse(text, parsing_timeout=None) for text in (boxed, completion))
+    return float(verify(gold, answer, timeout_seconds=None))
+
+
+def _gsm8k(completion: str, truth: str) -> float:
+    """Compare the last number of the answer (math-verify's extraction of plain numbers)."""
+    from math_verify import ExprExtractionConfig, parse, verify
+
+    config = [ExprExtractionConfig()]
+    gold, answer = (parse(text, extraction_config=config, parsing_timeout=None) for text in (truth, completion))
+    return float(verify(gold, answer, timeout_seconds=None))
+
+
+def _ifeval(completion: str, truth: str) -> float:
+    """Return the share of the row's instructions that the answer follows (lm-eval's strict check).
+
+    `truth` is JSON with `instruction_id` and `kwargs`, both lists, as in open_instruct/ground_truth_utils.py:335-341.
+    """
+    from lm_eval.tasks.ifeval.utils import InputExample, test_instruction_following_strict
+
+    content = json.loads(truth)
+    content = content[0] if isinstance(content, list) else content
+    ids, kwargs = content["instruction_id"], [arguments or {} for arguments in content["kwargs"]]
+    prompt = str(content.get("prompt", ""))
+    followed = test_instruction_following_strict(InputExample(0, ids, prompt, kwargs), completion)
+    return float(sum(followed.follow_instruction_list) / max(1, len(ids)))
+
+
+def _exact(completion: str, truth: str) -> float:
+    return float(completion.strip() == truth.strip())
+
+
+BUILT_IN: Mapping[str, Callable[[str, str], float]] = {
+    "math": _math,
+    "gsm8k": _gsm8k,
+    "ifeval": _ifeval,
+    "exact": _exact,
+}
+# the package that a built-in verifier imports -> how to install it
+PACKAGES: Mapping[str, str] = {"math": "math_verify", "gsm8k": "math_verify", "ifeval": "lm_eval"}
+
+
+def reference_answer(name: str, truth: str, columns: Mapping[str, Any]) -> str | None:
+    """Return an answer that earns the maximum: the column `reference`, else one made of the ground truth.
+
+    None for instructions to follow (`ifeval`), which have no answer of their own.
+    """
+    if columns.get("reference"):
+        return str(columns["reference"])
+    if name == "ifeval":
+        return None
+    if name == "math":
+        return truth if "\\boxed" in truth else f"The answer is \\boxed{{{truth.strip('$')}}}."
+    return truth
+
+
+@cache
+def _own_function(name: str) -> Callable[..., Any]:
+    """Load FUNCTION of PATH.py, whose folder can be imported from."""
+    path, _, function = name.rpartition(":")
+    sys.path.insert(0, str(Path(path).parent))
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[Path(path).stem] = module
+    spec.loader.exec_module(module)
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise AttributeError(f"{path} has no function {function}")
+    return found  # type: ignore[no-any-return]
+
+
+def _score(call: Mapping[str, Any]) -> Any:
+    """Call a verifier. An own function gets what TRL's do, in lists of one (trl/trainer/grpo_trainer.py:1579-1626)."""
+    name, columns = call["verifier"], call["columns"]
+    if not is_own(name):
+        return BUILT_IN[name](call["completion"], str(columns["ground_truth"]))
+    is_chat = isinstance(call["prompt"], list)
+    completion = [{"role": "assistant", "content": call["completion"]}] if is_chat else call["completion"]
+    extra = {"trainer_state": None, "log_extra": lambda *_: None, "log_metric": lambda *_: None}
+    lists = {key: [value] for key, value in columns.items() if key not in ("prompt", "completion", "completion_ids")}
+    returned = _own_function(name)(
+        prompts=[call["prompt"]],
+        completions=[completion],
+        completion_ids=[call["completion_ids"]],
+        **lists,
+        **extra,
+    )
+    if not isinstance(returned, (list, tuple)) or len(returned) != 1:
+        raise TypeError(f"it returned {_shorten(repr(returned))} for one answer; a list with one number is expected")
+    return returned[0]
+
+
+def _judge(call: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        value = _score(call)
+    except BaseException as error:
+        message = str(error).strip().split("\n")[-1]
+        return {"score": 0.0, "failure": _shorten(f"raised {type(error).__name__}: {message}")}
+    if value is None:
+        return {"score": None}
+    if isinstance(value, str) or not hasattr(value, "__float__") or not numbers.isfinite(float(value)):
+        return {"score": 0.0, "failure": _shorten(f"returned {value!r}")}
+    return {"score": float(value)}
+
+
+def main() -> None:
+    """Serve calls until stdin ends. What a verifier prints goes to a file of its own, not into the answers."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    printed = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
+    os.dup2(printed.fileno(), 1)
+    os.dup2(printed.fileno(), 2)
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that this process has to end a long call
+    for line in sys.stdin:
+        call, outcome, began = json.loads(line), {}, time.perf_counter()
+        work = _warm_up if "load" in call else _judge
+        thread = threading.Thread(target=lambda: outcome.update(work(call)), daemon=True)  # noqa: B023
+        thread.start()
+        thread.join()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        text = _take_text(printed.fileno())
+        outcome = {**outcome, "seconds": time.perf_counter() - began, **({"printed": text} if text else {})}
+        answers.write(json.dumps(outcome) + "\n")
+        answers.flush()
+
+
+def _warm_up(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Import what the verifiers need, so that the first call is not the one that waits for it."""
+    name = ""
+    try:
+        for name in call["load"]:
+            if is_own(name):
+                _own_function(name)
+            elif name in PACKAGES:
+                importlib.import_module("lm_eval.tasks.ifeval.utils" if name == "ifeval" else PACKAGES[name])
+    except BaseException as error:
+        return {"failure": _shorten(f"{name} can't be loaded: {type(error).__name__}: {error}")}
+    return {}
+
+
+def _take_text(descriptor: int) -> str:
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    text = os.pread(descriptor, _KEPT_TEXT, 0).decode("utf-8", "replace") if size else ""
+    os.ftruncate(descriptor, 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return text.strip()
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _KEPT_TEXT else f"{text[:_KEPT_TEXT]}..."
+
+
+_FOLDER = Path(__file__).resolve().parent
+_CHILD = (
+    "import importlib, runpy, sys; names = runpy.run_path(sys.argv[1]); names['load_package'](); "
+    "importlib.import_module(names['PRIVATE_NAME'] + '.verifiers').serve_child()"
+)
+
+
+def serve_child() -> None:
+    """Run `main` in a process that ends with its parent."""
+    from .program import die_with_parent
+
+    die_with_parent()
+    main()
+
+
+class VerifierError(RuntimeError):
+    """A verifier can't be loaded."""
+
+
+@dataclass
+class VerifierProcess:
+    """Calls verifiers in a child process, which is killed and started again when a call is over the limit."""
+
+    names: Sequence[str]  # of the verifiers that are loaded at the start
+    seconds: float  # of a call
+    _child: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _unread: bytes = field(default=b"", init=False)
+
+    def score(self, calls: Sequence[Call]) -> list[Outcome]:
+        """Score one call after the other. Raises VerifierError if a verifier can't be loaded."""
+        return [self._score(call) for call in calls]
+
+    def start(self) -> None:
+        """Start the child and load the verifiers. Raises VerifierError."""
+        if self._child is not None and self._child.poll() is None:
+            return
+        entry = str(_FOLDER / "entry.py")
+        self._unread = b""
+        self._child = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, entry], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        answer = self._ask({"load": list(self.names)}, _LOAD_SECONDS)
+        failure = "it did not load in time" if answer is None else answer.get("failure")
+        if failure:
+            self.close()
+            raise VerifierError(failure)
+
+    def close(self) -> None:
+        """Kill the child with everything that it started."""
+        if self._child is None:
+            return
+        import psutil
+
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process(self._child.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+        self._child.kill()
+        self._child.wait()
+        for stream in (self._child.stdin, self._child.stdout):
+            with contextlib.suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+        self._child = None
+
+    def _score(self, call: Call) -> Outcome:
+        self.start()
+        content = {**vars(call), "columns": dict(call.columns), "completion_ids": list(call.completion_ids)}
+        began = time.monotonic()
+        answer = self._ask(content, self.seconds)
+        if answer is None:
+            self.close()
+            took = time.monotonic() - began
+            failure = "ended its process" if took < self.seconds else f"did not answer within {self.seconds:g} s"
+            return Outcome(0.0, took, failure)
+        return Outcome(answer.get("score"), answer["seconds"], answer.get("failure"), answer.get("printed"))
+
+    def _ask(self, content: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
+        """Send a line and return the answer; None if none came in time, or the child has ended."""
+        child = self._child
+        assert child is not None and child.stdin is not None and child.stdout is not None
+        try:
+            child.stdin.write(json.dumps(content, default=str).encode() + b"\n")
+            child.stdin.flush()
+        except OSError:
+            return None
+        end = time.monotonic() + seconds
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([child.stdout], [], [], max(0.0, end - time.monotonic()))
+            data = os.read(child.stdout.fileno(), 1 << 16) if ready else b""
+            if not data:
+                return None
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer

@@ -1,0 +1,118 @@
+"""The reward proof on rows, with real verifiers in their real process: each fault is one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.worker.reward_proof import ProofReport, ProofRequest, prove, window_problems
+
+PROMPT = [{"role": "user", "content": "?"}]
+OWN = """
+import time
+
+def same(completions, ground_truth, **columns):
+    return [float(answer[0]["content"] == truth) for answer, truth in zip(completions, ground_truth)]
+
+def always(completions, **columns): return [1.0]
+def short(completions, **columns): return [float(len(answer[0]["content"]) < 9) for answer in completions]
+def never(completions, **columns): return [0.0]
+def hangs(completions, **columns): time.sleep(600)
+def prints(completions, **columns): print("debugging"); return [1.0]
+def raises(completions, **columns): raise KeyError("unit")
+def nan(completions, **columns): return [float("nan")]
+def text(completions, **columns): return ["yes"]
+def strict(completions, ground_truth): return [1.0]
+"""
+
+
+def row(truth: object, **columns: object) -> dict[str, Any]:
+    return {"prompt": PROMPT, "ground_truth": truth, **columns}
+
+
+def proof(folder: Path, rows: Sequence[Mapping[str, Any]], *names: str, seconds: float = 20.0) -> ProofReport:
+    own = folder / "own.py"
+    own.write_text(OWN, encoding="utf-8")
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    verifiers = {
+        name if name in ("rows", "math", "gsm8k", "exact", "ifeval") else f"{own}:{name}": 1.0 for name in names
+    }
+    option = json.dumps({"verifiers": verifiers, "seconds": seconds, "window": 64})
+    return prove(ProofRequest(option, str(folder / "rows.jsonl"), "", "train", None, None, 32))
+
+
+def test_reference_answers_pass_and_others_do_not(tmp_path: Path) -> None:
+    rows = [row("x+1", dataset="MATH"), row("\\frac{1}{2}", dataset="MATH"), row("8", dataset="gsm8k")]
+    report = proof(tmp_path, [*rows, row("9", dataset="gsm8k")], "rows", seconds=3.0)
+    assert (report.problems, report.warnings) == ((), ())
+    assert "2 of 2 reference answers pass `gsm8k`" in report.summary
+    assert "2 of 2 reference answers pass `math`" in report.summary
+    assert "`math` did not answer within 3 s on an expression without end, which scores 0" in report.summary
+
+
+def test_an_own_function_is_proven_too(tmp_path: Path) -> None:
+    report = proof(tmp_path, [row("a"), row("b")], "same")
+    assert (report.problems, report.warnings) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("verifier", "problem"),
+    [
+        ("never", "an empty answer, a malformed answer, 1 of 1 wrong answers earn the maximum of `never`"),
+        ("always", "an empty answer, a malformed answer, 1 of 1 wrong answers earn the maximum of `always`"),
+        ("short", "an empty answer earn the maximum of `short`"),
+        ("hangs", "`hangs` did not answer within 2 s on the reference answer of row 1"),
+        ("prints", "`prints` prints 'debugging' on the reference answer of row 1"),
+        ("raises", "`raises` raised KeyError: 'unit' on the reference answer of row 1"),
+        ("nan", "`nan` returned nan on the reference answer of row 1"),
+        ("text", "`text` returned 'yes' on the reference answer of row 1"),
+        ("strict", "`strict` raised TypeError: strict() got an unexpected keyword argument 'prompts'"),
+        ("missing", "has no function missing"),
+    ],
+)
+def test_a_faulty_verifier_is_one_sentence(tmp_path: Path, verifier: str, problem: str) -> None:
+    report = proof(tmp_path, [row("a"), row("b")], verifier, seconds=2.0)
+    assert len(report.problems) == 1
+    assert problem in report.problems[0]
+
+
+def test_references_that_never_pass_are_shown(tmp_path: Path) -> None:
+    rows = [row(truth) for truth in ("about ten", "ten or so", "roughly ten", "tenish")]
+    (problem,) = proof(tmp_path, rows, "gsm8k").problems
+    assert problem.startswith(
+        "0 of 4 reference answers pass `gsm8k` (row 1, 'about ten': 0; row 2, 'ten or so': 0; row 3"
+    )
+
+
+def test_some_references_that_fail_are_a_warning(tmp_path: Path) -> None:
+    report = proof(tmp_path, [row("8"), row("eight"), row("9")], "gsm8k")
+    assert report.problems == ()
+    assert report.warnings == ("1 of 3 reference answers fail `gsm8k` (row 2, 'eight': 0)",)
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        (
+            [row("8", dataset="gsm8k"), row("9", dataset="code")],
+            "row 2 names the verifier 'code'; known are math, gsm8k",
+        ),
+        ([row("8")], "row 1 names no verifier in its column `dataset`"),
+        ([row("8", dataset="gsm8k"), row(None, dataset="math")], "1 prompt without ground_truth, the first in row 2"),
+    ],
+)
+def test_faulty_rows_are_one_sentence(tmp_path: Path, rows: list[dict[str, Any]], problem: str) -> None:
+    report = proof(tmp_path, rows, "rows")
+    assert len(report.problems) == 1
+    assert report.problems[0].startswith(problem)
+
+
+def test_a_prompt_that_leaves_no_room_is_named() -> None:
+    assert window_problems([10, 33, 32], 64, 32) == [
+        "1 prompt longer than the 32 tokens that max_seq_length=64 leaves beside response_length=32: row 2 has 33"
+    ]
+    assert window_problems([10, 32], 64, 32) == []

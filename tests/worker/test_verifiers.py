@@ -1,0 +1,150 @@
+"""Verifiers in their process: what each scores, and what one that goes wrong does to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launch.worker.verifiers import Call, Outcome, VerifierError, VerifierOption, VerifierProcess
+
+OWN = """
+import os, signal, subprocess, sys, time
+
+def right(completions, ground_truth, **columns):
+    return [float(answer[0]["content"] == truth) for answer, truth in zip(completions, ground_truth)]
+
+def takes(prompts, completions, completion_ids, level, trainer_state, log_extra, log_metric, **rest):
+    log_metric("level", 1.0)
+    return [level[0] + len(completion_ids[0])]
+
+def skips(completions, **columns): return [None]
+def raises(completions, **columns): raise ValueError("no such unit")
+def prints(completions, **columns): print("debugging"); return [1.0]
+def nan(completions, **columns): return [float("nan")]
+def text(completions, **columns): return ["yes"]
+def two(completions, **columns): return [1.0, 1.0]
+def exits(completions, **columns): os._exit(3)
+def alarm(completions, **columns): signal.signal(signal.SIGALRM, lambda *_: None); return [1.0]
+
+def hangs(completions, ground_truth, **columns):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    open(ground_truth[0], "w").write(str(child.pid))
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def process() -> Iterator[VerifierProcess]:
+    process = VerifierProcess([], seconds=30.0)
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    return f"{path}:"
+
+
+def call(name: str, completion: str, **columns: object) -> Call:
+    return Call(name, [{"role": "user", "content": "?"}], completion, {"ground_truth": "x", **columns}, [7, 8])
+
+
+def one(process: VerifierProcess, *arguments: str, **columns: object) -> Outcome:
+    return process.score([call(*arguments, **columns)])[0]
+
+
+def test_mathematics_is_compared_as_such(process: VerifierProcess) -> None:
+    """open-instruct's MathVerifier scores x+1 against 1+x 1 in the main thread, and 0 in a thread, as GRPO calls it."""
+    assert one(process, "math", "so \\boxed{x+1}", ground_truth="1+x").score == 1.0
+    assert one(process, "math", "\\boxed{0.5}", ground_truth="\\frac{1}{2}").score == 1.0
+    for wrong in ("\\boxed{1} or \\boxed{2}", "\\boxed{" + "7" * 10_000 + "}", "", "\\boxed{"):
+        assert one(process, "math", wrong, ground_truth="3") == Outcome(0.0, pytest.approx(0, abs=9))
+
+
+def test_an_expression_without_end_is_killed_and_the_next_call_works(process: VerifierProcess) -> None:
+    process.start()
+    process.seconds = 2.0
+    endless = one(process, "math", "\\boxed{9^{9^{9^{9}}}}", ground_truth="2")
+    assert (endless.score, endless.failure) == (0.0, "did not answer within 2 s")
+    assert one(process, "exact", " x ").score == 1.0
+
+
+def test_the_last_number_counts(process: VerifierProcess) -> None:
+    assert one(process, "gsm8k", "3 and 5 make 1,008.", ground_truth="1008").score == 1.0
+    assert one(process, "gsm8k", "8, or 9", ground_truth="8").score == 0.0
+
+
+def test_an_own_function_gets_what_trl_passes(process: VerifierProcess, own: str) -> None:
+    assert one(process, f"{own}right", "x").score == 1.0
+    assert one(process, f"{own}takes", "x", level=3).score == 5.0
+    assert one(process, f"{own}skips", "x").score is None
+
+
+@pytest.mark.parametrize(
+    ("function", "failure"),
+    [
+        ("raises", "raised ValueError: no such unit"),
+        ("nan", "returned nan"),
+        ("text", "returned 'yes'"),
+        ("two", "raised TypeError: it returned [1.0, 1.0] for one answer; a list with one number is expected"),
+        ("exits", "ended its process"),
+        ("alarm", "raised ValueError: signal only works in main thread of the main interpreter"),
+    ],
+)
+def test_a_failure_scores_0_and_says_why(process: VerifierProcess, own: str, function: str, failure: str) -> None:
+    outcome = one(process, f"{own}{function}", "x")
+    assert (outcome.score, outcome.failure) == (0.0, failure)
+    assert one(process, "exact", "x").score == 1.0
+
+
+def test_what_it_prints_is_no_answer(process: VerifierProcess, own: str) -> None:
+    outcome = one(process, f"{own}prints", "x")
+    assert (outcome.score, outcome.failure, outcome.printed) == (1.0, None, "debugging")
+
+
+def test_a_call_over_the_limit_is_killed_with_its_children(process: VerifierProcess, own: str, tmp_path: Path) -> None:
+    process.start()
+    process.seconds = 5.0
+    outcome = one(process, f"{own}hangs", "x", ground_truth=str(tmp_path / "pid"))
+    assert outcome.failure == "did not answer within 5 s"
+    child, end = int((tmp_path / "pid").read_text()), time.monotonic() + 10
+    while Path(f"/proc/{child}").exists() and "Z" not in Path(f"/proc/{child}/stat").read_text().split(")")[1]:
+        assert time.monotonic() < end, "the verifier's own child lives on"
+        time.sleep(0.05)
+
+
+def test_a_verifier_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("import nothing_of_that_name\n", encoding="utf-8")
+    with pytest.raises(VerifierError, match="nothing_of_that_name"):
+        VerifierProcess([f"{broken}:f"], 5.0).start()
+
+
+def test_rows_name_their_verifiers() -> None:
+    option = VerifierOption.parse(json.dumps({"verifiers": {"rows": 1, "exact": 0.5}, "seconds": 5, "window": 64}))
+    assert option.names_in(iter(["MATH", "gsm8k", "MATH"])) == {"gsm8k": 1, "math": 1, "exact": 0.5}
+
+
+@pytest.mark.skipif(not os.environ.get("NLTK_DATA"), reason="needs nltk's punkt_tab, which is not downloaded here")
+def test_sentences_are_counted(process: VerifierProcess) -> None:
+    truth = json.dumps({"instruction_id": ["length_constraints:number_sentences"], "kwargs": [{"num_sentences": 1}]})
+    assert one(process, "ifeval", "One. Two. Three.", ground_truth=truth).failure is None
+
+
+def test_instructions_are_followed(process: VerifierProcess) -> None:
+    truth = {"instruction_id": ["punctuation:no_comma", "change_case:english_lowercase"], "kwargs": [None, {}]}
+    try:
+        import lm_eval.tasks.ifeval.utils  # noqa: F401
+    except LookupError as error:
+        pytest.skip(f"nltk's data is missing: {error}")
+    followed = one(process, "ifeval", "No, i am not shouting", ground_truth=json.dumps(truth))
+    assert followed.failure is None
+    assert followed.score == 0.0
+    assert one(process, "ifeval", "this has no comma", ground_truth=json.dumps([truth])).score in (0.5, 1.0)
