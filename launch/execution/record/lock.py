@@ -69,14 +69,11 @@ def prove_launcher(path: Path, holder: Holder) -> psutil.Process | None:
     try:
         process = psutil.Process(holder.pid)
         is_holder = abs(process.create_time() - holder.born) < _SAME_BIRTH
-        return process if is_holder and _is_open_in(process, path) else None
+        # by its name and not by its content: a hard link of one run's lock is not another's
+        is_open = os.path.realpath(path) in (file.path for file in process.open_files())
+        return process if is_holder and is_open else None
     except (psutil.Error, ValueError, OverflowError):
         return None
-
-
-def _is_open_in(process: psutil.Process, path: Path) -> bool:
-    """By its name and not by its content: a hard link of one run's lock is not another's."""
-    return os.path.realpath(path) in (file.path for file in process.open_files())
 
 
 @contextlib.contextmanager
