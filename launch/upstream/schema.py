@@ -66,7 +66,7 @@ class ParserClass:
     line: int
     fields: tuple[str, ...]
     # `methods`: `__post_init__` and the methods that it calls ({owner, name, file, line, source}), in the order in
-    # which Python finds them; `names`: the constants that they refer to
+    # which Python finds them, and functions, without owner; `names`: the constants that they refer to
     post_init: Mapping[str, Any] | None = None
 
 

@@ -150,7 +150,7 @@ def test_unknown_values_and_the_machine(tmp_path: Path, in_process: bool) -> Non
             if self.b > 100:
                 raise ValueError("b")
 
-    def detect(): return False
+    def detect(): return os.path.exists('/detected')
 
     HfArgumentParser(Args).parse_args_into_dataclasses()
     """
@@ -169,6 +169,53 @@ def test_unknown_values_and_the_machine(tmp_path: Path, in_process: bool) -> Non
     assert messages(d=["a", "xy"]) == [replaced, ("'xy' starts with x", True)]
     assert messages(d=["a", "stop", "xy"]) == [replaced]
     assert messages(d=[UNKNOWN]) == [replaced, ("? starts with x", None)]
+
+
+def test_a_function_of_upstream_that_refers_to_nothing_else_is_executed_too(tmp_path: Path) -> None:
+    """As reward_modeling.py has it at 6b3964bc; one that reads the environment is not."""
+    script = """
+    import json, os
+    from dataclasses import dataclass
+    from transformers import HfArgumentParser
+
+    def split_mixer(value) -> tuple:
+        if isinstance(value, str):
+            return json.loads(value), value
+        elif isinstance(value, dict):
+            return value, json.dumps(value)
+        else:
+            raise ValueError("Input must be a string")
+
+    def ready(): return bool(os.environ.get("READY"))
+
+    @dataclass
+    class Args:
+        mixer: str | None = None
+
+        def __post_init__(self):
+            self.mixer_dict, self.mixer = split_mixer(self.mixer)
+            if len(self.mixer_dict) > 1:
+                raise ValueError("one only")
+            if ready():
+                self.mixer = None
+
+    HfArgumentParser(Args).parse_args_into_dataclasses()
+    """
+    schema = capture_script(tmp_path, script)
+    code = schema.classes[0].post_init
+    assert code is not None
+    assert [method["name"] for method in code["methods"]] == ["__post_init__", "split_mixer"]
+
+    def messages(**values: Any) -> list[tuple[str, str, bool | None]]:
+        found = find_contradictions(replace(schema, is_locked=True), values)
+        return [(c.message, c.where, c.certain) for c in found if c.certain is not False]
+
+    assert messages() == [("Input must be a string", "train.py:12", True)]
+    assert messages(mixer='{"a": 1}') == []
+    assert messages(mixer='{"a": 1, "b": 1}') == [("one only", "train.py:23", True)]
+    (refused,) = messages(mixer="a")
+    assert refused[0].startswith("JSONDecodeError") and refused[2] is True
+    assert {certain for _, _, certain in messages(mixer=UNKNOWN)} == {None}
 
 
 @pytest.mark.parametrize(

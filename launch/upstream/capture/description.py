@@ -165,7 +165,7 @@ class Description:
         return (self.relative(inspect.getsourcefile(cls) or ""), node.lineno) if node else ("", 0)
 
     def post_init(self, cls: type) -> dict[str, typing.Any] | None:
-        """Return the source of `__post_init__` and of the methods that it calls, and the constants they refer to."""
+        """Return the source of `__post_init__` and of what it calls, and the constants that these refer to."""
         methods: list[dict[str, typing.Any]] = []
         names: dict[str, typing.Any] = {}
         wanted = ["__post_init__"]
@@ -182,12 +182,30 @@ class Description:
                 methods.append({"owner": base.__name__, "name": name, "file": file, "line": line, "source": source})
                 tree = ast.parse(source)
                 names |= self.constants(cls, tree, function.__globals__)
-                called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+                called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+                functions = (function.__globals__.get(f.id) for f in called if isinstance(f, ast.Name))
+                methods += [record for helper in functions if (record := self.pure_function(helper))]
                 found = [f.attr for f in called if isinstance(f, ast.Attribute) and self.is_method_owner(cls, f.value)]
                 wanted += [attr for attr in found if attr not in wanted and not attr.startswith("_" + "_set")]
                 if name == "__post_init__" and not any(word in source for word in ("super()", ".__post_init__(")):
                     break
         return {"methods": methods, "names": names} if methods else None
+
+    def pure_function(self, function: typing.Any) -> dict[str, typing.Any] | None:
+        """Return the source of a function of upstream that refers to nothing but builtins and json; else None."""
+        code = getattr(function, "__code__", None)
+        if not isinstance(function, types.FunctionType) or not self.root or not code:
+            return None
+        file = self.relative(code.co_filename)
+        if not (self.root / file).is_file():
+            return None
+        lines, line = inspect.getsourcelines(function)
+        source = textwrap.dedent("".join(lines))
+        body = ast.Module(getattr(ast.parse(source).body[0], "body", []), [])
+        names = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
+        if names - {*code.co_varnames, *dir(builtins), "json"}:
+            return None
+        return {"owner": "", "name": code.co_name, "file": file, "line": line, "source": source}
 
     @staticmethod
     def is_method_owner(dataclass: type, node: ast.expr) -> bool:

@@ -3,8 +3,8 @@
 The source is what the capture kept (`ParserClass.post_init`). Python executes it, statement by statement, and a `raise`
 is recorded before the next one runs. A statement that depends on an unknown value is executed once for each way through
 it: what only some of them raise is undecided, and what they assign differently is unknown from then on. The code sees
-the fields, constants and pure builtins: whatever else it names (a function of upstream, the environment, the GPU) is an
-unknown value too, and nothing is called.
+the fields, constants, pure builtins and the functions of upstream that refer to nothing else: whatever else it names
+(the environment, the GPU) is an unknown value too, and nothing is called.
 
 Standard library only: code that is not the lock's is executed by a process of its own (`contradictions.py`).
 """
@@ -156,14 +156,20 @@ class _Run:
         self._instance = _Instance(self)
         self._fields = {**fields, **{n.removeprefix("self."): v for n, v in names.items() if n.startswith("self.")}}
         known = {name: _known(name, value, names) for name, value in names.items() if "." not in name}
-        owners = {method.owner: _Owner(self, method.owner) for method in self._methods}
-        self._scope = {**_BUILTINS, **owners, **known, "json": types.SimpleNamespace(loads=json.loads)}
+        owners: dict[str, Any] = {m.owner: _Owner(self, m.owner) for m in self._methods}
+        owners |= {m.name: functools.partial(self._call, m.name, owner="") for m in self._methods if not m.owner}
+        self._scope = {
+            **_BUILTINS,
+            **owners,
+            **known,
+            "json": types.SimpleNamespace(loads=json.loads, dumps=json.dumps),
+        }
         self._origins: dict[str, list[str]] = {}  # {local name: the fields its value comes from}
 
     def _call(self, name: str, *arguments: Any, owner: str | None = None, after: int = -1) -> Any:
         """Call a method: of a class, or the first one after an index in the order of Python's search."""
         for index, method in enumerate(self._methods):
-            if method.name == name and index > after and owner in (None, method.owner):
+            if method.name == name and index > after and (method.owner if owner is None else owner == method.owner):
                 break
         else:
             return None
@@ -176,13 +182,14 @@ class _Run:
             "super": lambda: _Owner(self, None, index),
         }
         scope["__builtins__"] = {"__import__": lambda *_: Unknown()}
+        raised = len(_paths[-1].raised)
         for statement in method.statements:
             paths = self._execute(statement, scope)
             if all(path.result for path in paths):
                 return _merged([path.result[0] for path in paths], paths)
             if any(path.result for path in paths):
                 _paths[-1].after.update(*(path.kinds for path in paths))
-        return None
+        return Unknown() if len(_paths[-1].raised) > raised else None  # a raise has taken the place of its result
 
     def _execute(self, statement: _Statement, scope: dict[str, Any]) -> list[_Path]:
         """Execute a statement in each way, and merge what they did into `scope`, the fields and the path around it."""
@@ -245,7 +252,9 @@ class _Run:
             return Unknown()
         parts = [part for part in given if not isinstance(part, list)] if function in _OF_LISTS else given
         unknown = _unknown([function, *parts])
-        is_method = isinstance(getattr(function, "__self__", None), list | dict | _Owner)
+        is_method = isinstance(getattr(function, "__self__", None), list | dict) or isinstance(
+            function, functools.partial
+        )
         if not unknown or is_method or function is setattr:
             return function(*arguments, **keywords)
         converts = function in (int, float, json.loads) or isinstance(function, enum.EnumType)
@@ -275,7 +284,7 @@ class _Instance:
 
     def __getattr__(self, name: str) -> Any:
         run = vars(self)["run"]
-        if any(method.name == name for method in run._methods):
+        if any(method.owner and method.name == name for method in run._methods):
             return functools.partial(run._call, name)
         _paths[-1].reads += [name] if name in run._own else []
         return run._fields.get(name, Unknown())
@@ -365,7 +374,7 @@ class _Statement:
 
 @dataclass(frozen=True)
 class _Method:
-    owner: str
+    owner: str  # '' for a function
     name: str
     parameters: tuple[str, ...]
     statements: tuple[_Statement, ...]
@@ -390,7 +399,7 @@ def _compile(post_init: str) -> tuple[list[_Method], Mapping[str, Any]]:
             module = ast.Module([_Rewriter(method["file"]).visit(node)], [])
             code = compile(ast.fix_missing_locations(module), _SOURCE + method["file"], "exec")
             statements.append(_Statement(method["file"], code, tuple(name.id for name in names), tuple(assigned)))
-        parameters = tuple(argument.arg for argument in function.args.args[1:])
+        parameters = tuple(argument.arg for argument in function.args.args[bool(method["owner"]) :])
         methods.append(_Method(method["owner"], method["name"], parameters, tuple(statements)))
     return methods, content["names"]
 
