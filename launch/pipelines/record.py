@@ -58,7 +58,6 @@ def stale_runs(pipeline: Pipeline) -> Sequence[str]:
     for file in sorted(records, key=lambda path: path.stat().st_mtime, reverse=True):
         others = objects(read_json_object(file).get("stages"))
         if [other.get("stage") for other in others] == list(pipeline.request.stages):
-            runs = [str(other.get("run")) for other in others]
-            ours = [run_name(plan.folder) for plan in pipeline.plans]
-            return [theirs for theirs, own in zip(runs, ours, strict=True) if theirs != own]
+            pairs = zip(others, pipeline.plans, strict=True)
+            return [str(other.get("run")) for other, plan in pairs if other.get("identity") != plan.identity]
     return []

@@ -172,6 +172,7 @@ def test_a_changed_stage_makes_those_after_it_stale_by_name(capsys: pytest.Captu
     last = planned(*DEMO, "demo_dpo:recipe.beta=2")
     assert last.plans[0].folder == first.plans[0].folder and last.is_finished(0)
     assert stale_runs(last) == [f"demo_dpo/{first.plans[1].name}"]
+    assert stale_runs(planned(*DEMO, "name=again")) == []  # the same settings under another name
     # the first one changes: nothing is reused, and both are named
     changed = planned(*DEMO, "demo:recipe.seed=7")
     assert not changed.is_finished(0) and changed.name != first.name
