@@ -201,7 +201,7 @@ def test_a_half_added_rule_is_told_everything() -> None:
         return passed("")
 
     inspect_room.__name__ = name
-    assert list(lacking_rule(rule(name)(inspect_room))) == [
+    assert list(lacking_rule(rule(name, "room")(inspect_room))) == [
         "no module of launch/check/machine defines it",
         "its docstring is its reason, a sentence",
         f"docs/reference/rules.md lacks {name}: {RENEW}",

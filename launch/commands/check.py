@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -40,9 +41,17 @@ def check(line: CommandLine) -> int:
 
     def check_stage(composed: Composed) -> int:
         require_one_machine(composed.config)
-        return _check_plan(build_plan(composed, this_machine(composed)), options)
+        code = _check_plan(build_plan(composed, this_machine(composed)), options)
+        return _name_next_command(code, line, options)
 
     return compose(line, check_stage)
+
+
+def _name_next_command(code: int, line: CommandLine, options: argparse.Namespace) -> int:
+    """Print the command that runs what has been checked, if nothing stops it; return the exit code."""
+    if code == EXIT_DONE and not options.json:
+        echo(f"ready: launch run {shlex.join(line.overrides)}")
+    return code
 
 
 def _check_pipeline(line: CommandLine, options: argparse.Namespace) -> int:
@@ -57,7 +66,7 @@ def _check_pipeline(line: CommandLine, options: argparse.Namespace) -> int:
             if not options.json:
                 echo(f"stage {index + 1} of {len(pipeline.plans)}: {plan.stage}/{plan.name}")
             codes.append(_check_plan(plan, options, is_pending=pipeline.pending_model(index) is not None))
-    return max(codes)
+    return _name_next_command(max(codes), line, options)
 
 
 def _check_plan(plan: Plan, options: argparse.Namespace, *, is_pending: bool = False) -> int:
@@ -82,7 +91,7 @@ def _check_plan(plan: Plan, options: argparse.Namespace, *, is_pending: bool = F
         }
         print_json(payload)
     else:
-        for row in [*format_table(findings), "", _summary(findings)]:
+        for row in [*format_table(findings), "", *filter(None, [_summary(findings)])]:
             echo(row)
         for warning in plan.warnings:
             notify(f"warning: {warning}")
@@ -95,13 +104,23 @@ def _as_json(finding: Finding) -> dict[str, Any]:
 
 
 def format_table(findings: Sequence[Finding], width: int = _WIDTH) -> list[str]:
-    """Return a line for each finding, with its cure on the line below."""
-    rows: list[tuple[str, str, str]] = []
+    """Return a line for what each rule looked at, with a fault's cure below, and one for what was not looked at."""
+    subjects = {rule.id: rule.subject for rule in RULES}
+    rows: list[tuple[str, str]] = []
+    skipped: dict[str, list[str]] = {}  # by the reason
     for finding in findings:
-        place = f"{finding.where}: " if finding.where else ""
-        rows.append((finding.id, "allowed" if finding.allowed else finding.level, place + finding.message))
+        subject = subjects.get(finding.id, finding.id.replace("_", " "))
+        if finding.level == "skipped":
+            skipped.setdefault(finding.message, []).append(subject)
+            continue
+        level = "" if finding.level == "pass" else "error: " if finding.stops else "warning: "
+        level = "allowed: " if finding.allowed else level
+        place, id = f"{finding.where}: " if finding.where else "", f" [{finding.id}]" if level else ""
+        rows.append((subject, f"{level}{place}{finding.message}{id}"))
         if finding.cure:
-            rows.append(("", "", f"-> {finding.cure}"))
+            rows.append(("", f"-> {finding.cure}"))
+    if skipped:
+        rows.append(("not checked", "; ".join(f"{', '.join(names)} ({reason})" for reason, names in skipped.items())))
     return align_columns(rows, wrap_at=width)
 
 
@@ -112,8 +131,6 @@ def _summary(findings: Sequence[Finding]) -> str:
         "error" if errors == 1 else "errors": errors,
         "allowed": sum(finding.allowed for finding in findings),
         "warning" if warnings == 1 else "warnings": warnings,
-        "passed": sum(finding.level == "pass" for finding in findings),
-        "skipped": sum(finding.level == "skipped" for finding in findings),
     }
     return ", ".join(f"{count} {name}" for name, count in counts.items() if count)
 

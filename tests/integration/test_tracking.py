@@ -93,6 +93,8 @@ def test_check_of_this_machine(home: Path) -> None:
     done = launch("check", "stage=demo", "trainer=trl_sft", "processes=2", "--json", cwd=home)
     told = json.loads(done.stdout)
     verdicts = {finding["id"]: finding["verdict"] for finding in told["findings"]}
+    ready = launch("check", "stage=demo", "trainer=trl_sft", "processes=2", cwd=home).stdout.splitlines()[-1]
+    assert ready == "ready: launch run stage=demo trainer=trl_sft processes=2"
     assert done.returncode == 0 and told["ok"], done.stdout
     assert verdicts["parser_refuses"] == verdicts["no_collective"] == "pass"
     refused = launch("check", "stage=sft", "gpus=64", "trainer=trl_sft", "allow=[too_few_gpus]", cwd=home)

@@ -35,7 +35,7 @@ def find_hub_token(environ: Mapping[str, str]) -> str | None:
         return None
 
 
-@rule("no_hub_token", on_login_node=True)
+@rule("no_hub_token", "hub login", on_login_node=True)
 def hub_token_exists(plan: Plan, host: Host) -> Finding:
     """Without a token a gated model does not load, and a push fails after the training."""
     token = find_hub_token(host.environ)
@@ -54,7 +54,7 @@ def hub_token_exists(plan: Plan, host: Host) -> Finding:
     return warned(f"{model.reference} is gated, and no token was found", cure, model.provenance.where)
 
 
-@rule("push_refused", on_login_node=True)
+@rule("push_refused", "push", on_login_node=True)
 def push_is_allowed(plan: Plan, host: Host) -> Finding:
     """The hub rejects a push to somebody else's name, or with a read-only token, only when the training is done."""
     name, token = plan.config.hub.push, find_hub_token(host.environ)
@@ -100,7 +100,7 @@ def _whoami(endpoint: str, token: str) -> dict[str, Any]:
     return account
 
 
-@rule("no_wandb_login", on_login_node=True)
+@rule("no_wandb_login", "W&B login", on_login_node=True)
 def wandb_key_exists(plan: Plan, host: Host) -> Finding:
     """Without a key wandb prompts on a terminal that a rank does not have, or dies."""
     if plan.config.tracking != Tracking.wandb:

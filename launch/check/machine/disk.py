@@ -61,7 +61,7 @@ def written_bytes(plan: Plan, environ: Mapping[str, str]) -> tuple[float, float]
     return element * size.parameters, (element + 12 if has_zero else 3 * element) * size.parameters
 
 
-@rule("disk_full", on_login_node=True)
+@rule("disk_full", "disk", on_login_node=True)
 def disk_has_room(plan: Plan, host: Host) -> Finding:
     """A disk that fills up destroys the checkpoint that is being written, hours into the run."""
     if plan.only_tokenizes:
@@ -90,7 +90,7 @@ def _cure(plan: Plan, count: int) -> str:
     return f"{fewer}free disk space, or set runs=FOLDER on a larger disk"
 
 
-@rule("not_writable", on_login_node=True)
+@rule("not_writable", "folders", on_login_node=True)
 def folders_are_writable(plan: Plan, host: Host) -> Finding:
     """A read-only mount or a full quota ends a run after an hour of tokenizing."""
     folders = {"runs": plan.folder, "cache": plan.cache, "HF_HOME": hub_cache(host.environ)}

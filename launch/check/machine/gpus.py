@@ -23,7 +23,7 @@ _BUSY_PERCENT = 20.0
 _TIMEOUT = 120.0  # seconds, importing torch in every rank included
 
 
-@rule("too_few_gpus")
+@rule("too_few_gpus", "GPUs")
 def enough_gpus(plan: Plan, host: Host) -> Finding:
     """Each rank takes a GPU of its own; one GPU too few shows only when the last rank dies at its start."""
     width = plan.parallel.width
@@ -45,7 +45,7 @@ def enough_gpus(plan: Plan, host: Host) -> Finding:
     )
 
 
-@rule("gpus_busy")
+@rule("gpus_busy", "GPU use")
 def gpus_are_free(plan: Plan, host: Host) -> Finding:
     """A GPU that another process uses may run out of memory, or slow down every other rank."""
     width = plan.parallel.width
@@ -80,7 +80,7 @@ def _describe_use(gpu: Gpu) -> str:
     return f"GPU {gpu.index}: {used} by {users or 'a process that is not visible from here'}"
 
 
-@rule("no_collective", slow=True)
+@rule("no_collective", "collectives", slow=True)
 def ranks_can_communicate(plan: Plan, host: Host) -> Finding:
     """An incompatible driver, a dead link or a container without shared memory shows at the first collective."""
     width = plan.parallel.width

@@ -10,7 +10,7 @@ from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.finding import Finding
 
 
-@rule("tokens_wasted")
+@rule("tokens_wasted", "padding")
 def padding_is_low(plan: Plan, _: Host) -> Finding:
     """dpo.py fills the unused rest of a row with padding: with 2 pairs in rows of 16,384 tokens that was 89% of the
     computation (upstream's pull request 1466)."""
@@ -28,7 +28,7 @@ def padding_is_low(plan: Plan, _: Host) -> Finding:
     return passed(describe_packing(forecast_packing(lengths, recipe.max_seq_length, plan.batch), plan.batch))
 
 
-@rule("no_such_input", on_login_node=True)
+@rule("no_such_input", "inputs", on_login_node=True)
 def inputs_exist(plan: Plan, host: Host) -> Finding:
     """Local models and files exist; what is built on the machine is built after preflight."""
     sources = [plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)]

@@ -26,7 +26,7 @@ _INFINIBAND = Path("/sys/class/infiniband")
 _SHM = Path("/dev/shm")
 
 
-@rule("port_taken")
+@rule("port_taken", "port")
 def port_is_free(plan: Plan, host: Host) -> Finding:
     """Two launchers on one port join each other's ranks, or one of them dies."""
     command = plan.command
@@ -46,7 +46,7 @@ def port_is_free(plan: Plan, host: Host) -> Finding:
     return passed("any free port, chosen at the start" if port == 0 else f"{port} is free")
 
 
-@rule("open_files_limit")
+@rule("open_files_limit", "open files")
 def open_file_limit_suffices(plan: Plan, host: Host) -> Finding:
     """Shards, sockets and data loaders add up: `Too many open files` comes hours into a run."""
     limits = _resource_limits("RLIMIT_NOFILE")
@@ -68,7 +68,7 @@ def open_file_limit_suffices(plan: Plan, host: Host) -> Finding:
     )
 
 
-@rule("memlock_limit")
+@rule("memlock_limit", "locked memory")
 def locked_memory_is_unlimited(plan: Plan, host: Host) -> Finding:
     """InfiniBand registers memory, which a small `ulimit -l` forbids: NCCL then dies at its first collective."""
     if plan.parallel.width.device != Device.cuda or not (_INFINIBAND.is_dir() and any(_INFINIBAND.iterdir())):
@@ -78,7 +78,7 @@ def locked_memory_is_unlimited(plan: Plan, host: Host) -> Finding:
     return passed(facts) if soft is None else warned(facts, "set memlock to unlimited in /etc/security/limits.conf")
 
 
-@rule("small_shm")
+@rule("small_shm", "shared memory")
 def shared_memory_is_large(plan: Plan, host: Host) -> Finding:
     """Containers start with 64 MiB of /dev/shm: NCCL and data loaders die there with a bus error."""
     ranks = plan.parallel.width.local
@@ -91,7 +91,7 @@ def shared_memory_is_large(plan: Plan, host: Host) -> Finding:
     return passed(facts)
 
 
-@rule("clock_skew")
+@rule("clock_skew", "clock")
 def clock_is_right(plan: Plan, host: Host) -> Finding:
     """Certificates, heartbeats and caches depend on the time: a wrong clock breaks each in its own way."""
     now = time.time()

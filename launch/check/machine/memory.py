@@ -36,7 +36,7 @@ def state_bytes(plan: Plan, parameters: float) -> tuple[float, float]:
     return (state.rank + reference) * parameters, state.host * parameters
 
 
-@rule("model_too_big")
+@rule("model_too_big", "memory")
 def model_fits(plan: Plan, host: Host) -> Finding:
     """A model that is too large is loaded onto every GPU for minutes before it fails."""
     if plan.lora is not None and plan.parallel.width.device == Device.cuda and not plan.only_tokenizes:

@@ -18,7 +18,7 @@ from launch.worker.finding import Finding
 from launch.worker.patches import olmo_core
 
 
-@rule("parser_refuses", slow=True, is_first=True)
+@rule("parser_refuses", "parser", slow=True, is_first=True)
 def parser_accepts(plan: Plan, host: Host) -> Finding:
     """The trainer's own parser decides, in its interpreter and with the very command line, `__post_init__` included."""
     trainer, root = plan.config.trainer, plan.upstream.checkout

@@ -24,7 +24,7 @@ from launch.worker.reward_proof import ProofReport, ProofRequest
 _SECONDS = 600.0  # of the whole proof
 
 
-@rule("reward_proof")
+@rule("reward_proof", "reward")
 def reward_is_proven(plan: Plan, host: Host) -> Finding:
     """A verifier that scores every answer 0, or every answer 1, trains nothing, and it shows only hours later."""
     python, where = plan.command[0], plan.origins.of("recipe.verifier").where

@@ -24,7 +24,8 @@ class Host:
 class PreflightRule:
     """One rule."""
 
-    id: str
+    id: str  # of the fault that it finds
+    subject: str  # what it looks at, in a word or two
     reason: str  # why the rule exists
     slow: bool  # imports the trainer's packages, so that only `check` runs it
     inspect: Callable[[Plan, Host], Finding]  # its id is empty, or that of one of the problems that the rule can find
@@ -33,12 +34,13 @@ class PreflightRule:
 
 
 def rule(
-    id: str, *, slow: bool = False, on_login_node: bool = False, is_first: bool = False
+    id: str, subject: str, *, slow: bool = False, on_login_node: bool = False, is_first: bool = False
 ) -> Callable[[Callable[[Plan, Host], Finding]], PreflightRule]:
     """Turn a function into a rule. Its docstring is the rule's reason."""
 
     def make(function: Callable[[Plan, Host], Finding]) -> PreflightRule:
-        return PreflightRule(id, " ".join((function.__doc__ or "").split()), slow, function, on_login_node, is_first)
+        reason = " ".join((function.__doc__ or "").split())
+        return PreflightRule(id, subject, reason, slow, function, on_login_node, is_first)
 
     return make
 

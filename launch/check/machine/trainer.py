@@ -27,7 +27,7 @@ _NEEDED = {
 _BUILD_SECONDS = 600.0  # longer than any build takes
 
 
-@rule("no_checkout", on_login_node=True)
+@rule("no_checkout", "checkout", on_login_node=True)
 def checkout_exists(plan: Plan, host: Host) -> Finding:
     """An open-instruct trainer runs from open-instruct's source: the lock file holds its schema, not its code."""
     if plan.config.trainer.family != Family.open_instruct:
@@ -40,7 +40,7 @@ def checkout_exists(plan: Plan, host: Host) -> Finding:
     return failed(f"{plan.trainer} needs a checkout of open-instruct, and none was found", cure)
 
 
-@rule("upstream_mismatch", on_login_node=True)
+@rule("upstream_mismatch", "pin", on_login_node=True)
 def checkout_matches_pin(plan: Plan, host: Host) -> Finding:
     """Patches, hazards and the trainers' flags were read from the pinned commit; another commit may differ."""
     if plan.upstream.matches_pin:
@@ -49,7 +49,7 @@ def checkout_matches_pin(plan: Plan, host: Host) -> Finding:
     return failed(plan.upstream.description, cure)
 
 
-@rule("missing_packages", on_login_node=True)
+@rule("missing_packages", "packages", on_login_node=True)
 def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
     """The trainer's interpreter has the packages that the trainer imports, and the TRL that launch's entry is written
     for; they are found without importing them."""
@@ -93,7 +93,7 @@ def run_environment(plan: Plan, host: Host) -> dict[str, str]:
     return {**kept, **plan.env, **resources.SAFE_PATH}
 
 
-@rule("stale_build_lock")
+@rule("stale_build_lock", "builds")
 def no_build_was_killed(plan: Plan, host: Host) -> Finding:
     """Torch waits without end for the lock of an extension's build, and a build that was killed leaves it behind."""
     if plan.parallel.zero_stage is None:

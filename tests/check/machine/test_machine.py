@@ -171,7 +171,7 @@ def test_what_fails_is_a_problem_unless_it_is_allowed(tmp_path: Path, monkeypatc
     assert "too_few_gpus" not in [problem.id for problem in stopping]
     assert "too_few_gpus" in [problem.id for problem in warnings]
 
-    @rule("always")
+    @rule("always", "room")
     def always(plan: Plan, host: Host) -> Finding:
         """This one fails on every machine, with an id that is its own or a problem's."""
         return Finding("clock_skew", "fail", "so it is", "none")
@@ -181,7 +181,7 @@ def test_what_fails_is_a_problem_unless_it_is_allowed(tmp_path: Path, monkeypatc
 
 
 def test_a_rule_that_cannot_look_is_skipped(tmp_path: Path) -> None:
-    @rule("broken")
+    @rule("broken", "room")
     def broken(plan: Plan, host: Host) -> Finding:
         """This one stands for a file system that went away while it was looked at."""
         raise OSError("stale file handle")

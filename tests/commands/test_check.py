@@ -1,0 +1,42 @@
+"""What `launch check` prints: what each rule looked at, faults with their ids and cures, and the next command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launch.__main__ import main
+from launch.commands.check import format_table
+from launch.worker.finding import Finding
+
+FINDINGS = [
+    Finding("disk_full", "pass", "68 GiB free for 30 GiB"),
+    Finding("port_taken", "fail", "port 5 is in use", "set another one"),
+    Finding("too_few_gpus", "fail", "one GPU", allowed=True),
+    Finding("clock_skew", "warn", "9 s", where="runs"),
+    Finding("gpus_busy", "skipped", "device=cpu"),
+    Finding("memlock_limit", "skipped", "device=cpu"),
+    Finding("long_samples", "pass", "none"),
+]
+
+
+def test_what_passed_has_no_id_and_what_did_not_has_one() -> None:
+    assert format_table(FINDINGS) == [
+        "disk          68 GiB free for 30 GiB",
+        "port          error: port 5 is in use [port_taken]",
+        "              -> set another one",
+        "GPUs          allowed: one GPU [too_few_gpus]",
+        "clock         warning: runs: 9 s [clock_skew]",
+        "long samples  none",
+        "not checked   GPU use, locked memory (device=cpu)",
+    ]
+
+
+def test_a_machine_that_is_not_ready_gets_no_next_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["check", "stage=sft", "trainer=trl_sft", "gpus=64"]) == 2
+    printed = capsys.readouterr().out
+    assert "[too_few_gpus]" in printed and "ready" not in printed
