@@ -284,12 +284,10 @@ def _read_evidence(
     """
     requested = requested_settings(plan.config, plan.parallel) | dict(proofs or {})
     inspects = any(patch in EVIDENCE_PATCHES for patch in plan.patches)
-    found = (
-        *read_evidence(RunRecord(folder.path), requested, began, inspects=inspects),
-        *unchecked_settings(overridden_settings(plan.config, plan.parallel)),
-    )
+    found = read_evidence(RunRecord(folder.path), requested, began, inspects=inspects)
     no_model = Evidence("saved_weights", "no model", "a trial of a few steps saves none: its weights are not checked")
-    return found if proofs is not None else (*found, no_model)
+    overridden = unchecked_settings(overridden_settings(plan.config, plan.parallel))
+    return (*found, *overridden) if proofs is not None else (*found, no_model)
 
 
 def _mark_timed_out(outcome: Outcome, seconds: float | None) -> Outcome | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, UserError
+from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.outcome import Outcome
 from launch.execution.record.reader import RunRecord
 from launch.planning.identity import DigestCache
@@ -15,7 +16,7 @@ from launch.planning.lora import read_adapter
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 from launch.planning.saved_model import describe_model, digest_model, find_changes
-from launch.worker.finding import PROVEN, Evidence
+from launch.worker.finding import Evidence
 from launch.worker.patches.shared import EVIDENCE
 
 # guards of what happens around the training, and not of the steps
@@ -44,9 +45,7 @@ def keep_finished_work(outcome: Outcome, plan: Plan, run: RunRecord, evidence: S
     ended_by_steps = outcome.guard is not None and outcome.cause_id not in _AROUND
     if outcome.exit_code in (EXIT_DONE, EXIT_INTERRUPTED) or not is_whole or ended_by_steps:
         return outcome
-    if any(item.verdict not in (None, PROVEN) for item in evidence):
-        return outcome
-    if find_output_faults(plan.model_dir, plan.config.trainer.leaves):
+    if unmet_settings(evidence, plan.config.allow) or find_output_faults(plan.model_dir, plan.config.trainer.leaves):
         return outcome
     parts = (outcome.cause, outcome.cure and f"cure: {outcome.cure}")
     return replace(

@@ -230,7 +230,8 @@ LEAVES_MODEL = """
 import glob, shutil
 shutil.copytree(glob.glob(f"{CACHE}/demo/model-*")[0], "runs/demo/r/model", dirs_exist_ok=True)
 """
-_SETTINGS = ("dtype", "packing", "gradient_checkpointing", "clip", "global_batch")
+_WEIGHTS = ("first_update", "gradients", "last_update", "saved_weights")
+_SETTINGS = ("dtype", "packing", "gradient_checkpointing", "clip", "global_batch", *_WEIGHTS)
 UNSEEN = f"allow=[{','.join(f'unproven_{setting}' for setting in _SETTINGS)}]"  # the script holds no trainer
 
 
