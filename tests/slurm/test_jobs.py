@@ -53,7 +53,7 @@ def test_a_node_that_fails_ends_the_job_and_is_named(slurm: Cluster, home: Path)
     [other] = slurm.submit(*overrides, cwd=home)
     assert slurm.wait(job, 90) == "FAILED", log(home, "fails")
     failed = json.loads((home / "runs" / "demo" / "fails" / "FAILED").read_text())
-    assert "node n2" in failed["cause"] + " ".join(failed["detail"]), failed
+    assert "node n2" in failed["cause"] + " ".join(failed.get("detail", ())), failed
     assert (home / "runs" / "demo" / "fails" / "nodes" / "1" / "FAILED").is_file()
 
     assert slurm.wait(other, 90) == "FAILED", log(home, "no-python")
