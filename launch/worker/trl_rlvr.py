@@ -191,7 +191,7 @@ def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collect
             import torch
 
             logs, tokens = self._logs, self.state.num_input_tokens_seen
-            devices = [self.accelerator.device.index] if self.accelerator.device.type == "cuda" else []
+            devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
             self._logs = {name: defaultdict(list) if name in ("rewards", "extra") else [] for name in logs}
             self.model.eval()
             try:

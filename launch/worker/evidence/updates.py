@@ -93,6 +93,8 @@ class Updates:
     def _patience(self) -> int:
         import torch
 
+        if hasattr(self._objects.trainer, "num_generations"):
+            return PATIENCE  # a GRPO step in which every group's rewards are equal has no gradient
         return 1 if all(p.dtype == torch.float32 for p in self._sampled) else PATIENCE
 
     def _judge_first(self, rate: float) -> Evidence:
