@@ -1,0 +1,63 @@
+"""What DONE vouches for, with real TRL runs of the demo: nothing learned, a failed last evaluation, a replaced base."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import launch_in
+from tests.integration.demo_kit import give_demo
+
+pytestmark = pytest.mark.slow
+SFT = ("stage=demo", "trainer=trl_sft", "report=false")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+    return give_demo(tmp_path_factory, tmp_path_factory.mktemp("vouching"))
+
+
+def write_chats(file: Path, texts: list[str]) -> str:
+    turns = [[{"role": "user", "content": text}, {"role": "assistant", "content": "Yes."}] for text in texts]
+    file.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in turns), encoding="utf-8")
+    return str(file)
+
+
+def test_a_learning_rate_that_changes_nothing_stops_the_run_at_its_first_step(home: Path) -> None:
+    done = launch_in(home, *SFT, "recipe.learning_rate=1e-30", "recipe.max_steps=8", "name=nothing")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "nothing is learned) [refuted_first_update]" in done.stdout
+    assert not (home / "runs" / "demo" / "nothing" / "DONE").exists()
+
+
+def test_a_last_evaluation_that_fails_leaves_the_finished_model(home: Path) -> None:
+    """Validation rows that are all too long end TRL with a KeyError after the last step."""
+    train = write_chats(home / "train.jsonl", [f"Is {number} a number?" for number in range(64)])
+    held_out = write_chats(home / "long.jsonl", ["word " * 600, "words " * 600])
+    data = ("data.build=null", f"data.mix=[{{name: {train}}}]", f"data.validation={held_out}")
+    done = launch_in(home, *SFT, *data, "recipe.max_steps=2", "name=unmeasured")
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcome = json.loads((home / "runs" / "demo" / "unmeasured" / "DONE").read_text(encoding="utf-8"))
+    assert "eval_loss" in outcome["afterwards"] and "did not evaluate its last step, 2" in outcome["afterwards"]
+    assert "model.safetensors" in outcome["model"]["files"]
+
+
+def test_an_adapter_goes_only_with_its_own_base(home: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    [demo] = (home / "runs" / ".cache" / "demo").glob("model-*")
+    base = home / "base"
+    shutil.copytree(demo, base)
+    lora = ("recipe.lora.rank=4", "recipe.max_steps=2", f"model.path={base}", "name=adapter")
+    done = launch_in(home, *SFT, *lora)
+    assert done.returncode == 0, done.stdout + done.stderr
+    weights = load_file(base / "model.safetensors")
+    name = next(name for name in weights if "q_proj" in name)
+    save_file({**weights, name: weights[name] + 0.01}, base / "model.safetensors", {"format": "pt"})
+    for verb in (("merge", "demo/adapter"), ("generate", "demo/adapter", "hi")):
+        refused = launch_in(home, *verb)
+        assert refused.returncode == 2 and "[base_changed]" in refused.stderr, refused.stdout + refused.stderr
