@@ -36,6 +36,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "full-finetune-liger": ("trainer=finetune", "recipe.liger=true", "recipe.per_device_batch_size=16"),
     "lora-trl-flash-liger": (*TRL_FLASH, *LORA, "recipe.per_device_batch_size=8", "recipe.liger=true"),
     "lora-trl-flash-liger-16": (*TRL_FLASH, *LORA, "recipe.per_device_batch_size=16", "recipe.liger=true"),
+    "lora-trl-flash-liger-32": (*TRL_FLASH, *LORA, "recipe.per_device_batch_size=32", "recipe.liger=true"),
     "nf4-trl-flash-2048": (
         *(*TRL_FLASH, *LORA, "recipe.per_device_batch_size=1", "recipe.lora.quantize=nf4"),
         "recipe.max_seq_length=2048",
