@@ -74,7 +74,7 @@ def test_what_is_a_way() -> None:
         "a.b=1 c=x",
         "d=[1,2]",
     ]
-    assert find_ways("`launch help plan` lists them") == find_ways(None) == []
+    assert find_ways("`launch stage=demo name=x` continues it") == find_ways(None) == []
 
 
 def plan_line(*argv: str) -> CommandLine:

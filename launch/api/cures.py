@@ -47,8 +47,10 @@ class Way:
 
 
 def find_ways(cure: str | None) -> list[Way]:
-    """Return the overrides that a cure advises to set; those with a placeholder (`name=NAME`) are for the reader."""
-    ways = (Way(tuple(re.findall(_OVERRIDE, match[0]))) for match in _OVERRIDES.finditer(cure or ""))
+    """Return the overrides that a cure advises to set; those with a placeholder (`name=NAME`) are for the reader, and
+    what stands in backticks is a command."""
+    text = re.sub(r"`[^`]*`", "", cure or "")
+    ways = (Way(tuple(re.findall(_OVERRIDE, match[0]))) for match in _OVERRIDES.finditer(text))
     return [way for way in ways if way.sets and not any(_PLACEHOLDER.search(override) for override in way.sets)]
 
 

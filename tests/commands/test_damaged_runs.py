@@ -148,4 +148,4 @@ def test_a_launcher_does_not_wait_for_a_fifo(runs: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "it is a FIFO" in done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "a FIFO" in done.stderr

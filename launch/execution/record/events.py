@@ -31,6 +31,7 @@ _REQUIRED: Mapping[str, Mapping[str, type]] = {
     "total_steps": {"steps": int},
     "evaluation": {"step": int},  # with eval_loss and what else the trainer measures on its validation data
     "early_stop": {"step": int, "best_step": int, "evaluations": int},  # with best_loss
+    "completion": {"step": int},  # of one of the prompts that an RLVR run samples again, with its rewards
     "saved": {"step": int},  # the model, by a worker that has compared its files with memory
     "first_rows": {"rows": list},  # tokens of the first samples of a run that trains an adapter
 }
