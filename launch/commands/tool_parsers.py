@@ -169,7 +169,7 @@ PATTERN is part of a name, or a glob: `launch flags finetune learning`, `launch 
 
 def build_upstream_parser() -> VerbParser:
     parser = VerbParser("""
-launch upstream status | diff COMMIT | bump COMMIT [--upstream DIR] [--python P] [--rename A=B] [--force] [--json]
+launch upstream status|diff|bump [COMMIT] [--upstream DIR] [--python X] [--rename OLD=NEW] [--force] [--json]
 
 examples:
   launch upstream status
