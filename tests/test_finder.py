@@ -21,7 +21,7 @@ def test_every_module_has_tests_that_are_found() -> None:
 @pytest.mark.parametrize(
     ("module", "expected"),
     [
-        ("planning/parallel.py", ["planning/test_batch.py"]),  # of its name
+        ("planning/chat_template.py", ["planning/test_chat_template.py"]),  # of its name
         ("check/lint/cautions.py", ["check/lint/test_cautions.py"]),
         ("upstream/libraries/__init__.py", ["test_accelerate.py", "test_deepspeed.py"]),  # of its folder
     ],
@@ -33,13 +33,14 @@ def test_by_name_by_import_or_by_folder(module: str, expected: list[str]) -> Non
 
 
 def test_modules_on_the_command_line_become_their_tests() -> None:
-    command = [sys.executable, "-m", "tests.finder", "launch/planning/parallel.py", "-k", "width"]
+    command = [sys.executable, "-m", "tests.finder", "launch/planning/chat_template.py", "-k", "width"]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    assert printed == [str(TESTS / "planning" / "test_batch.py"), "-k", "width"]
+    assert printed == [str(TESTS / "planning" / "test_chat_template.py"), "-k", "width"]
 
 
 def test_the_folders_of_tests_are_those_of_the_package() -> None:
     others = {"docs", "fixtures", "golden", "integration", "scripts", "seeds", "lab", "logs"}
     others |= {"synthetic_trainer", "__pycache__"}
     folders = [path for path in TESTS.rglob("*") if path.is_dir() and not others & set(path.relative_to(TESTS).parts)]
-    assert [path for path in folders if not (ROOT / "launch" / path.relative_to(TESTS)).is_dir()] == []
+    own = {path: ROOT / "launch" / path.relative_to(TESTS) for path in folders}  # of a folder, or of a module
+    assert [path for path, place in own.items() if not place.is_dir() and not place.with_suffix(".py").is_file()] == []

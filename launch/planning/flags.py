@@ -223,6 +223,8 @@ def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Probl
         requested = _value_at(composed, refused.undoes) if refused.undoes else True
         if flag is None or id in composed.config.allow or requested in (None, False):
             continue
+        if refused.undoes and flag.provenance.origin == Origin.launcher:  # the trainer's own, before the key's flags
+            continue
         is_number = isinstance(flag.value, (int, float)) and not isinstance(flag.value, bool)
         text = format_value(flag.value)
         too_low = is_number and refused.below is not None and flag.value < refused.below
