@@ -59,7 +59,7 @@ EXACT = {
     "execution/supervise/stacks.py": "the names of functions and lines that py-spy writes",
     "planning/identity.py": "paths with sizes and digests, which are compared",
     "slurm/requeue.py": "an empty mark",
-    "slurm/start_record.py": "the exact command that the other nodes execute",
+    "slurm/node/ranks.py": "the exact command that the other nodes execute",
     "trials/matrix_product.py": "a child's answer to its parent",
     "upstream/capture/process.py": "a temporary file: the errors of upstream's program",
     "upstream/capture/program.py": "a child's answer to its parent",

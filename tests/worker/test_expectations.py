@@ -40,6 +40,8 @@ def test_every_kind_of_evidence_is_read() -> None:
         "base_dtype": "nf4",
         "first_update": "adapter",
         "global_batch": "96 samples",
+        "reward_variance": "above 0%",
+        "complete_answers": "above 10%",
     }
     assert parse_expectations([f"{key}={value}" for key, value in pairs.items()]) == pairs
     assert set(pairs) == set(EVIDENCE)
@@ -51,9 +53,9 @@ def test_every_kind_of_evidence_is_read() -> None:
         (
             "size=2",
             (
-                "unknown expectation 'size'; known are attention, balanced, base_dtype, chat_template, clip, device, "
-                "distributed, dtype, first_update, global_batch, gradient_checkpointing, liger, lora, loss_averaging, "
-                "packing, resumed_step, world_size, zero_stage"
+                "unknown expectation 'size'; known are attention, balanced, base_dtype, chat_template, clip, "
+                "complete_answers, device, distributed, dtype, first_update, global_batch, gradient_checkpointing, "
+                "liger, lora, loss_averaging, packing, resumed_step, reward_variance, world_size, zero_stage"
             ),
         ),
         ("distributed=DDP", r"expectation distributed=DDP: must match NO\|MULTI_CPU\|MULTI_GPU\|DEEPSPEED"),

@@ -27,7 +27,7 @@ SILENT = EventWriter(None, 0)
 def test_the_ids_of_the_options_are_stable() -> None:
     # they stand in the records of runs
     assert list(OPTIONS) == [
-        *("validation", "subset", "chat_template", "continue_adapter", "early_stop", "lengths", "preview")
+        *("validation", "subset", "chat_template", "continue_adapter", "early_stop", "verifier", "lengths", "preview")
     ]
     for name, option in OPTIONS.items():
         assert option.id == name
@@ -72,7 +72,7 @@ def test_a_transformers_without_end_is_no_failure(monkeypatch: pytest.MonkeyPatc
     done: list[str] = []
     trainer = SimpleNamespace(
         train=lambda resume_from_checkpoint: done.append("trained"),
-        save_model=done.append,
+        save_after_training=lambda: done.append("saved"),
         accelerator=SimpleNamespace(print=print),
     )
     args = SimpleNamespace(resume_from_checkpoint=None, output_dir="out", push_to_hub=False)
@@ -81,7 +81,7 @@ def test_a_transformers_without_end_is_no_failure(monkeypatch: pytest.MonkeyPatc
     trl_entry.main(TrainerProgram(None, "trl.scripts.sft", ()), {}, SILENT)
     trainer.end = lambda: done.append("ended")
     trl_entry.main(TrainerProgram(None, "trl.scripts.sft", ()), {}, SILENT)
-    assert done == ["trained", "out", "trained", "out", "ended"]
+    assert done == ["trained", "saved", "trained", "saved", "ended"]
 
 
 OWN_CODE = """

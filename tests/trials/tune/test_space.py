@@ -64,7 +64,10 @@ def test_a_flag_that_is_held_is_what_is_predicted() -> None:
     } == {False}
     packed = space("stage=sft", "gpus=8", "flags.packing=true", "recipe.per_device_batch_size=2")
     assert {candidate.packing for candidate in packed.candidates} == {Packing.flatten}
-    dpo = space("stage=dpo", "gpus=8", "recipe.gradient_checkpointing=false", "flags.activation_memory_budget=0.5")
+    allowed = "allow=[flag_over_recipe]"
+    dpo = space(
+        "stage=dpo", "gpus=8", "recipe.gradient_checkpointing=false", "flags.activation_memory_budget=0.5", allowed
+    )
     assert {candidate.checkpointing for candidate in dpo.candidates} == {True}
     assert {
         candidate.attention for candidate in space("stage=dpo", "gpus=8", "flags.attn_implementation=torch").candidates
