@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -34,6 +35,7 @@ def trainer_name(script: str) -> str | None:
     return path.stem if path.suffix == ".py" and path.stem in OPEN_INSTRUCT else None
 
 
+@cache
 def trainer_files() -> dict[str, dict[str, Any]]:
     """Return the content of each shipped trainer's file, by the trainer's name; one that is not a map is skipped."""
     from launch.config.yaml_nodes import load_yaml  # slow to import; only lint and a refusal need it
