@@ -96,7 +96,8 @@ def _run(
         task = plan_task(peers)
         peers.report_progress("planned")
         _check_start(task.plan, allocation, task.plan.parallel.width.nodes)
-        if allocation.node_rank == 0 and (refusals := stopping_problems(inspect(task.plan, [parser_accepts]))):
+        refusals = stopping_problems(inspect(task.plan, [parser_accepts])) if allocation.node_rank == 0 else []
+        if refusals and not signals.terminated:  # Slurm's signal ends the parser's process too, which is not a refusal
             raise UserError(refusals)  # before the task has a context, without which nothing requeues the job
         node = NodeContext(task, allocation, attempt, peers, signals)
         if task.plan.parallel.width.device == Device.cuda and "gpu_fault" not in task.plan.config.allow:
