@@ -1,7 +1,6 @@
-"""The guards of a live run: the facts that they observe, and the nine rules.
+"""The guards of a live run: nine rules over the facts of launch/execution/facts.py.
 
 A guard is a class here and its limits in launch/config/guards.py, in a field of GuardsConfig that has the guard's id.
-The time of a fact is in seconds of one monotonic clock; only differences are meaningful.
 """
 
 from __future__ import annotations
@@ -15,6 +14,17 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from launch.config import guards as limits
+from launch.execution.facts import (
+    DiskUsage,
+    Fact,
+    LoggedStep,
+    NewOutput,
+    PhaseStarted,
+    RankError,
+    RankExited,
+    Tick,
+    TotalSteps,
+)
 from launch.execution.record.events import MetricName
 from launch.table import format_bytes
 from launch.terminal import format_ranks
@@ -25,71 +35,6 @@ _MIN_NORMS, _MIN_RATES = 10, 20  # needed for a meaningful median
 _CONFIG_KEYS = {"import": "importing"}  # phase -> key where they differ: `import` is a Python keyword
 _GAP = 30.0  # seconds between two ticks; more means that the watcher was suspended (SIGSTOP, a sleeping machine)
 _ENDING = ("save", "push")  # phases in which ranks may exit one by one: only rank 0 has something to write
-
-
-@dataclass(frozen=True)
-class Fact:
-    """Something observed at `time`."""
-
-    time: float
-
-
-@dataclass(frozen=True)
-class LoggedStep(Fact):
-    """A logged step of the trainer."""
-
-    number: int
-    values: Mapping[str, Any] = field(default_factory=dict)  # as in metrics.jsonl
-
-    def value(self, name: MetricName) -> float | None:
-        """Return the number under `name`, which may be NaN or infinite; None if the trainer did not log one."""
-        value = self.values.get(name)
-        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-@dataclass(frozen=True)
-class PhaseStarted(Fact):
-    """The run entered a phase."""
-
-    phase: str
-
-
-@dataclass(frozen=True)
-class TotalSteps(Fact):
-    """The trainer reported how many optimizer steps it will do."""
-
-    steps: int
-
-
-class NewOutput(Fact):
-    """A rank printed a line that it had not printed recently."""
-
-
-@dataclass(frozen=True)
-class RankError(Fact):
-    """A rank reported the error that ends it."""
-
-    rank: int
-
-
-@dataclass(frozen=True)
-class RankExited(Fact):
-    """The process of a rank no longer exists."""
-
-    rank: int
-
-
-@dataclass(frozen=True)
-class DiskUsage(Fact):
-    """Free space where the trainer writes, and the size of what it writes, in bytes."""
-
-    free: int
-    checkpoint: int | None = None  # None if unknown
-    model: int | None = None  # None if unknown
-
-
-class Tick(Fact):
-    """Time has passed. Sent at least once per second; a longer gap means that the watcher itself was suspended."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Prints a run's display again from its events, for `logs`, and goes along with one that is live."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ from launch.config.guards import (
     RewardVarianceGuard,
     VerifierGuard,
 )
-from launch.execution.guards import Guard, GuardContext, GuardFinding, LoggedStep
+from launch.execution.facts import LoggedStep
+from launch.execution.guards import Guard, GuardContext, GuardFinding
 
 
 def _number(step: LoggedStep, name: str) -> float | None:

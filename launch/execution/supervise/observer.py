@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from launch.execution.diagnosis.causes import CauseFinder
-from launch.execution.guards import LoggedStep, NewOutput, PhaseStarted, RankError, TotalSteps
+from launch.execution.facts import LoggedStep, NewOutput, PhaseStarted, RankError, TotalSteps
 from launch.execution.record.events import PHASES, Event, Metrics
 from launch.execution.record.folder import RunFolder
 from launch.execution.supervise.readers import reader_for

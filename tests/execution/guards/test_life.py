@@ -7,22 +7,18 @@ from collections.abc import Iterable
 import pytest
 
 from launch.config.guards import DeadRankGuard, DiskGuard, GuardsConfig, NonFiniteGuard, StallGuard
-from launch.execution.guards import (
-    DeadRank,
-    DiskSpace,
+from launch.execution.facts import (
     DiskUsage,
     Fact,
-    GuardContext,
-    GuardFinding,
     LoggedStep,
     NewOutput,
     PhaseStarted,
     RankError,
     RankExited,
-    Stall,
     Tick,
     TotalSteps,
 )
+from launch.execution.guards import DeadRank, DiskSpace, GuardContext, GuardFinding, Stall
 from launch.execution.reward_guards import build_guards
 from launch.execution.supervise.watch import GuardPanel
 from tests.execution.guards.facts import first, steps

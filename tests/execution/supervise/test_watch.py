@@ -14,7 +14,8 @@ import pytest
 
 from launch.config.guards import DeadRankGuard, GuardsConfig
 from launch.config.schema import Family
-from launch.execution.guards import Fact, GuardContext, LoggedStep, NewOutput
+from launch.execution.facts import Fact, LoggedStep, NewOutput
+from launch.execution.guards import GuardContext
 from launch.execution.record.checkpoints import Layout
 from launch.execution.record.folder import RunFolder
 from launch.execution.supervise.observer import Observer
