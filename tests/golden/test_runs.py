@@ -118,6 +118,9 @@ def _mask(line: str, home: Path) -> str:
         line = line.replace(place, name)
     line = re.sub(r"/tmp/warm-\w+/bin/python", "{python}", line)  # the tests' own, with the imports done
     line = re.sub(r"lengths/[0-9a-f]{8}\b", "lengths/{key}", line)
+    line = re.sub(r"^(model\.(?:base_)?files\.\S+) = .*", r"\1 = {digest}", line)
+    line = re.sub(r'\b(found|value) = "\d+\.\d+"', r'\1 = "{number}"', line)
+    line = re.sub(r"\b[\d.]+ times the largest before it", "# times the largest before it", line)
     line = re.sub(r"\b20\d\d-\d\d-\d\d[T ][\d:.]+Z?", "{time}", line)
     line = re.sub(r"\b\d+(\.\d+)? (seconds|s|MiB|GiB|MB|GB|tokens/s)\b", r"# \2", line)
     return re.sub(r"(\w+/[\w/]+\.py):\d+ \((\w+) [\d.]+\)", r"\1 (\2)", line)  # where a library has a line
