@@ -121,6 +121,6 @@ def test_only_the_command_changes_the_path(tmp_path: Path, argv: list[str], kept
 def test_a_run_in_a_folder_of_traps(folder: Path, other_python: str, gpus: str) -> None:
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     width = ["processes=2"] if gpus == "cpu2" else []
-    done = launch("run", "stage=demo", "trainer=trl_sft", "recipe.max_steps=1", f"python={other_python}", *width)
+    done = launch("run", "stage=demo", "trainer=trl_sft", "recipe.max_steps=2", f"python={other_python}", *width)
     assert imported(folder) == [], done.stderr
     assert done.returncode == 0, done.stdout + done.stderr

@@ -27,7 +27,7 @@ def test_the_model_arrives(
     if trainer == "finetune":
         request.getfixturevalue("open_instruct")
     give_demo(tmp_path_factory, tmp_path)
-    words = ["stage=demo", f"trainer={trainer}", "name=pushed", "recipe.max_steps=1", f"hub.push={owner}/mine"]
+    words = ["stage=demo", f"trainer={trainer}", "name=pushed", "recipe.max_steps=2", f"hub.push={owner}/mine"]
     with running() as hub:
         ran = subprocess.run(
             [sys.executable, "-m", "launch", "run", *words],
