@@ -18,7 +18,6 @@ from . import trl_data, trl_rlvr
 from .channel import EventWriter
 from .columns import write_lengths
 from .patches.patch import PlanFacts, on_request
-from .reward_proof import prompt_lengths, window_problems
 from .step_events import early_stop, step_events
 from .trainer import TrainerProgram
 from .verifiers import VerifierOption
@@ -181,6 +180,8 @@ def _build(job: Job) -> Any:
     if "verifier" in options:
         train = trl_rlvr.to_prompts(train)
         option = VerifierOption.parse(options["verifier"])
+        from .reward_proof import prompt_lengths, window_problems
+
         lengths = prompt_lengths(train["prompt"], start["processing_class"])
         if problems := window_problems(lengths, option.window, args.max_completion_length):
             raise EntryError(problems[0])
