@@ -5,11 +5,10 @@ The time of a fact is in seconds of one monotonic clock; only differences are me
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-from launch.execution.record.events import MetricName
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,15 @@ class LoggedStep(Fact):
     number: int
     values: Mapping[str, Any] = field(default_factory=dict)  # as in metrics.jsonl
 
-    def value(self, name: MetricName) -> float | None:
+    def value(self, name: str) -> float | None:
         """Return the number under `name`, which may be NaN or infinite; None if the trainer did not log one."""
         value = self.values.get(name)
         return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def finite(self, name: str) -> float | None:
+        """Return the number under `name`; None too for a NaN or an infinity."""
+        value = self.value(name)
+        return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

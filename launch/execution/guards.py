@@ -9,7 +9,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -62,13 +62,23 @@ class GuardContext:
 
 
 class Guard:
-    """A stateful rule. `id` is its stable name: the key under `guards:` and the id that `allow=[id]` takes."""
+    """A stateful rule. `id` is its stable name: the key under `guards:` and the id that `allow=[id]` takes.
+
+    A guard of one `metric` has `find_fault`, and stops a run after the `steps` of its limits in a row.
+    """
 
     id: ClassVar[str]
+    metric: ClassVar[str]
     on_every_node: ClassVar[bool] = False  # the other guards run where the metrics are logged, on node 0
+    _streak = 0  # logged steps in a row with a fault, the current one included
+    _good_until = -math.inf
 
     def __init__(self, config: Any, context: GuardContext | None = None) -> None:
         self._config, self._context = config, context or GuardContext()
+        self.begin()
+
+    def begin(self) -> None:
+        """Set up what the guard keeps of the facts."""
 
     def observe(self, fact: Fact) -> GuardFinding | None:
         """Take a fact; return what it shows, if anything."""
@@ -76,7 +86,24 @@ class Guard:
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
         """Judge a logged step, for a guard of nothing but steps."""
+        value = step.finite(self.metric)
+        if value is None:
+            return None
+        self._streak += 1
+        fault = self.find_fault(step, value)
+        if fault is None:
+            self._streak, self._good_until = 0, step.time
+        if fault is None or self._streak < self._config.steps:
+            return None
+        message, numbers = fault
+        return self._fail(message, self._good_until, step=step.number, **numbers, steps=self._streak)
+
+    def find_fault(self, step: LoggedStep, value: float) -> tuple[str, dict[str, float]] | None:
+        """Return a message and the numbers behind it if a step's value of the metric is at fault."""
         return None
+
+    def _fail(self, message: str, good_until: float | None = None, /, **numbers: float | int | str) -> GuardFinding:
+        return GuardFinding(self.id, "fail", message, numbers=numbers, good_until=good_until)
 
 
 class NonFinite(Guard):
@@ -87,7 +114,6 @@ class NonFinite(Guard):
 
     id = "non_finite"
     _config: limits.NonFiniteGuard
-    _streak = 0
     _last_good: LoggedStep | None = None
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
@@ -109,7 +135,7 @@ class NonFinite(Guard):
             if last is not None:
                 message += f" (it was {last:.4g} at step {self._last_good.number})"
                 numbers[f"last_{name}"] = last
-        return GuardFinding(self.id, "fail", message, numbers=numbers, good_until=good_until)
+        return self._fail(message, good_until, **numbers)
 
 
 class Divergence(Guard):
@@ -118,14 +144,13 @@ class Divergence(Guard):
     id = "divergence"
     _config: limits.DivergenceGuard
 
-    def __init__(self, config: limits.DivergenceGuard, context: GuardContext | None = None) -> None:
-        super().__init__(config, context)
-        self._losses: deque[float] = deque(maxlen=config.window)
-        self._medians: deque[tuple[float, int, float]] = deque(maxlen=config.memory)  # (median, step, time)
+    def begin(self) -> None:
+        self._losses: deque[float] = deque(maxlen=self._config.window)
+        self._medians: deque[tuple[float, int, float]] = deque(maxlen=self._config.memory)  # (median, step, time)
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
-        loss = step.value("loss")
-        if loss is None or not math.isfinite(loss):
+        loss = step.finite("loss")
+        if loss is None:
             return None
         self._losses.append(loss)
         if len(self._losses) < self._config.window:
@@ -140,8 +165,9 @@ class Divergence(Guard):
             f"the loss diverged: the median of the last {len(self._losses)} is {median:.4g} at step {step.number}, "
             f"the best was {best:.4g} at step {best_step} (the limit is {limit:.4g})"
         )
-        numbers = {"step": step.number, "median": median, "best": best, "best_step": best_step, "limit": limit}
-        return GuardFinding(self.id, "fail", message, numbers=numbers, good_until=best_time)
+        return self._fail(
+            message, best_time, step=step.number, median=median, best=best, best_step=best_step, limit=limit
+        )
 
 
 class GradNorm(Guard):
@@ -150,34 +176,23 @@ class GradNorm(Guard):
     Counts consecutive logged steps whose norm (before clipping, as trainers log it) is above the limit.
     """
 
-    id = "grad_norm"
+    id = metric = "grad_norm"
     _config: limits.GradNormGuard
-    _streak = 0
-    _good_until = -math.inf
 
-    def __init__(self, config: limits.GradNormGuard, context: GuardContext | None = None) -> None:
-        super().__init__(config, context)
-        self._norms: deque[float] = deque(maxlen=config.window)
+    def begin(self) -> None:
+        self._norms: deque[float] = deque(maxlen=self._config.window)
 
-    def judge_step(self, step: LoggedStep) -> GuardFinding | None:
-        norm = step.value("grad_norm")
-        if norm is None or not math.isfinite(norm):
-            return None
+    def find_fault(self, step: LoggedStep, value: float) -> tuple[str, dict[str, float]] | None:
         median = statistics.median(self._norms) if len(self._norms) >= _MIN_NORMS else math.inf
         limit = max(median * self._config.factor, self._config.floor)
-        if norm <= limit:
-            self._norms.append(norm)
-            self._streak, self._good_until = 0, step.time
-            return None
-        self._streak += 1
-        if self._streak < self._config.steps:
+        if value <= limit:
+            self._norms.append(value)
             return None
         message = (
-            f"the gradient norm exploded: {norm:.4g} at step {step.number}, above {limit:.4g} for {self._streak} "
+            f"the gradient norm exploded: {value:.4g} at step {step.number}, above {limit:.4g} for {self._streak} "
             f"logged steps (its median was {median:.4g})"
         )
-        numbers = {"step": step.number, "grad_norm": norm, "limit": limit, "median": median, "steps": self._streak}
-        return GuardFinding(self.id, "fail", message, numbers=numbers, good_until=self._good_until)
+        return message, {"grad_norm": value, "limit": limit, "median": median}
 
 
 class Stall(Guard):
@@ -235,7 +250,7 @@ class Stall(Guard):
             message += f"; the last logged step was {self._last_step.number}"
             numbers["step"] = self._last_step.number
         numbers["patience"] = self.patience
-        return GuardFinding(self.id, "fail", message, numbers=numbers, wants_stacks=True)
+        return replace(self._fail(message, **numbers), wants_stacks=True)
 
 
 class DeadRank(Guard):
@@ -253,8 +268,7 @@ class DeadRank(Guard):
     _ending = False
     _progress = 0.0
 
-    def __init__(self, config: limits.DeadRankGuard, context: GuardContext | None = None) -> None:
-        super().__init__(config, context)
+    def begin(self) -> None:
         self._exited: dict[int, float] = {}
         self._total = self._context.total_steps
 
@@ -282,8 +296,7 @@ class DeadRank(Guard):
             return None
         seconds = round(now - self._error.time, 1)
         message = f"rank {self._error.rank} failed and the run did not end within {seconds:.0f} s"
-        numbers = {"rank": self._error.rank, "seconds": seconds}
-        return GuardFinding(self.id, "fail", message, numbers=numbers, failed=True)
+        return replace(self._fail(message, rank=self._error.rank, seconds=seconds), failed=True)
 
     def _check_exits(self, now: float) -> GuardFinding | None:
         waiting = set(self._context.ranks) - set(self._exited)
@@ -295,8 +308,7 @@ class DeadRank(Guard):
             return None
         others = format_ranks(sorted(waiting))
         message = f"the process of rank {rank} exited without an error while {others} waited for {silence:.0f} s"
-        numbers = {"rank": rank, "seconds": round(silence, 1)}
-        return GuardFinding(self.id, "fail", message, numbers=numbers, wants_stacks=True)
+        return replace(self._fail(message, rank=rank, seconds=round(silence, 1)), wants_stacks=True)
 
 
 class MemoryCreep(Guard):
@@ -312,9 +324,8 @@ class MemoryCreep(Guard):
     _steps = 0
     _peak = 0.0
 
-    def __init__(self, config: limits.MemoryCreepGuard, context: GuardContext | None = None) -> None:
-        super().__init__(config, context)
-        self._peaks: deque[float] = deque(maxlen=config.windows + 1)  # GiB, at the end of each window
+    def begin(self) -> None:
+        self._peaks: deque[float] = deque(maxlen=self._config.windows + 1)  # GiB, at the end of each window
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
         memory = step.value("memory_gib")
@@ -331,8 +342,7 @@ class MemoryCreep(Guard):
             return None
         steps = self._config.window * self._config.windows
         message = f"GPU memory keeps growing: {first:.1f} GiB to {last:.1f} GiB over the last {steps} logged steps"
-        numbers = {"step": step.number, "from_gib": first, "to_gib": last, "steps": steps}
-        return GuardFinding(self.id, "fail", message, numbers=numbers)
+        return self._fail(message, step=step.number, from_gib=first, to_gib=last, steps=steps)
 
 
 class DiskSpace(Guard):
@@ -347,8 +357,7 @@ class DiskSpace(Guard):
     _first_step: LoggedStep | None = None
     _last_step: LoggedStep | None = None
 
-    def __init__(self, config: limits.DiskGuard, context: GuardContext | None = None) -> None:
-        super().__init__(config, context)
+    def begin(self) -> None:
         self._total_steps = self._context.total_steps
 
     def observe(self, fact: Fact) -> GuardFinding | None:
@@ -380,7 +389,7 @@ class DiskSpace(Guard):
             when = f" (at step {due})" if due is not None else ""
             return GuardFinding(self.id, "warn", message + when, numbers=numbers)
         message = f"{message} at step {due}, {max(0, due - step)} steps from now"
-        return GuardFinding(self.id, "fail", message, numbers=numbers)
+        return self._fail(message, **numbers)
 
     def _estimate_seconds(self, steps: int) -> float | None:
         """Estimate the seconds that `steps` steps take; None before the pace is known."""
@@ -403,9 +412,9 @@ class Continuity(Guard):
     _is_judged = False
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
-        losses, loss = self._context.losses, step.value("loss")
+        losses, loss = self._context.losses, step.finite("loss")
         is_first, self._is_judged = not self._is_judged, True
-        if not is_first or not losses or loss is None or not math.isfinite(loss):
+        if not is_first or not losses or loss is None:
             return None
         last = [losses[number] for number in sorted(losses) if number < step.number][-_MIN_RATES:]
         low = high = losses.get(step.number, math.nan)
@@ -420,8 +429,7 @@ class Continuity(Guard):
             f"the loss is {loss:.4g} at step {step.number}, the first after the resume, and was {before} before: other "
             "weights or other data than those of the attempt before"
         )
-        numbers = {"step": step.number, "loss": loss, "low": low, "high": high}
-        return GuardFinding(self.id, "fail", message, numbers=numbers, good_until=-math.inf)
+        return self._fail(message, -math.inf, step=step.number, loss=loss, low=low, high=high)
 
 
 class Throughput(Guard):
@@ -436,9 +444,8 @@ class Throughput(Guard):
     _slow_since = 0.0
     _previous: LoggedStep | None = None
 
-    def __init__(self, config: limits.ThroughputGuard, context: GuardContext | None = None) -> None:
-        super().__init__(config, context)
-        self._rates: deque[float] = deque(maxlen=config.window)
+    def begin(self) -> None:
+        self._rates: deque[float] = deque(maxlen=self._config.window)
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
         previous, self._previous = self._previous, step
@@ -463,5 +470,4 @@ class Throughput(Guard):
             f"run's median {median:,.4g} for {self._slow_steps} logged steps ({slow:.0f} s)"
         )
         spans = {"steps": self._slow_steps, "seconds": round(slow)}
-        numbers = {"step": step.number, "rate": rate, "median": median, **spans}
-        return GuardFinding(self.id, "fail", message, numbers=numbers)
+        return self._fail(message, step=step.number, rate=rate, median=median, **spans)
