@@ -12,7 +12,9 @@ Neither changes what is trained, so neither takes part in a plan's identity. A t
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from launch.config.origins import Origin, Origins, Provenance
 from launch.config.schema import Family, Launcher, RootConfig, Tracking, TrainerConfig
 from launch.errors import Problem, UserError
 from launch.planning.flags import Flag
+from launch.resources import requirement
 
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _RUN = "{run}"  # stands for the run's name in a trainer's YAML
@@ -33,7 +36,7 @@ def add_tracking_flags(
 ) -> dict[str, Flag]:
     """Return `flags` with those of `tracking` and `hub.push`; `run`: as by `tracked_name`.
 
-    Raises UserError: tracking_unsupported, no_tracking_entity, push_unsupported, bad_hub_name, owned_flag.
+    Raises UserError: no_tensorboard, tracking_unsupported, no_tracking_entity, push_unsupported, bad_hub_name, owned_flag.
     """
     if config.cache_only:  # it trains nothing
         return dict(flags)
@@ -77,6 +80,9 @@ def _entity(config: RootConfig, environ: Mapping[str, str]) -> str:
 
 def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[Problem]:
     trainer, tracking = config.trainer, config.tracking
+    if tracking == Tracking.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        cure = f"{sys.executable} -m pip install {requirement('tensorboard')}, or set tracking=none"
+        return [Problem("no_tensorboard", "tensorboard is not installed for launch's own Python", "tracking", cure)]
     if tracking not in _WANDB:
         return []
     if "wandb" not in trainer.tracking:

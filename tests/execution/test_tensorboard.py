@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.execution.tensorboard import EventFile, crc32c, extract_scalars, tensorboard_writer
+from launch.execution.tensorboard import extract_scalars, tensorboard_writer
 from tests.execution.record.records import append, write_run
 
 accumulator = pytest.importorskip(
@@ -25,22 +25,20 @@ def read(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
     }
 
 
-def test_crc_of_the_standard_test_vectors() -> None:
-    assert crc32c(b"") == 0
-    assert crc32c(b"\x00" * 32) == 0x8A9136AA
-    assert crc32c(bytes(range(32))) == 0x46DD794E
-
-
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
-    file = EventFile(tmp_path / "events.out.tfevents.1.host.launch", 100.0)
-    file.add_scalars({"train/loss": 2.5, "train/lr": 1e-30}, 1, 100.5)
-    file.add_scalars({"train/loss": float("nan"), "train/lr": 1e300}, 300_000, 101.5)
-    file.close()
-    values = read(tmp_path)
-    assert values["train/loss"][0] == (1, 2.5, 100.5)
+    write_run(tmp_path, steps=0)
+    steps = [
+        {"step": 1, "loss": 2.5, "lr": 1e-30, "seconds": 1.0},
+        {"step": 300_000, "loss": None, "loss_text": "nan", "lr": 1e300, "seconds": 1.5},
+    ]
+    with tensorboard_writer(tmp_path, pytest.fail):
+        append(tmp_path / "metrics.jsonl", steps)
+    values = read(tmp_path / "tensorboard")
+    began = values["train/loss"][0][2]
+    assert values["train/loss"][0] == (1, 2.5, began)
     step, value, time = values["train/loss"][1]
-    assert (step, time) == (300_000, 101.5) and math.isnan(value)
-    assert values["train/lr"] == [(1, pytest.approx(1e-30), 100.5), (300_000, math.inf, 101.5)]
+    assert (step, time) == (300_000, began + 1.5) and math.isnan(value)
+    assert values["train/lr"] == [(1, pytest.approx(1e-30), began), (300_000, math.inf, began + 1.5)]
 
 
 def test_a_live_run_is_written_with_each_step_once_over_its_attempts(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -38,6 +39,15 @@ def refusal(trainer: str, *overrides: str, **environ: str) -> str:
     with pytest.raises(UserError) as refused:
         planned(trainer, *overrides, **environ)
     return refused.value.problems[0].id
+
+
+def test_tensorboard_is_an_extra_that_the_plan_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
+    with pytest.raises(UserError) as refused:
+        planned("finetune", "tracking=tensorboard")
+    (problem,) = refused.value.problems
+    assert problem.id == "no_tensorboard"
+    assert f"{sys.executable} -m pip install -e '.[tensorboard]' -c constraints.txt" in str(problem.cure)
 
 
 def values(plan: Plan) -> dict[str, object]:
