@@ -36,7 +36,8 @@ def add_tracking_flags(
 ) -> dict[str, Flag]:
     """Return `flags` with those of `tracking` and `hub.push`; `run`: as by `tracked_name`.
 
-    Raises UserError: no_tensorboard, tracking_unsupported, no_tracking_entity, push_unsupported, bad_hub_name, owned_flag.
+    Raises UserError: no_tensorboard, tracking_unsupported, no_tracking_entity, push_unsupported, bad_hub_name,
+    owned_flag.
     """
     if config.cache_only:  # it trains nothing
         return dict(flags)

@@ -22,60 +22,62 @@ Point = tuple[int, float]  # a step and a value, which may be NaN or infinite
 
 COLOURS = 6  # of page.css; curves beyond them repeat the colours with another dash
 _TABLE_STEPS = 6
-_MAX_POINTS = 4096  # of a curve
+_COMPLETE = 4096  # steps of a run whose curves are complete
+_GROUPS = 1024  # of steps that the curves of a longer run are thinned to
 _MAX_CURVES = 120
 _MAX_STEP = 1 << 53
 
 
 class Curve:
-    """One metric over the steps.
+    """One metric over the steps, which are added from the last one to the first, as the file is read from its end.
 
-    It is complete up to some thousand points. Of a longer one the lowest and the highest value of each of equal groups
-    of steps remain, and the first one that is not finite: memory is bounded, and no spike is lost.
+    Of each `width` steps the lowest and the highest value remain, and the first one that is not finite: memory is
+    bounded, and no spike is lost.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 1) -> None:
         self.count = self.bad_count = 0  # of all values, and of those that are NaN or infinite
         self.total = 0.0  # of the others
         self.first_bad: Point | None = None
-        self._points: list[Point] = []  # the last step first
-        self._width = 1  # steps of a group
-        self._steps: list[int] = []  # read since, with their values
-        self._values: list[float] = []
+        self.last: Point | None = None
+        self._first: Point | None = None
+        self._width = width
+        self._groups: dict[int, dict[str, Point]] = {}  # of steps
 
     def add(self, step: int, value: float) -> None:
-        """Add the value at a step, which is smaller than those before: the file is read from its end."""
-        self._steps.append(step)
-        self._values.append(value)
-        if len(self._steps) == _MAX_POINTS:
-            self.close()
+        self.count += 1
+        if math.isfinite(value):
+            self.total += value
+        else:
+            self.bad_count += 1
+            self.first_bad = step, value
+        self._first = step, value
+        self.last = self.last or self._first
+        self._keep(self._first)
 
-    def close(self) -> None:
-        """Count what was added, and thin it."""
-        points, total = [*zip(self._steps, self._values, strict=True)], sum(self._values)
-        if not math.isfinite(total):
-            bad = [point for point in points if not math.isfinite(point[1])]
-            self.bad_count += len(bad)
-            self.first_bad = bad[-1] if bad else self.first_bad
-            total = sum(filter(math.isfinite, self._values))
-        self.count, self.total = self.count + len(points), self.total + total
-        self._points += _find_extremes(points, self._width) if self._width > 1 else points
-        self._steps, self._values = [], []
-        self.thin(_MAX_POINTS)
+    def _keep(self, point: Point) -> None:
+        step, value = point
+        group = self._groups.setdefault(step // self._width, {})
+        if not math.isfinite(value):
+            group["bad"] = point
+        elif "low" not in group:
+            group["low"] = group["high"] = point
+        elif value < group["low"][1]:
+            group["low"] = point
+        elif value > group["high"][1]:
+            group["high"] = point
 
     def thin(self, most: int) -> None:
-        """Reduce the curve to at most `most` points, 8 or more."""
-        while len(self._points) > most:
-            self._width *= 4
-            self._points = _find_extremes(self._points, self._width)
+        """Reduce the curve to about `most` points."""
+        while len(points := self.points()) > most:
+            self._width, self._groups = self._width * 4, {}
+            for point in reversed(points):
+                self._keep(point)
 
     def points(self) -> list[Point]:
-        """Return the points that are left, by step."""
-        return self._points[::-1]
-
-    @property
-    def last(self) -> Point | None:
-        return self._points[0] if self._points else None
+        """Return the points that are left, by step, the first and the last one included."""
+        kept = {point for group in self._groups.values() for point in group.values()}
+        return sorted(kept.union(filter(None, (self._first, self.last))), key=itemgetter(0))
 
     @property
     def low(self) -> Point | None:
@@ -87,20 +89,6 @@ class Curve:
 
     def _finite(self) -> list[Point]:
         return [point for point in self.points() if math.isfinite(point[1])]
-
-
-def _find_extremes(points: Sequence[Point], width: int) -> list[Point]:
-    """Return the ends, and of each `width` steps the lowest, the highest and the first that is not finite."""
-    chosen, start = {*range(len(points))[:1], *range(len(points))[-1:]}, 0
-    while start < len(points):
-        end = bisect_right(points, -(points[start][0] // width * width), start, key=lambda point: -point[0])
-        low = high = [value for _, value in points[start:end]]
-        if not math.isfinite(sum(low)):
-            chosen.add(start + max((at for at, value in enumerate(low) if not math.isfinite(value)), default=0))
-            low, high = ([value if math.isfinite(value) else at for value in low] for at in (math.inf, -math.inf))
-        chosen |= {start + low.index(min(low)), start + high.index(max(high))}
-        start = end
-    return [points[index] for index in sorted(chosen)]
 
 
 @dataclass
@@ -125,7 +113,7 @@ class Metrics:
 
 def read_metrics(path: Path) -> Metrics:
     """Read metrics.jsonl in one pass, from its end: a step that a resumed run repeats counts once, as logged last."""
-    metrics, curves, next_step = Metrics(), dict[str, Curve](), _MAX_STEP
+    metrics, curves, next_step, width = Metrics(), dict[str, Curve](), _MAX_STEP, 1
     for entry in iterate_json_lines(path, backwards=True):
         step = entry.get("step") if entry is not None else None
         if entry is None or isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < _MAX_STEP:
@@ -134,7 +122,9 @@ def read_metrics(path: Path) -> Metrics:
         if step >= next_step:
             continue
         next_step = step
-        metrics.last_step = step if metrics.last_step is None else metrics.last_step
+        if metrics.last_step is None:
+            metrics.last_step = step
+            width = 1 if step < _COMPLETE else 1 + step // _GROUPS
         for name, logged in entry.items():
             # most are floats; json.loads also takes NaN and Infinity
             if (value := logged if type(logged) is float else _convert(entry, name)) is None:
@@ -142,10 +132,8 @@ def read_metrics(path: Path) -> Metrics:
             if (curve := curves.get(name)) is None:
                 if len(curves) >= _MAX_CURVES:
                     continue
-                curve = curves[name] = Curve()
+                curve = curves[name] = Curve(width)
             curve.add(step, value)
-    for curve in curves.values():
-        curve.close()
     metrics.steps = max((curve.count for curve in curves.values()), default=0)
     metrics.curves = dict(sorted(curves.items(), key=lambda item: item[1].points()[0][0]))  # in the order of the log
     return metrics
