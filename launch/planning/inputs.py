@@ -112,7 +112,7 @@ def check_model_folder(config: RootConfig, model: InputSource, digest: Digest) -
         folders += [model.adapter.folder, model.adapter.local_base]
     problems = []
     for folder in dict.fromkeys(folders):
-        if folder is None or not folder.is_dir():
+        if folder is None or not folder.exists():
             continue
         faults = find_model_faults(folder)
         if folder != model.local or "tokenizer_name_or_path" in config.flags:
@@ -121,6 +121,8 @@ def check_model_folder(config: RootConfig, model: InputSource, digest: Digest) -
             more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
             message = f"{folder} is not a complete model: {faults[0]}{more}"
             cure = "complete the folder, or set allow=[incomplete_model] to plan without it"
+            if folder.is_file():
+                cure = "set model.path to a folder that transformers can load, which a GGUF is not, or to a hub id"
             problems.append(Problem("incomplete_model", message, model.provenance.where, cure))
     source = model.adapter.folder if model.adapter is not None else model.local
     changes = find_changes(source.parent, digest) if source and model.build in (None, MERGE) else []

@@ -37,6 +37,8 @@ def find_output_faults(output: Path, leaves: str) -> list[str]:
 
 def find_model_faults(folder: Path) -> list[str]:
     """Return what a folder with a model or a LoRA adapter lacks, a sentence each, without loading anything."""
+    if folder.is_file():
+        return ["it is a file"]
     if not folder.is_dir():
         return ["the folder is missing"]
     faults = [*find_weight_faults(folder)]

@@ -9,8 +9,10 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _MOST_ERRORS = 4  # of a chain: the root, and the outermost ones
+_MOST_PACKAGES = 6  # of each
 _MESSAGE_BYTES = 600  # of each, as JSON: an event has one page for all of them
 
 
@@ -61,9 +63,9 @@ def error_location(error: BaseException) -> Sequence[str]:
     return [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}" for frame, line in innermost]
 
 
-def error_chain(error: BaseException) -> list[dict[str, str | bool]]:
-    """Return the type and message of `error` and of the exceptions that led to it, the root first, and whether each
-    was being handled when the next one was raised.
+def error_chain(error: BaseException) -> list[dict[str, Any]]:
+    """Return the type and message of `error` and of the exceptions that led to it, the root first, whether each was
+    being handled when the next one was raised, and the packages whose code it passed through.
 
     These are those that Python prints: the `__cause__`, else the `__context__` unless it is suppressed.
     """
@@ -77,9 +79,20 @@ def error_chain(error: BaseException) -> list[dict[str, str | bool]]:
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
     shown = chain if len(chain) <= _MOST_ERRORS else [chain[0], *chain[1 - _MOST_ERRORS :]]
     return [
-        {"type": type(item).__name__, "message": shorten(str(item), _MESSAGE_BYTES), "was_handled": was_handled}
+        {
+            "type": type(item).__name__,
+            "message": shorten(str(item), _MESSAGE_BYTES),
+            "was_handled": was_handled,
+            "packages": _packages(item)[:_MOST_PACKAGES],
+        }
         for item, was_handled in shown
     ]
+
+
+def _packages(error: BaseException) -> list[str]:
+    """Return the top-level packages of the frames that an exception passed through, the innermost first."""
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return list(dict.fromkeys(module.partition(".")[0] for module in reversed(modules)))
 
 
 def shorten(text: str, limit: int) -> str:

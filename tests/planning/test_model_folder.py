@@ -33,7 +33,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(*overrides: str) -> Plan:
-    stage = composed("stage=sft", "trainer=trl_sft", "gpus=1", "model.path=./model", *overrides)
+    model = () if any(override.startswith("model.path=") for override in overrides) else ("model.path=./model",)
+    stage = composed("stage=sft", "trainer=trl_sft", "gpus=1", *model, *overrides)
     return build_plan(stage, this_machine(stage))
 
 
@@ -98,3 +99,9 @@ def test_an_edited_model_is_another_run(model: Path, name: str) -> None:
 def test_names_need_not_be_utf8(model: Path) -> None:
     """A file system's names are bytes: Python shows those that are not UTF-8 as surrogates."""
     assert planned("flags.run_name=\udcff").identity != planned("flags.run_name=\udcfe").identity
+
+
+def test_a_file_is_no_model(model: Path) -> None:
+    (model.parent / "m.gguf").write_bytes(b"GGUF\x03")
+    problem = refused("model.path=./m.gguf")
+    assert "m.gguf is not a complete model: it is a file" in problem.message and "GGUF" in str(problem.cure)

@@ -1,7 +1,7 @@
 """What to do against each known cause of failure (known.yaml), computed from the plan where possible.
 
-The class and the message of an exception lead to what to change; for a process that died without one, the lines that it
-printed last. A cure that other causes would need too says "possibly".
+The class and the message of an exception, and where it was raised, lead to what to change; for a process that died
+without one, the line that says so. A cure that other causes would need too says "possibly".
 """
 
 from __future__ import annotations
@@ -199,6 +199,8 @@ def cure_for_errors(chain: Sequence[RaisedError], situation: Situation) -> tuple
 def _find_cure(error: RaisedError, situation: Situation, *, is_certain: bool) -> Cure | None:
     for cause in known().causes:
         if cause.errors is None or cause.certain != is_certain or not re.fullmatch(cause.errors, error.type):
+            continue
+        if cause.raised_in and not any(re.fullmatch(cause.raised_in, package) for package in error.packages):
             continue
         if match := re.search(cause.pattern, error.message):
             return _compute_cure(cause, match, situation)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launch.execution.diagnosis.advice import Cure, Situation, cure_for_errors, cure_for_lines
 from launch.execution.diagnosis.known import known
@@ -137,11 +137,9 @@ class CauseFinder:
         ending = _describe_exit(status)
         if status is not None and status < 0:
             return _build_cause(ending, None, tail.printed(), self._killed_cure(status))
-        last = next((line.strip() for line in reversed(tail.printed()) if line.strip()), None)
-        if status == _NOT_STARTED and last:  # the reaper has printed why
+        if status == _NOT_STARTED and (last := tail.last_line()):  # the reaper has printed why
             return _build_cause(last, None, tail.printed())
-        whose = "its last line" if rank is None else f"the last line of rank {rank}"
-        return _build_cause(f"{ending}; {whose}: {last}" if last else ending, None, tail.printed())
+        return _unknown_cause(ending, "its last line" if rank is None else f"the last line of rank {rank}", tail)
 
     def _first_error(self) -> Event | None:
         """Return the earliest error that is not merely the loss of another rank, else the earliest of all."""
@@ -170,6 +168,8 @@ class CauseFinder:
         ending = f"rank {rank} {_describe_code(code)}"
         if words:
             return self._explain_words(words, rank, ending if code < 0 else None)
+        if code >= 0:
+            return replace(_unknown_cause(ending, "its last line", tail), rank=rank)
         return _build_cause(ending, rank, tail.printed(), self._killed_cure(code))
 
     def _explain_event(self, event: Event) -> Cause:
@@ -237,7 +237,7 @@ class CauseFinder:
         summary = summarize_last_words(words)
         cure = cure_for_errors([parse_error(summary)], self._situation)
         line, shown = f"{ending}: {summary}" if ending else summary, words[:DETAIL_LINES]
-        return _build_cause(line, rank, shown, cure[1] if cure else cure_for_lines(shown, self._situation))
+        return _build_cause(line, rank, shown, cure[1] if cure else cure_for_lines([summary], self._situation))
 
     def _killed_cure(self, code: int) -> Cure | None:
         return cure_for_lines([_describe_code(code)], self._situation)
@@ -250,6 +250,11 @@ def _has_lost_peer(chain: Sequence[RaisedError]) -> bool:
 def _build_cause(line: str, rank: int | None, detail: Sequence[str], cure: Cure | None = None) -> Cause:
     lines = [printable(text) for text in _drop_runpy_frames(detail)]
     return Cause(printable(one_line(line) or line)[:_MAX_LINE], tuple(lines[-DETAIL_LINES:]), rank, cure)
+
+
+def _unknown_cause(ending: str, whose: str, tail: LogTail) -> Cause:
+    last = tail.last_line()
+    return _build_cause(f"{ending}, for an unknown reason{f'; {whose}: {last}' if last else ''}", None, tail.printed())
 
 
 def _drop_runpy_frames(lines: Sequence[str]) -> Sequence[str]:

@@ -22,6 +22,7 @@ class KnownCause:
     id: str
     pattern: str  # searched in the message, or in each line
     errors: str | None = None  # matches the exception's whole class; None: of a process without an exception
+    raised_in: str | None = None  # matches a package whose code the exception passed through; None: any
     cure: str | None = None  # {name} is a group of the pattern
     computed: str | None = None  # instead of `cure`: the function of launch.execution.diagnosis.advice that returns it
     certain: bool = True
@@ -69,6 +70,7 @@ def _parse_cause(entry: Any) -> KnownCause:
     if (cause.cure is None) == (cause.computed is None):
         raise ValueError("must have either a cure or the name of a function that computes one")
     re.compile(cause.errors or "")
+    re.compile(cause.raised_in or "")
     groups = re.compile(cause.pattern).groupindex
     try:
         (cause.cure or "").format(**dict.fromkeys(groups, ""))

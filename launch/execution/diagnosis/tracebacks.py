@@ -18,6 +18,7 @@ TRACEBACK = "Traceback (most recent call last)"
 _HANDLING = "During handling of the above"
 CHAIN_LINKS = (_HANDLING, "The above exception was the direct cause")
 _ERROR = re.compile(r"(?P<type>[A-Za-z_]\w*(?:\.\w+)*)(?:: ?(?P<message>.*))?", re.DOTALL)
+_FRAME = re.compile(r'\s+File "(?:.*/(?:(?:site|dist)-packages|python3\.\d+)/)?(?P<package>\w+)')
 _MOST_MESSAGE_LINES = 12  # of one exception in a log, where nothing marks its end
 _EMBEDDED = "Original Traceback (most recent call last)"  # torch/_utils.py, ExceptionWrapper
 _WORKER_ERRORS = ("Unmet", "PatchError", "EntryError", "SystemExit")  # errors whose message the worker wrote itself
@@ -31,6 +32,7 @@ class RaisedError:
     type: str  # the class, without its module; "" where a log line does not name one
     message: str  # may have several lines
     was_handled: bool = False  # whether the next one of the chain was raised in its handler, not because of it
+    packages: tuple[str, ...] = ()  # of the frames that it passed through, by their top-level names
 
     def __str__(self) -> str:
         message = one_line(self.message)
@@ -62,7 +64,12 @@ def event_chain(data: Mapping[str, Any]) -> list[RaisedError]:
     """Return the errors of an "error" event, the root first."""
     entries = data.get("chain")
     chain = [
-        RaisedError(str(entry.get("type", "")), str(entry.get("message", "")), entry.get("was_handled") is True)
+        RaisedError(
+            str(entry.get("type", "")),
+            str(entry.get("message", "")),
+            entry.get("was_handled") is True,
+            tuple(map(str, entry.get("packages") or ())),
+        )
         for entry in (entries if isinstance(entries, list) else [])
         if isinstance(entry, Mapping)
     ]
@@ -73,15 +80,18 @@ def printed_chain(lines: Sequence[str]) -> list[RaisedError]:
     """Return the errors of a traceback as Python prints it, the root first; [] without one."""
     chain: list[RaisedError] = []
     message: list[str] = []
+    packages: list[str] = []
     is_in_frames = False
     for line in [*lines, TRACEBACK]:
         if TRACEBACK in line or line.startswith(CHAIN_LINKS):
             if message:
                 error = parse_error("\n".join(message))
-                chain.append(replace(error, was_handled=line.startswith(_HANDLING)))
-            message, is_in_frames = [], TRACEBACK in line
+                chain.append(replace(error, was_handled=line.startswith(_HANDLING), packages=tuple(packages)))
+            message, packages, is_in_frames = [], [], TRACEBACK in line
         elif is_in_frames and not line.startswith((" ", "\t")):
             message, is_in_frames = [line], False
+        elif is_in_frames and (frame := _FRAME.match(line)):
+            packages.append(frame["package"])
         elif message and len(message) < _MOST_MESSAGE_LINES:
             message.append(line)
     return _unfold(chain)
@@ -157,6 +167,9 @@ class LogTail:
     def printed(self) -> list[str]:
         """Return the last lines without progress bars."""
         return [line for line in self.lines if not known().phrases["progress_bar"].search(line)]
+
+    def last_line(self) -> str | None:
+        return next((line.strip() for line in reversed(self.printed()) if line.strip()), None)
 
     def last_words(self) -> list[str]:
         """Return what a dying process printed, from the line that says so; [] if no line does."""

@@ -96,7 +96,7 @@ def test_without_a_traceback_the_last_line_is_quoted_and_a_progress_bar_never() 
     finder = CauseFinder([0])
     finder.add_lines(0, [*(f"line {number}" for number in range(100)), "  3%|x   | 3/100 [00:04<02:10,  1.3s/it]"], 1.0)
     cause = finder.find_cause(1)
-    assert cause.line == "the launcher exited with status 1; the last line of rank 0: line 99"
+    assert cause.line == "the launcher exited with status 1, for an unknown reason; the last line of rank 0: line 99"
     assert len(cause.detail) == 15
     killed = finder.find_cause(-9)
     assert killed.line == "the launcher was killed by SIGKILL" and killed.rank is None
@@ -131,5 +131,5 @@ def test_a_launcher_that_died_alone() -> None:
 
 def test_nothing_said_at_all() -> None:
     assert CauseFinder([0]).find_cause(-11).line == "the launcher was killed by SIGSEGV"
-    assert CauseFinder([0]).find_cause(3).line == "the launcher exited with status 3"
+    assert CauseFinder([0]).find_cause(3).line == "the launcher exited with status 3, for an unknown reason"
     assert "disappeared" in CauseFinder([0]).find_cause(None).line

@@ -41,12 +41,19 @@ def test_an_unknown_cause_has_none() -> None:
 
 
 def test_a_certain_cure_goes_before_an_uncertain_one_and_the_root_before_the_rest() -> None:
-    root, outer = RaisedError("JSONDecodeError", "Expecting value"), RaisedError("OSError", "[Errno 28] No space left")
+    outer = RaisedError("OSError", "[Errno 28] No space left")
+    root, decoding = (
+        RaisedError(type, message, packages=("pandas", "datasets"))
+        for type, message in (
+            ("JSONDecodeError", "Expecting value"),
+            ("UnicodeDecodeError", "'utf-8' codec can't decode"),
+        )
+    )
     found = cure_for_errors([root, RaisedError("OSError", "No space left on device")], PLAN)
     assert found is not None and found[1].id == "disk_full"
     found = cure_for_errors([root, outer], PLAN)
     assert found is not None and found[0] is outer
-    found = cure_for_errors([root, RaisedError("UnicodeDecodeError", "'utf-8' codec can't decode")], PLAN)
+    found = cure_for_errors([root, decoding], PLAN)
     assert found is not None and found[0] is root and found[1].text.startswith("possibly: ")
 
 
