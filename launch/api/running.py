@@ -50,16 +50,20 @@ class Run:
         return run_name(self.folder)
 
     @property
+    def _run(self) -> Path:
+        return self.folder
+
+    @property
     def model(self) -> Path:
-        return self.folder / "model"
+        return self._run / "model"
 
     def status(self) -> RunStatus:
         """Read the state, phase, step, loss and outcome."""
-        return RunRecord(self.folder).status()
+        return RunRecord(self._run).status()
 
     def metrics(self) -> Any:
         """Return the logged steps so far: a pandas DataFrame where pandas is installed, else a list of dicts."""
-        steps = list(RunRecord(self.folder).steps())
+        steps = list(RunRecord(self._run).steps())
         try:
             import pandas
         except ImportError:
@@ -68,19 +72,24 @@ class Run:
 
     def evidence(self) -> Mapping[str, Any] | None:
         """Return evidence.json: each requested setting, proven, refuted or unproven; None before the first step."""
-        return read_json_object(self.folder / "evidence.json") or None
+        return read_json_object(self._run / "evidence.json") or None
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the run's page, into its folder or to `path`, and return where it is.
 
         Raises UserError: report_not_written.
         """
-        from launch.execution.report.page import FILE, render_runs
-        from launch.execution.report.run import ReportedRun
+        from launch.execution.report.page import FILE
 
         page = self.folder / FILE if path is None else Path(path)
-        save_page(page, render_runs([ReportedRun(self.folder)]))
+        save_page(page, self._render_page())
         return page
+
+    def _render_page(self) -> str:
+        from launch.execution.report.page import render_runs
+        from launch.execution.report.run import ReportedRun
+
+        return render_runs([ReportedRun(self.folder)])
 
     def wait(self, seconds: float | None = None) -> RunStatus:
         """Wait until the run has ended, at most `seconds`, and return its status."""
@@ -116,7 +125,7 @@ class Run:
 
 @dataclass(frozen=True)
 class PipelineRun(Run):
-    """A pipeline's folder: `wait` and `stop` are for all of it, status and model for the last stage that has begun."""
+    """A pipeline's folder: `wait` and `stop` are for all of it, the rest for the last stage that has begun."""
 
     @property
     def stages(self) -> list[Run]:
@@ -126,31 +135,14 @@ class PipelineRun(Run):
         return [Run(folder) for _, folder in stage_runs(self.folder)]
 
     @property
-    def _last(self) -> Run:
-        stages = self.stages
-        return next((stage for stage in reversed(stages) if stage.folder.exists()), stages[0])
+    def _run(self) -> Path:
+        folders = [stage.folder for stage in self.stages]
+        return next((folder for folder in reversed(folders) if folder.exists()), folders[0])
 
-    @property
-    def model(self) -> Path:
-        return self._last.model
-
-    def status(self) -> RunStatus:
-        return self._last.status()
-
-    def metrics(self) -> Any:
-        return self._last.metrics()
-
-    def evidence(self) -> Mapping[str, Any] | None:
-        return self._last.evidence()
-
-    def report(self, path: str | Path | None = None) -> Path:
-        """Write the pipeline's page, into its folder or to `path`, and return where it is."""
-        from launch.execution.report.page import FILE
+    def _render_page(self) -> str:
         from launch.pipelines.page import render_pipeline
 
-        page = self.folder / FILE if path is None else Path(path)
-        save_page(page, render_pipeline(self.folder))
-        return page
+        return render_pipeline(self.folder)
 
 
 @overload

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,15 +18,15 @@ from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.lock import run_lock
 from launch.execution.record.reader import mapping, objects, run_name
 from launch.execution.report.page import write_report
-from launch.pipelines.links import Pipeline, plan_link
+from launch.execution.resume import decide_start, is_finished
+from launch.pipelines.links import Pipeline, cures_for, name_stage, plan_link
 from launch.pipelines.page import answer_prompts, render_pipeline
 from launch.pipelines.record import stale_runs, write_record
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan
 from launch.terminal import echo
 
-# keys that a cure tells to set, as far as they may differ between the stages
-_OVERRIDE = re.compile(r"(?<![\w.:])((?:trainer|parallel|gpus|processes|python|allow|(?:recipe|flags|model)\.[\w.]+)=)")
+_STAGE_OVERRIDE = re.compile(r"[\w-]+:[\w.]+=[^\s,;`]+")  # as `name_stage` writes it
 _GPU_PATIENCE = 60.0  # seconds until the memory of the stage before must have been given back
 _POLL = 1.0  # seconds
 
@@ -37,31 +37,34 @@ def check_pipeline(pipeline: Pipeline) -> None:
     """Check this machine for every stage that is still to run. Raises UserError with what keeps one from running."""
     indices = [index for index in range(len(pipeline.plans)) if not pipeline.is_finished(index)]
     for asks_parser in (False, True):  # the parser takes seconds
-        problems: list[Problem] = []
+        found: dict[str | None, list[Problem]] = {}  # by id
         for index in indices:
             plan = pipeline.plans[index]
             require_one_machine(plan.config)
             without = [inputs_exist] if pipeline.pending_model(index) else []
-            found = preflight(plan, asks_parser=asks_parser, without=without)[0]
-            problems += [replace(problem, cure=_for_stage(problem.cure, plan.stage)) for problem in found]
-        if problems:
-            raise UserError(list(dict.fromkeys(_without_checkout(problems))))
+            problems = preflight(plan, asks_parser=asks_parser, without=without)[0] + _resume_problems(plan)
+            for problem in problems:
+                found.setdefault(problem.id, []).append(name_stage(problem, plan.stage))
+        if found:
+            raise UserError([_merge(problems) for problems in found.values()])
 
 
-def _for_stage(cure: str | None, stage: str) -> str | None:
-    """Return a cure with the overrides that it names as those of one stage: `sft:trainer=trl_sft`."""
-    return _OVERRIDE.sub(rf"{stage}:\1", cure) if cure else None
+def _resume_problems(plan: Plan) -> list[Problem]:
+    """Find what keeps the unfinished run of a stage from being resumed."""
+    try:
+        decide_start(plan)
+    except UserError as error:
+        return list(error.problems)
+    return []
 
 
-def _without_checkout(problems: list[Problem]) -> list[Problem]:
-    """Return the problems, with one for all stages that lack a checkout: one line of overrides cures it."""
-    missing = [problem for problem in problems if problem.id == "no_checkout"]
-    others = [problem for problem in problems if problem.id != "no_checkout"]
-    trainers = [name for problem in missing for name in re.findall(r"\S+:trainer=\S+", problem.cure or "")]
-    if len(trainers) > 1:
-        fetch = (missing[0].cure or "").partition(";")[0]
-        missing = [replace(missing[0], cure=f"{fetch}; or set {' '.join(trainers)}, which need none")]
-    return [*missing, *others]
+def _merge(problems: Sequence[Problem]) -> Problem:
+    """Return one problem for the same one of several stages: its cure has the overrides of all of them."""
+    first, overrides = problems[0], [_STAGE_OVERRIDE.findall(problem.cure or "") for problem in problems]
+    if not all(len(each) == 1 for each in overrides):
+        return first
+    together = " ".join(dict.fromkeys(each[0] for each in overrides))
+    return replace(first, cure=first.cure and first.cure.replace(overrides[0][0], together))
 
 
 def run_pipeline(pipeline: Pipeline, make_display: Callable[[Path], Display], run_stage: StageRunner) -> int:
@@ -73,30 +76,35 @@ def run_pipeline(pipeline: Pipeline, make_display: Callable[[Path], Display], ru
     check_pipeline(pipeline)
     if stale := stale_runs(pipeline):
         echo(f"note: stale, not reused: {', '.join(stale)} of an earlier pipeline of these stages with other settings")
-    code, stage = EXIT_DONE, ""
+    code, plan = EXIT_DONE, pipeline.plans[0]
     with run_lock(pipeline.folder, echo):
         write_record(pipeline)
         try:
-            for index, planned in enumerate(pipeline.plans):
-                stage = planned.stage
-                echo(f"stage {index + 1} of {len(pipeline.plans)}: {run_name(planned.folder)}", flush=True)
-                code = _run_stage(pipeline, index, make_display, run_stage)
+            for index, plan in enumerate(pipeline.plans):
+                echo(f"stage {index + 1} of {len(pipeline.plans)}: {run_name(plan.folder)}", flush=True)
+                with cures_for(plan.stage):
+                    code = _run_stage(pipeline, index, make_display, run_stage)
                 if code != EXIT_DONE:
                     break
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
-        except UserError:
-            echo(_describe_end(pipeline, stage), flush=True)
-            raise
-    if code != EXIT_DONE:
-        echo(_describe_end(pipeline, stage), flush=True)
+        finally:
+            if code != EXIT_DONE or sys.exception():
+                echo(_describe_end(pipeline, plan), flush=True)
     return code
 
 
-def _describe_end(pipeline: Pipeline, stage: str) -> str:
-    left = pipeline.request.stages[pipeline.request.stages.index(stage) + 1 :]
+def _describe_end(pipeline: Pipeline, plan: Plan) -> str:
+    """Say where a pipeline ended and how to go on: not by the same command where the stage could not be resumed."""
+    stages = pipeline.request.stages
+    left = stages[stages.index(plan.stage) + 1 :]
     begun = f"; {', '.join(left)} not begun" if left else ""
-    return f"pipeline {pipeline.name} ended in {stage}{begun}; the same command goes on from there"
+    goes_on = "the same command goes on from there"
+    if is_finished(plan):  # stop_if_worse=true
+        goes_on = f"without stop_if_worse=true {goes_on}"
+    elif problems := _resume_problems(plan):
+        goes_on = str(name_stage(problems[0], plan.stage).cure)
+    return f"pipeline {pipeline.name} ended in {plan.stage}{begun}; {goes_on}"
 
 
 def _run_stage(pipeline: Pipeline, index: int, make_display: Callable[[Path], Display], run_stage: StageRunner) -> int:

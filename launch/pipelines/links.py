@@ -6,10 +6,11 @@ identifies the model by the run that makes it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,14 +27,18 @@ from launch.planning.chat_template import brings_template, find_template_name, r
 from launch.planning.estimate.forecast import planned_shape
 from launch.planning.flags import values_of
 from launch.planning.inputs import continues_adapter
-from launch.planning.lora import MERGED, settings_to_keep
+from launch.planning.lora import MERGED
 from launch.planning.machine import this_machine
 from launch.planning.model_folder import hub_snapshot
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import PendingModel, Plan, build_plan
 
 # kinds whose model no stage can start from, and what it is: a score has the place of its output layer
 FINAL_KINDS = {Kind.rm: "a reward model"}
 FOLDER = "pipelines"  # below the folder of runs
+# keys that a cure tells to set, as far as they may differ between the stages
+_OVERRIDE = re.compile(
+    r"(?<![\w.:])((?:trainer|parallel|gpus|processes|python|allow|restart|(?:recipe|flags|model)\.[\w.]+)=)"
+)
 _SET_BY_PIPELINE = ("stage", "model.trained_by", "runs", "detach")  # not for one of its stages
 
 
@@ -158,19 +163,35 @@ def plan_link(
     starts_trainer: bool = True,
 ) -> Plan:
     """Plan one stage, which starts from the model that the run of `before` makes. Raises UserError."""
-    argv, shape = (f"stage={stage}", *request.overrides(stage)), None
-    if before is not None:
-        _refuse_start(before, stage)
-        trained = str(before.folder / MERGED if before.lora else before.model_dir)
-        quoted = trained if re.fullmatch(r"[\w./-]+", trained) else quote_text(trained)
-        argv = (*argv, f"model.path={quoted}", f"model.trained_by='{before.identity}'")
-        shape = planned_shape(before, os.environ)
-    composed = compose_once(replace(request.line, argv=argv))
-    machine = this_machine(composed, starts_trainer=starts_trainer)
-    plan = place_run(build_plan(composed, machine, pending_shape=shape), notify, verb)
-    if before is not None:
-        _check_link(plan, before)
+    argv, pending = (f"stage={stage}", *request.overrides(stage)), PendingModel()
+    with cures_for(stage):
+        if before is not None:
+            _refuse_start(before, stage)
+            trained = str(before.folder / MERGED if before.lora else before.model_dir)
+            quoted = trained if re.fullmatch(r"[\w./-]+", trained) else quote_text(trained)
+            argv = (*argv, f"model.path={quoted}", f"model.trained_by='{before.identity}'")
+            adapter = before.lora.as_adapter(before.model_dir) if before.lora else None
+            pending = PendingModel(planned_shape(before, os.environ), adapter)
+        composed = compose_once(replace(request.line, argv=argv))
+        machine = this_machine(composed, starts_trainer=starts_trainer)
+        plan = place_run(build_plan(composed, machine, pending=pending), notify, verb)
+        if before is not None:
+            _check_link(plan, before)
     return plan
+
+
+@contextlib.contextmanager
+def cures_for(stage: str) -> Iterator[None]:
+    """Name the stage in the overrides of the cures of what is raised: `sft:trainer=trl_sft`."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError([name_stage(problem, stage) for problem in error.problems]) from error
+
+
+def name_stage(problem: Problem, stage: str) -> Problem:
+    """Return a problem of one stage, whose cure names that stage."""
+    return replace(problem, cure=_OVERRIDE.sub(rf"{stage}:\1", problem.cure)) if problem.cure else problem
 
 
 def _refuse_start(before: Plan, stage: str) -> None:
@@ -197,13 +218,16 @@ def _check_link(plan: Plan, before: Plan) -> None:
         is_own = trained is None and brings_template(before.inputs.model.local, template) is not False
         if not is_own:
             refuse_other_template(template, trained or "its tokenizer's own", f"stage {before.stage}", plan.origins)
-    problems = [*_adapter_problems(plan, before), *_input_problems(plan, before)]
-    if problems := [problem for problem in problems if problem.id not in allow]:
+    if problems := [problem for problem in _link_problems(plan, before) if problem.id not in allow]:
         raise UserError(problems)
 
 
-def _input_problems(plan: Plan, before: Plan) -> list[Problem]:
+def _link_problems(plan: Plan, before: Plan) -> list[Problem]:
     problems = []
+    if continues_adapter(plan.config) and before.lora is None:
+        message = f"recipe.lora.start=continue resumes training an adapter, and stage {before.stage} trains none"
+        where = plan.origins.of("recipe.lora.start").where
+        problems.append(Problem("nothing_to_continue", message, where, "remove recipe.lora.start"))
     own, other = (each.config.flags.get("tokenizer_name_or_path") for each in (plan, before))
     if own and own not in (other or before.inputs.model.reference, str(before.model_dir)):
         message = f"{plan.stage} tokenizes with {own}, and {before.stage} trained the model with "
@@ -221,7 +245,7 @@ def _input_problems(plan: Plan, before: Plan) -> list[Problem]:
     if context is not None and limit > context:
         message = f"recipe.max_seq_length={limit:,} is longer than the context of the model that {before.stage} trains"
         message += f", {context:,} tokens"
-        cure = f"set {plan.stage}:recipe.max_seq_length={context}, or allow=[short_context]"
+        cure = f"set recipe.max_seq_length={context}, or allow=[short_context]"
         problems.append(Problem("short_context", message, plan.origins.of("recipe.max_seq_length").where, cure))
     return problems
 
@@ -232,24 +256,6 @@ def _read_context(plan: Plan) -> int | None:
     folder = (model.adapter.local_base if model.adapter else model.local) or hub_snapshot(model.reference, os.environ)
     size = read_json_object(folder / "config.json").get("max_position_embeddings") if folder else None
     return size if isinstance(size, int) else None
-
-
-def _adapter_problems(plan: Plan, before: Plan) -> list[Problem]:
-    if not continues_adapter(plan.config) or plan.lora is None:
-        return []
-    where = plan.origins.of("recipe.lora.start").where
-    if before.lora is None:
-        message = f"recipe.lora.start=continue resumes training an adapter, and stage {before.stage} trains none"
-        return [Problem("nothing_to_continue", message, where, "remove recipe.lora.start")]
-    own, requested = settings_to_keep(before.lora), settings_to_keep(plan.lora)
-    differing = [key for key, value in own.items() if requested[key] != value]
-    if not differing:
-        return []
-    kept = " and ".join(f"{key} {own[key]}" for key in differing)
-    message = f"{plan.stage} resumes training the adapter of {before.stage}, which keeps its own {kept}"
-    message += f", got {' and '.join(requested[key] for key in differing)}"
-    cure = " ".join(f"{plan.stage}:recipe.lora.{key}={own[key]}" for key in differing)
-    return [Problem("adapter_settings", message, where, f"set {cure}")]
 
 
 def _refuse_stale(pipeline: Pipeline) -> None:

@@ -3,7 +3,7 @@ three prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -50,18 +50,14 @@ def answer_prompts(pipeline: Pipeline, plan: Plan, say: Callable[[str], None]) -
         say(f"warning: no sample answers: {error.problems[0] if isinstance(error, UserError) else error}")
 
 
-def _choose_prompts(plan: Plan) -> Iterator[str]:
-    """Yield the first user turns of the first stage's local data; without any, general prompts."""
+def _choose_prompts(plan: Plan) -> Sequence[str]:
+    """Return the first user turns of the first stage's local data; without any, general prompts."""
     source = plan.inputs.mixture[0].source.local
     rows = islice(iterate_json_lines(source), _PROMPTS) if source and source.is_file() else ()
-    found = [turn.get("content") for row in rows for turn in _conversation(row or {})[:1]]
-    texts = [text for text in found if isinstance(text, str)]
-    yield from texts if len(texts) == _PROMPTS else _GENERAL
-
-
-def _conversation(row: dict[str, Any]) -> list[dict[str, Any]]:
-    turns = objects(row.get("messages")) or objects(row.get("chosen"))
-    return [turn for turn in turns if turn.get("role") == "user"]
+    conversations = [objects(row.get("messages") or row.get("chosen") or row.get("prompt")) for row in rows if row]
+    firsts = [next((turn for turn in turns if turn.get("role") == "user"), {}) for turns in conversations]
+    texts = [str(turn["content"]) for turn in firsts if "content" in turn]
+    return texts if len(texts) == _PROMPTS else _GENERAL
 
 
 def render_pipeline(folder: Path) -> str:
@@ -74,17 +70,22 @@ def render_pipeline(folder: Path) -> str:
 
 
 def _score_table(runs: list[Path]) -> Iterator[Table]:
-    """Yield the scores of the last stage that was evaluated, which has those of all models before it, too."""
-    summary = next((summary for run in reversed(runs) if (summary := read_summary(run))), None)
-    tasks = objects(summary["tasks"]) if summary else []
-    if not tasks:
-        return
-    rows = [["task", "metric", *(str(model.get("model")) for model in objects(tasks[0].get("models")))]]
-    for task in tasks:
-        scores = [(model.get("score"), model.get("verdict_against_previous")) for model in objects(task.get("models"))]
-        cells = [format_number(score, ".4f") + (f", {verdict}" if verdict else "") for score, verdict in scores]
-        rows.append([str(task.get("task")), str(task.get("metric")), *cells])
-    yield Table("Evaluations, each model against the one before it", rows)
+    """Yield the scores of each task, of all models that the last stage with it was compared with."""
+    tasks = {str(task.get("task")): task for run in runs for task in objects((read_summary(run) or {}).get("tasks"))}
+    models = [{str(model.get("model")): model for model in objects(task.get("models"))} for task in tasks.values()]
+    labels = list(dict.fromkeys(label for scores in models for label in scores))
+    rows = [["task", "metric", *labels]] if tasks else []
+    for (name, task), scores in zip(tasks.items(), models, strict=True):
+        rows.append([name, str(task.get("metric")), *(_describe_score(scores.get(label)) for label in labels)])
+    if rows:
+        yield Table("Evaluations, each model against the one before it", rows)
+
+
+def _describe_score(model: Mapping[str, Any] | None) -> str:
+    if model is None:
+        return "-"
+    verdict = model.get("verdict_against_previous")
+    return format_number(model.get("score"), ".4f") + (f", {verdict}" if verdict else "")
 
 
 def _answer_table(folder: Path, runs: list[Path]) -> Iterator[Table]:

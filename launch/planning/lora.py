@@ -38,6 +38,11 @@ class Lora:
         value = getattr(self, key)
         return list(value) if isinstance(value, tuple) else value
 
+    def as_adapter(self, folder: Path) -> Adapter:
+        """Return the adapter that a run with these settings leaves in `folder`."""
+        targets = LINEAR_LAYERS if isinstance(self.targets, str) else self.targets
+        return Adapter(folder, "", self.rank, alpha=self.alpha, dropout=self.dropout, targets=tuple(targets))
+
     def count_parameters(self, shape: ModelShape) -> int:
         """Count the adapter's parameters: rank x (inputs + outputs) of every layer that gets one."""
         return shape.layers * self.rank * sum(sum(shape.matrices[name]) for name in self.layer_names(shape.matrices))
@@ -119,11 +124,6 @@ def _settings_of(adapter: Adapter) -> dict[str, Any]:
         names = {name.rpartition(".")[2] for name in adapter.targets}
         settings["targets"] = ALL_LINEAR if names == set(LINEAR_LAYERS) else tuple(sorted(names))
     return settings
-
-
-def settings_to_keep(lora: Lora) -> dict[str, str]:
-    """Return the settings, as text, that an adapter keeps when it is trained further."""
-    return {key: _as_text(getattr(lora, key)) for key in ("rank", "alpha", "dropout", "targets")}
 
 
 def _comparable(value: Any) -> Any:

@@ -54,7 +54,7 @@ from launch.planning.identity import (
 )
 from launch.planning.inputs import Inputs, check_model_folder, continues_adapter, model_shape, resolve_inputs
 from launch.planning.lengths import lengths_file
-from launch.planning.lora import Lora, resolve_lora
+from launch.planning.lora import Adapter, Lora, resolve_lora
 from launch.planning.machine import Machine, UpstreamState
 from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch
 from launch.planning.rlvr import check_rlvr
@@ -215,17 +215,27 @@ class Plan(_Rendered):
         return versioned(content)
 
 
+@dataclass(frozen=True)
+class PendingModel:
+    """What is known of a model that another run is still to make."""
+
+    shape: ModelShape | None = None
+    adapter: Adapter | None = None  # None: that run trains all weights
+
+
+_NOTHING_PENDING = PendingModel()
+
+
 def build_plan(
-    composed: Composed, machine: Machine, *, reads_rows: bool = True, pending_shape: ModelShape | None = None
+    composed: Composed, machine: Machine, *, reads_rows: bool = True, pending: PendingModel = _NOTHING_PENDING
 ) -> Plan:
     """Plan a composed stage: resolve its settings, render the command, identify the run by what was rendered.
 
     Pure: the same configuration, source and inputs give the same plan, byte for byte. Local data is not read without
-    `reads_rows`. `pending_shape`: of a model that another run is still to make. Raises UserError for settings that
-    cannot work.
+    `reads_rows`. `pending`: a model that another run is still to make. Raises UserError for settings that cannot work.
     """
     try:
-        rendered = _render(composed, _resolve(composed, machine, pending_shape, reads_rows=reads_rows))
+        rendered = _render(composed, _resolve(composed, machine, pending, reads_rows=reads_rows))
         identity, digests = _identify(rendered)
     except UserError as error:
         machine.digests.save(create_folder=False)  # a refused plan creates none
@@ -237,7 +247,7 @@ def build_plan(
     return plan._placed(composed.config.name or default_name(rendered.parallel.width, identity))
 
 
-def _resolve(composed: Composed, machine: Machine, pending_shape: ModelShape | None, *, reads_rows: bool) -> _Resolved:
+def _resolve(composed: Composed, machine: Machine, pending: PendingModel, *, reads_rows: bool) -> _Resolved:
     """Resolve the inputs, and how the ranks share the model and the global batch. Raises UserError."""
     config, origins = composed.config, composed.origins
     runs = machine.cwd / Path(config.runs).expanduser()
@@ -249,8 +259,9 @@ def _resolve(composed: Composed, machine: Machine, pending_shape: ModelShape | N
     parallel = resolve_parallel(config, config.trainer, width)
     check_contradictions(config, parallel)
     check_rlvr(config, origins)
-    shape = model_shape(config, inputs) or pending_shape
-    lora = resolve_lora(config, origins, parallel, shape, inputs.model.adapter if continues_adapter(config) else None)
+    shape = model_shape(config, inputs) or pending.shape
+    adapter = inputs.model.adapter or pending.adapter
+    lora = resolve_lora(config, origins, parallel, shape, adapter if continues_adapter(config) else None)
     batch = split_batch(config.recipe.global_batch_size, config.recipe.per_device_batch_size, width.world_size)
     data = read_local_data(config, inputs, batch) if reads_rows else (None,) * len(inputs.mixture)
     content = read_content(config, inputs, parallel, machine.cwd, machine.digests.of)

@@ -84,7 +84,11 @@ MISTAKES = {
         "other_vocabulary",
     ),
     "no adapter": ((*DEMO, LORA[1], "demo_dpo:recipe.lora.rank=8"), "nothing_to_continue"),
-    "another adapter": ((*DEMO, *LORA, "demo_dpo:recipe.lora.rank=4"), "adapter_settings"),
+    "another rank": ((*DEMO, *LORA, "demo_dpo:recipe.lora.rank=4"), "lora_rank"),
+    "another adapter": (
+        (*DEMO, *LORA, "demo_dpo:recipe.lora.rank=8", "demo_dpo:recipe.lora.alpha=4"),
+        "adapter_settings",
+    ),
 }
 
 
@@ -238,7 +242,7 @@ def test_the_cure_of_a_missing_checkout_names_each_stage(
     monkeypatch.setattr("launch.planning.machine.find_checkout", lambda *arguments: None)
     assert main(["run", "pipeline=demo,demo_dpo"]) == 2
     [sentence] = capsys.readouterr().err.splitlines()
-    assert "; or set demo:trainer=trl_sft demo_dpo:trainer=trl_dpo, which need none [no_checkout]" in sentence
+    assert "; without one: demo:trainer=trl_sft demo_dpo:trainer=trl_dpo [no_checkout]" in sentence
     assert list(home.iterdir()) == []
 
 
@@ -250,6 +254,37 @@ def test_a_stage_that_needs_a_gpu_after_one_on_the_cpu(
     [sentence] = capsys.readouterr().err.splitlines()
     assert "this machine has no GPU" in sentence and "set demo_dpo:gpus=0" in sentence
     assert sentence.endswith("[too_few_gpus]") and list(home.iterdir()) == []
+
+
+def test_the_same_lack_of_several_stages_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(home / "nothing"))  # no nvidia-smi
+    assert main(["run", *DEMO, "gpus=1"]) == 2
+    [sentence] = capsys.readouterr().err.splitlines()
+    assert "set demo:gpus=0 demo_dpo:gpus=0 for one CPU process" in sentence
+
+
+def test_a_stage_that_saved_no_checkpoint_is_refused_with_its_own_restart(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The cure is for the stage alone: without its name all stages would start over."""
+    unfinished = planned(*DEMO).plans[0]
+    leave_run(unfinished, done=False)
+    (unfinished.folder / "metrics.jsonl").write_text('{"step": 3, "loss": 1.0}\n')
+    assert main(["run", *DEMO]) == 2
+    written = capsys.readouterr()
+    assert "stage 1 of 2" not in written.out and "[nothing_to_resume]" in written.err
+    assert "demo:restart=true archives this run" in written.err and "demo:recipe.checkpoint_steps=N" in written.err
+
+
+def test_what_a_stage_may_leave_open_of_the_adapter_that_it_trains_further() -> None:
+    """As once the adapter is there: alpha, dropout and layers are the adapter's own."""
+    pipeline = planned(*DEMO, *LORA, "demo:recipe.lora.alpha=32", "demo_dpo:recipe.lora.rank=8")
+    adapters = [plan.lora for plan in pipeline.plans]
+    assert [adapter and (adapter.rank, adapter.alpha, adapter.targets) for adapter in adapters] == [
+        (8, 32, "all-linear")
+    ] * 2
 
 
 def test_the_keys_of_python_are_those_of_the_command_line() -> None:

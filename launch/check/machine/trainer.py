@@ -36,7 +36,7 @@ def checkout_exists(plan: Plan, host: Host) -> Finding:
         return passed(str(plan.upstream.checkout))
     other = {"sft": "trl_sft", "dpo": "trl_dpo"}.get(plan.config.stage.kind.value)
     cure = f"run `{fetch_command()}`, or set OPEN_INSTRUCT_DIR or upstream.dir to a checkout"
-    cure += f"; trainer={other} needs none" if other else ""
+    cure += f"; without one: trainer={other}" if other else ""
     return failed(f"{plan.trainer} needs a checkout of open-instruct, and none was found", cure)
 
 

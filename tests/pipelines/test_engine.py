@@ -1,0 +1,62 @@
+"""Between two stages: the GPUs of the next one are waited for, as nvidia-smi shows them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.execution.display import PlainDisplay
+from launch.pipelines import engine
+from launch.planning.plan import Plan, build_plan
+from tests.conftest import composed, fixed_machine
+
+# a card that the stage before holds for so many queries
+SMI = """#!/bin/sh
+case "$1" in
+--query-gpu*)
+    left=$(cat {left})
+    echo $((left > 0 ? left - 1 : 0)) >{left}
+    echo "0, GPU-0aaa, NVIDIA H100 80GB HBM3, 81559, $((left > 0 ? 70000 : 4)), 0, 570.86" ;;
+esac
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(SMI.format(left=tmp_path / "left"))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(engine, "_POLL", 0.01)
+    return build_plan(composed("stage=sft", "gpus=1"), fixed_machine())
+
+
+def await_gpus(plan: Plan) -> None:
+    engine._await_gpus(plan, PlainDisplay(sys.stdout))
+
+
+def test_the_memory_of_the_stage_before_is_waited_for(
+    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "left").write_text("3")
+    await_gpus(plan)
+    assert (tmp_path / "left").read_text().strip() == "0"
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("waiting for the GPU memory of the stage before: GPU 0: 70000 of 81559 MiB in use")
+
+
+def test_free_memory_is_not_waited_for(plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "left").write_text("0")
+    await_gpus(plan)
+    assert capsys.readouterr().out == ""
+
+
+def test_it_waits_no_longer_than_its_patience(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preflight then names what holds the memory."""
+    monkeypatch.setattr(engine, "_GPU_PATIENCE", 0.2)
+    (tmp_path / "left").write_text("1000000")
+    await_gpus(plan)
+    assert 999_000 < int((tmp_path / "left").read_text()) < 1_000_000
