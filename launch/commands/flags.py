@@ -44,9 +44,8 @@ def flags(args: list[str]) -> int:
         raise UserError(_no_match_problem(trainer, options.pattern, schema))
     source = _describe_source(trainer, resolved, checkout)
     if resolved.difference:
-        source = (
-            f"the lock, although {resolved.difference}; --upstream DIR, without --from-lock, asks the parser of DIR"
-        )
+        advice = resolved.advice("--upstream DIR, without --from-lock, asks the parser of DIR")
+        source = f"the lock, although {resolved.difference}; {advice}"
     if options.json:
         content = {
             "schema_version": 1,

@@ -53,10 +53,7 @@ def lint(argv: list[str]) -> int:
             echo(line)
         echo(_summary(verdicts, schemas.checkout), file=sys.stderr)
         for difference in schemas.differences:
-            notify(
-                f"warning: judged from the lock, although {difference}; "
-                "--upstream DIR, without --from-lock, asks the parser of DIR"
-            )
+            notify(f"warning: judged from the lock, although {difference}")
     refused = any(verdict.ok is False for verdict in verdicts) or any(note.stops for note in notes)
     return EXIT_REFUSED if refused or (options.strict and _is_undecided(reports)) else EXIT_DONE
 

@@ -90,7 +90,7 @@ def this_machine(
 
     `await_digests` returns once another machine has cached the digests of the same inputs. Without `starts_trainer`
     (`plan`) an interpreter that a file names is not started, nor is the parser of a checkout that a file names.
-    Raises UserError: not_open_instruct, no_interpreter, trainer_script_missing, trainer_unreadable.
+    Raises UserError: not_open_instruct, no_interpreter, trainer_script_missing.
     """
     config = composed.config
     cwd = Path.cwd()
@@ -144,6 +144,7 @@ def _describe_upstream(family: Family, checkout: Checkout | None, resolved: Reso
     if family == Family.trl:
         note = "" if resolved.live else " by the lock: it is not installed here"
         note = f" by the lock, although {resolved.difference}" if resolved.difference else note
+        note += f"; {resolved.advice('')}" if resolved.failure else ""
         description = f"launch's entry over TRL {TRL}{note}"
         return UpstreamState(None, source, None, description, matches_pin=True)
     if checkout is None:
@@ -152,5 +153,6 @@ def _describe_upstream(family: Family, checkout: Checkout | None, resolved: Reso
     commit = checkout.commit or lock.pin
     description = checkout.describe()
     if resolved.difference:
-        description += f"; its flags are the lock's: `launch check`, or {DIR_KEY}=DIR as an override, asks its parser"
+        advice = resolved.advice(f"`launch check`, or {DIR_KEY}=DIR as an override, asks its parser")
+        description += f"; its flags are the lock's: {advice}"
     return UpstreamState(commit, source, checkout.root, description, checkout.matches_pin)

@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launch.errors import UserError
 from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import Checkout
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES, TRL
+
+_MAX_NAMED = 5  # unverified flags in a sentence
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,15 @@ class ResolvedSchema:
     schema: Schema
     live: bool  # it describes the source on this machine; False: only the lock's
     difference: str | None = None  # what differs from the lock here, where the lock's schema is used all the same
+    failure: str | None = None  # why the parser here can't be asked; None: it has not been asked
+
+    def advice(self, cure: str) -> str:
+        """Return `cure`, how to ask the parser; where it can't be asked, why, and which flags are unverified."""
+        if self.failure is None:
+            return cure
+        gone = [f"--{name}" for name in sorted(self.schema.moved)]
+        named = [*gone[:_MAX_NAMED], *([f"{len(gone) - _MAX_NAMED} more"] if len(gone) > _MAX_NAMED else [])]
+        return f"{self.failure}; unverified: {', '.join([*named, 'flags that only the differing files name'])}"
 
 
 def resolve_schema(
@@ -33,40 +45,49 @@ def resolve_schema(
     """Return a trainer's schema. `packages` are the site-packages folders of `python`, the trainer's interpreter.
 
     may_capture: code of the checkout or of TRL may be executed where it is not the lock's (`upstream/capture`).
-    Raises UserError: trainer_script_missing, trainer_unreadable (of the live source), unknown_trainer.
+    The lock's is used where the parser can't be asked: on a login node, or if the script does not reach it.
+    Raises UserError: trainer_script_missing, unknown_trainer.
     """
     locked = locked_schema(trainer)
     if trainer in TRL:
         difference = trl_difference(packages)
         if difference is None or not difference:
             return ResolvedSchema(locked, live=difference is not None)
-        root = None
+        root = next((folder for folder in packages if (folder / "trl").is_dir()), None)
+        files = tuple({field.file: None for field in locked.fields.values()})
     else:
         if checkout is None:
             return ResolvedSchema(locked, live=False)
         if not checkout.differing:
             return ResolvedSchema(locked, live=True)
-        root, difference = checkout.root, checkout.describe()
+        root, difference, files = checkout.root, checkout.describe(), checkout.differing
     if not any((folder / "transformers").is_dir() for folder in packages):  # a login node
-        difference = f"{difference} ({python} lacks the trainer's packages, so its parser can't be asked)"
-        schema = compare_with_sources(locked, checkout) if checkout and root else locked
-        return ResolvedSchema(schema, live=False, difference=difference)
-    if not may_capture:
+        failure = f"{python} lacks the trainer's packages, so its parser can't be asked"
+    elif not may_capture:
         return ResolvedSchema(locked, live=False, difference=difference)
-    return ResolvedSchema(capture(ENTRIES[trainer], root, python), live=True)
+    else:
+        try:
+            return ResolvedSchema(capture(ENTRIES[trainer], None if trainer in TRL else root, python), live=True)
+        except UserError as error:
+            (problem,) = error.problems
+            if problem.id != "trainer_unreadable":
+                raise
+            failure = problem.message
+    return ResolvedSchema(compare_with_sources(locked, root, files), False, difference, failure)
 
 
-def compare_with_sources(locked: Schema, checkout: Checkout) -> Schema:
+def compare_with_sources(locked: Schema, root: Path | None, differing: Sequence[str]) -> Schema:
     """Add what the text of the differing files says: which words they have, and which flags' lines are gone."""
+    if root is None:
+        return locked
     texts = {}
-    for path in checkout.differing:
+    for path in differing:
         with contextlib.suppress(OSError):
-            texts[path] = (checkout.root / path).read_text(encoding="utf-8", errors="replace")
+            texts[path] = (root / path).read_text(encoding="utf-8", errors="replace")
     moved = (
         field.name
         for field in locked.fields.values()
-        if field.file in checkout.differing
-        and not re.search(rf"^\s+{field.name}\s*:", texts.get(field.file, ""), re.MULTILINE)
+        if field.file in differing and not re.search(rf"^\s+{field.name}\s*:", texts.get(field.file, ""), re.MULTILINE)
     )
     words = frozenset(word for text in texts.values() for word in re.findall(r"\w+", text))
     return replace(locked, source_words=words, moved=frozenset(moved))

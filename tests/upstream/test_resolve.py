@@ -13,10 +13,11 @@ from launch.check.lint.checker import CommandChecker
 from launch.check.lint.schemas import TrainerSchemas
 from launch.commands.flags import flags
 from launch.commands.lint import lint
-from launch.errors import UserError
+from launch.errors import Problem, UserError
 from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
 from launch.upstream import resolve
+from launch.upstream.capture import start
 from launch.upstream.pin.checkout import DIR_VARIABLE, Checkout, find_checkout
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.resolve import resolve_schema, trl_difference
@@ -52,6 +53,13 @@ def edited(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture
+def _short_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of the test's own, and 2 s for a script to reach its parser."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(start, "SECONDS", 2.0)
+
+
 def checkout_of(root: Path) -> Checkout:
     found = find_checkout(str(root), {}, root)
     assert found is not None
@@ -70,7 +78,7 @@ def test_the_lock_is_used_for_its_content_and_asked_to_be_otherwise(
     assert (kept.schema, kept.live) == (locked_schema("finetune"), False)
     assert "differ from the lock" in str(kept.difference)
     without_packages = resolve_schema("finetune", checkout, [edited], "python", may_capture=True)
-    assert "python lacks the trainer's packages" in str(without_packages.difference)
+    assert "python lacks the trainer's packages" in str(without_packages.failure)
     assert captured == []
     asked = resolve_schema("finetune", checkout, SITE_PACKAGES, sys.executable, may_capture=True)
     assert (asked.live, "new_rate" in asked.schema.fields) == (True, True)
@@ -85,7 +93,9 @@ def test_without_the_trainers_packages_flags_are_unverified(
     resolved = resolve_schema("finetune", checkout_of(edited), [tmp_path], "python", may_capture=False)
     schema = resolved.schema
     assert captured == []
-    assert "lacks the trainer's packages" in str(resolved.difference)
+    advice = resolved.advice("ask it")
+    assert advice.startswith("python lacks the trainer's packages, so its parser can't be asked; unverified: --")
+    assert advice.endswith(" more, flags that only the differing files name")
     assert (schema.is_unverified("new_rate"), schema.is_unverified("neww_rate")) == (True, False)
     assert schema.is_unverified("learning_rate"), "its line is gone"
     assert schema.is_unverified("chat_template_name"), "its file is missing here"
@@ -116,7 +126,45 @@ def test_without_the_trainers_packages_flags_are_unverified(
     ]
 
 
-def test_trl_of_another_version(tmp_path: Path, captured: list[tuple[str, Path | None]]) -> None:
+@pytest.mark.usefixtures("_short_cache")
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+        ("import no_such_package_of_ours.x as x\nassert x is None\n", "AssertionError"),
+        ("import time\ntime.sleep(600)\n", "it did not end within 2 s"),
+    ],
+)
+def test_a_parser_that_cannot_be_reached_leaves_the_lock(
+    edited: Path,
+    capsys: pytest.CaptureFixture[str],
+    script: str,
+    reason: str,
+) -> None:
+    """A plan and lint judge from the lock, and name why and what is unverified."""
+    (edited / "open_instruct" / "finetune.py").write_text(f"{script}new_rate: int\n")
+    resolved = resolve_schema("finetune", checkout_of(edited), SITE_PACKAGES, sys.executable, may_capture=True)
+    assert not resolved.live
+    assert reason in str(resolved.failure)
+    assert "differ from the lock" in str(resolved.difference)
+    assert resolved.schema.is_unverified("new_rate")
+    assert resolved.schema.is_unverified("learning_rate")
+    assert not resolved.schema.is_unverified("neww_rate")
+    command = ["--", "python", "open_instruct/finetune.py", "--new_rate", "1", "--neww_rate", "1"]
+    assert lint(["--upstream", str(edited), *command]) == 2
+    shown = capsys.readouterr()
+    assert "no flag --neww_rate" in shown.out
+    assert "no flag --new_rate" not in shown.out
+    assert "warning: judged from the lock, although open-instruct in" in shown.err
+    assert f"{reason}; unverified: --" in shown.err
+    upstream = this_machine(composed("stage=demo", f"upstream.dir={edited}"), starts_trainer=False).upstream
+    assert upstream.source == "lock"
+    assert f"{reason}; unverified: --" in upstream.description
+
+
+def test_trl_of_another_version(
+    tmp_path: Path, captured: list[tuple[str, Path | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert trl_difference([tmp_path]) is None, "not installed"
     for name, version in load_lock().packages.items():
         (tmp_path / f"{name}-{version}.dist-info").mkdir()
@@ -129,6 +177,16 @@ def test_trl_of_another_version(tmp_path: Path, captured: list[tuple[str, Path |
     assert captured == []
     assert resolve_schema("trl_sft", None, [tmp_path], "python", may_capture=True).live
     assert captured == [("trl.scripts.sft", None)]
+
+    def fail(entry: str, root: Path | None, python: str) -> Schema:
+        raise UserError(Problem("trainer_unreadable", f"{entry}: ImportError: a"))
+
+    monkeypatch.setattr(resolve, "capture", fail)
+    (tmp_path / "trl" / "trainer").mkdir(parents=True)
+    (tmp_path / "trl" / "trainer" / "sft_config.py").write_text("    new_flag: int = 1\n")
+    kept = resolve_schema("trl_sft", None, [tmp_path], "python", may_capture=True)
+    assert (kept.live, kept.failure) == (False, "trl.scripts.sft: ImportError: a")
+    assert kept.schema.is_unverified("new_flag")
 
 
 def test_a_plan_asks_only_what_the_user_named(

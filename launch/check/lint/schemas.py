@@ -77,7 +77,8 @@ class TrainerSchemas:
                 trainer.name, self.checkout, self._packages, sys.executable, may_capture=self._may_capture
             )
             if resolved.difference:
-                self.differences[resolved.difference] = None
+                advice = resolved.advice("--upstream DIR, without --from-lock, asks the parser of DIR")
+                self.differences[f"{resolved.difference}; {advice}"] = None
             return resolved.schema
         root = None if trainer.is_trl or self.checkout is None else self.checkout.root
         is_missing = root is not None and not (root / trainer.script).is_file()
