@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
-
-from launch.terminal import align_columns
 
 T = TypeVar("T")
 
@@ -47,8 +47,20 @@ class Table:
         return [[*row, *[""] * (columns - len(row))] for row in self.rows if row is not None]
 
     def lines(self, widest: int | None = None, wrap_at: int | None = None) -> list[str]:
-        """Format the rows for a terminal; see align_columns."""
-        return align_columns(self.rows, widest, wrap_at)
+        """Format the rows for a terminal: columns as wide as their cells, but no wider than `widest` before the next
+        one. The last column continues on lines below where it would go beyond column `wrap_at`.
+
+        >>> Table("", [("run", "loss"), ("sft-gpu8", "1.5"), None, ("of one stage",)]).lines()
+        ['run       loss', 'sft-gpu8  1.5', '', 'of one stage']
+        """
+        table = [row or () for row in self.rows]
+        columns = zip(*(row for row in table if len(row) > 1), strict=True)
+        widths = [min(max(map(len, column)), widest or sys.maxsize) for column in columns]
+        if wrap_at:
+            room = max(20, wrap_at - sum(widths[:-1]) - 2 * len(widths[1:]))
+            table = [line for row in table for line in _wrap_last(row, room)]
+        cells = (row if len(row) < 2 else map(str.ljust, row, widths) for row in table)
+        return ["  ".join(row).rstrip() for row in cells]
 
     def markdown(self) -> list[str]:
         """Format the rows as Markdown.
@@ -94,3 +106,11 @@ def _with_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
 
 def _markdown_row(values: Sequence[str]) -> str:
     return "| " + " | ".join(value.replace("|", "\\|").replace("\n", " ") for value in values) + " |"
+
+
+def _wrap_last(row: Sequence[str], room: int) -> Iterator[Sequence[str]]:
+    """Yield a row with as much of its last cell as there is room for, then rows with the rest of it."""
+    *before, last = row or ("",)
+    for part in textwrap.wrap(last, room, break_long_words=False, break_on_hyphens=False) or [""]:
+        yield (*before, part)
+        before = [""] * len(before)

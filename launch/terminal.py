@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 from launch.files import encode_json
@@ -65,35 +64,6 @@ def notify(text: str) -> None:
         print(f"launch: {shorten(clean(text))}", file=sys.stderr, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-
-
-def align_columns(
-    rows: Iterable[Sequence[str] | None], widest: int | None = None, wrap_at: int | None = None
-) -> list[str]:
-    """Format a table whose columns are as wide as their cells, but no wider than `widest` before the next one.
-
-    A row of one cell is a line of its own, and None an empty line. The last column continues on lines below where it
-    would go beyond column `wrap_at`.
-
-    >>> align_columns([("run", "loss"), ("sft-gpu8", "1.5"), None, ("of one stage",)])
-    ['run       loss', 'sft-gpu8  1.5', '', 'of one stage']
-    """
-    table = [row or () for row in rows]
-    columns = zip(*(row for row in table if len(row) > 1), strict=True)
-    widths = [min(max(map(len, column)), widest or sys.maxsize) for column in columns]
-    if wrap_at:
-        room = max(20, wrap_at - sum(widths[:-1]) - 2 * len(widths[1:]))
-        table = [line for row in table for line in _wrap_last(row, room)]
-    cells = (row if len(row) < 2 else map(str.ljust, row, widths) for row in table)
-    return ["  ".join(row).rstrip() for row in cells]
-
-
-def _wrap_last(row: Sequence[str], room: int) -> Iterator[Sequence[str]]:
-    """Yield a row with as much of its last cell as there is room for, then rows with the rest of it."""
-    *before, last = row or ("",)
-    for part in textwrap.wrap(last, room, break_long_words=False, break_on_hyphens=False) or [""]:
-        yield (*before, part)
-        before = [""] * len(before)
 
 
 def format_ranks(ranks: Sequence[int]) -> str:

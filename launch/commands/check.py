@@ -23,7 +23,8 @@ from launch.planning.flags import values_of
 from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan, build_plan
-from launch.terminal import align_columns, echo, notify, print_json
+from launch.table import Table
+from launch.terminal import echo, notify, print_json
 from launch.worker.finding import Finding
 from launch.worker.json_codec import SCHEMA_VERSION
 
@@ -121,7 +122,7 @@ def format_table(findings: Sequence[Finding], width: int = _WIDTH) -> list[str]:
             rows.append(("", f"-> {finding.cure}"))
     if skipped:
         rows.append(("not checked", "; ".join(f"{', '.join(names)} ({reason})" for reason, names in skipped.items())))
-    return align_columns(rows, wrap_at=width)
+    return Table("", rows).lines(wrap_at=width)
 
 
 def _summary(findings: Sequence[Finding]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from launch.execution.record.reader import RunRecord
-from launch.terminal import align_columns
+from launch.table import Table
 from launch.worker.finding import PROVEN, REFUTED, UNPROVEN, Evidence, Finding
 from launch.worker.json_codec import versioned
 
@@ -109,7 +109,7 @@ def evidence_table(items: Sequence[Evidence]) -> list[str]:
     ]
     proven = sum(item.verdict == PROVEN for item in judged)
     header = f"evidence: {proven} of {len(judged)} requested settings are proven"
-    return [header, *(f"  {line}" for line in align_columns(rows))]
+    return [header, *(f"  {line}" for line in Table("", rows).lines())]
 
 
 def _describe_value(item: Evidence) -> str:

@@ -1,8 +1,8 @@
-"""The one table of the terminal: of status, plan, compare, bench and the evidence."""
+"""The one table: of status, plan, compare, check, the evidence and the trials."""
 
 from __future__ import annotations
 
-from launch.terminal import align_columns
+from launch.table import Table
 
 
 def test_columns_are_as_wide_as_their_cells() -> None:
@@ -13,7 +13,7 @@ def test_columns_are_as_wide_as_their_cells() -> None:
         ("one cell, longer than a column",),
         ("b", "12.25", "x"),
     ]
-    assert align_columns(rows) == [
+    assert Table("", rows).lines() == [
         "run       loss   note",
         "sft-gpu8  1.5",
         "",
@@ -23,5 +23,5 @@ def test_columns_are_as_wide_as_their_cells() -> None:
 
 
 def test_a_wide_cell_does_not_widen_its_column_beyond_the_limit() -> None:
-    assert align_columns([("a" * 9, "x"), ("b", "y")], widest=4) == ["aaaaaaaaa  x", "b     y"]
-    assert align_columns([]) == [] and align_columns([("alone",)]) == ["alone"]
+    assert Table("", [("a" * 9, "x"), ("b", "y")]).lines(widest=4) == ["aaaaaaaaa  x", "b     y"]
+    assert Table("", []).lines() == [] and Table("", [("alone",)]).lines() == ["alone"]
