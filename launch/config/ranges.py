@@ -1,7 +1,6 @@
 """The ranges of numbers: of a key beside its default in the schema (`epochs: int = COUNT.of(1)`), of flags here.
 
 A bound is only where a value beyond it cannot work: a learning rate of 1 is a warning, and the guards stop it.
-The nodes `bench`, `tune` and `rollout` have none: their verbs check them, as their numbers depend on each other.
 """
 
 from __future__ import annotations

@@ -9,7 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from launch.config.ranges import BELOW_ONE, COUNT, COUNT_OR_ZERO, FRACTION_OR_ZERO, NOT_NEGATIVE, POSITIVE
+from launch.config.ranges import (
+    BELOW_ONE,
+    COUNT,
+    COUNT_OR_ZERO,
+    FRACTION,
+    FRACTION_OR_ZERO,
+    NOT_NEGATIVE,
+    POSITIVE,
+)
 
 
 class Order(StrEnum):
@@ -30,21 +38,21 @@ class Then(StrEnum):
 class BenchConfig:
     """Settings of `bench`; steps=, warmup=, repeats=, order=, max_minutes=, loss_tolerance= are short for its keys."""
 
-    steps: int = 10  # optimizer steps of each run
-    warmup: int = 2  # first steps that are not measured: compilation, caches
-    repeats: int = 3  # runs of each setting
+    steps: int = COUNT.of(10)  # optimizer steps of each run
+    warmup: int = COUNT_OR_ZERO.of(2)  # first steps that are not measured: compilation, caches
+    repeats: int = COUNT.of(3)  # runs of each setting
     order: Order = Order.abba
-    max_minutes: float | None = None  # no run starts that would not end within them
-    loss_tolerance: float = 0.05  # relative difference after equal steps
+    max_minutes: float | None = POSITIVE.of(None)  # no run starts that would not end within them
+    loss_tolerance: float = FRACTION.of(0.05)  # relative difference after equal steps
 
 
 @dataclass
 class RolloutConfig:
     """Settings of `rollout`; steps=, then=, price_per_gpu_hour= and parallel_at_one= are short for its keys."""
 
-    steps: int = 100  # optimizer steps of each width
+    steps: int = COUNT.of(100)  # optimizer steps of each width
     then: Then = Then.stop
-    price_per_gpu_hour: float | None = None  # in any currency
+    price_per_gpu_hour: float | None = NOT_NEGATIVE.of(None)  # in any currency
     parallel_at_one: str | None = None  # parallel= of the width of one rank, if it differs from the others
 
 
@@ -52,11 +60,11 @@ class RolloutConfig:
 class TuneConfig:
     """Settings of `tune`; steps=, probes=, minutes=, dry_run= and compare_full= are short for its keys."""
 
-    steps: int = 8  # optimizer steps of each probe
-    probes: int = 8  # maximum number of short runs
-    minutes: float = 10.0  # for all probes together; the first one runs to its end
-    skip: int = 2  # first steps that are not measured
-    room: float = 0.05  # fraction of a GPU's memory that the chosen setting leaves free
+    steps: int = COUNT.of(8)  # optimizer steps of each probe
+    probes: int = COUNT.of(8)  # maximum number of short runs
+    minutes: float = POSITIVE.of(10.0)  # for all probes together; the first one runs to its end
+    skip: int = COUNT_OR_ZERO.of(2)  # first steps that are not measured
+    room: float = BELOW_ONE.of(0.05)  # fraction of a GPU's memory that the chosen setting leaves free
     dry_run: bool = False  # only predict
     compare_full: bool = False  # of a LoRA stage: also probe full fine-tuning once, where memory allows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -89,29 +89,27 @@ def seconds_left(runs: Iterable[TrialRun], minutes: float | None) -> float | Non
     return None if minutes is None or not used else 60 * minutes - sum(used)
 
 
+def utc_now() -> str:
+    """The time in UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+@dataclass
 class TrialRecord(ABC, Generic[R]):
-    """What a trial records, and its text and Markdown beside it."""
+    """What a trial plans, measures and records, and how its runs are judged; its text and Markdown beside it."""
 
     verb: ClassVar[str]
     typical: ClassVar[bool] = False  # whether a run's speed is the median over its steps, not their mean
     folder: Path  # <runs>/<stage>/<verb>-<id>
     plan: Plan  # of the first setting
-    runs: list[R]  # in the order in which they run
-    began: str
+    steps: int  # optimizer steps of each run
+    warmup: int  # the first steps of a run, which count for no speed
+    runs: list[R] = field(default_factory=list, kw_only=True)  # in the order in which they run
+    began: str = field(default_factory=utc_now, kw_only=True)
 
     @property
     def state(self) -> State:
         return combine_states(run.state for run in self.runs)
-
-    @property
-    @abstractmethod
-    def steps(self) -> int:
-        """Optimizer steps of each run."""
-
-    @property
-    @abstractmethod
-    def warmup(self) -> int:
-        """The first steps of a run, which count for no speed."""
 
     @property
     @abstractmethod
@@ -126,6 +124,21 @@ class TrialRecord(ABC, Generic[R]):
     @abstractmethod
     def contents(self) -> dict[str, Any]:
         """The keys of this verb."""
+
+    def accepts(self, run: R, measured: Measurement) -> bool:
+        """Whether what an earlier call measured of a run counts."""
+        return measured.finished
+
+    def judge(self, run: R) -> None:
+        """Change the state of a run that has ended, where the verb has rules of its own."""
+
+    def update(self, run: R) -> Sequence[str]:
+        """Compute what follows from a run that has changed; return the lines below the row of one that has ended."""
+        return ()
+
+    def is_inspected(self, run: R) -> bool:
+        """Whether this call has run the same setting already, so that it passes the preflight."""
+        return False
 
     def rate(self, run: R) -> CardRate | None:
         """The peak rate of the card that a run is on, where it was measured."""
@@ -198,11 +211,6 @@ def read_earlier(folder: Path, verb: str, subject: Mapping[str, str]) -> dict[st
         message = f"{folder} holds a {verb} of {key} {earlier[key]}, not of {key} {subject[key]}"
         raise UserError(Problem("other_trial", message, "name", "choose another name=, or leave it out"))
     return earlier
-
-
-def utc_now() -> str:
-    """The time in UTC, to the second."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _rounded(value: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from launch.config.compose import Composed
@@ -22,8 +21,8 @@ from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan, build_plan
 from launch.trials.measurement import Measurement, read_measurement
-from launch.trials.record import State, TrialRecord, TrialRun, utc_now
-from launch.trials.trial import Runner, plan_all, refuse_failing_preflight, say_document, say_row, say_warnings
+from launch.trials.record import State, TrialRecord, TrialRun
+from launch.trials.trial import Runner, plan_all, refuse_failing_preflight, say_document, say_plan
 
 
 @dataclass
@@ -48,17 +47,13 @@ class SweepRun(TrialRun):
 class SweepRecord(TrialRecord[SweepRun]):
     """A sweep, as far as it has come."""
 
-    folder: Path  # <runs>/<stage>/sweep-<id>
-    runs: list[SweepRun]
     planning_notes: Sequence[str] = ()
-    began: str = field(default_factory=utc_now)
     verb = "sweep"
-    steps = sys.maxsize  # all that a run has
-    warmup = 1
 
-    @property
-    def plan(self) -> Plan:  # type: ignore[override]
-        return self.runs[0].plan
+    def judge(self, run: SweepRun) -> None:
+        if run.measured is not None and run.measured.outcome.exit_code == EXIT_DONE:  # it may have stopped early
+            run.state, run.message, run.reused = State.done, None, run.was_done
+            run.seconds = run.measured.outcome.seconds
 
     @property
     def summary(self) -> list[str]:
@@ -97,8 +92,7 @@ def run_sweep(
     """
     record = plan_sweep(configurations)
     with run_lock(record.folder, display.say):
-        display.say(f"sweep of {len(record.runs)} runs of {record.plan.stage} with {record.plan.trainer}")
-        say_warnings(display, [run.plan for run in record.runs])
+        say_plan(display, record, [f"  {len(record.runs)} runs"])
         refuse_failing_preflight((run.plan for run in record.runs if not run.was_done), asks_parser=True)
 
         def start(run: SweepRun, seconds: float | None) -> Measurement:
@@ -108,17 +102,7 @@ def run_sweep(
             assert measured is not None  # the run wrote its outcome
             return measured
 
-        def judge(run: SweepRun) -> None:
-            if run.measured is not None and run.measured.outcome.exit_code == EXIT_DONE:  # it may have stopped early
-                run.state, run.message, run.reused = State.done, None, run.was_done
-                run.seconds = run.measured.outcome.seconds
-
-        def on_change(run: SweepRun) -> None:
-            record.write()
-            if run.state != State.running:
-                say_row(display, record, run)
-
-        runner = Runner(record, start, on_change, judge=judge, reuse=False, raises=False)
+        runner = Runner(record, display, start, reuse=False, raises=False)
         for run in record.runs:
             runner.take(run)
             if run.state == State.interrupted:
@@ -153,7 +137,9 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
         runs[planned.identity] = run
     first = next(iter(runs.values())).plan
     name = compute_identity({run.label: run.plan.identity for run in runs.values()}, {}, {})
-    return SweepRecord(first.runs / first.stage / f"sweep-{name}", list(runs.values()), notes)
+    steps = sys.maxsize  # all that a run has
+    folder = first.runs / first.stage / f"sweep-{name}"
+    return SweepRecord(folder, first, steps, 1, notes, runs=list(runs.values()))
 
 
 def _exit_code(record: SweepRecord) -> int:

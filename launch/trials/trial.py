@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from launch.check.machine.gpus import gpus_are_free
 from launch.check.machine.rules import inspect, preflight
@@ -74,7 +74,9 @@ def plan_line(line: CommandLine) -> Plan:
 
 
 def plan_all(
-    settings: Iterable[T], plan: Callable[[T], Plan], check: Callable[[RootConfig], Iterable[Problem]]
+    settings: Iterable[T],
+    plan: Callable[[T], Plan],
+    check: Callable[[RootConfig], Iterable[Problem]] = lambda config: (),
 ) -> list[Plan]:
     """Plan every setting. Raises UserError with the problems of all of them, each once; `check` finds further ones."""
     plans: list[Plan] = []
@@ -104,16 +106,13 @@ class Runner(Generic[R]):
     """Takes the runs of a trial, one after another: from an earlier call, or by running them now; and judges them."""
 
     record: TrialRecord[R]
-    start: Callable[[R, float | None], Measurement]  # runs it, for so many seconds at most; UserError: it cannot start
-    on_change: Callable[[R], None]  # called with a run whose state has changed
-    accepts: Callable[[R, Measurement], bool] = lambda run, measured: measured.finished  # from an earlier call
-    judge: Callable[[R], None] = lambda run: None  # changes the state of a run that has ended
+    display: Display
+    start: Callable[[R, float | None], Measurement] | None = None  # in place of `measure`
     prepare: Callable[[R], None] = lambda run: None  # before it is looked for; UserError: it cannot start
     reuse: bool = True
     same_machine: bool = True  # an earlier measurement has to be of today's packages and card
     raises: bool = True  # when the first run cannot be started
-    card_gib: float | None = None  # memory of a card
-    say: Callable[[str], None] = lambda text: None
+    run_ranks: RankRunner | None = None  # see run_steps
     clock: Callable[[], float] = time.monotonic
     _earlier: dict[str, Measurement | None] = field(default_factory=dict)  # by label, once it was looked for
 
@@ -124,16 +123,17 @@ class Runner(Generic[R]):
         """
         is_first, began = not any(other.measured for other in self.record.runs), self.clock()
         run.state, run.message, run.cause_id = State.running, None, None
-        self.on_change(run)
+        self.show(run)
         try:
             self.prepare(run)
             run.measured = self.find_earlier(run)
             run.reused = run.measured is not None
-            run.measured = run.measured or self.start(run, None if seconds is None else max(seconds, 1.0))
+            start, left = self.start or self.measure, None if seconds is None else max(seconds, 1.0)
+            run.measured = run.measured or start(run, left)
         except UserError as error:
             run.state, run.cause_id = State.failed, REFUSED
             run.message, run.seconds = "; ".join(str(problem) for problem in error.problems), self.clock() - began
-            self.on_change(run)
+            self.show(run)
             if is_first and self.raises:
                 raise
             return
@@ -142,19 +142,42 @@ class Runner(Generic[R]):
         run.figures = compute_figures(
             run.measured, self.record.warmup, self.record.rate(run), typical=self.record.typical
         )
-        self.judge(run)
-        self.on_change(run)
+        self.record.judge(run)
+        self.show(run)
 
     def find_earlier(self, run: R) -> Measurement | None:
         """What an earlier call measured of a run, with the same packages on the same card, if that counts."""
         if self.reuse and run.label not in self._earlier:
-            measured = read_measurement(run.plan, run.steps or self.record.steps, self.card_gib)
-            counts = measured is not None and self.accepts(run, measured)
+            measured = read_measurement(run.plan, run.steps or self.record.steps, card_gib(run.plan))
+            counts = measured is not None and self.record.accepts(run, measured)
             changes = describe_changes(run.plan) if counts and self.same_machine else None
             if changes:
-                self.say(f"{run.label} of an earlier call is not reused: {changes}")
+                self.display.say(f"{run.label} of an earlier call is not reused: {changes}")
             self._earlier[run.label] = measured if counts and not changes else None
-        return self._earlier.get(run.label)
+        return self._earlier.get(run.label) if self.reuse else None
+
+    def measure(self, run: R, seconds: float | None = None) -> Measurement:
+        """Run until the steps of a run are logged, or for `seconds`, and read what it measured; an earlier try is
+        archived. One that fails is measured as far as it came. Raises UserError when it cannot be started."""
+        record, plan, steps = self.record, run.plan, run.steps or self.record.steps
+        self.display.say(f"{run.label}: {steps} steps; {plan.batch}; {plan.folder}")
+        archive_earlier_try(plan)
+        if record.started:  # the run before may still hold its cards for a moment
+            wait_for_gpus(plan, self.display.say)
+        inspected = record.is_inspected(run)
+        run_steps(plan, self.display, steps, inspected=inspected, seconds=seconds, run_ranks=self.run_ranks)
+        measured = read_measurement(plan, steps, card_gib(plan))
+        assert measured is not None  # run_steps wrote its outcome
+        return measured
+
+    def show(self, run: R) -> None:
+        """Record a run that has changed; show one that has ended, and why it did not measure everything."""
+        record, lines = self.record, self.record.update(run)
+        record.write()
+        if run.state != State.running:
+            shown, columns = to_json(record.run_json(run)), COLUMNS[record.verb]
+            why = [f"  {shown['message']}"] if shown["message"] else []
+            say_lines(self.display, [format_row(columns), format_row(columns, shown), *why, *lines])
 
 
 def _set_state(run: TrialRun, measured: Measurement) -> None:
@@ -185,41 +208,14 @@ def describe_changes(plan: Plan) -> str | None:
     return ", ".join(changes) or None
 
 
-def measure(
-    plan: Plan,
-    steps: int,
-    display: Display,
-    *,
-    after_another: bool = False,
-    inspected: bool = False,
-    seconds: float | None = None,
-    run_ranks: RankRunner | None = None,
-) -> Measurement:
-    """Run the plan until `steps` optimizer steps are logged and read what it measured; an earlier try is archived.
-
-    `after_another`: another run has just ended here and may still hold its cards for a moment. `inspected`: the same
-    plan has just run here, so the preflight is skipped. `seconds`: the run is ended after them. `run_ranks`: see
-    run_steps. A run that fails is measured as far as it came; its `outcome` has the cause. Raises UserError when it
-    cannot be started.
-    """
-    archive_earlier_try(plan)
-    if after_another:
-        wait_for_gpus(plan, display.say)
-    run_steps(plan, display, steps, inspected=inspected, seconds=seconds, run_ranks=run_ranks)
-    measured = read_measurement(plan, steps, card_gib(gpus_for(plan)))
-    assert measured is not None  # run_steps wrote its outcome
-    return measured
-
-
 def gpus_for(plan: Plan) -> Gpus:
     """The GPUs visible to this process; none for a plan that runs on CPU."""
     return find_gpus(os.environ) if plan.parallel.width.device == Device.cuda else Gpus()
 
 
-def card_gib(gpus: Gpus) -> float | None:
-    """Memory of the smallest card in GiB."""
-    totals = [gpu.total for gpu in gpus.seen if gpu.total]
-    return min(totals) / 1024 if totals else None
+def card_gib(plan: Plan) -> float | None:
+    """Memory of the smallest card that the plan's process sees, in GiB."""
+    return min((gpu.total for gpu in gpus_for(plan).seen if gpu.total), default=0.0) / 1024 or None
 
 
 def say_lines(display: Display, lines: Iterable[object]) -> None:
@@ -228,18 +224,13 @@ def say_lines(display: Display, lines: Iterable[object]) -> None:
         display.say(str(line))
 
 
-def say_warnings(display: Display, plans: Iterable[Plan], notes: Iterable[Problem] = ()) -> None:
-    """Show the notes and the plans' warnings, each once."""
-    warnings = [*notes, *(warning for plan in plans for warning in plan.warnings)]
-    say_lines(display, (f"warning: {warning}" for warning in dict.fromkeys(map(str, warnings))))
-
-
-def say_row(display: Display, record: TrialRecord[R], run: R) -> Mapping[str, Any]:
-    """Show a run that has ended, and why it did not measure everything; returns its JSON."""
-    shown: Mapping[str, Any] = to_json(record.run_json(run))
-    why = [f"  {shown['message']}"] if shown["message"] else []
-    say_lines(display, [format_row(COLUMNS[record.verb]), format_row(COLUMNS[record.verb], shown), *why])
-    return shown
+def say_plan(display: Display, record: TrialRecord[R], lines: Iterable[object], notes: Iterable[Problem] = ()) -> None:
+    """Show what is planned: its stage, the lines, the notes and the plans' warnings, each once."""
+    plan = record.plan
+    warnings = [*notes, *(warning for run in record.runs for warning in run.plan.warnings)]
+    warned = (f"warning: {warning}" for warning in dict.fromkeys(map(str, warnings)))
+    title = f"{record.verb} of {plan.stage} with {plan.trainer}, {plan.upstream.description}"
+    say_lines(display, [title, *lines, *warned])
 
 
 def say_document(display: Display, record: TrialRecord[R]) -> None:

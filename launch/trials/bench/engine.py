@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED
@@ -14,18 +14,15 @@ from launch.planning.machine import PACKAGES
 from launch.trials.bench.record import BenchRecord, BenchRun, parse_rates
 from launch.trials.bench.settings import BenchRequest, plan_bench
 from launch.trials.card_rate import card_name, measure_card_rate
-from launch.trials.measurement import Measurement
 from launch.trials.record import State, read_earlier, seconds_left
 from launch.trials.trial import (
     Runner,
     gpus_for,
-    measure,
     plan_probe,
     refuse_failing_preflight,
     say_document,
     say_lines,
-    say_row,
-    say_warnings,
+    say_plan,
 )
 
 
@@ -40,49 +37,25 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
     record.versions = versions[0], versions[1]
     earlier = read_earlier(record.folder, record.verb, {"stage": record.plan.stage})
     with run_lock(record.folder, display.say):
-        return record, _run(record, earlier, display)
-
-
-def _run(record: BenchRecord, earlier: Mapping[str, Any] | None, display: Display) -> int:
-    _print_plan(record, display)
-
-    def start(run: BenchRun, seconds: float | None) -> Measurement:
-        display.say(f"{run.label}: {record.steps} steps; {run.plan.batch}; {run.plan.folder}")
-        same = [other for other in record.runs if other.side == run.side and other is not run]
-        inspected = any(other.measured is not None and not other.reused for other in same)
-        # another process, at the least the matrix product, has just been on the cards
-        return measure(run.plan, record.steps, display, after_another=True, inspected=inspected, seconds=seconds)
-
-    def on_change(run: BenchRun) -> None:
+        say_plan(display, record, _describe_settings(record), record.planning_notes)
+        runner = Runner(record, display, reuse=not record.plan.config.restart)
+        if not all(map(runner.find_earlier, record.runs)):
+            refuse_failing_preflight(side.plan for side in record.sides)
+        _rate_cards(record, earlier)
+        say_lines(display, record.rate_lines)
+        code = run_in_turn(runner)
         record.write()
-        if run.state == State.running:
-            return
-        say_row(display, record, run)
-        pair_is_complete = any(repeat == run.repeat for repeat, _, _ in record.pairs)
-        if run.state == State.done and run is not record.runs[-1] and pair_is_complete:
-            display.say(f"  so far: {record.summary[0]}")
-
-    runner = Runner(record, start, on_change, reuse=not record.plan.config.restart, say=display.say)
-    if not all(runner.find_earlier(run) for run in record.runs):
-        refuse_failing_preflight(side.plan for side in record.sides)
-    _rate_cards(record, earlier)
-    say_lines(display, record.rate_lines)
-    code = run_in_turn(runner)
-    record.write()
-    say_document(display, record)
-    return code
+        say_document(display, record)
+        return record, code
 
 
-def _print_plan(record: BenchRecord, display: Display) -> None:
-    a, b = record.sides
-    display.say(f"bench of {a.plan.stage} with {a.plan.trainer}, {a.plan.upstream.description}")
+def _describe_settings(record: BenchRecord) -> Iterator[str]:
     for side in record.sides:
         mode = f"{side.plan.parallel.width} {side.plan.parallel.mode.value}"
-        display.say(f"  {side.label}: {' '.join(side.overrides) or 'no overrides'} ({mode}; {side.plan.batch})")
+        yield f"  {side.label}: {' '.join(side.overrides) or 'no overrides'} ({mode}; {side.plan.batch})"
     if record.same_setting:
-        display.say("  A and B are the same setting: their difference is the measurement noise")
-    say_lines(display, (f"  differs: {what}: {ours} in A, {theirs} in B" for what, ours, theirs in record.differences))
-    say_warnings(display, [a.plan, b.plan], record.planning_notes)
+        yield "  A and B are the same setting: their difference is the measurement noise"
+    yield from (f"  differs: {what}: {ours} in A, {theirs} in B" for what, ours, theirs in record.differences)
 
 
 def _rate_cards(record: BenchRecord, earlier: Mapping[str, Any] | None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from launch.config.trials import BenchConfig, Order
@@ -20,7 +19,7 @@ from launch.trials.bench.verdict import (
 )
 from launch.trials.card_rate import CardRate, parse_card_rate
 from launch.trials.measurement import Figures, Operations, count_operations, median, step_rates
-from launch.trials.record import State, TrialRecord, TrialRun, utc_now
+from launch.trials.record import State, TrialRecord, TrialRun
 from launch.trials.view import COMPARED
 from launch.worker.finding import REFUTED, UNPROVEN
 
@@ -51,16 +50,14 @@ class BenchRun(TrialRun):
 class BenchRecord(TrialRecord[BenchRun]):
     """A bench, as far as it has come."""
 
-    folder: Path  # <runs>/<stage>/bench-<id>
     sides: tuple[Side, Side]
     differences: tuple[tuple[str, str, str], ...]  # between the two plans: (what, A's, B's)
     planning_notes: tuple[Problem, ...] = ()
-    runs: list[BenchRun] = field(default_factory=list)
     rates: tuple[CardRate | None, CardRate | None] = (None, None)  # of A's and B's card and precision
     versions: tuple[Mapping[str, str], Mapping[str, str]] = field(default_factory=lambda: ({}, {}))  # package: version
     message: str | None = None  # why it ended early
-    began: str = field(default_factory=utc_now)
     verb = "bench"
+    started = True  # what rates the cards has just been on them
 
     def __post_init__(self) -> None:
         for repeat in range(1, self.config.repeats + 1):
@@ -73,25 +70,21 @@ class BenchRecord(TrialRecord[BenchRun]):
         return BenchRun(f"{label}{repeat}", plan.renamed(f"{self.folder.name}/{name}"), repeat=repeat, side=side)
 
     @property
-    def plan(self) -> Plan:  # type: ignore[override]
-        return self.sides[0].plan
-
-    @property
     def config(self) -> BenchConfig:
         return self.plan.config.bench
+
+    def is_inspected(self, run: BenchRun) -> bool:
+        return any(other.measured and not other.reused for other in self.runs if other.side == run.side)
+
+    def update(self, run: BenchRun) -> list[str]:
+        pair_is_complete = any(repeat == run.repeat for repeat, _, _ in self.pairs)
+        shows = run.state == State.done and run is not self.runs[-1] and pair_is_complete
+        return [f"  so far: {self.summary[0]}"] if shows else []
 
     @property
     def same_setting(self) -> bool:
         """Whether A and B are the same, so that their difference is noise."""
         return self.sides[0].plan.identity == self.sides[1].plan.identity
-
-    @property
-    def steps(self) -> int:
-        return self.config.steps
-
-    @property
-    def warmup(self) -> int:
-        return self.config.warmup
 
     def rate(self, run: BenchRun) -> CardRate | None:
         return self.rates[run.side]

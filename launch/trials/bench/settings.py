@@ -73,8 +73,8 @@ _LISTED_ABOVE = ("global_batch_size", "per_device_batch_size", "precision", "max
 def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> BenchRecord:
     """Plan both settings; `plan` plans the short run of a line.
 
-    Raises UserError with the problems of both, each problem once; and: bench_steps, bad_repeats, bad_minutes,
-    bad_tolerance; bench_global_batch, bench_data (not comparable, unless `allow` names the id).
+    Raises UserError with the problems of both, each problem once; and: bench_steps; bench_global_batch, bench_data (not
+    comparable, unless `allow` names the id).
     """
     plans = plan_all(map(request.line, (0, 1)), plan, _check_numbers)
     a, b = (Side(*side) for side in zip(SIDES, request.own, plans, strict=True))
@@ -88,29 +88,21 @@ def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> Be
         message = "one repeat has no spread: it cannot distinguish a difference from noise"
         notes.append(Problem("one_repeat", message, "bench.repeats", "use repeats=3"))
     folder = a.plan.runs / a.plan.stage / f"bench-{id_}"
-    return BenchRecord(folder, (a, b), tuple(list_differences(a.plan, b.plan)), tuple(notes))
+    differences, bench = tuple(list_differences(a.plan, b.plan)), a.plan.config.bench
+    numbers = bench.steps, bench.warmup
+    return BenchRecord(folder, a.plan, *numbers, (a, b), differences, tuple(notes))
 
 
 def _check_numbers(config: RootConfig) -> list[Problem]:
     bench, problems = config.bench, []
-    if bench.warmup < 0 or bench.steps - bench.warmup < LEAST_STEPS:
+    if bench.steps - bench.warmup < LEAST_STEPS:
         message = f"steps={bench.steps} after warmup={bench.warmup} leaves too few steps to measure"
-        least = max(0, bench.warmup) + LEAST_STEPS
-        cure = f"use steps={least} or more" if bench.warmup >= 0 else f"use warmup=0 or more, and steps={least} or more"
+        cure = f"use steps={bench.warmup + LEAST_STEPS} or more"
         problems.append(Problem("bench_steps", message, "bench.steps", cure))
     total = config.recipe.max_steps
     if total is not None and total < bench.steps:
         message = f"the stage has only {total} steps, fewer than steps={bench.steps}"
         problems.append(Problem("bench_steps", message, "bench.steps", f"use steps={total} or fewer"))
-    if bench.repeats < 1:
-        message = f"repeats={bench.repeats} measures nothing"
-        problems.append(Problem("bad_repeats", message, "bench.repeats", "use 2 or more; 3 is the default"))
-    if bench.max_minutes is not None and not 0 < bench.max_minutes < float("inf"):
-        message = f"max_minutes must be a positive number, got {bench.max_minutes}"
-        problems.append(Problem("bad_minutes", message, "bench.max_minutes", "use a number above 0, or leave it out"))
-    if not 0 < bench.loss_tolerance < 1:
-        message = f"loss_tolerance must be between 0 and 1, got {bench.loss_tolerance}"
-        problems.append(Problem("bad_tolerance", message, "bench.loss_tolerance", "use a fraction such as 0.05"))
     return problems
 
 

@@ -57,5 +57,4 @@ def submit_remaining(record: RolloutRecord, request: RolloutRequest) -> Iterator
 
 
 def _plan_stage_job(width: RequestedWidth, request: RolloutRequest, record: RolloutRecord) -> PlannedJob:
-    mode = record.config.parallel_at_one
-    return plan_run_job(plan_line(request.stage_line(width, mode if width.ranks == 1 else None)))
+    return plan_run_job(plan_line(request.stage_line(width, record.config.parallel_at_one)))

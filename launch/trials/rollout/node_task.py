@@ -13,10 +13,10 @@ from launch.slurm.node.task import NodeTask
 from launch.slurm.requeue_policy import RestartMark, wait_for_lock
 from launch.trials.measurement import Measurement, archive_earlier_try
 from launch.trials.record import State
-from launch.trials.rollout.engine import WidthRunner, plan_rollout, run_and_report
+from launch.trials.rollout.engine import plan_rollout, run_and_report
 from launch.trials.rollout.record import WidthRun
 from launch.trials.rollout.request import read_request
-from launch.trials.trial import card_gib, gpus_for, measure
+from launch.trials.trial import Runner
 
 _SUBMIT_TIMEOUT = 300.0  # seconds that `rollout` may need to submit its jobs to a busy Slurm
 
@@ -40,21 +40,20 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
         def start(width: WidthRun, seconds: float | None) -> Measurement:
             archive_earlier_try(width.plan)
             restart_mark.set()
-            display.say(f"{width.label}: {record.steps} steps; {width.plan.batch}; {width.plan.folder}")
-            return measure(width.plan, record.steps, display, run_ranks=ranks)
+            return runner.measure(width, seconds)
 
+        runner = Runner(record, display, start, run_ranks=ranks)
         restart_mark.clear_at_first_start()
         if allocation.restarts:
             wait_for_lock(plan.folder, display.say)
         # the `rollout` that submits this job holds the lock until all its jobs are submitted
         wait_for_lock(record.folder, display.say, _SUBMIT_TIMEOUT, "another launcher holds this rollout's record")
-        gpus = gpus_for(plan)
-        runner = WidthRunner(start, len(gpus.seen), card_gib(gpus), nodes=plan.parallel.width.nodes)
         with run_lock(record.folder, display.say):
             for later in record.runs[record.runs.index(only) + 1 :]:
                 ids = find_job_ids(JobFolder.of(plan.runs, plan.stage, later.plan.name))
                 if ids:
                     later.state, later.job_id = State.submitted, ids[-1]
-            return run_and_report(record, runner, display, only=only, restart=restart_mark.is_due)
+            nodes, restart = plan.parallel.width.nodes, restart_mark.is_due
+            return run_and_report(runner, nodes=nodes, only=only, restart=restart)
 
     return NodeTask(plan, lead, record.steps)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Device
 from launch.config.trials import RolloutConfig
-from launch.planning.plan import Plan
 from launch.trials.measurement import Measurement, compute_speed
-from launch.trials.record import State, TrialRecord, TrialRun, utc_now
-from launch.trials.rollout.gate import GateResult
+from launch.trials.record import State, TrialRecord, TrialRun
+from launch.trials.rollout.gate import GateCase, GateResult, GateVerdict
+from launch.trials.rollout.gates import apply_gates
 from launch.trials.rollout.plan_differences import PlanDifference
 from launch.trials.rollout.request import RequestedWidth
+from launch.trials.view import gate_cells
+from launch.worker.json_codec import to_json
 
 _STARTUP_PHASES = ("import", "tokenize", "load", "reference_logprobs")  # which a run goes through once
 
@@ -89,28 +90,36 @@ class WidthRun(TrialRun):
 class RolloutRecord(TrialRecord[WidthRun]):
     """A rollout, as far as it has come."""
 
-    folder: Path  # <runs>/<stage>/rollout-<id>
-    runs: list[WidthRun]
     differences: tuple[PlanDifference, ...] = ()  # between the widths
-    began: str = field(default_factory=utc_now)
     full_run: int | None = None  # exit code of the whole run with then=run
     verb = "rollout"
-
-    @property
-    def plan(self) -> Plan:  # type: ignore[override]
-        return self.runs[0].plan
 
     @property
     def config(self) -> RolloutConfig:
         return self.plan.config.rollout
 
-    @property
-    def steps(self) -> int:
-        return self.config.steps
+    def accepts(self, run: WidthRun, measured: Measurement) -> bool:
+        config, before = self.plan.config, None
+        for other in self.runs[: self.runs.index(run)]:
+            before = other.measured or before
+        run.gate_results = apply_gates(GateCase(measured, before, config.gates), config.allow)
+        return not run.failed_gates
 
-    @property
-    def warmup(self) -> int:
-        return self.plan.config.gates.throughput_steady.skip
+    def judge(self, run: WidthRun) -> None:
+        if run.measured is not None and run.state != State.interrupted:
+            run.state = State.done if self.accepts(run, run.measured) else State.failed
+            run.message = None  # the gates have it
+
+    def update(self, run: WidthRun) -> list[str]:
+        measured = [each.measured for each in self.runs if each.measured is not None]
+        one_rank = next((measurement for measurement in measured if measurement.plan.batch.width == 1), None)
+        for each in self.runs:
+            price = self.config.price_per_gpu_hour
+            each.projection = project(each.requested.ranks, each.label, measured, self.warmup, price)
+            if each.measured is not None and each.measured.finished:
+                each.efficiency = compute_efficiency(each.measured, one_rank, self.warmup)
+        cells = [gate_cells(to_json(result)) for result in run.gate_results if result.verdict != GateVerdict.passed]
+        return [f"  {verdict:<7} {id:<21} {message}" for id, verdict, message in cells]
 
     @property
     def summary(self) -> list[str]:

@@ -57,12 +57,11 @@ class RolloutRequest:
     submit: SubmitMode = SubmitMode.none
     dry_run: bool = False  # only write the job folders
 
-    def stage_line(self, width: RequestedWidth, parallel: str | None = None) -> CommandLine:
-        """The line of the whole stage at one width; `parallel` replaces the line's own."""
-        line = self.line.without("parallel") if parallel else self.line
-        mode = (f"parallel={parallel}",) if parallel else ()
+    def stage_line(self, width: RequestedWidth, at_one: str | None = None) -> CommandLine:
+        """The line of the whole stage at one width; `at_one` replaces the line's own parallel mode at one rank."""
+        mode = (f"parallel={at_one}",) if at_one and width.ranks == 1 else ()
         nodes = (f"nodes={width.nodes}",) if width.nodes > 1 else ()
-        return line.with_overrides(f"{self.key}={width.local}", *nodes, *mode)
+        return self.line.without(*["parallel"] * len(mode)).with_overrides(f"{self.key}={width.local}", *nodes, *mode)
 
     @property
     def widths_override(self) -> str:

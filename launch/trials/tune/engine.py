@@ -9,28 +9,24 @@ from functools import partial
 from typing import Any
 
 from launch.config.line import CommandLine
-from launch.config.trials import TuneConfig
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
 from launch.files import write_file
 from launch.table import Table
-from launch.trials.measurement import Measurement
 from launch.trials.record import REFUSED, State, read_earlier
 from launch.trials.trial import (
     Runner,
     expand_short_options,
-    measure,
     plan_probe,
     say_document,
-    say_lines,
-    say_row,
+    say_plan,
     unsupported_problems,
 )
 from launch.trials.tune.overlay import overlay_path, overlay_text
 from launch.trials.tune.predict import Prediction
 from launch.trials.tune.preparation import begin_record, full_line, predict_full
-from launch.trials.tune.probe import Probe, is_final, judge_probe
+from launch.trials.tune.probe import Probe
 from launch.trials.tune.record import TuneRecord, estimate_json
 from launch.trials.tune.search import Stop, affordable_steps, exhausted_limit, next_probe
 from launch.trials.tune.space import Candidate, extra_options
@@ -50,28 +46,6 @@ def read_request(line: CommandLine) -> CommandLine:
     return expand_short_options(line, "tune", SHORT)
 
 
-def check_numbers(tune: TuneConfig) -> None:
-    """Check the node `tune`. Raises UserError: bad_steps, bad_value."""
-    problems = []
-    if tune.skip < 0:
-        message = f"skip must be 0 or greater, got {tune.skip}"
-        problems.append(Problem("bad_steps", message, "tune.skip", "2 is the default"))
-    elif tune.steps <= tune.skip:
-        message = f"steps={tune.steps} measures nothing: the first {tune.skip} do not count"
-        problems.append(Problem("bad_steps", message, "tune.steps", f"use {tune.skip + 1} or more; 8 is the default"))
-    if tune.probes < 1:
-        message = f"probes={tune.probes} measures nothing"
-        problems.append(Problem("bad_value", message, "tune.probes", "use 1 or more, or dry_run=true"))
-    if not 0 < tune.minutes < float("inf"):
-        message = f"minutes must be a positive number, got {tune.minutes}"
-        problems.append(Problem("bad_value", message, "tune.minutes", "10 is the default"))
-    if not 0 <= tune.room < 1:
-        message = f"room must be at least 0 and below 1, got {tune.room}"
-        problems.append(Problem("bad_value", message, "tune.room", "0.05 is the default"))
-    if problems:
-        raise UserError(problems)
-
-
 def line_for_candidate(line: CommandLine, candidate: Candidate) -> CommandLine:
     """The line with the candidate's keys in place of its own."""
     return line.without(*candidate.keys(), "parallel.mode", "name").with_overrides(*candidate.overrides())
@@ -88,15 +62,19 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
     130 interrupted. Raises UserError when nothing can be searched.
     """
     plan = plan_probe(request)
-    check_numbers(plan.config.tune)
-    if plan.config.tune.compare_full and plan.lora is None:
+    options = plan.config.tune
+    if options.steps <= options.skip:
+        message = f"steps={options.steps} measures nothing: the first {options.skip} do not count"
+        cure = f"use {options.skip + 1} or more; 8 is the default"
+        raise UserError(Problem("bad_steps", message, "tune.steps", cure))
+    if options.compare_full and plan.lora is None:
         message = f"compare_full=true compares an adapter with full fine-tuning, and {plan.stage} trains no adapter"
         raise UserError(Problem("compare_full", message, "tune.compare_full", "set recipe.lora.rank=16, or remove it"))
     name = plan.config.name or f"{plan.stage}-{plan.parallel.width}-{plan.identity}"
     folder = plan.runs / plan.stage / f"tune-{name}"
     read_earlier(folder, "tune", {"identity": plan.identity})
     with run_lock(folder, display.say):
-        record = begin_record(name, plan, display)
+        record = begin_record(folder, plan, display)
         code = _search(record, request, display)
         _refuse_if_none_started(record)
         return record, code
@@ -110,27 +88,12 @@ def _search(record: TuneRecord, request: CommandLine, display: Display) -> int:
         plan = plan_probe(line_for_candidate(line, probe.prediction.candidate))
         probe.plan = plan.renamed(f"tune-{record.name}/{probe.label}-{plan.identity}")
 
-    def accepts(probe: Probe, measured: Measurement) -> bool:
-        return is_final(measured, record.warmup, record.limits.left(record.runs))
-
-    def start(probe: Probe, seconds: float | None) -> Measurement:
-        inspected = any(other.state == State.done and not other.reused for other in record.runs)
-        steps, after, inspected = probe.steps or record.steps, record.started, inspected and probe is not record.full
-        return measure(probe.plan, steps, display, after_another=after, inspected=inspected, seconds=seconds)
-
-    def on_change(probe: Probe) -> None:
-        record.write()
-        if probe.state != State.running:
-            say_row(display, record, probe)
-
-    reuse = not record.plan.config.restart
-    runner = Runner(record, start, on_change, accepts, judge_probe, prepare, reuse, raises=False, say=display.say)
+    runner = Runner(record, display, None, prepare, not record.plan.config.restart, raises=False)
 
     def take(probe: Probe) -> None:
         runner.take(probe, record.limits.left(record.runs))
 
-    display.say(f"tune of {record.plan.stage} with {record.plan.trainer}, {record.plan.upstream.description}")
-    say_lines(display, [*record.notes, *_prediction_lines(record)])
+    say_plan(display, record, [*record.notes, *_prediction_lines(record)])
     refuse_if_nothing_fits(record)
     if not record.dry_run or len(record.predictions) == 1:
         search(record, take, partial(extra_options, record.plan))

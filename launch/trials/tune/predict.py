@@ -128,49 +128,42 @@ class ErrorModel:
 
     def at(self, candidate: Candidate) -> LogError:
         """The error to expect at a setting."""
-        prior = self.bias**2 + self.spread**2
-        if not self.observations:
-            return LogError(0.0, math.sqrt(prior))
         covariances = [self._covariance(candidate, observation.candidate) for observation in self.observations]
-        weights = solve(self._covariance_matrix, covariances)
-        errors = [observation.error for observation in self.observations]
-        mean = sum(weight * error for weight, error in zip(weights, errors, strict=True))
-        explained = sum(weight * covariance for weight, covariance in zip(weights, covariances, strict=True))
-        return LogError(mean, max(self._scale * math.sqrt(max(prior - explained, 0.0)), LEAST_NOISE))
+        weights = self._solve(covariances)
+        variance = self.bias**2 + self.spread**2 - _dot(weights, covariances)
+        return LogError(_dot(weights, self._errors), max(self._scale * math.sqrt(max(variance, 0.0)), LEAST_NOISE))
 
-    @cached_property
-    def _covariance_matrix(self) -> list[list[float]]:
-        """The covariances of the observations, noise included."""
-        candidates = [observation.candidate for observation in self.observations]
-        matrix = [[self._covariance(row, column) for column in candidates] for row in candidates]
-        for index, observation in enumerate(self.observations):
-            matrix[index][index] += observation.noise**2
-        return matrix
+    @property
+    def _errors(self) -> list[float]:
+        return [observation.error for observation in self.observations]
 
     @cached_property
     def _scale(self) -> float:
         """How many times larger the observed errors are than the prior expects, at least 1: a prediction that is wrong
         where it was measured is less certain elsewhere, too."""
-        errors = [observation.error for observation in self.observations]
-        fitted = solve(self._covariance_matrix, errors)
-        return max(1.0, math.sqrt(sum(a * b for a, b in zip(errors, fitted, strict=True)) / len(errors)))
+        return max(1.0, math.sqrt(_dot(self._errors, self._solve(self._errors)) / max(1, len(self.observations))))
+
+    def _solve(self, right: Sequence[float]) -> list[float]:
+        """Solve the linear system of the covariances of the observations, noise included."""
+        return [_dot(row, right) for row in self._inverse]
+
+    @cached_property
+    def _inverse(self) -> list[list[float]]:
+        """The inverse of those covariances, by Gauss and Jordan; they are positive definite, so every pivot is."""
+        seen, rows = self.observations, []
+        for one in seen:
+            covariances = [self._covariance(one.candidate, other.candidate) for other in seen]
+            unit = [float(one is other) for other in seen]
+            rows.append([value + one.noise**2 * own for value, own in zip(covariances, unit, strict=True)] + unit)
+        for index in range(len(rows)):
+            pivot = [value / rows[index][index] for value in rows[index]]
+            rows = [[value - row[index] * above for value, above in zip(row, pivot, strict=True)] for row in rows]
+            rows[index] = pivot
+        return [row[len(rows) :] for row in rows]
 
     def _covariance(self, candidate: Candidate, other: Candidate) -> float:
         return self.bias**2 + self.spread**2 * math.exp(-candidate.distance(other))
 
 
-def solve(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
-    """Solve a linear system by Gaussian elimination. Raises ZeroDivisionError for a singular one."""
-    size = len(right)
-    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
-    for column in range(size):
-        pivot = max(range(column, size), key=lambda row: abs(rows[row][column]))
-        rows[column], rows[pivot] = rows[pivot], rows[column]
-        for row in range(column + 1, size):
-            factor = rows[row][column] / rows[column][column]
-            rows[row] = [value - factor * above for value, above in zip(rows[row], rows[column], strict=True)]
-    solution = [0.0] * size
-    for row in range(size - 1, -1, -1):
-        rest = sum(rows[row][column] * solution[column] for column in range(row + 1, size))
-        solution[row] = (rows[row][size] - rest) / rows[row][row]
-    return solution
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 from launch.check.machine.gpus import enough_gpus
 from launch.check.machine.rules import inspect, stopping_problems
@@ -32,7 +33,7 @@ from launch.trials.tune.space import build_space
 _STARTUP = {Device.cuda: 60.0, Device.cpu: 20.0}  # seconds before the first step of a run, until one was measured
 
 
-def begin_record(name: str, plan: Plan, display: Display) -> TuneRecord:
+def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
     """The record of a search before any probe. Raises UserError: unknown_shape, too_few_gpus, no_tokenised_data,
     too_few_samples."""
     prepare_inputs(plan, display.say)
@@ -57,9 +58,10 @@ def begin_record(name: str, plan: Plan, display: Display) -> TuneRecord:
     space = build_space(plan, versions)
     startup = _STARTUP[plan.parallel.width.device]
     return TuneRecord(
-        name=name,
-        folder=plan.runs / plan.stage / f"tune-{name}",
+        folder=folder,
         plan=plan,
+        steps=options.steps,
+        warmup=options.skip,
         space=space,
         workload=workload,
         predictions=[predict(candidate, workload) for candidate in space.candidates],

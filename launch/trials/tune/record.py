@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Kind
-from launch.planning.plan import Plan
-from launch.trials.record import State, TrialRecord, utc_now
+from launch.trials.measurement import Measurement
+from launch.trials.record import State, TrialRecord
 from launch.trials.tune.predict import Prediction, Workload
-from launch.trials.tune.probe import Probe
+from launch.trials.tune.probe import Probe, is_final, judge_probe
 from launch.trials.tune.search import Estimate, Stop, TuneLimits, correct_predictions, find_fastest
 from launch.trials.tune.space import LossWeighting, Space, compare_loss
 
@@ -44,31 +44,31 @@ class LossChange:
 class TuneRecord(TrialRecord[Probe]):
     """A search, as far as it has come."""
 
-    name: str
-    folder: Path  # runs/<stage>/tune-<name>
-    plan: Plan
     space: Space
     workload: Workload
     predictions: Sequence[Prediction]
     limits: TuneLimits
     card: str | None  # None on CPU
     versions: Mapping[str, str]  # of the trainer's packages
-    runs: list[Probe] = field(default_factory=list)
     stop: Stop | None = None
     overlay: Path | None = None  # the file that was written
     full: Probe | None = None  # full fine-tuning, beside the settings of the adapter
     full_note: str | None = None  # why it was not probed
-    began: str = field(default_factory=utc_now)
     verb = "tune"
     typical = True
 
     @property
-    def steps(self) -> int:
-        return self.limits.steps
+    def name(self) -> str:
+        return self.folder.name.removeprefix("tune-")
 
-    @property
-    def warmup(self) -> int:
-        return self.plan.config.tune.skip
+    def accepts(self, run: Probe, measured: Measurement) -> bool:
+        return is_final(measured, self.warmup, self.limits.left(self.runs))
+
+    def judge(self, run: Probe) -> None:
+        judge_probe(run)
+
+    def is_inspected(self, run: Probe) -> bool:
+        return run is not self.full and any(other.state == State.done and not other.reused for other in self.runs)
 
     @property
     def rows(self) -> Sequence[Probe]:

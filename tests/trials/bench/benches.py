@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from launch.config.line import parse_line
 from launch.config.schema import Device, Precision
+from launch.execution.display import PlainDisplay
 from launch.execution.record.outcome import Outcome
 from launch.planning.plan import build_plan
 from launch.trials.bench.engine import run_in_turn
@@ -90,5 +92,5 @@ def benched(
         ran.append(bench_run.label)
         return run(bench_run)
 
-    runner = Runner(record, start, lambda run: None, reuse=reuse, clock=clock or time.monotonic)
+    runner = Runner(record, PlainDisplay(io.StringIO()), start, reuse=reuse, clock=clock or time.monotonic)
     return record, run_in_turn(runner), ran

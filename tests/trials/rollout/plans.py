@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.line import parse_line
+from launch.execution.display import PlainDisplay
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.planning.plan import Plan, build_plan
 from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
-from launch.trials.rollout.engine import WidthRunner, plan_widths, run_widths
+from launch.trials.rollout.engine import plan_rollout, run_widths
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import SubmitMode, read_request
-from launch.trials.trial import probe_line
+from launch.trials.trial import Runner, probe_line
 from tests.conftest import composed, fixed_machine
 
 _composed = functools.cache(composed)  # composing is most of a test's time, and nothing changes what it gives
@@ -28,10 +30,10 @@ def planned(home: Path, *words: str) -> RolloutRecord:
     """What `rollout WORDS` plans in the folder `home`."""
     request = read_request(parse_line(["rollout", *words], ["rollout"]))
     machine = fixed_machine(cwd=home)
-    return plan_widths(
+    return plan_rollout(
         request,
-        lambda ranks, mode: _composed(*probe_line(request.stage_line(ranks, mode)).argv),
-        lambda composed: build_plan(composed, machine),
+        lambda line: _composed(*line.argv),
+        lambda line: build_plan(_composed(*probe_line(line).argv), machine),
     )
 
 
@@ -46,7 +48,7 @@ def record_of(
     for run in planned.runs:
         config = replace(run.plan.config, rollout=options, gates=gates, allow=list(allow))
         runs.append(replace(run, plan=replace(run.plan, config=config)))
-    return replace(planned, runs=runs)
+    return replace(planned, plan=runs[0].plan, steps=steps, warmup=1, runs=runs)
 
 
 Ran = Callable[[WidthRun], object]
@@ -59,7 +61,6 @@ def go(
     cards: int = 8,
     submit: SubmitMode = SubmitMode.none,
     nodes: int = 1,
-    on_change: Ran | None = None,
     **more: Any,
 ) -> int:
     """Run a rollout whose widths `run` makes up, and return its exit code."""
@@ -71,8 +72,8 @@ def go(
         assert measured is not None
         return measured
 
-    machine = WidthRunner(start, cards, 100.0, nodes, submit)
-    return run_widths(record, machine, on_change or (lambda width: None), **more)
+    runner = Runner(record, PlainDisplay(io.StringIO()), start)
+    return run_widths(runner, cards=cards, nodes=nodes, submit=submit, **more)
 
 
 def steps(losses: Sequence[float], seconds: float = 1.0) -> list[dict[str, Any]]:

@@ -171,13 +171,19 @@ def test_a_first_width_that_cannot_start_is_the_users_mistake(rollout: RolloutRe
 
 
 def test_every_change_is_reported(rollout: RolloutRecord) -> None:
-    seen: list[tuple[str, str]] = []
+    class Watched(RolloutRecord):
+        def write(self) -> None:
+            super().write()
+            seen.append(" ".join(states(self)))
 
-    def changed(width: WidthRun) -> None:
-        seen.append((width.label, width.state.value))
-
-    go(record_of(rollout), Runs(gpu2=nan), on_change=changed)
-    assert seen == [("gpu1", "running"), ("gpu1", "done"), ("gpu2", "running"), ("gpu2", "failed")]
+    seen: list[str] = []
+    go(Watched(**vars(record_of(rollout))), Runs(gpu2=nan))
+    assert seen == [
+        "running planned planned",
+        "done planned planned",
+        "done running planned",
+        "done failed planned",
+    ]
 
 
 def job(record: RolloutRecord, runs: Runs, label: str, *, cards: int = 8, nodes: int = 1) -> int:

@@ -68,9 +68,8 @@ def record_in(
     space, workload, predictions = _predicted(overrides, card, gib, lengths)
     plan = build_plan(composed_once(*overrides), fixed_machine(home))
     folder = plan.runs / plan.stage / "tune-it"
-    return TuneRecord(
-        "it", folder, plan, space, workload, predictions, limits or TuneLimits(), card, {"torch": "2.11.0"}
-    )
+    limits = limits or TuneLimits()
+    return TuneRecord(folder, plan, limits.steps, 2, space, workload, predictions, limits, card, {"torch": "2.11.0"})
 
 
 def measured(

@@ -8,7 +8,7 @@ import pytest
 
 from launch.config.schema import Mode, Packing
 from launch.trials.measurement import LEAST_NOISE
-from launch.trials.tune.predict import ErrorModel, Observation, solve
+from launch.trials.tune.predict import ErrorModel, Observation
 from launch.trials.tune.space import Candidate
 
 HERE = Candidate(8, Mode.zero2, Packing.flatten)
@@ -48,5 +48,11 @@ def test_contradicting_observations_hold_where_they_were_made() -> None:
     assert model.at(HERE).mean > 0.35 and model.at(FAR).mean < -0.35
 
 
-def test_a_linear_system() -> None:
-    assert solve([[0.0, 2.0], [1.0, 1.0]], [4.0, 5.0]) == pytest.approx([3.0, 2.0])
+def test_two_observations_are_weighted_as_their_covariances_say() -> None:
+    """Without a shared offset, far settings are nearly independent: each observation's weight is p / (p + noise)."""
+    seen = tuple(Observation(candidate, 0.1, noise=0.3) for candidate in (HERE, FAR))
+    alone = [ErrorModel(0.0, 0.3, (observation,)).at(observation.candidate).mean for observation in seen]
+    assert alone == pytest.approx([0.05, 0.05])
+    shared = math.exp(-HERE.distance(FAR))  # the off-diagonal of [[2, shared], [shared, 2]] x 0.09
+    both = ErrorModel(0.0, 0.3, seen).at(HERE).mean
+    assert both == pytest.approx(0.1 * (1 + shared) / (2 + shared))

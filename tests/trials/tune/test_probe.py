@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from launch.config.trials import TuneConfig
+from launch.execution.display import PlainDisplay
 from launch.execution.record.outcome import Outcome
 from launch.planning.plan import Plan, build_plan
 from launch.trials.measurement import Measurement
 from launch.trials.record import State
 from launch.trials.trial import Runner
-from launch.trials.tune.probe import Probe, is_final, judge_probe
+from launch.trials.tune.probe import Probe, is_final
 from tests.conftest import fixed_machine
 from tests.trials.tune.searches import composed_once, record_in
 
@@ -30,13 +31,12 @@ def steps(*losses: float, **other: Any) -> tuple[dict[str, Any], ...]:
 @pytest.fixture
 def probed(tmp_path: Path) -> Any:
     record = record_in(tmp_path)
-    config = replace(record.plan.config, tune=TuneConfig(skip=1))
-    record.plan = replace(record.plan, config=config)
+    record.warmup = 1
 
     def make(outcome: Outcome, logged: tuple[dict[str, Any], ...], plan: Plan = record.plan) -> Probe:
         probe = Probe("it", plan, prediction=record.predictions[0])
         start = lambda probe, seconds: Measurement(plan, 4, outcome, logged)  # noqa: E731
-        Runner(record, start, lambda probe: None, judge=judge_probe).take(probe)
+        Runner(record, PlainDisplay(io.StringIO()), start).take(probe)
         return probe
 
     return make

@@ -6,11 +6,11 @@ import pytest
 
 from launch.config.line import parse_line
 from launch.config.schema import Mode, Packing
-from launch.config.trials import TuneConfig
 from launch.errors import UserError
-from launch.trials.tune.engine import check_numbers, line_for_candidate, read_request
+from launch.trials.tune.engine import line_for_candidate, read_request
 from launch.trials.tune.preparation import full_line
 from launch.trials.tune.space import Candidate
+from tests.conftest import composed
 
 
 def line(*words: str) -> tuple[str, ...]:
@@ -27,11 +27,10 @@ def test_what_a_search_cannot_do_is_refused(word: str) -> None:
         line("stage=sft", word)
 
 
-@pytest.mark.parametrize("config", [{"steps": 0}, {"probes": 0}, {"minutes": 0.0}, {"room": 1.0}])
-def test_numbers_that_measure_nothing_are_refused(config: dict[str, float]) -> None:
-    check_numbers(TuneConfig())
-    with pytest.raises(UserError):
-        check_numbers(TuneConfig(**config))  # type: ignore[arg-type]
+@pytest.mark.parametrize("word", ["steps=0", "probes=0", "minutes=0", "skip=-1", "room=1.0"])
+def test_numbers_that_measure_nothing_are_refused(word: str) -> None:
+    with pytest.raises(UserError, match=rf"tune.{word.partition('=')[0]} must be .*\[out_of_range\]"):
+        composed("stage=sft", f"tune.{word}")
 
 
 def test_a_probe_replaces_the_lines_keys() -> None:
