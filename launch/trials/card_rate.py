@@ -31,10 +31,10 @@ class CardRate:
     name: str
     device: Device
     precision: Precision
-    measured: float | None = None  # operations per second of one card, on CPU of the whole machine
-    size: int | None = None  # of the square matrices
+    measured_tflops: float | None = None  # 1e12 operations per second of one card, on CPU of the whole machine
+    matrix: int | None = None  # rows and columns of the multiplied matrices
     torch: str | None = None  # version
-    why: str | None = None  # why it could not be measured
+    message: str | None = None  # why it could not be measured
 
     @property
     def card(self) -> Card | None:
@@ -42,48 +42,24 @@ class CardRate:
         return card_named(self.name) if self.device == Device.cuda else None
 
     @property
-    def datasheet(self) -> float | None:
-        """Operations per second; the data sheets list bf16 only."""
-        return self.card.tflops * 1e12 if self.card and self.precision == Precision.bf16 else None
+    def datasheet_tflops(self) -> float | None:
+        """1e12 operations per second; the data sheets list bf16 only."""
+        return self.card.tflops if self.card and self.precision == Precision.bf16 else None
 
     def __str__(self) -> str:
-        if self.measured is None:
-            measured = f"not measured ({self.why})"
+        if self.measured_tflops is None:
+            measured = f"not measured ({self.message})"
         else:
-            whole = " of the whole machine" if self.device == Device.cpu else ""
-            measured = f"{self.measured / 1e12:.3g} TFLOP/s{whole} measured ({self.size} x {self.size} x {self.size})"
+            whole, size = " of the whole machine" if self.device == Device.cpu else "", self.matrix
+            measured = f"{self.measured_tflops:.3g} TFLOP/s{whole} measured ({size} x {size} x {size})"
         datasheet = "no data sheet known"
-        if self.datasheet is not None and self.card is not None:
-            datasheet = f"{self.datasheet / 1e12:.3g} by the data sheet ({self.card.name}, {self.card.source})"
+        if self.datasheet_tflops is not None and self.card is not None:
+            datasheet = f"{self.datasheet_tflops:.3g} by the data sheet ({self.card.name}, {self.card.source})"
         return f"{self.name}, {self.precision.value}: {measured}; {datasheet}"
 
     def as_json(self) -> dict[str, Any]:
-        card = self.card
-        return {
-            "name": self.name,
-            "device": self.device.value,
-            "precision": self.precision.value,
-            "measured_tflops": None if self.measured is None else self.measured / 1e12,
-            "matrix": self.size,
-            "torch": self.torch,
-            "message": self.why,
-            "datasheet_tflops": None if self.datasheet is None else self.datasheet / 1e12,
-            "datasheet": None if card is None else f"{card.name}: {card.source}",
-        }
-
-
-def parse_card_rate(fields: Mapping[str, Any]) -> CardRate:
-    """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for anything else."""
-    measured = fields["measured_tflops"]
-    return CardRate(
-        name=str(fields["name"]),
-        device=Device(fields["device"]),
-        precision=Precision(fields["precision"]),
-        measured=None if measured is None else float(measured) * 1e12,
-        size=fields["matrix"],
-        torch=fields["torch"],
-        why=fields["message"],
-    )
+        datasheet = f"{self.card.name}: {self.card.source}" if self.card else None
+        return {**vars(self), "datasheet_tflops": self.datasheet_tflops, "datasheet": datasheet}
 
 
 def card_name(plan: Plan, gpus: Gpus) -> str:
@@ -100,12 +76,12 @@ def measure_card_rate(plan: Plan, name: str, environ: Mapping[str, str]) -> Card
     try:
         process = run_command(argv, env=run_environment(plan, Host(environ)), timeout=_TIMEOUT, check=True)
         result = json.loads(process.stdout.strip().splitlines()[-1])
-        return CardRate(name, device, precision, float(result["flops"]), int(result["size"]), str(result["torch"]))
+        return CardRate(name, device, precision, result["flops"] / 1e12, result["size"], result["torch"])
     except subprocess.CalledProcessError as error:
         output = (error.stderr or "").strip().splitlines()
-        return CardRate(name, device, precision, why=output[-1] if output else f"exit status {error.returncode}")
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError) as error:
-        return CardRate(name, device, precision, why=str(error) or type(error).__name__)
+        return CardRate(name, device, precision, message=output[-1] if output else f"exit status {error.returncode}")
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, IndexError, TypeError) as error:
+        return CardRate(name, device, precision, message=str(error) or type(error).__name__)
 
 
 def _processor() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from launch.config.schema import Device, Kind, Packing
 from launch.execution.record.outcome import Outcome, folder_status
 from launch.execution.record.reader import RunRecord
-from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml, token_flops
+from launch.planning.estimate.shape import token_flops
 from launch.planning.parallel import Width, has_master_weights
 from launch.planning.plan import Plan
 from launch.trials.card_rate import CardRate
@@ -128,18 +128,20 @@ def _phase_seconds(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return {phase: round(value, 3) for phase, value in seconds.items()}
 
 
+LEAST_NOISE = 0.02  # of a rate measured over a few steps
+
+
 @dataclass(frozen=True)
 class Speed:
-    """The speed over `steps` steps, without the first ones."""
+    """The speed over `counted_steps` steps, without the first ones."""
 
     per_second: float  # over all ranks
     unit: str  # tokens without padding, else samples
     step_seconds: float
-    steps: int
-    noise: float  # standard error of the rate's logarithm
+    counted_steps: int
+    noise: float = LEAST_NOISE  # standard error of the rate's logarithm
 
 
-LEAST_NOISE = 0.02  # of a rate measured over a few steps
 _ONE_STEP_NOISE = 0.2
 _LEAST_STEPS = 2  # from which a spread can be computed
 
@@ -202,14 +204,9 @@ _ADAPTERS = ("use_lora", "use_qlora", "use_peft")
 
 
 @dataclass(frozen=True)
-class Figures:
+class Figures(Speed):
     """One run. Rates are of the steps after the warm-up, over all ranks."""
 
-    per_second: float
-    unit: str  # tokens, without padding, or samples
-    step_seconds: float
-    counted_steps: int  # after the warm-up
-    noise: float = LEAST_NOISE  # standard error of the rate's logarithm
     padded_per_second: float | None = None  # tokens, padding included
     padding: float | None = None  # fraction of all tokens
     flops: float | None = None  # operations of the model per second
@@ -238,18 +235,14 @@ def compute_figures(
     flops = None if per_token is None else speed.per_second * per_token
     cards = plan.batch.width if plan.parallel.width.device == Device.cuda else 1  # ranks on CPU share the machine
     return Figures(
-        per_second=speed.per_second,
-        unit=speed.unit,
-        step_seconds=speed.step_seconds,
-        counted_steps=speed.steps,
-        noise=speed.noise,
+        **vars(speed),
         padded_per_second=sum(count for count, _ in padded) / sum(seconds for _, seconds in padded)
         if padded and len(padded) == len(later)
         else None,
         padding=padding_share(measured),
         flops=flops,
-        mfu_measured=_compute_mfu(flops, rate.measured if rate else None, cards),
-        mfu_datasheet=_compute_mfu(flops, rate.datasheet if rate else None, cards),
+        mfu_measured=_compute_mfu(flops, rate.measured_tflops if rate else None, cards),
+        mfu_datasheet=_compute_mfu(flops, rate.datasheet_tflops if rate else None, cards),
         memory_gib=max(measured.values("memory_gib"), default=None),
         reserved_gib=max(measured.values("memory_reserved_gib"), default=None),
         first_loss=losses[0] if losses else None,
@@ -278,8 +271,8 @@ def measurement_json(measured: Measurement | None, figures: Figures | None) -> d
     }
 
 
-def _compute_mfu(flops: float | None, rate: float | None, cards: int) -> float | None:
-    return None if flops is None or not rate else flops / (rate * cards)
+def _compute_mfu(flops: float | None, tflops: float | None, cards: int) -> float | None:
+    return None if flops is None or not tflops else flops / (tflops * 1e12 * cards)
 
 
 def median(values: Iterable[float | None]) -> float | None:
@@ -293,32 +286,24 @@ class Operations:
     """Floating-point operations per token without padding."""
 
     per_token: float | None  # None when the model's shape is unknown
-    document: float | None  # mean tokens of a document, which attention spans; None when attention is left out
-    reference: bool  # the reference model's forward pass in each step is counted too
+    document_tokens: float | None  # mean tokens of a document, which attention spans; None when attention is left out
+    reference_in_step: bool  # the reference model's forward pass in each step is counted too
     left_out: tuple[str, ...]
 
     def __str__(self) -> str:
         if self.per_token is None:
             return f"MFU is unknown: {'; '.join(self.left_out)}"
         parts = [f"MFU counts {self.per_token / 1e9:.4g} GFLOP per token without padding, without recomputation"]
-        if self.document is not None:
-            parts.append(f"attention over documents of {self.document:.0f} tokens, the mean")
-        if self.reference:
+        if self.document_tokens is not None:
+            parts.append(f"attention over documents of {self.document_tokens:.0f} tokens, the mean")
+        if self.reference_in_step:
             parts.append("the reference model's forward pass in each step")
         return "; ".join([*parts, *(f"not counted: {what}" for what in self.left_out)])
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "per_token": self.per_token,
-            "document_tokens": self.document,
-            "reference_in_step": self.reference,
-            "left_out": list(self.left_out),
-        }
 
 
 def count_operations(plan: Plan, tokens: Sequence[float]) -> Operations:
     """Count a plan's operations; `tokens`: without padding, of each step."""
-    shape, reference = _find_shape(plan), _evaluates_reference(plan)
+    shape, reference = plan.shape, _evaluates_reference(plan)
     document = _mean_document_tokens(plan, tokens)
     frozen = any(name in plan.flags and plan.flags[name].value is True for name in _ADAPTERS)
     if shape is None:
@@ -336,13 +321,6 @@ def _mean_document_tokens(plan: Plan, tokens: Sequence[float]) -> float | None:
         return None
     documents = plan.batch.global_ * (2 if plan.config.stage.kind in (Kind.dpo, Kind.rm) else 1)
     return statistics.fmean(tokens) / documents
-
-
-def _find_shape(plan: Plan) -> ModelShape | None:
-    """The shape in the model folder's config.json, else the one in the model's YAML."""
-    local = plan.inputs.model.local
-    shape = read_shape(local) if local else None
-    return shape or (None if plan.config.model.path else shape_from_yaml(plan.config.model.shape))
 
 
 def _evaluates_reference(plan: Plan) -> bool:

@@ -33,8 +33,8 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
     Raises UserError when the two cannot be compared or cannot run.
     """
     record = plan_bench(request, plan_probe)
-    versions = [installed_versions(package_folders(side.plan.command[0]), PACKAGES) for side in record.sides]
-    record.versions = versions[0], versions[1]
+    for side in record.sides:
+        side.versions = installed_versions(package_folders(side.plan.command[0]), PACKAGES)
     earlier = read_earlier(record.folder, record.verb, {"stage": record.plan.stage})
     with run_lock(record.folder, display.say):
         say_plan(display, record, _describe_settings(record), record.planning_notes)
@@ -60,15 +60,13 @@ def _describe_settings(record: BenchRecord) -> Iterator[str]:
 
 def _rate_cards(record: BenchRecord, earlier: Mapping[str, Any] | None) -> None:
     """Measure the peak rate of the cards, once for each precision, unless an earlier call has."""
-    rates = [rate for rate in parse_rates(earlier) if rate.measured is not None]
-    found = []
+    rates = [rate for rate in parse_rates(earlier) if rate.measured_tflops is not None]
     for side in record.sides:
         parallel = side.plan.parallel
         key = (card_name(side.plan, gpus_for(side.plan)), parallel.width.device, parallel.precision)
-        if not any((rate.name, rate.device, rate.precision) == key for rate in rates):
-            rates.append(measure_card_rate(side.plan, key[0], os.environ))
-        found += [next(rate for rate in rates if (rate.name, rate.device, rate.precision) == key)]
-    record.rates = found[0], found[1]
+        known = (rate for rate in rates if (rate.name, rate.device, rate.precision) == key)
+        side.rate = next(known, None) or measure_card_rate(side.plan, key[0], os.environ)
+        rates.append(side.rate)
 
 
 def run_in_turn(runner: Runner[BenchRun]) -> int:
@@ -102,4 +100,4 @@ def _expected_seconds(runs: Sequence[BenchRun], index: int) -> float:
     """Seconds of the next run and, when it begins a pair, of the other run of that pair: half a pair compares nothing.
     A setting that has not run yet counts as 0."""
     pair = [run for run in runs[index:] if run.repeat == runs[index].repeat]
-    return sum(max((run.seconds or 0.0 for run in runs if run.side == next_run.side), default=0.0) for next_run in pair)
+    return sum(max((other.seconds or 0.0 for other in run.side.runs), default=0.0) for run in pair)

@@ -27,6 +27,7 @@ class Ratio:
     most: float
     low: float | None  # bounds of the 95% interval of the mean ratio, None for one pair
     high: float | None
+    confidence: float = CONFIDENCE
 
     @property
     def above(self) -> bool:
@@ -105,12 +106,12 @@ class BenchVerdict:
     loss: str  # same, differs or unknown
     data: str  # same, differs or unknown
     memory: str  # less, more, same or unknown
-    ratio: Ratio  # of the speeds
+    speed_ratio: Ratio
     loss_difference: float | None  # relative, after the last step; median of the pairs
     largest_loss_difference: float | None  # relative, at any step of any pair
     loss_progress: float | None  # relative change of A's own loss from the first step to the last
     memory_ratio: float | None
-    sentences: tuple[str, ...]
+    summary: tuple[str, ...]
 
 
 def judge_pairs(pairs: Sequence[Pair], tolerance: float, same_setting: bool = False) -> BenchVerdict | None:
@@ -140,12 +141,12 @@ def judge_pairs(pairs: Sequence[Pair], tolerance: float, same_setting: bool = Fa
         loss=loss,
         data=data,
         memory=memory,
-        ratio=ratio,
+        speed_ratio=ratio,
         loss_difference=last_difference,
         largest_loss_difference=largest_difference,
         loss_progress=moved,
         memory_ratio=memory_ratio,
-        sentences=tuple(sentences),
+        summary=tuple(sentences),
     )
 
 

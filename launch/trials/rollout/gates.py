@@ -194,9 +194,9 @@ def throughput_steady(case: GateCase) -> GateResult:
         return failed(f"{speed.per_second:g} {speed.unit}/s", per_second=speed.per_second)
     numbers = {"per_second": speed.per_second, "unit": speed.unit, "step_seconds": speed.step_seconds}
     message = f"{speed.per_second:,.0f} {speed.unit}/s, {speed.step_seconds:.3g} s/step"
-    ratio = second_half_ratio(case.now, config.skip) if speed.steps >= config.steps else None
+    ratio = second_half_ratio(case.now, config.skip) if speed.counted_steps >= config.steps else None
     if ratio is None:
-        return passed(f"{message}; {speed.steps} steps are too few to judge steadiness", **numbers)
+        return passed(f"{message}; {speed.counted_steps} steps are too few to judge steadiness", **numbers)
     numbers["second_half"] = ratio
     if ratio < config.collapsed:
         return failed(f"{message}; the second half ran at {ratio:.0%} of the first half's speed", **numbers)

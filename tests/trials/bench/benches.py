@@ -25,7 +25,7 @@ from tests.trials.rollout.plans import leave_run
 
 WORDS = ("stage=sft", "trainer=trl_sft", "data.mix=[{name: some/data}]", "gpus=1")
 A, B = ("recipe.per_device_batch_size=4",), ("recipe.per_device_batch_size=8",)
-RATE = CardRate("NVIDIA H200", Device.cuda, Precision.bf16, 790e12, 8192, "2.11.0")
+RATE = CardRate("NVIDIA H200", Device.cuda, Precision.bf16, 790.0, 8192, "2.11.0")
 
 _composed = functools.cache(composed)  # composing is most of a test's time, and nothing changes what it gives
 
@@ -36,7 +36,7 @@ def planned(home: Path, *words: str, a: Sequence[str] = A, b: Sequence[str] = B)
     request = read_request(parse_line(["bench", *words, *count, "--", *a, "--", *b], ["bench"]))
     machine = fixed_machine(cwd=home)
     record = plan_bench(request, lambda line: build_plan(_composed(*probe_line(line).argv), machine))
-    record.rates = (RATE, RATE)
+    record.sides[0].rate = record.sides[1].rate = RATE
     return record
 
 
@@ -65,7 +65,7 @@ def made_up(
     run: BenchRun, metrics: Sequence[dict[str, Any]] | None = None, outcome: Outcome = DONE, steps_: int = 5
 ) -> Measurement:
     """Leave what a run of a bench leaves, and read it back."""
-    metrics = metrics if metrics is not None else steps(seconds=(2.0, 1.0)[run.side])
+    metrics = metrics if metrics is not None else steps(seconds=2.0 if run.side.label == "A" else 1.0)
     archive_earlier_try(run.plan)
     leave_run(run.plan, outcome, metrics)
     measured = read_measurement(run.plan, steps_)
@@ -84,7 +84,7 @@ def benched(
 ) -> tuple[BenchRecord, int, list[str]]:
     """A bench that has run: its record, its exit code and the runs that were run, in order."""
     record = planned(home, *WORDS, *words, **sides)
-    record.rates = (rate, rate)
+    record.sides[0].rate = record.sides[1].rate = rate
     ran: list[str] = []
 
     def start(bench_run: BenchRun, seconds: float | None) -> Measurement:

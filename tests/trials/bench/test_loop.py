@@ -39,11 +39,11 @@ def test_what_has_run_is_kept_and_another_plan_runs(tmp_path: Path) -> None:
 def test_fewer_steps_are_in_what_there_is_and_more_run_again(tmp_path: Path) -> None:
     benched(tmp_path, "name=x")
     record, code, ran = benched(tmp_path, "name=x", "steps=4")
-    assert (code, ran) == (0, []) and record.of_side(0)[0].counted_steps == 2
+    assert (code, ran) == (0, []) and record.sides[0].figures[0].counted_steps == 2
     record, code, ran = benched(
         tmp_path, "name=x", "steps=6", run=lambda bench_run: made_up(bench_run, steps(6), steps_=6)
     )
-    assert code == 0 and len(ran) == 6 and record.of_side(0)[0].counted_steps == 4
+    assert code == 0 and len(ran) == 6 and record.sides[0].figures[0].counted_steps == 4
 
 
 def test_a_run_that_fails_ends_it_and_what_ran_is_reported(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_run_that_fails_ends_it_and_what_ran_is_reported(tmp_path: Path) -> No
 
 def test_a_setting_that_never_works_gives_no_verdict(tmp_path: Path) -> None:
     def run(bench_run: BenchRun) -> Measurement:
-        return made_up(bench_run, [], OUT_OF_MEMORY) if bench_run.side == 1 else made_up(bench_run)
+        return made_up(bench_run, [], OUT_OF_MEMORY) if bench_run.side.label == "B" else made_up(bench_run)
 
     record, code, ran = benched(tmp_path, run=run)
     assert (code, ran, record.verdict) == (3, ["A1", "B1"], None)
@@ -120,5 +120,5 @@ def test_a_run_whose_time_is_up_is_ended_and_not_counted(tmp_path: Path) -> None
 
     record, code, ran = benched(tmp_path, "max_minutes=5", run=run)
     assert (code, ran, record.state) == (0, ["A1", "B1", "B2", "A2"], State.not_run)
-    assert len(record.pairs) == 1 and len(record.of_side(0)) == 1
+    assert len(record.pairs) == 1 and len(record.sides[0].figures) == 1
     assert benched(tmp_path)[2] == ["A2", "A3", "B3"]

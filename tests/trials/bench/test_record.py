@@ -9,8 +9,9 @@ import pytest
 
 from launch.config.schema import Device, Precision
 from launch.trials.bench.record import BenchRun, parse_rates
-from launch.trials.card_rate import CardRate, parse_card_rate
+from launch.trials.card_rate import CardRate
 from launch.trials.measurement import Measurement
+from launch.worker.json_codec import from_json, to_json
 from tests.trials.bench.benches import DONE, RATE, benched, made_up, planned, steps
 from tests.trials.records import written
 
@@ -19,27 +20,29 @@ LLAMA = ("model=llama3_1_8b",)
 
 def failing(run: BenchRun) -> Measurement:
     broken = replace(DONE, exit_code=1, steps=0, cause="CUDA out of memory")
-    return made_up(run, [], broken) if run.side == 1 else made_up(run)
+    return made_up(run, [], broken) if run.side.label == "B" else made_up(run)
 
 
 def diverging(run: BenchRun) -> Measurement:
-    return made_up(run, [{**step, "loss": None, "loss_text": "nan"} for step in steps()] if run.side else None)
+    return made_up(
+        run, [{**step, "loss": None, "loss_text": "nan"} for step in steps()] if run.side.label == "B" else None
+    )
 
 
 def test_the_figures(tmp_path: Path) -> None:
     """The first two steps are left out, the slow one among them."""
     record, _, _ = benched(tmp_path, *LLAMA)
-    a, b = record.of_side(0)[0], record.of_side(1)[0]
+    a, b = record.sides[0].figures[0], record.sides[1].figures[0]
     assert a.per_second == pytest.approx((1003 + 1004 + 1005) / 6) and a.step_seconds == 2.0
     assert b.padded_per_second == 1500 and a.padding == pytest.approx(1 - 5015 / 7500)
     assert (a.memory_gib, a.reserved_gib, a.loss, a.counted_steps) == (40.0, 44.0, 2.5, 3)
     verdict = record.verdict
-    assert verdict is not None and verdict.speed == "faster" and verdict.ratio.median == pytest.approx(2.0)
+    assert verdict is not None and verdict.speed == "faster" and verdict.speed_ratio.median == pytest.approx(2.0)
 
 
 def test_the_utilisation_is_of_the_measured_rate_and_of_the_data_sheet(tmp_path: Path) -> None:
     record, _, _ = benched(tmp_path, *LLAMA)
-    figures, operations = record.of_side(1)[0], record.operations(1)
+    figures, operations = record.sides[1].figures[0], record.sides[1].operations
     matrices = 32 * (2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336) + 128256 * 4096
     document = 1003 / 128  # the mean of a step's tokens, over the samples of a step
     assert operations.per_token == pytest.approx(6 * matrices + 12 * 32 * 4096 * document)
@@ -50,41 +53,45 @@ def test_the_utilisation_is_of_the_measured_rate_and_of_the_data_sheet(tmp_path:
 
 def test_a_card_that_nobody_has_seen_has_its_measured_rate_alone(tmp_path: Path) -> None:
     record, _, _ = benched(tmp_path, *LLAMA, rate=replace(RATE, name="NVIDIA Q700"))
-    assert record.of_side(0)[0].mfu_datasheet is None and record.of_side(0)[0].mfu_measured
+    assert record.sides[0].figures[0].mfu_datasheet is None and record.sides[0].figures[0].mfu_measured
     assert record.notes[0].endswith("no data sheet known")
 
 
 def test_a_model_whose_shape_is_not_known_has_no_utilisation(tmp_path: Path) -> None:
     record, _, _ = benched(tmp_path, "model.path=some/model")
-    assert record.of_side(0)[0].mfu_measured is None
+    assert record.sides[0].figures[0].mfu_measured is None
     assert "MFU is unknown: the model's shape is unknown" in record.notes
 
 
 def test_adapters_and_a_reference_in_the_step_are_reported(tmp_path: Path) -> None:
     record, _, _ = benched(tmp_path, *LLAMA, a=("flags.use_peft=true",))
-    assert record.operations(0).left_out == ("the adapters",)
-    assert (record.operations(0).per_token or 0) < (record.operations(1).per_token or 0)
+    assert record.sides[0].operations.left_out == ("the adapters",)
+    assert (record.sides[0].operations.per_token or 0) < (record.sides[1].operations.per_token or 0)
     dpo = ("stage=dpo", "trainer=trl_dpo", "data.mix=[{name: some/data}]", "gpus=1", "allow=[bench_data]")
     cached = ("flags.precompute_ref_log_probs=true",)
     preferences = planned(tmp_path, *dpo, a=(), b=cached)
-    assert [preferences.operations(side).reference for side in (0, 1)] == [True, False]
+    assert [side.operations.reference_in_step for side in preferences.sides] == [True, False]
 
 
 def test_what_is_not_proven_is_reported(tmp_path: Path) -> None:
     def run(bench_run: BenchRun) -> Measurement:
         measured = made_up(bench_run)
-        return replace(measured, evidence=({"what": "liger", "verdict": "refuted"},)) if bench_run.side else measured
+        return (
+            replace(measured, evidence=({"what": "liger", "verdict": "refuted"},))
+            if bench_run.side.label == "B"
+            else measured
+        )
 
     record, _, _ = benched(tmp_path, run=run)
-    assert record.not_proven(0) == [] and record.not_proven(1) == ["liger is refuted"]
+    assert record.sides[0].not_proven == [] and record.sides[1].not_proven == ["liger is refuted"]
     assert any(line.startswith("not every setting of B is in effect: liger is refuted") for line in record.summary)
 
 
 def test_rates_are_reused_by_the_next_call(tmp_path: Path) -> None:
     record, _, _ = benched(tmp_path)
     assert parse_rates(None) == [] and parse_rates(record.as_json()) == [RATE, RATE]
-    unknown = CardRate("a card", Device.cuda, Precision.bf16, why="torch is missing")
-    assert parse_card_rate(unknown.as_json()) == unknown and "not measured (torch is missing)" in str(unknown)
+    unknown = CardRate("a card", Device.cuda, Precision.bf16, message="torch is missing")
+    assert from_json(CardRate, to_json(unknown)) == unknown and "not measured (torch is missing)" in str(unknown)
 
 
 def test_the_report_has_both_settings_and_the_verdict(tmp_path: Path) -> None:
@@ -112,7 +119,7 @@ def test_the_steps_that_a_rate_needs_are_counted_and_too_few_are_warned_of(tmp_p
         return made_up(run, [{**row, "seconds": row["seconds"] * (1 + row["step"] % 2)} for row in rows])
 
     record, _, _ = benched(tmp_path / "unsteady", *LLAMA, run=unsteady)
-    needed = record.steps_needed(0)
+    needed = record.sides[0].steps_needed
     assert needed is not None and needed > 4
     warmup = record.config.warmup
     assert any(line.endswith(f"set steps={needed + warmup}") for line in record.summary)

@@ -40,16 +40,16 @@ def verdict(*pairs: tuple[Figures, Figures], **more: Any) -> BenchVerdict:
 def test_faster_with_the_same_loss() -> None:
     result = verdict((figures(1000), figures(5600)), (figures(1010), figures(5700)))
     assert (result.speed, result.loss, result.data, result.memory) == ("faster", "same", "same", "same")
-    assert "B is faster" in result.sentences[0] and "2 pairs" in result.sentences[0]
-    assert "0.00% apart" in result.sentences[1]
+    assert "B is faster" in result.summary[0] and "2 pairs" in result.summary[0]
+    assert "0.00% apart" in result.summary[1]
 
 
 def test_slower_and_undecided() -> None:
     assert verdict((figures(1000), figures(500)), (figures(1000), figures(505))).speed == "slower"
     noisy = verdict((figures(1000), figures(1100)), (figures(1000), figures(950)))
-    assert noisy.speed == "undecided" and "includes 1" in noisy.sentences[0]
+    assert noisy.speed == "undecided" and "includes 1" in noisy.summary[0]
     single = verdict((figures(1000), figures(5000)))
-    assert single.speed == "undecided" and "one pair has no spread" in single.sentences[0]
+    assert single.speed == "undecided" and "one pair has no spread" in single.summary[0]
 
 
 def test_a_speed_up_that_changes_the_loss_is_not_called_one() -> None:
@@ -57,21 +57,21 @@ def test_a_speed_up_that_changes_the_loss_is_not_called_one() -> None:
     result = verdict((figures(1000), other), (figures(1000), other))
     assert (result.speed, result.loss) == ("faster", "differs")
     assert result.loss_difference == pytest.approx(0.08)
-    assert "speed-up is not one of the same training" in result.sentences[1]
+    assert "speed-up is not one of the same training" in result.summary[1]
     slow = verdict((figures(1000), figures(900, losses=(3.0, 2.8, 2.7))))
-    assert "B changes the loss" in slow.sentences[1]
+    assert "B changes the loss" in slow.summary[1]
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_is_a_different_loss(broken: float) -> None:
     result = verdict((figures(), figures(5000, losses=(3.0, 2.8, broken))))
-    assert result.loss == "differs" and "not a number" in result.sentences[1]
+    assert result.loss == "differs" and "not a number" in result.summary[1]
 
 
 def test_a_loss_that_hardly_moved_shows_little() -> None:
     still = figures(losses=(12.50, 12.49, 12.48))
-    assert "shows little about learning" in verdict((still, still)).sentences[1]
-    assert "says little" not in verdict((figures(), figures())).sentences[1]
+    assert "shows little about learning" in verdict((still, still)).summary[1]
+    assert "says little" not in verdict((figures(), figures())).summary[1]
 
 
 def test_no_losses() -> None:
@@ -81,7 +81,7 @@ def test_no_losses() -> None:
 
 def test_other_tokens_are_other_data() -> None:
     result = verdict((figures(), figures(tokens=(900.0, 1000.0, 1101.0))))
-    assert result.data == "differs" and any("different data" in line for line in result.sentences)
+    assert result.data == "differs" and any("different data" in line for line in result.summary)
     assert verdict((figures(), figures(tokens=()))).data == "unknown"
 
 
@@ -89,14 +89,14 @@ def test_other_tokens_are_other_data() -> None:
 def test_memory(gib: float | None, word: str) -> None:
     result = verdict((figures(), figures(memory_gib=gib)))
     assert result.memory == word
-    assert ("unknown" in result.sentences[-1]) == (gib is None)
+    assert ("unknown" in result.summary[-1]) == (gib is None)
 
 
 def test_the_same_setting_twice_is_noise_or_an_unsteady_machine() -> None:
     even = verdict((figures(1000), figures(1010)), (figures(1000), figures(990)), same_setting=True)
-    assert "the difference is noise" in even.sentences[0]
+    assert "the difference is noise" in even.summary[0]
     uneven = verdict((figures(1000), figures(2000)), (figures(1000), figures(2001)), same_setting=True)
-    assert "not steady" in uneven.sentences[0]
+    assert "not steady" in uneven.summary[0]
 
 
 def test_rates_of_other_units_are_not_compared() -> None:

@@ -37,12 +37,12 @@ def rates(seconds: list[float], tokens: list[float] | None = None, **more: objec
 def test_speed_leaves_the_first_steps_out_and_weighs_by_time() -> None:
     speed = compute_speed(measured(**rates([100.0, 50.0, 1.0, 3.0])), skip=2)  # type: ignore[arg-type]
     assert speed is not None
-    assert (speed.per_second, speed.unit, speed.step_seconds, speed.steps) == (500.0, "tokens", 2.0, 2)
+    assert (speed.per_second, speed.unit, speed.step_seconds, speed.counted_steps) == (500.0, "tokens", 2.0, 2)
 
 
 def test_speed_of_a_short_run_takes_what_there_is() -> None:
     speed = compute_speed(measured(**rates([2.0])), skip=2)  # type: ignore[arg-type]
-    assert speed is not None and speed.steps == 1
+    assert speed is not None and speed.counted_steps == 1
 
 
 def test_without_tokens_samples_are_counted() -> None:
