@@ -18,6 +18,7 @@ from . import trl_data, trl_rlvr
 from .channel import EventWriter
 from .columns import write_lengths
 from .patches.patch import PlanFacts, on_request
+from .patches.shared import INPUTS_LEFT, skips_input_casts
 from .step_events import early_stop, step_events
 from .trainer import TrainerProgram
 from .verifiers import VerifierOption
@@ -239,8 +240,7 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
             if self._skips_casts is None:
                 self._skips_casts = skips_input_casts(self.model, self.accelerator)
                 if self._skips_casts:
-                    how = "PEFT's setting of each adapted layer while it trains"
-                    events.emit("evidence", what="adapter_inputs", value="not cast", how=how)
+                    events.emit("evidence", what="adapter_inputs", value="not cast", how=INPUTS_LEFT)
             if not self._skips_casts:
                 return super().training_step(*arguments, **options)
             from peft.helpers import disable_input_dtype_casting
@@ -268,28 +268,6 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
             return None
 
     return Entry
-
-
-def skips_input_casts(model: Any, accelerator: Any) -> bool:
-    """Whether a LoRA layer may take its input in the type that it comes in, with the same numbers.
-
-    PEFT casts it to the adapter's fp32 and autocast casts it back to bf16, which takes 17% of an H200's time and 11 GiB
-    for an 8b model. Both give the same numbers, since bf16 to fp32 to bf16 loses nothing; but the mask of a dropout
-    depends on the type. Without autocast, as under DeepSpeed, the types would not fit.
-    """
-    from accelerate.utils import DistributedType
-    from torch.nn import Dropout
-
-    is_adapted = any(parent.__name__ == "PeftModel" for parent in type(model).__mro__)
-    if not is_adapted or accelerator.mixed_precision != "bf16":
-        return False
-    if accelerator.distributed_type == DistributedType.DEEPSPEED:
-        return False
-    from peft.tuners.lora import LoraLayer
-
-    layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
-    dropouts = [inner for layer in layers for inner in layer.lora_dropout.modules() if isinstance(inner, Dropout)]
-    return bool(layers) and not any(dropout.p for dropout in dropouts)
 
 
 def load_tokenizer(job: Job) -> Any:

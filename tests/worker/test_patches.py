@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from launch.worker.channel import EventWriter
 from launch.worker.patches import PATCHES, PatchContext, PatchError, UpstreamSource, install
 from launch.worker.patches.dpo import list_gpu, unlisted_gpu
+from launch.worker.patches.shared import adapted_layers, skips_input_casts
 from launch.worker.trainer import TrainerProgram
 from tests.paths import ROOT
 from tests.worker import ranks
@@ -53,12 +55,14 @@ def test_ids_are_stable() -> None:
         "dpo_unlisted_gpu",
         "dpo_steps",
         "finetune_grad_norm",
+        "adapter_inputs",
         "evidence",
         "balanced_batches",
         "token_weighting",
         "lengths",
         "olmo_core_console",
         "olmo_core_documents",
+        "olmo_core_first_checkpoint",
         "olmo_core_evidence",
         "olmo_core_on_cpu",
         "olmo_core_tokens",
@@ -256,3 +260,46 @@ def test_a_listed_gpu_is_left_alone(
     list_gpu(specs, device, 1, PatchContext(TrainerProgram(None, "none", ()), EventWriter(None, 0)))
     assert specs == before
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("base", ["bf16", "fp32", "nf4"])
+def test_inputs_that_are_not_cast_give_the_same_numbers(base: str) -> None:
+    """Logits and gradients to the bit, for each type that a frozen base can have; the adapter is fp32, as PEFT's."""
+    torch, transformers, peft = (pytest.importorskip(name) for name in ("torch", "transformers", "peft"))
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=128, **sizes))
+    model = model if base == "fp32" else model.to(torch.bfloat16)
+    if base == "nf4":
+        bnb = pytest.importorskip("bitsandbytes").nn
+        for block in model.model.layers:
+            for name, layer in list(block.mlp.named_children())[:3]:
+                packed = bnb.Linear4bit(*reversed(layer.weight.shape), False, torch.bfloat16, quant_type="nf4")
+                packed.load_state_dict(layer.state_dict())
+                setattr(block.mlp, name, packed.to("cpu"))
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.0))
+    for name, weight in adapted.named_parameters():
+        weight.data = torch.randn_like(weight, dtype=torch.float32) / 8 if "lora_" in name else weight.data
+    assert skips_input_casts(adapted, SimpleNamespace(mixed_precision="bf16", distributed_type="NO"))
+    ids, found = torch.arange(64).reshape(2, 32), []
+    for cast in (True, False):
+        for layer in adapted_layers(adapted):
+            layer.cast_input_dtype_enabled = cast
+        adapted.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            out = adapted(input_ids=ids, labels=ids)
+        out.loss.backward()
+        found.append([out.logits, *(weight.grad for weight in adapted.parameters() if weight.grad is not None)])
+    assert len(found[0]) == 1 + 2 * 14
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("dropout", "precision", "distributed"), [(0.1, "bf16", "NO"), (0.0, "no", "NO"), (0.0, "bf16", "DEEPSPEED")]
+)
+def test_inputs_are_cast_where_the_numbers_could_differ(dropout: float, precision: str, distributed: str) -> None:
+    torch, transformers, peft = (pytest.importorskip(name) for name in ("torch", "transformers", "peft"))
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=16, **sizes)).to(torch.bfloat16)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules="all-linear", lora_dropout=dropout))
+    assert not skips_input_casts(adapted, SimpleNamespace(mixed_precision=precision, distributed_type=distributed))

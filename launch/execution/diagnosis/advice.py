@@ -17,6 +17,7 @@ from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.planning.estimate.forecast import UNCERTAINTY, remedy_for
 from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.setting import MemorySetting
+from launch.planning.lengths import load_lengths
 from launch.planning.parallel import Batch, divisors
 from launch.resources import IN_CLONE, requirement
 
@@ -42,6 +43,7 @@ class Situation:
     gradient_checkpointing: bool = False
     max_seq_length: int | None = None
     memory: MemorySetting | None = None  # with all samples at the maximum length
+    lengths: Path | None = None  # of the tokenised samples; the trainer writes it
     runs: Path | None = None
     cache: Path | None = None
     python: str | None = None
@@ -74,19 +76,19 @@ def out_of_memory(match: re.Match[str], situation: Situation) -> str:
 
 
 def _predict_remedy(message: str, situation: Situation) -> str | None:
-    """Return the first setting predicted to fit the GPU whose size torch's message gives, whatever the data."""
+    """Return the first setting predicted to fit the GPU whose size torch's message gives."""
     capacity_match = _CAPACITY.search(message)
     if capacity_match is None or situation.memory is None:
         return None
     capacity = float(capacity_match["gib"])
     room = capacity / (1 + UNCERTAINTY)
-    remedy = remedy_for(situation.memory, room, liger=False) or remedy_for(situation.memory, room)
+    lengths = load_lengths(situation.lengths)
+    remedies = (remedy_for(situation.memory, room, liger=liger, lengths=lengths) for liger in (False, True))
+    remedy = next(filter(None, remedies), None)
     if remedy is None or remedy.gib >= estimate_memory(situation.memory).total:
         return None
-    return (
-        f"set {remedy}: the same global batch, predicted to take {remedy.gib:.0f} of {capacity:.0f} GiB with all "
-        "samples at the maximum length"
-    )
+    rows = "the data's longest micro batch" if lengths else "all samples at the maximum length"
+    return f"set {remedy}: the same global batch, predicted to take {remedy.gib:.0f} of {capacity:.0f} GiB with {rows}"
 
 
 def gpu_shared(match: re.Match[str], situation: Situation) -> str:

@@ -263,8 +263,7 @@ class WatchConfig:
 def build_watch_config(plan: Plan, first_rank: int = 0) -> WatchConfig:
     """Build the watch configuration of `plan` for the node whose first global rank is `first_rank`."""
     recipe = plan.config.recipe
-    has_adapter = any(bool(plan.flags[name].value) for name in ("use_lora", "use_peft") if name in plan.flags)
-    written = None if has_adapter else written_bytes(plan, os.environ)
+    written = written_bytes(plan, os.environ)
     memory = None
     with contextlib.suppress(UnknownMemoryError):
         memory = planned_setting(plan, os.environ, flash=False)
@@ -292,6 +291,7 @@ def build_watch_config(plan: Plan, first_rank: int = 0) -> WatchConfig:
             gradient_checkpointing=recipe.gradient_checkpointing,
             max_seq_length=recipe.max_seq_length,
             memory=memory,
+            lengths=plan.lengths_file,
             runs=plan.runs,
             cache=plan.cache,
             python=plan.command[0],

@@ -68,8 +68,8 @@ def input_copy_bytes(setting: MemorySetting) -> int:
     """Return the bytes per token by which autocast and adapters change what a layer saves.
 
     Autocast over fp32 weights: the inputs of q, k, v, gate and up are each converted to bf16 on their own. Adapters:
-    frozen matrices save no input and frozen norms not the normalised one, but each A saves its own, which fp32 adapters
-    convert one by one, and each B the low-rank one (peft/tuners/lora/layer.py, Linear.forward).
+    frozen matrices save no input and frozen norms not the normalised one, but each A saves its own, which casts convert
+    one by one, and each B the low-rank one (peft/tuners/lora/layer.py, Linear.forward).
     """
     shape, element, adapter = setting.shape, setting.element, setting.adapter
     if adapter is None:
@@ -77,7 +77,7 @@ def input_copy_bytes(setting: MemorySetting) -> int:
     saved = adapter.layers * adapter.rank * element
     if not setting.liger:
         saved -= 2 * element * shape.hidden
-    return saved + (element * (3 * shape.hidden + shape.query_width) if adapter.fp32 else 0)
+    return saved + (element * (3 * shape.hidden + shape.query_width) if adapter.casts else 0)
 
 
 def cast_weight_bytes(setting: MemorySetting) -> float:

@@ -48,6 +48,7 @@ class MemoryForecast:
     first: MemoryEstimate | None = None  # the least that a first micro batch is expected to take
     first_tokens: int | None = None  # of that micro batch
     card: CardMemory | None = None
+    lengths: Lengths | None = None  # of the tokenised data
     why: str = ""  # the reason why the memory is unknown
 
     @property
@@ -69,8 +70,7 @@ class MemoryForecast:
         """The change that makes an uncertain setting fit; None when it fits already, or no change does."""
         if self.setting is None or self.card is None or self.fit not in (MemoryFit.tight, MemoryFit.wont):
             return None
-        tokens = self.longest_tokens or self.setting.tokens
-        return remedy_for(replace(self.setting, tokens=tokens), self.card.gib / (1 + UNCERTAINTY))
+        return remedy_for(self.setting, self.card.gib / (1 + UNCERTAINTY), lengths=self.lengths)
 
     def as_json(self) -> dict[str, Any]:
         card = {"gib": round(self.card.gib, 2), "source": self.card.source} if self.card else None
@@ -120,7 +120,7 @@ def forecast_memory(
         return MemoryForecast(setting, worst, card=card, first=first, first_tokens=first_tokens)
     tokens = longest_micro_batch(lengths, setting)
     longest = estimate_memory(replace(setting, tokens=tokens))
-    return MemoryForecast(setting, worst, longest, tokens, first, first_tokens, card)
+    return MemoryForecast(setting, worst, longest, tokens, first, first_tokens, card, lengths)
 
 
 def forecast_on_machine(plan: Plan) -> MemoryForecast | None:
@@ -296,11 +296,13 @@ def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
         return None
     quantized = plan.lora.quantize == Quantization.nf4
     is_trl = plan.config.trainer.family == Family.trl
+    fp32 = not (is_trl and quantized) and plan.parallel.zero_stage != 3
     return AdapterSetting(
         parameters=plan.lora.count_parameters(shape),
         rank=plan.lora.rank,
         layers=plan.lora.count_layers(shape),
-        fp32=not (is_trl and quantized) and plan.parallel.zero_stage != 3,
+        fp32=fp32,
+        casts=fp32 and bool(plan.lora.dropout or plan.parallel.zero_stage or plan.parallel.precision != Precision.bf16),
         quantized=quantized,
         other_bytes=4 if quantized and not is_trl else 2,
     )
@@ -321,15 +323,20 @@ class Remedy:
         return " ".join(f"{key}={value}" for key, value in self.overrides.items())
 
 
-def remedy_for(setting: MemorySetting, gib: float, *, liger: bool = True) -> Remedy | None:
+def remedy_for(
+    setting: MemorySetting, gib: float, *, liger: bool = True, lengths: Lengths | None = None
+) -> Remedy | None:
     """Return the first change with which `setting` is predicted to take at most `gib`; None when there is none.
 
+    With the data's `lengths` the longest micro batch that they allow is what has to fit, else samples at the limit.
     The change that costs the least time comes first: Liger where it may be used, then fewer samples per device, then
     gradient checkpointing with as many samples as possible, then a mode that shards more.
     """
-    for changed in _candidates(setting, liger=liger):
+    for candidate in _candidates(setting, liger=liger):
+        longest = candidate.tokens if lengths is None else longest_micro_batch(lengths, candidate)
+        changed = replace(candidate, tokens=min(candidate.tokens, longest))
         peak = estimate_memory(changed).total
-        if peak <= gib and changed != setting:
+        if peak <= gib and _overrides(setting, changed):
             return Remedy(_overrides(setting, changed), changed, peak)
     return None
 

@@ -25,6 +25,7 @@ class AdapterSetting:
     rank: int
     layers: int  # adapted matrices of a block
     fp32: bool  # PEFT's default; TRL keeps bf16 ones on 4-bit weights and under ZeRO-3
+    casts: bool = False  # each A keeps its input in fp32; see `skips_input_casts` of launch/worker/patches/shared.py
     quantized: bool = False  # the frozen matrices of the blocks are in nf4
     other_bytes: int = 2  # of each other frozen weight; upstream's QLoRA raises them to fp32 (finetune.py:620)
 

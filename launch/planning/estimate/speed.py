@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from launch.config.schema import Kind, Mode
+from launch.config.schema import Kind, Mode, Packing
 from launch.planning.batches import SimulatedLoad, simulate_load
 from launch.planning.estimate.activations import saved_bytes
 from launch.planning.estimate.cards import Rates
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import token_flops
+from launch.planning.lengths import load_lengths
 from launch.planning.parallel import Batch
+from launch.planning.plan import Plan
 
 _ZERO3 = (Mode.zero3, Mode.zero3_offload, Mode.fsdp)
 _SYNC_EACH_MICRO_BATCH = (*_ZERO3, Mode.zero2)
@@ -148,3 +150,19 @@ def _optimizer_seconds(setting: MemorySetting, rates: Rates) -> float:
     if setting.mode == Mode.zero3_offload:
         seconds = 16 * shard / rates.offload
     return rates.sharded_step + seconds
+
+
+def count_steps(plan: Plan) -> int | None:
+    """Return the optimizer steps of a run; None where neither max_steps nor the number of rows is known."""
+    recipe, rows = plan.config.recipe, None
+    if recipe.packing != Packing.bins:  # a packed row holds several samples
+        known = [data for data in plan.data if data is not None and data.all_]
+        shares = [entry.share for entry in plan.inputs.mixture]
+        lengths = load_lengths(plan.lengths_file)
+        if lengths is not None:
+            rows = lengths.samples
+        elif len(known) == len(shares):
+            counts = [data.read - (data.validation or 0) for data in known]
+            rows = sum(int(count * share) for count, share in zip(counts, shares, strict=True))
+    steps = None if rows is None else -(-rows // plan.batch.global_) * recipe.epochs
+    return min((number for number in (steps, recipe.max_steps) if number is not None), default=None)

@@ -67,6 +67,27 @@ CONSOLE = PatchInfo(
 )
 
 
+def _leave_first_checkpoint(_: PatchContext) -> None:
+    from olmo_core.train.callbacks import CheckpointerCallback
+
+    @replaces(CheckpointerCallback, "__init__")
+    def build_without(build: Any, self: Any, *arguments: Any, **options: Any) -> None:
+        build(self, *arguments, **{"pre_train_checkpoint": False, **options})
+
+
+FIRST_CHECKPOINT = PatchInfo(
+    id="olmo_core_first_checkpoint",
+    reason="OLMo-core writes a whole checkpoint of the start model before the first step; this leaves it out",
+    lines={
+        "olmo_core/train/callbacks/checkpointer.py": {
+            76: "pre_train_checkpoint: Optional[bool] = None",
+            237: "or (self.pre_train_checkpoint is None and not self.trainer.checkpoint_loaded)",
+        }
+    },
+    apply=_leave_first_checkpoint,
+)
+
+
 TOKENS, PADDED = "launch/tokens", "launch/tokens_padded"
 
 
