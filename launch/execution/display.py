@@ -29,6 +29,7 @@ PHASE_NAMES = {
     "tokenize": "tokenizing",
     "load": "loading the model",
     "reference_logprobs": "reference log-probs",
+    "first_step": "running a first batch, for which kernels are compiled",
     "training": "training",
     "evaluate": "evaluating",
     "checkpoint": "writing a checkpoint",
@@ -114,6 +115,14 @@ def describe_step(event: Event, pace: Pace) -> str:
     return "  ".join(step_parts(event, pace).values())
 
 
+def describe_count(pace: Pace) -> str:
+    """Describe what a progress bar counts: `24 of 200, 9.9 a second, 0:18 left`."""
+    parts = [f"{pace.step:,} of {pace.total:,}"]
+    if (left := pace.seconds_left()) and pace.total and pace.step is not None:
+        parts += [f"{(pace.total - pace.step) / left:.3g} a second", f"{format_duration(left)} left"]
+    return ", ".join(parts)
+
+
 class PlainDisplay:
     """Prints a line at each phase change, for the first and the last step, and now and then for one between."""
 
@@ -123,6 +132,8 @@ class PlainDisplay:
         self._printed: tuple[int, float] | None = None  # the last printed step, and when
         self._unprinted: Event | None = None
         self._phase: str | None = None
+        self._counted = Pace()  # what a progress bar counts in this phase
+        self._counted_at = 0.0  # when a line was last printed in this phase
 
     def start(self, total: int | None) -> None:
         self._pace = Pace(total)
@@ -132,11 +143,13 @@ class PlainDisplay:
         if event.kind == "phase":
             self._flush()
             phase, previous = event.data["phase"], self._phase
-            self._phase = phase
+            self._phase, self._counted, self._counted_at = phase, Pace(), self._clock()
             if phase != "evaluate" and previous != "evaluate":  # the line of its result shows an evaluation
                 self.say(PHASE_NAMES.get(phase, phase))
         elif event.kind == "total_steps":
             self._pace.total = event.data["steps"]
+        elif event.kind == "progress":
+            self._count(event)
         elif event.kind == "warning":
             self.say(f"warning (rank {event.rank}): {event.data['message']}")
         elif event.kind == "evaluation":
@@ -150,6 +163,14 @@ class PlainDisplay:
             self._unprinted = event
             if self._is_due(event.data["step"]):
                 self._flush()
+
+    def _count(self, event: Event) -> None:
+        if event.data["total"] != self._counted.total:  # another bar
+            self._counted = Pace(event.data["total"])
+        self._counted.add(event.data["done"], event.time)
+        if self._clock() - self._counted_at >= _MAX_INTERVAL:
+            self._counted_at = self._clock()
+            self.say(f"{PHASE_NAMES.get(self._phase or '', self._phase)}: {describe_count(self._counted)}")
 
     def _is_due(self, step: int) -> bool:
         if self._printed is None or step == self._pace.total:
@@ -330,7 +351,8 @@ class LiveDisplay(PlainDisplay):
         """Return what the line shows, in at most `room` characters as long as it has parts that may be left out."""
         waited = self._clock() - self._since
         if self._step is None:
-            return f"{self._waiting_for} {format_duration(waited)}"
+            counted = f": {describe_count(self._counted)}" if self._counted.step is not None else ""
+            return f"{self._waiting_for} {format_duration(waited)}{counted}"
         parts = step_parts(self._step, self._pace)
         if waited >= _LATE:
             parts["left"] = f"no step for {format_duration(waited)}"

@@ -168,7 +168,7 @@ def run_steps(
     """
     with run_lock(plan.folder, display.say):
         if not inspected:
-            _run_preflight(plan, display)
+            _run_preflight(plan, display, ends_after=steps)
         prepare_inputs(plan, display.say)
         with _prepared(plan, display) as folder:
             _record_start(plan, plan, folder)
@@ -228,9 +228,9 @@ def build_execution(plan: Plan) -> Execution:
     return replace(execution, recorded=()) if plan.only_tokenizes else execution
 
 
-def _run_preflight(plan: Plan, display: Display, *, asks_parser: bool = False) -> None:
+def _run_preflight(plan: Plan, display: Display, *, asks_parser: bool = False, ends_after: int | None = None) -> None:
     """Raise UserError with what keeps this machine from running the plan; print warnings and what `allow` permits."""
-    problems, warnings = preflight(plan, asks_parser=asks_parser)
+    problems, warnings = preflight(plan, asks_parser=asks_parser, ends_after=ends_after)
     if problems:
         raise UserError(problems)
     for warning in warnings:

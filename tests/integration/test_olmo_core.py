@@ -51,6 +51,10 @@ def test_packed_dpo_on_two_processes(olmo_stage: tiny_stage.TinyStage, tmp_path:
     assert found["sharding"]["found"].startswith("fsdp")
     assert found["reference_logprobs"]["found"].startswith("64 pairs in ")
     assert list(folder.glob("model/*/hf_model/model.safetensors")) and (folder / "DONE").is_file()
+    order = [event["phase"] for event in records(folder / "events.jsonl") if event["kind"] == "phase"]
+    assert order.index("reference_logprobs") < order.index("first_step") < order.index("training")
+    assert "checkpoint" not in order[: order.index("training")]
+    assert not list(folder.glob("model/step0*"))
     told = launch("plan", "stage=dpo", "trainer=dpo", *words, cwd=tmp_path, python=sys.executable).stdout
     assert "packing     rows of 128 tokens hold" in told  # by the lengths that the run's tokenising wrote
 

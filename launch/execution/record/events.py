@@ -19,7 +19,18 @@ from typing import Any, Literal
 
 from launch.worker.json_codec import SCHEMA_VERSION, versioned
 
-PHASES = ("import", "tokenize", "load", "reference_logprobs", "training", "evaluate", "checkpoint", "save", "push")
+PHASES = (
+    "import",
+    "tokenize",
+    "load",
+    "reference_logprobs",
+    "first_step",
+    "training",
+    "evaluate",
+    "checkpoint",
+    "save",
+    "push",
+)
 _REQUIRED: Mapping[str, Mapping[str, type]] = {
     "phase": {"phase": str},
     "step": {"step": int},

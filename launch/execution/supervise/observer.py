@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections import deque
@@ -22,7 +23,10 @@ _MAX_PENDING = 10_000  # events that a blocked display may leave unread; older o
 _PROGRESS_EVERY = 1.0  # seconds between two checks of whether the output is new
 _RECENT_LINES = 500
 # in the order of TRL's trainers
-_TRL_PHASES = ("import", "load", "tokenize", "reference_logprobs", "training", "evaluate", "checkpoint", "save", "push")
+_TRL_PHASES = (PHASES[0], "load", "tokenize", *PHASES[3:])
+_BAR = re.compile(
+    r"(?P<done>\d+)/(?P<total>\d+) \["
+)  # of tqdm: `Computing ...:  12%|##   | 24/200 [00:03<00:20, 9.9it/s]`
 
 
 class PhaseTracker:
@@ -89,7 +93,7 @@ class Observer:
             self.causes.add_launcher_lines(lines, now)
             return
         self.causes.add_lines(source, lines, now)
-        self._check_progress(lines[-1])
+        self._check_progress(lines[-1], source)
         reader = self._readers[source]
         for line in lines:
             if events := reader.feed(line, now):
@@ -151,13 +155,20 @@ class Observer:
         self.display_events.append(event)
         self._watch.observe(PhaseStarted(self._clock(), event.data["phase"]))
 
-    def _check_progress(self, line: str) -> None:
-        """Report progress for a line that was not printed recently; a repeated line does not count."""
+    def _check_progress(self, line: str, rank: int) -> None:
+        """Report progress for a line that was not printed recently; a repeated line does not count.
+
+        What a bar counts before the training is shown as well, and not recorded.
+        """
         now = self._clock()
         if now - self._progress_checked >= _PROGRESS_EVERY and line not in self._recent_lines:
             self._progress_checked = now
             self._recent_lines.append(line)
             self._watch.observe(NewOutput(now))
+            bar = _BAR.search(line) if rank == self._first_rank and self._phase.current != "training" else None
+            if bar:
+                counts = {"done": int(bar["done"]), "total": int(bar["total"])}
+                self.display_events.append(Event("progress", time.time(), rank, counts))
 
     def _add_step(self, event: Event) -> None:
         if event.rank == self._first_rank and self._phase.update_from_log("training", event.time):

@@ -198,7 +198,7 @@ class OlmoCoreReader(LogReader):
         **_CACHE_LINES,
         _NUMPY_HIT: "load",
         "Caching reference logprobs": "reference_logprobs",  # dpo.py:309
-        "Starting training...": "training",  # dpo.py:336, olmo_core_finetune.py:359
+        "Starting training...": "first_step",  # dpo.py:336, olmo_core_finetune.py:359
         "Saving checkpoint for step ": "checkpoint",  # olmo_core/train/trainer.py:970
         "Training complete": "save",
         "Exporting model to HuggingFace format at ": "save",  # dpo.py:58

@@ -17,7 +17,7 @@ from launch.trials.rollout.request import RequestedWidth
 from launch.trials.view import gate_cells
 from launch.worker.json_codec import to_json
 
-_STARTUP_PHASES = ("import", "tokenize", "load", "reference_logprobs")  # which a run goes through once
+_STARTUP_PHASES = ("import", "tokenize", "load", "reference_logprobs", "first_step")  # which a run goes through once
 
 
 @dataclass(frozen=True)

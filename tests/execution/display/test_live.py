@@ -73,6 +73,10 @@ def test_each_wait_says_what_it_waits_for_and_since_when() -> None:
         display.show(Event("phase", clock.now, 0, {"phase": phase}))
         clock.now += 75.0
         display.refresh()
+        if phase == "tokenize":
+            for done in (10, 40):
+                display.show(Event("progress", clock.now + done, 0, {"done": done, "total": 90}))
+            display.refresh()
         if phase == "training":
             display.show(Event("step", clock.now, 0, {"step": 1, "loss": 2.0}))
             clock.now += 31.0
@@ -80,6 +84,7 @@ def test_each_wait_says_what_it_waits_for_and_since_when() -> None:
     display.close()
     for part in ("starting the processes 0:03", "tokenizing 1:15", "waiting for the first step 1:15"):
         assert part in terminal.text()
+    assert "tokenizing 1:15: 40 of 90, 1 a second, 0:50 left" in terminal.text()
     assert "no step for 0:31" in terminal.text()
     assert "saving the model 1:15" in terminal.text()
 

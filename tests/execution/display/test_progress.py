@@ -86,3 +86,19 @@ def test_a_reader_that_went_away_stops_nothing() -> None:
         display = PlainDisplay(stream)
         display.say("nobody reads this")
         display.say("nor this")
+
+
+def test_a_long_phase_shows_what_its_bar_counts_and_how_fast() -> None:
+    out, clock = io.StringIO(), Clock()
+    display = PlainDisplay(out, clock)
+    display.start(None)
+    display.show(Event("phase", 0.0, 0, {"phase": "reference_logprobs"}))
+    for done in range(0, 201, 2):  # two a second, for 100 s
+        clock.now = done / 2
+        display.show(Event("progress", clock.now, 0, {"done": done, "total": 200}))
+    assert out.getvalue().splitlines() == [
+        "reference log-probs",
+        "reference log-probs: 60 of 200, 2 a second, 1:10 left",
+        "reference log-probs: 120 of 200, 2 a second, 0:40 left",
+        "reference log-probs: 180 of 200, 2 a second, 0:10 left",
+    ]

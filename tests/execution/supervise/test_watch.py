@@ -17,6 +17,7 @@ from launch.config.schema import Family
 from launch.execution.facts import Fact, LoggedStep, NewOutput
 from launch.execution.guards import GuardContext
 from launch.execution.record.checkpoints import Layout
+from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
 from launch.execution.supervise.observer import Observer
 from launch.execution.supervise.watch import Watch, WatchConfig, free_bytes
@@ -108,6 +109,25 @@ def test_a_line_that_repeats_itself_is_no_sign_of_life(tmp_path: Path) -> None:
     for percent in range(50):
         observer.lines(0, [f"tokenizing {percent}%"], 1.0)
     assert len(facts.seen) == 51
+    observer.close(1.0)
+
+
+def test_a_bar_of_the_first_rank_is_shown_until_the_training(tmp_path: Path) -> None:
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 2.0
+        return now[0]
+
+    observer = Observer("trl", [0, 1], RunFolder(tmp_path), _Facts(), clock)
+    bar = "Computing reference log probs for train dataset:  {0}%|##   | {0}/200 [00:01<00:20,  9.91it/s]"
+    for rank, done in ((0, 24), (1, 30), (0, 50)):
+        observer.lines(rank, [bar.format(done)], 1.0)
+    observer.event(Event("step", 1.0, 0, {"step": 1, "loss": 2.0}))
+    observer.lines(0, ["  1%|          | 1/100 [00:01<01:39,  1.0it/s]"], 1.0)
+    shown = [event.data for event in observer.display_events if event.kind == "progress"]
+    assert shown == [{"done": 24, "total": 200}, {"done": 50, "total": 200}]
+    assert "progress" not in RunFolder(tmp_path).events.read_text(encoding="utf-8")
     observer.close(1.0)
 
 
