@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.check.machine.disk import checkpoint_count, written_bytes
-from launch.config.schema import Family, Packing
 from launch.execution.display import format_duration
 from launch.pipelines.links import Pipeline
 from launch.planning.estimate.cards import card_named, rates_for_card
 from launch.planning.estimate.forecast import MemoryForecast, UnknownMemoryError, forecast_on_machine, planned_setting
-from launch.planning.estimate.speed import predict_step
+from launch.planning.estimate.speed import count_steps, predict_step
 from launch.planning.lengths import Lengths, load_lengths
 from launch.planning.plan import Plan
 from launch.table import Column, Table, format_bytes
@@ -42,11 +41,9 @@ def forecast_pipeline(pipeline: Pipeline, environ: Mapping[str, str]) -> list[St
     for index, plan in enumerate(pipeline.plans):
         model = plan.inputs.model
         source = pipeline.plans[index - 1].stage if index else model.local.name if model.local else model.reference
-        size, checkpoint = written_bytes(plan, environ) or (None, None)
-        if checkpoint and plan.lora and plan.shape and plan.config.trainer.family == Family.trl:  # of the adapter alone
-            checkpoint *= plan.lora.count_parameters(plan.shape) / plan.shape.parameters
+        size, checkpoint = written_bytes(plan, environ, merged=True) or (None, None)
         lengths = load_lengths(plan.lengths_file)
-        steps = _count_steps(plan, lengths)
+        steps = count_steps(plan)
         costs.append(
             StageCost(
                 plan,
@@ -60,21 +57,6 @@ def forecast_pipeline(pipeline: Pipeline, environ: Mapping[str, str]) -> list[St
             )
         )
     return costs
-
-
-def _count_steps(plan: Plan, lengths: Lengths | None) -> int | None:
-    """Return the optimizer steps; None where neither max_steps nor the number of rows is known."""
-    recipe, rows = plan.config.recipe, None
-    if recipe.packing != Packing.bins:  # a packed row holds several samples
-        known = [data for data in plan.data if data is not None and data.all_]
-        shares = [entry.share for entry in plan.inputs.mixture]
-        if lengths is not None:
-            rows = lengths.samples
-        elif len(known) == len(shares):
-            counts = [data.read - (data.validation or 0) for data in known]
-            rows = sum(int(count * share) for count, share in zip(counts, shares, strict=True))
-    steps = None if rows is None else -(-rows // plan.batch.global_) * recipe.epochs
-    return min((number for number in (steps, recipe.max_steps) if number is not None), default=None)
 
 
 def _predict_seconds(

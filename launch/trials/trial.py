@@ -92,10 +92,12 @@ def plan_all(
     return plans
 
 
-def refuse_failing_preflight(plans: Iterable[Plan], *, asks_parser: bool = False) -> None:
+def refuse_failing_preflight(
+    plans: Iterable[Plan], *, asks_parser: bool = False, ends_after: int | None = None
+) -> None:
     """Check this machine for every plan before any runs, so that a later one's mistake does not show after the first;
-    `asks_parser`: see preflight. Raises UserError."""
-    found = (preflight(plan, asks_parser=asks_parser)[0] for plan in plans)
+    `asks_parser` and `ends_after`: see preflight. Raises UserError."""
+    found = (preflight(plan, asks_parser=asks_parser, ends_after=ends_after)[0] for plan in plans)
     problems = list(dict.fromkeys(problem for problems in found for problem in problems))
     if problems:
         raise UserError(problems)

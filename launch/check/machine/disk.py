@@ -9,12 +9,14 @@ from pathlib import Path
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Family, Precision
-from launch.planning.estimate.forecast import find_model_size
+from launch.planning.estimate.forecast import find_model_size, planned_shape
+from launch.planning.estimate.speed import count_steps
 from launch.planning.model_folder import hub_cache
 from launch.planning.plan import Plan
 from launch.table import format_bytes
 from launch.worker.finding import Finding
 
+_ADAPTER_FLAGS = ("use_lora", "use_peft")  # as flags, without recipe.lora, they say too little
 _KEPT = 3  # open-instruct's keep_last_n_checkpoints (finetune.py:263, olmo_core_utils.py:238), and TRL's by launch
 
 
@@ -28,13 +30,13 @@ def checkpoint_interval(plan: Plan) -> int | None:
     return plan.config.recipe.checkpoint_steps or plan.config.trainer.checkpoint_steps
 
 
-def checkpoint_count(plan: Plan) -> int:
+def checkpoint_count(plan: Plan, ends_after: int | None = None) -> int:
     """Return how many checkpoints are on disk at once, at most where that is known.
 
-    The trainers delete the oldest after they have written the newest.
+    The trainers delete the oldest after they have written the newest. `ends_after`: steps after which the run is ended.
     """
     interval = checkpoint_interval(plan)
-    steps = plan.config.recipe.max_steps
+    steps = min((number for number in (count_steps(plan), ends_after) if number is not None), default=None)
     if not interval or (steps is not None and steps < interval):
         return 0
     written = steps // interval if steps is not None else None
@@ -46,18 +48,28 @@ def checkpoint_count(plan: Plan) -> int:
     return min(written, kept + 1) if written is not None else kept + 1
 
 
-def written_bytes(plan: Plan, environ: Mapping[str, str]) -> tuple[float, float] | None:
+def written_bytes(plan: Plan, environ: Mapping[str, str], *, merged: bool = False) -> tuple[float, float] | None:
     """Return the bytes of the model at the end, and of one checkpoint; None where the model's size is unknown.
 
     accelerate saves weights and two moments, DeepSpeed fp32 master weights and moments besides its own weights.
     open-instruct loads bf16 weights for bf16 (finetune.py:596), TRL fp32 ones (trl/trainer/model_config.py:93).
+
+    An adapter's run ends with the adapter, in fp32; `merged`: with the model that it is merged into. TRL's checkpoints
+    hold the adapter alone, open-instruct's the frozen weights too (accelerate's save_state, finetune.py:970).
     """
     size = find_model_size(plan, environ)
-    if size is None:
-        return None
     has_zero = bool(plan.parallel.zero_stage)
-    is_bf16 = plan.parallel.precision == Precision.bf16 and (has_zero or plan.config.trainer.family != Family.trl)
-    element = 2 if is_bf16 else 4
+    is_trl = plan.config.trainer.family == Family.trl
+    if plan.lora is not None:
+        shape = planned_shape(plan, environ)
+        if size is None or shape is None:
+            return None
+        adapter = 4 * plan.lora.count_parameters(shape)
+        frozen = 0.0 if is_trl else 2 * size.parameters
+        return 2 * size.parameters if merged else adapter, (4 if has_zero else 3) * adapter + frozen
+    if size is None or any(plan.flags[name].value for name in _ADAPTER_FLAGS if name in plan.flags):
+        return None
+    element = 2 if plan.parallel.precision == Precision.bf16 and (has_zero or not is_trl) else 4
     return element * size.parameters, (element + 12 if has_zero else 3 * element) * size.parameters
 
 
@@ -72,9 +84,13 @@ def disk_has_room(plan: Plan, host: Host) -> Finding:
     if written is None:
         return skipped(f"{format_bytes(free)} free; the size of {plan.inputs.model.reference} is unknown")
     model, checkpoint = written
-    count = checkpoint_count(plan)
+    if host.ends_after is not None:
+        model = 0.0
+    count = checkpoint_count(plan, host.ends_after)
     needed = model + count * checkpoint
-    parts = f"the model {format_bytes(model)}"
+    if not needed:
+        return passed(f"{format_bytes(free)} free; a run that is ended after {host.ends_after} steps saves nothing")
+    parts = f"the {'adapter' if plan.lora else 'model'} {format_bytes(model)}"
     parts += f", {count} checkpoints of {format_bytes(checkpoint)}" if count else ""
     facts = f"{format_bytes(free)} free for {format_bytes(needed)} ({parts}) in {folder}"
     if needed > free:

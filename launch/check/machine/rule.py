@@ -18,6 +18,7 @@ class Host:
 
     environ: Mapping[str, str]  # this process's environment
     gpus: Gpus | None = None  # None: not queried
+    ends_after: int | None = None  # steps after which the run is ended, without saving; None: it trains to its end
 
 
 @dataclass(frozen=True)

@@ -43,15 +43,19 @@ RULES = _find_rules()
 
 
 def preflight(
-    plan: Plan, *, asks_parser: bool = False, without: Collection[PreflightRule] = ()
+    plan: Plan,
+    *,
+    asks_parser: bool = False,
+    without: Collection[PreflightRule] = (),
+    ends_after: int | None = None,
 ) -> tuple[list[Problem], list[Finding]]:
     """Run the fast rules. Return the problems that stop the plan on this machine, and the warnings.
 
     The warnings include the failures that `allow` overrides. The slow rules run in `check` only, but for the question
-    to the trainer's parser with `asks_parser`.
+    to the trainer's parser with `asks_parser`. `ends_after`: steps after which a trial is ended, which saves no model.
     """
     rules = [rule for rule in RULES if not rule.slow or (asks_parser and rule is parser_accepts)]
-    findings = inspect(plan, [rule for rule in rules if rule not in without])
+    findings = inspect(plan, [rule for rule in rules if rule not in without], ends_after)
     return stopping_problems(findings), [found for found in findings if found.allowed or found.level == "warn"]
 
 
@@ -59,10 +63,10 @@ def stopping_problems(findings: Iterable[Finding]) -> list[Problem]:
     return [as_problem(finding) for finding in findings if finding.stops]
 
 
-def inspect(plan: Plan, rules: Sequence[PreflightRule] = RULES) -> list[Finding]:
+def inspect(plan: Plan, rules: Sequence[PreflightRule] = RULES, ends_after: int | None = None) -> list[Finding]:
     """Return what each rule finds on this machine now, in the order of `rules`; the others wait for the first ones."""
     gpus = query_gpus(os.environ) if plan.parallel.width.device == Device.cuda else None
-    host = Host(dict(os.environ), gpus)
+    host = Host(dict(os.environ), gpus, ends_after)
     found = {rule.id: _apply(rule, plan, host) for rule in rules if rule.is_first}
     with ThreadPoolExecutor(max_workers=len(rules), thread_name_prefix="preflight") as pool:
         return list(pool.map(lambda rule: found.get(rule.id) or _apply(rule, plan, host), rules))

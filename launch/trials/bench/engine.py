@@ -40,7 +40,7 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
         say_plan(display, record, _describe_settings(record), record.planning_notes)
         runner = Runner(record, display, reuse=not record.plan.config.restart)
         if not all(map(runner.find_earlier, record.runs)):
-            refuse_failing_preflight(side.plan for side in record.sides)
+            refuse_failing_preflight((side.plan for side in record.sides), ends_after=record.steps)
         _rate_cards(record, earlier)
         say_lines(display, record.rate_lines)
         code = run_in_turn(runner)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.machine.disk import checkpoint_count, disk_has_room
+from launch.check.machine.disk import checkpoint_count, disk_has_room, written_bytes
 from launch.check.machine.memory import model_fits
 from launch.check.machine.rule import Host
 from launch.execution.caches import plan_cache_pass
@@ -104,3 +104,33 @@ def test_tokenising_needs_no_room_for_the_model(tmp_path: Path) -> None:
     assert [rule.inspect(plan, host).level for rule in (model_fits, disk_has_room)] == ["fail"] * 2
     only = plan_cache_pass(plan)
     assert [rule.inspect(only, host).level for rule in (model_fits, disk_has_room)] == ["skipped"] * 2
+
+
+@pytest.mark.parametrize("trainer", ["trl_dpo", "dpo_tune_cache"])
+def test_an_adapter_needs_its_own_room_and_not_the_models(tmp_path: Path, trainer: str) -> None:
+    """A LoRA DPO of 8b was refused for 30 GiB of "the model", where it ends with an adapter of 160 MB."""
+    plan = planned(tmp_path, "stage=lora_dpo", f"trainer={trainer}", "model=llama3_1_8b", "recipe.lora.rank=16")
+    model, checkpoint = written_bytes(plan, {}) or (0.0, 0.0)
+    assert model == pytest.approx(4 * 41_943_040)
+    frozen = 0 if trainer == "trl_dpo" else 2 * 8.03e9  # accelerate's save_state writes all weights
+    assert checkpoint == pytest.approx(3 * model + frozen, rel=0.01)
+    assert "the adapter 160 MiB" in disk_has_room.inspect(plan, Host({})).message
+
+
+def test_a_run_that_is_ended_writes_what_it_comes_to(tmp_path: Path) -> None:
+    huge = ("stage=sft", "gpus=8", "model.shape.parameters=1e15")
+    every_200, every_10 = planned(tmp_path, *huge), planned(tmp_path, *huge, "recipe.checkpoint_steps=10")
+    assert disk_has_room.inspect(every_200, Host({})).level == "fail"
+    ended = disk_has_room.inspect(every_200, Host({}, ends_after=50))
+    assert ended.level == "pass" and ended.message.endswith("a run that is ended after 50 steps saves nothing")
+    assert disk_has_room.inspect(every_10, Host({}, ends_after=50)).level == "fail"
+
+
+def test_the_number_of_rows_says_how_many_checkpoints_there_are(tmp_path: Path) -> None:
+    """50 steps with a checkpoint every 200: none is ever written."""
+    chats = tmp_path / "chats.jsonl"
+    row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    chats.write_text((json.dumps(row) + "\n") * 800, encoding="utf-8")
+    words = ("stage=sft", f"data.mix=[{{name: {chats}}}]", "recipe.global_batch_size=16", "recipe.epochs=1")
+    assert checkpoint_count(planned(tmp_path, *words)) == 0
+    assert checkpoint_count(planned(tmp_path, *words, "recipe.epochs=5")) == 1
