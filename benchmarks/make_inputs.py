@@ -1,8 +1,8 @@
 """Inputs for measurements on a machine without a network: a Llama of a real shape with random weights, and its data.
 
-    python benchmarks/make_inputs.py FOLDER [--shapes 1b 8b] [--rows 2400]
+    python benchmarks/make_inputs.py FOLDER [--shapes 1b 8b olmo2_1b] [--rows 2400]
 
-FOLDER/1b and FOLDER/8b are checkpoints (bf16, Llama 3.2 1B's and Llama 3.1 8B's shape) with a tokenizer of their own;
+FOLDER/1b, FOLDER/8b and FOLDER/olmo2_1b are checkpoints (bf16; Llama 3.2 1B, Llama 3.1 8B, OLMo 2 1B) with a tokenizer;
 FOLDER/sft.jsonl has chats of log-normal lengths (median about 400 tokens, mean about 620, the longest near 3,000),
 FOLDER/pref.jsonl half as many preference pairs. Seeded: the same versions give the same bytes.
 """
@@ -20,6 +20,15 @@ from typing import Any
 SHAPES: dict[str, dict[str, Any]] = {
     "1b": {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "tie_word_embeddings": True},
     "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "tie_word_embeddings": False},
+    "olmo2_1b": {  # preset olmo2_1B_v2 of OLMo-core
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "tie_word_embeddings": False,
+        "vocab_size": 100352,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+    },
 }
 SHARED = {"vocab_size": 128256, "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192}
 WORDS = 3000
@@ -65,13 +74,15 @@ def make_tokenizer(words: list[str]) -> Any:
 
 def write_model(folder: Path, shape: str, tokenizer: Any) -> None:
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model = LlamaForCausalLM(LlamaConfig(**SHAPES[shape], **SHARED, **ids, rope_theta=500000.0))
+        kind = "olmo2" if shape.startswith("olmo2") else "llama"
+        sizes = {**SHARED, **SHAPES[shape], **ids, "rope_theta": 500000.0}
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes))
     model.save_pretrained(folder / shape)
     tokenizer.save_pretrained(folder / shape)
 

@@ -1,13 +1,14 @@
 """The peak memory and the speed of real settings on this machine's GPUs, as many at a time as there are cards.
 
     python benchmarks/memory_grid.py --models FOLDER --out benchmarks/h200_memory_grid.json [--steps 4] [--minutes 9]
+    python benchmarks/memory_grid.py --models FOLDER --out benchmarks/h200_memory_olmo.json --only olmo2_1b --share 2
 
 Each setting is `python -m launch rollout` at its one width: the real trainer under ZeRO or alone, ended after its
-steps. FOLDER holds `1b` and `8b`, Llama checkpoints of those shapes (random weights will do). The data is made on the
-spot: every sample is longer than the setting's limit, so that each row has just that many tokens and the prediction is
-compared with a known shape. The file is written after each setting; one that failed is in it with its cause. Settings
+steps. FOLDER holds `1b`, `8b` and `olmo2_1b`, checkpoints of those shapes (random weights will do). The data is made on
+the spot: every sample is longer than the setting's limit, so that each row has just that many tokens and the prediction
+is compared with a known shape. The file is written after each setting; one that failed is in it with its cause. They
 are taken in order, so that a run that --minutes cuts short has the first ones; called again, it goes on with the rest.
-With --share N up to N settings of the `1b` shape run on a card at a time: torch's peaks are those of each process, and
+With --share N up to N settings of a `1b` shape run on a card at a time: torch's peaks are those of each process, and
 their step times are left out.
 """
 
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("torch", "transformers", "accelerate", "deepspeed", "liger-kernel")
+PACKAGES = ("torch", "transformers", "accelerate", "deepspeed", "liger-kernel", "ai2-olmo-core")
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,17 @@ class Setting:
     liger: bool = False
     checkpointing: bool = False
     trainer: str = "finetune"
+    compiled: bool = True  # of OLMo-core's trainers
+
+    @property
+    def stage(self) -> str:
+        return "dpo" if self.trainer in ("dpo_tune_cache", "dpo") else "sft"
 
     @property
     def name(self) -> str:
         marks = [self.packing] + ["liger"] * self.liger + ["ckpt"] * self.checkpointing
-        stage = "dpo" if self.trainer == "dpo_tune_cache" else "sft"
+        marks += ["eager"] * (not self.compiled)
+        stage = self.stage
         shape = f"{self.model}-{stage}-gpu{self.gpus}-{self.parallel}-{self.per_device}x{self.length}"
         return "-".join([shape, *marks])
 
@@ -66,6 +73,15 @@ SETTINGS = (
     Setting("1b", 1, "single", 4, 1024, checkpointing=True, trainer="dpo_tune_cache"),
     Setting("1b", 1, "single", 16, 1024, liger=True, checkpointing=True),
     Setting("1b", 1, "zero3_offload", 4, 2048, liger=True),
+    # OLMo-core
+    Setting("olmo2_1b", 1, "fsdp", 2, 2048, "bins", trainer="olmo_core_finetune"),
+    Setting("olmo2_1b", 1, "fsdp", 2, 1024, "bins", trainer="dpo"),
+    Setting("olmo2_1b", 1, "fsdp", 1, 4096, "bins", trainer="olmo_core_finetune"),
+    Setting("olmo2_1b", 1, "fsdp", 4, 2048, "bins", trainer="olmo_core_finetune"),
+    Setting("olmo2_1b", 1, "fsdp", 2, 2048, "bins", checkpointing=True, trainer="olmo_core_finetune"),
+    Setting("olmo2_1b", 1, "fsdp", 2, 1024, trainer="dpo"),
+    Setting("olmo2_1b", 1, "fsdp", 2, 2048, "bins", trainer="olmo_core_finetune", compiled=False),
+    Setting("olmo2_1b", 1, "fsdp", 4, 1024, "bins", trainer="dpo"),
     # two GPUs
     Setting("1b", 2, "zero2", 8, 1024),
     Setting("1b", 2, "zero3", 8, 1024, liger=True),
@@ -96,7 +112,7 @@ def make_data(folder: Path, rows: int) -> dict[str, Path]:
             answers = [{"role": "assistant", "content": " ".join(random.choices(words, k=4500))} for _ in range(2)]
             chats.write(json.dumps({"messages": [user, answers[0]]}) + "\n")
             pairs.write(json.dumps({"chosen": [user, answers[0]], "rejected": [user, answers[1]]}) + "\n")
-    return {"finetune": sft, "dpo_tune_cache": pref}
+    return {"sft": sft, "dpo": pref}
 
 
 def words_of(
@@ -105,7 +121,7 @@ def words_of(
     accumulation = 2
     batch = setting.per_device * setting.gpus * accumulation
     return [
-        "stage=dpo" if setting.trainer == "dpo_tune_cache" else "stage=sft",
+        f"stage={setting.stage}",
         f"trainer={setting.trainer}",
         f"gpus={setting.gpus}",
         f"parallel={setting.parallel}",
@@ -125,6 +141,8 @@ def words_of(
         "recipe.max_steps=40",
         "recipe.warmup_ratio=0",
         "allow=[gpus_busy,loss_falls,first_dpo_loss,reward_accuracy]",
+        *(["flags.config_name=olmo2_1B_v2"] if setting.model == "olmo2_1b" else []),
+        *([] if setting.compiled else ["flags.compile_model=false"]),
     ]
 
 
@@ -171,6 +189,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--share", type=int, default=1)
     parser.add_argument("--expandable-segments", action="store_true", help="of torch's allocator")
+    parser.add_argument("--only", default="", help="settings whose name begins so")
     parser.add_argument("--cards", type=int, default=None, help="GPUs to use; all by default")
     arguments = parser.parse_args()
     import torch
@@ -199,7 +218,7 @@ def main() -> None:
     def one(setting: Setting, cards: list[int], takes: int) -> None:
         runs = home / setting.name / "runs"
         runs.mkdir(parents=True)
-        data_path, left = data[setting.trainer], max(end - time.monotonic(), 1.0)
+        data_path, left = data[setting.stage], max(end - time.monotonic(), 1.0)
         model, expandable = arguments.models / setting.model, arguments.expandable_segments
         words = words_of(setting, model, data_path, runs, arguments.steps, expandable_segments=expandable)
         result = measure(setting, words, cards, runs, left) | {"expandable_segments": expandable}
@@ -215,10 +234,9 @@ def main() -> None:
             changed.notify_all()
 
     threads = []
-    for setting in SETTINGS:
-        if setting.gpus > count or setting in done:
-            continue
-        takes = 1 if setting.model == "1b" else arguments.share
+    wanted = [setting for setting in SETTINGS if setting.gpus <= count and setting.name.startswith(arguments.only)]
+    for setting in (setting for setting in wanted if setting not in done):
+        takes = 1 if setting.model.endswith("1b") else arguments.share
         with changed:
             while sum(left >= takes for left in room.values()) < setting.gpus:
                 changed.wait()
