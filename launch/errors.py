@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,58 @@ EXIT_STOPPED = 3  # a guard, a gate or unmet evidence stopped it, or a width was
 EXIT_INTERRUPTED = 130
 
 
+# what a way leaves to the reader, `name=NAME` or `cache=`, and where its next override begins
+_PLACEHOLDER = re.compile(r"=(?:[A-Z][A-Z/_]*|\[[A-Z,]+\])?$")
+_PLACE = re.compile(r"\{(\d)\}")
+_NEXT = re.compile(r" (?=[a-z_]+(?:\.\w+)*=)")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way out of a problem on the command line: overrides to set, and a key or an option to remove."""
+
+    sets: tuple[str, ...] = ()
+    removes: str | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it can be followed as it is: no value is left to the reader."""
+        return bool(self.sets or self.removes) and not any(_PLACEHOLDER.search(override) for override in self.sets)
+
+    def __str__(self) -> str:
+        return " ".join(self.sets) or str(self.removes)
+
+
+class Cure(str):
+    """What to do about a problem: the ways out, and a sentence that names them at `{0}`, `{1}`.
+
+    A way given as a text has overrides, `gpus=1 device=cuda`, or the key of one to remove, `~recipe.liger`.
+    """
+
+    sentence: str
+    ways: tuple[Way, ...]
+
+    def __new__(cls, sentence: str, *ways: Way | str) -> Cure:
+        parsed = [way if isinstance(way, Way) else _parse_way(way) for way in ways]
+        cure = super().__new__(cls, _PLACE.sub(lambda place: str(parsed[int(place[1])]), sentence))
+        cure.sentence, cure.ways = sentence, tuple(parsed)
+        return cure
+
+
+def _parse_way(text: str) -> Way:
+    return Way(removes=text[1:]) if text.startswith("~") else Way(tuple(_NEXT.split(text)))
+
+
+def set_any(*ways: str) -> Cure:
+    """Return the cure `set A or B or C`."""
+    return Cure(f"set {' or '.join(f'{{{place}}}' for place in range(len(ways)))}", *ways)
+
+
+def ways_of(cure: str | None) -> tuple[Way, ...]:
+    """Return the ways out that a cure names; () for one in words alone."""
+    return cure.ways if isinstance(cure, Cure) else ()
+
+
 @dataclass(frozen=True)
 class Problem:
     """One mistake."""
@@ -20,7 +73,7 @@ class Problem:
     id: str  # stable; `allow=[id]` takes it
     message: str  # what is wrong
     where: str | None = None  # where it is set: an override, or a line of a file
-    cure: str | None = None  # what to do
+    cure: str | None = None  # what to do; a `Cure` where overrides do it
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""

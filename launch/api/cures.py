@@ -6,52 +6,41 @@ is advised is to remove the override that the problem is about, where that plans
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from launch.config.line import CommandLine, override_key
 from launch.config.origins import GROUPS
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError, Way, ways_of
 
 VERBS = ("run", "plan", "check")  # their line is one that a plan takes
 _SECONDS = 2.0  # for all of a line's cures; a plan takes 0.1
-_OVERRIDE = r"[a-z_]+(?:\.\w+)*=(?:\[[^\]]*\]|'[^']*'|[^\s,;()?'\[]+)"
-_OVERRIDES = re.compile(rf"(?<![\w./=-]){_OVERRIDE}(?: {_OVERRIDE})*")
-# problems of what the line looks like: the rest of it cannot be planned while they are there
-_OF_THE_LINE = frozenset(("spaces", "shell_split", "misplaced_verb", "unknown_option", "not_an_override"))
-_PLACEHOLDER = re.compile(r"=[A-Z][A-Z/_]*\W?$|\.\.\.")
 
 
-@dataclass(frozen=True)
-class Way:
-    """One way out of a problem: overrides to set, or the key of one to remove."""
-
-    sets: tuple[str, ...] = ()
-    removes: str | None = None
-
-    def __str__(self) -> str:
-        return " ".join(self.sets) or f"remove {self.removes}"
-
-    @property
-    def keys(self) -> set[str]:
-        return {override_key(override) for override in self.sets}
-
-    def apply(self, line: CommandLine, mistake: str = "") -> CommandLine:
-        """Return the line that follows the advice, without the override of the key `mistake`."""
-        gone = self.keys | {self.removes, mistake}
-        overrides = set(line.overrides)
-        kept = (argument for argument in line.argv if argument not in overrides or override_key(argument) not in gone)
-        return replace(line, argv=(*kept, *self.sets), verb="plan")
+def apply_way(way: Way, line: CommandLine) -> CommandLine:
+    """Return the line that follows the advice."""
+    return replace(line, argv=(*_kept(way, line), *way.sets), verb="plan")
 
 
-def find_ways(cure: str | None) -> list[Way]:
-    """Return the overrides that a cure advises to set; those with a placeholder (`name=NAME`) are for the reader, and
-    what stands in backticks is a command."""
-    text = re.sub(r"`[^`]*`", "", cure or "")
-    ways = (Way(tuple(re.findall(_OVERRIDE, match[0]))) for match in _OVERRIDES.finditer(text))
-    return [way for way in ways if way.sets and not any(_PLACEHOLDER.search(override) for override in way.sets)]
+def _kept(way: Way, line: CommandLine) -> Iterator[str]:
+    """Yield the arguments that a way leaves: not its keys, nor what it removes, an option with its value."""
+    gone = keys_of(way) | {way.removes}
+    is_value = False
+    for argument in line.argv:
+        is_gone = argument.partition("=")[0] in gone or override_key(argument) in gone
+        if not is_gone and not (is_value and "=" not in argument and not argument.startswith("-")):
+            yield argument
+        is_value = is_gone and argument.startswith("-") and "=" not in argument
+
+
+def keys_of(way: Way) -> set[str]:
+    return {override_key(override) for override in way.sets}
+
+
+def exact_ways(cure: str | None) -> list[Way]:
+    """Return the ways of a cure that leave no value to the reader."""
+    return [way for way in ways_of(cure) if way.is_exact]
 
 
 def check_cures(line: CommandLine, problems: Sequence[Problem]) -> list[Problem]:
@@ -63,32 +52,23 @@ def check_cures(line: CommandLine, problems: Sequence[Problem]) -> list[Problem]
 
 
 def _with_working_cure(line: CommandLine, problem: Problem, end: float) -> Problem:
-    ways = find_ways(problem.cure)
-    key = (problem.where or "").removeprefix("override ")
-    if problem.id in _OF_THE_LINE or not ways:
-        return problem
-    named = re.match(r"there is no key '(\S+)'|([a-z_]+(?:\.\w+)*) has keys of its own", problem.message)
-    if named:  # what is advised stands in its place
-        key = named[1] or named[2]
-    working = [way for way in ways if time.monotonic() > end or _works(line, problem, way, key)]
+    ways = exact_ways(problem.cure)
+    working = [way for way in ways if time.monotonic() > end or _works(line, problem, way)]
     if len(working) == len(ways):
         return problem
     if working:
-        return replace(problem, cure=f"set {' or '.join(map(str, working))}")
+        places = (f"{'set' if way.sets else 'remove'} {{{place}}}" for place, way in enumerate(working))
+        return replace(problem, cure=Cure(", or ".join(places), *working))
+    key = (problem.where or "").removeprefix("override ")
     removal = Way(removes=key)
     is_set = key not in GROUPS and any(override_key(override) == key for override in line.overrides)
-    return replace(problem, cure=str(removal) if is_set and not _plan(removal.apply(line)) else None)
+    works = is_set and not _plan(apply_way(removal, line))
+    return replace(problem, cure=Cure("remove {0}", removal) if works else None)
 
 
-def _works(line: CommandLine, problem: Problem, way: Way, mistake: str) -> bool:
-    """Whether the line that follows a way plans, or meets another problem that does not take it back.
-
-    The way is tried beside the override that the problem is about, and in its place.
-    """
-    for changed in (way.apply(line), way.apply(line, mistake)):
-        if not any(_is_dead_end(after, problem, way) for after in _plan(changed)):
-            return True
-    return False
+def _works(line: CommandLine, problem: Problem, way: Way) -> bool:
+    """Whether the line that follows a way plans, or meets another problem that does not take it back."""
+    return not any(_is_dead_end(after, problem, way) for after in _plan(apply_way(way, line)))
 
 
 def _plan(line: CommandLine) -> Sequence[Problem]:
@@ -105,7 +85,8 @@ def _plan(line: CommandLine) -> Sequence[Problem]:
 
 def _is_dead_end(after: Problem, problem: Problem, way: Way) -> bool:
     if (after.id, after.where) == (problem.id, problem.where):
-        return True
-    is_about_it = any(key in f"{after.where} {after.message}" for key in way.keys)
-    advised = set(re.findall(r"[a-z_]+(?:\.\w+)*(?==)", after.cure or ""))  # with a placeholder, too
-    return is_about_it and (after.id.endswith("conflict") or not advised - way.keys)
+        return not way.removes or after.message == problem.message
+    keys = keys_of(way)
+    is_about_it = any(key in f"{after.where} {after.message}" for key in keys)
+    advised = set().union(*map(keys_of, ways_of(after.cure)))  # with a value left to the reader, too
+    return is_about_it and (after.id.endswith("conflict") or not advised - keys)

@@ -17,7 +17,8 @@ from launch.config.compose import compose_once
 from launch.config.json_schema import stage_schema
 from launch.config.line import CommandLine
 from launch.config.schema import Kind
-from launch.data.draft import SCHEMA_FILE, DraftedData, draft_stage, read_for_draft
+from launch.data.draft import SCHEMA_FILE, DraftedData, draft_of_hub, draft_stage, read_for_draft
+from launch.data.sources import file_format
 from launch.errors import EXIT_DONE, Problem, UserError, nearest
 from launch.execution.record.reader import RunRecord, mapping, resolve_run
 from launch.files import create_file, write_json
@@ -46,7 +47,11 @@ def new(argv: list[str]) -> int:
         message = f"{name} is a stage of launch" if shipped else f"{path} already exists"
         raise UserError(Problem("stage_exists", message, None, "choose another name, or use --print"))
     kind = Kind(options.kind) if options.kind else None
-    data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), _parse_columns(options.columns), kind)
+    columns = _parse_columns(options.columns)
+    if _is_hub_id(options.data):
+        data = draft_of_hub(options.data, columns, kind or Kind.sft)
+    else:
+        data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), columns, kind)
     chained = None
     if options.after is None:
         group, model = _find_model(options.model)
@@ -102,16 +107,22 @@ def _find_model(given: str | None) -> tuple[str | None, str | None]:
     groups = [path.stem for path in (CONFIGS / "model").glob("*.yaml")]
     if given is None or given in groups:
         return given, None
-    folder = Path.cwd() / Path(given).expanduser()
-    if folder.is_dir():
-        return None, str(folder)
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", given):
+    for folder in (Path.cwd() / Path(given).expanduser(), Path.cwd() / "runs" / given):
+        if folder.is_dir():
+            return None, str(folder)
+    if _is_hub_id(given):
         return None, given
     near = nearest(given, groups)
     cure = f"did you mean '{near[0]}'?" if near else f"choose {', '.join(sorted(groups))}, a hub id or a folder"
     raise UserError(
         Problem("unknown_model", f"'{given}' is neither a model group, a hub id nor a folder", "--model", cure)
     )
+
+
+def _is_hub_id(name: str) -> bool:
+    """Whether a name is `owner/name` of the hub, and not a file or a misspelt one beside others."""
+    is_written_so = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name) and not file_format(Path(name))[0]
+    return bool(is_written_so) and not Path(name).parent.is_dir()
 
 
 def _choose_trainer(data: DraftedData) -> str | None:

@@ -21,6 +21,7 @@ examples:
   launch new mine --data my_chats.jsonl
   launch new mine --data 'chats/*.csv' --columns prompt=frage,completion=antwort
   launch new judge --data pairs.parquet --kind rm --model qwen2_5_7b
+  launch new hub --data allenai/tulu-3-sft-mixture               a data set of the hub, which is not read here
   launch new polite --data pairs.jsonl --after mine              DPO from the model of stage=mine, in a pipeline
 
 Reads the data and writes a commented stage file, stage/NAME.yaml, into LAUNCH_CONFIG_DIR or else ~/.config/launch.
@@ -30,9 +31,9 @@ that exists is never overwritten. The last line that it prints is the next comma
 arguments:
 exit codes: 0 written; 2 the data can't be used, or the file exists""")
     parser.add("name", metavar="NAME", help="the stage's name: stage=NAME")
-    data = "a file, a folder or a glob pattern (launch reads .jsonl, .json, .csv, .tsv, .parquet, compressed too)"
+    data = "a file, a folder, a glob pattern (.jsonl, .json, .csv, .tsv, .parquet, compressed too) or a hub id"
     parser.add("--data", metavar="FILE", required=True, help=data)
-    model = "a model group (demo, llama3_1_8b, ...), a hub id or a folder; default: that of the Tulu 3 stage"
+    model = "a model group (demo, llama3_1_8b, ...), a run, a hub id or a folder; default: that of the Tulu 3 stage"
     parser.add("--model", metavar="MODEL", help=model)
     after = "start from the model of this run; or of this stage, in a pipeline with it"
     parser.add("--after", metavar="RUN_OR_STAGE", help=after)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launch.errors import nearest
+from launch.errors import Cure, Way, nearest
 
 FILE = Path(__file__).with_name("other_tools.yaml")
 TOOLS = ("axolotl", "trl", "llama_factory")
@@ -41,7 +41,7 @@ class Row:
         tools = (getattr(self, tool) for tool in TOOLS)
         return (*(name for tool in tools if not isinstance(tool, str) for name in tool), *self.also)
 
-    def answer(self, value: str | None) -> str:
+    def answer(self, name: str, value: str | None) -> Cure:
         """Return what to do for `NAME=value`: `set recipe.lora.rank=8`."""
         chosen = self.values.get((value or "").lower())
         if chosen is None and self.set and value:
@@ -49,7 +49,10 @@ class Row:
             chosen = self.set.format(value=value, list=listed)
         if chosen is None and self.set:
             chosen = self.set.format(value="VALUE", list="[A,B]")
-        return f"set {chosen}" if chosen else self.instead or f"choose from {', '.join(self.values.values())}"
+        if chosen:
+            return replacing(name, chosen)
+        gone = Way(removes=name) if self.instead.startswith("remove it") else Way()
+        return Cure(self.instead or f"choose from {', '.join(self.values.values())}", gone)
 
 
 @cache
@@ -85,7 +88,13 @@ def render_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def explain_name(name: str, value: str | None) -> str | None:
+def replacing(name: str, override: str, sentence: str = "set {0}") -> Cure:
+    """Return the cure that sets something in the place of a key or an option that launch has not."""
+    (way,) = Cure("{0}", override).ways
+    return Cure(sentence, Way(way.sets, name))
+
+
+def explain_name(name: str, value: str | None) -> Cure | None:
     """Return the cure for a key or an option that launch has not, `--lora-r 8`: `set recipe.lora.rank=8`.
 
     Dashes in front, `-` for `_`, capitals and groups before the name do not matter. None: no tool has the name.
@@ -94,8 +103,8 @@ def explain_name(name: str, value: str | None) -> str | None:
     row = next((row for row in load_table()[0] if plain in row.names), None)
     own = _own_keys().get(plain)
     if own and not (row and (value or "").lower() in row.values):
-        return f"set {own}={value or 'VALUE'}"
-    return row.answer(value) if row else None
+        return replacing(name, f"{own}={value or 'VALUE'}")
+    return row.answer(name, value) if row else None
 
 
 def explain_verb(word: str, *, exact: bool = False) -> str | None:

@@ -199,7 +199,7 @@ class ModelConfig:
     base: str | None = None  # hub id or folder of the pretrained checkpoint
     sft: str | None = None  # hub id or folder of the checkpoint after SFT, where DPO starts
     dpo: str | None = None  # hub id or folder of the checkpoint after DPO, where RLVR starts
-    path: str | None = None  # hub id or folder; overrides all three
+    path: str | None = None  # run, hub id or folder; overrides all three
     trained_by: str | None = None  # identity of the plan whose run makes `path`; set by a pipeline's jobs
     revision: str | None = None  # of the hub repository
     build: str | None = None  # `demo`: built on this machine if it is missing

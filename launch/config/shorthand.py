@@ -1,6 +1,6 @@
 """Short forms on the command line whose meaning is plain, as the overrides that they stand for.
 
-model=meta-llama/Llama-3.2-1B      model.path=meta-llama/Llama-3.2-1B
+model=meta-llama/Llama-3.2-1B      model.path=meta-llama/Llama-3.2-1B, or the run of that name
 data.mix=chats.jsonl               data.mix=[{name: chats.jsonl}]
 data.validation=20%                data.validation=0.2
 stage=./mine.yaml, or ./mine.yaml  the stage of that file, wherever it lies

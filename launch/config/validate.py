@@ -20,10 +20,10 @@ from typing import Any
 from launch.config.guards import GuardsConfig
 from launch.config.line import format_value, override_key
 from launch.config.origins import Origins
-from launch.config.other_tools import explain_name
+from launch.config.other_tools import explain_name, replacing
 from launch.config.ranges import FLAG_RANGES, Range, out_of_range
 from launch.config.schema import OWN_RECIPE_KEYS, RECIPE_KEYS, RecipeConfig, RootConfig
-from launch.errors import Problem, did_you_mean, path_problem
+from launch.errors import Cure, Problem, did_you_mean, path_problem
 from launch.redact import process_redactor
 from launch.worker.expectations import EVIDENCE, STATE
 
@@ -57,7 +57,7 @@ def _name_problems(name: str | None, origins: Origins) -> list[Problem]:
     if name is None or _RUN_NAME.fullmatch(name):
         return []
     flat = name.replace("/", "-")
-    cure = f"for example name={flat}" if _RUN_NAME.fullmatch(flat) else None
+    cure = Cure("for example {0}", f"name={flat}") if _RUN_NAME.fullmatch(flat) else None
     message = f"name={name} must be a single folder name: letters, digits and . _ + -"
     return [Problem("bad_name", message, origins.of("name").where, cure)]
 
@@ -99,8 +99,7 @@ def _stage_problems(stage: str) -> list[Problem]:
 def suggest_key(parent: str, name: str, siblings: list[str], value: str | None = None) -> str:
     """Suggest what the name means elsewhere, else the nearest sibling, else the nearest key in another node."""
     prefix = f"{parent}." if parent else ""
-    meant = explain_name(name, value)
-    if meant:
+    if meant := explain_name(prefix + name, value):
         return meant
     near = did_you_mean(name, siblings, prefix=prefix, limit=1, cutoff=0.7)
     if near:
@@ -111,7 +110,7 @@ def suggest_key(parent: str, name: str, siblings: list[str], value: str | None =
         if inner:
             return inner
     if not parent:
-        return f"a trainer's own flag is set as flags.{name}={value or 'VALUE'}"
+        return replacing(name, f"flags.{name}={value or 'VALUE'}", "a trainer's own flag is set as {0}")
     shown = ", ".join(prefix + sibling for sibling in siblings[:_MOST_KEYS])
     return f"keys: {shown}" if len(siblings) <= _MOST_KEYS else f"`launch help keys` lists those of {parent}"
 
@@ -310,7 +309,7 @@ def unknown_ids(allow: list[str], origins: Origins) -> list[Problem]:
             continue
         if id in _RENAMED:
             new = _RENAMED[id]
-            cure = f"set allow=[{new}]" if new in allowable_ids() else "remove it: it cannot be allowed"
+            cure = Cure("set {0}", f"allow=[{new}]") if new in allowable_ids() else "remove it: it cannot be allowed"
             problems.append(Problem("unknown_id", f"allow=[{id}]: this id is now {new}", where, cure))
             continue
         cure = did_you_mean(id, sorted(allowable_ids())) or "docs/reference/rules.md lists the rules, guards and gates"

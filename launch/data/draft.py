@@ -26,7 +26,7 @@ _NAMES = {Kind.sft: "SFT", Kind.dpo: "DPO", Kind.rm: "a reward model"}
 class DraftedData:
     """The data that a stage is drafted for."""
 
-    path: Path  # a file, a folder or a pattern
+    path: Path  # a file, a folder or a pattern, or a hub id
     kind: Kind
     columns: dict[str, str]
     structure: DataStructure
@@ -51,6 +51,12 @@ def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None
         return DraftedData(path, kind, columns, read_structure(data, MAX_ROWS))
     except UserError as error:
         raise UserError([_with_option(problem) for problem in error.problems]) from error
+
+
+def draft_of_hub(name: str, columns: dict[str, str], kind: Kind) -> DraftedData:
+    """Return a data set of the hub, whose rows are not read."""
+    why = f"the trainer reads it from the hub; it is taken for data of {_NAMES[kind]} (--kind)"
+    return DraftedData(Path(name), kind, columns, DataStructure((Path(name),), 0, False, None, unread=why))
 
 
 def _with_option(problem: Problem) -> Problem:

@@ -14,7 +14,7 @@ from launch.demo import (
     ensure_prompts,
     ensure_trained_model,
 )
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 from launch.execution.merge import RECORD, merge_adapter, read_training
 from launch.planning.identity import DigestCache
 from launch.planning.inputs import MERGE
@@ -44,7 +44,7 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
         rows = load_staged(entry.data) if entry.data is not None else None
         if rows is not None and rows.shared and "validation_trained" not in plan.config.allow:
             message = f"{rows.shared} of {rows.validation} validation rows are also trained on: their loss means little"
-            cure = "remove them from one of the two, or set allow=[validation_trained]"
+            cure = Cure("remove them from one of the two, or set {0}", "allow=[validation_trained]")
             raise UserError(Problem("validation_trained", message, plan.origins.of("data.validation").where, cure))
     digests.save()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launch import resources
 from launch.config.schema import Family
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.reader import RunRecord, mapping, number, objects
@@ -18,7 +18,7 @@ from launch.files import read_json_object
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 
-_RESTART = "restart=true archives this run and starts over"
+_RESTART = Cure("{0} archives this run and starts over", "restart=true")
 _SAME_LOSS = 1e-3  # TRL may round the losses that it keeps
 
 
@@ -70,7 +70,8 @@ def decide_start(plan: Plan) -> AttemptStart:
         raise UserError(_nothing_to_resume(plan, checkpoints))
     if contradiction := _find_contradiction(plan, complete[-1]):
         message = f"{complete[-1].path} is not a checkpoint that this run wrote: {contradiction}"
-        cure = f"move it out of {plan.model_dir}; the run then resumes from an earlier one, or {_RESTART}"
+        sentence = f"move it out of {plan.model_dir}; the run then resumes from an earlier one, or {_RESTART.sentence}"
+        cure = Cure(sentence, *_RESTART.ways)
         raise UserError(Problem("foreign_checkpoint", message, None, cure))
     # upstream prefers step_ folders to epoch_ ones, whatever their number (utils.py:793)
     return AttemptStart(complete[-1], tuple(checkpoint for checkpoint in checkpoints if not checkpoint.complete))
@@ -146,12 +147,15 @@ def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:
     message = f"{plan.folder} holds an unfinished run of this plan, at step {step} ({ending})"
     if not find_output_faults(plan.model_dir, plan.config.trainer.leaves):
         message += ", with no checkpoint. Its model folder is complete, but its trainer's exit was not recorded"
-        return Problem("nothing_to_resume", message, None, f"use the model as it is, or: {_RESTART}")
+        return Problem(
+            "nothing_to_resume", message, None, Cure(f"use the model as it is, or: {_RESTART.sentence}", *_RESTART.ways)
+        )
     if checkpoints:
         faults = "; ".join(f"{checkpoint.path.name}: {checkpoint.faults[0]}" for checkpoint in checkpoints[-2:])
         return Problem("nothing_to_resume", f"{message}, with no complete checkpoint: {faults}", None, _RESTART)
     if plan.config.recipe.checkpoint_steps is None:
-        cure = f"{_RESTART}; with recipe.checkpoint_steps=N the next one can be resumed"
+        sentence = f"{_RESTART.sentence}; with {{1}} the next one can be resumed"
+        cure = Cure(sentence, "restart=true", "recipe.checkpoint_steps=N")
         return Problem("nothing_to_resume", f"{message}, and saves no checkpoints", None, cure)
     message += f", with no checkpoint yet (recipe.checkpoint_steps={plan.config.recipe.checkpoint_steps})"
     return Problem("nothing_to_resume", message, None, _RESTART)

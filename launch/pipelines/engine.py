@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from launch.check.machine.gpus import gpus_are_free
 from launch.check.machine.inputs import inputs_exist
 from launch.check.machine.rules import inspect, preflight
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Cure, Problem, UserError, Way, ways_of
 from launch.evaluation.record import read_summary
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.lock import run_lock
@@ -26,7 +25,6 @@ from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan
 from launch.terminal import echo
 
-_STAGE_OVERRIDE = re.compile(r"[\w-]+:[\w.]+=[^\s,;`]+")  # as `name_stage` writes it
 _GPU_PATIENCE = 60.0  # seconds until the memory of the stage before must have been given back
 _POLL = 1.0  # seconds
 
@@ -60,11 +58,11 @@ def _resume_problems(plan: Plan) -> list[Problem]:
 
 def _merge(problems: Sequence[Problem]) -> Problem:
     """Return one problem for the same one of several stages: its cure has the overrides of all of them."""
-    first, overrides = problems[0], [_STAGE_OVERRIDE.findall(problem.cure or "") for problem in problems]
-    if not all(len(each) == 1 for each in overrides):
+    first, ways = problems[0], [ways_of(problem.cure) for problem in problems]
+    if not isinstance(first.cure, Cure) or not all(len(each) == 1 for each in ways):
         return first
-    together = " ".join(dict.fromkeys(each[0] for each in overrides))
-    return replace(first, cure=first.cure and first.cure.replace(overrides[0][0], together))
+    together = dict.fromkeys(override for (way,) in ways for override in way.sets)
+    return replace(first, cure=Cure(first.cure.sentence, Way(tuple(together))))
 
 
 def run_pipeline(pipeline: Pipeline, make_display: Callable[[Path], Display], run_stage: StageRunner) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from launch.config.compose import compose_once
 from launch.config.line import MULTIRUN, CommandLine, override_key, quote_text
 from launch.config.schema import Kind
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError, Way
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.reader import RunRecord, run_name
 from launch.execution.resume import is_finished
@@ -36,9 +36,7 @@ from launch.planning.plan import PendingModel, Plan, build_plan
 FINAL_KINDS = {Kind.rm: "a reward model"}
 FOLDER = "pipelines"  # below the folder of runs
 # keys that a cure tells to set, as far as they may differ between the stages
-_OVERRIDE = re.compile(
-    r"(?<![\w.:])((?:trainer|parallel|gpus|processes|python|allow|restart|(?:recipe|flags|model)\.[\w.]+)=)"
-)
+_OF_STAGE = re.compile(r"^(?:trainer|parallel|gpus|processes|python|allow|restart|(?:recipe|flags|model)\.[\w.]+)=")
 _SET_BY_PIPELINE = ("stage", "model.trained_by", "runs", "detach")  # not for one of its stages
 
 
@@ -191,7 +189,13 @@ def cures_for(stage: str) -> Iterator[None]:
 
 def name_stage(problem: Problem, stage: str) -> Problem:
     """Return a problem of one stage, whose cure names that stage."""
-    return replace(problem, cure=_OVERRIDE.sub(rf"{stage}:\1", problem.cure)) if problem.cure else problem
+    if not isinstance(problem.cure, Cure):
+        return problem
+    ways = (
+        Way(tuple(_OF_STAGE.sub(rf"{stage}:\g<0>", override) for override in way.sets), way.removes)
+        for way in problem.cure.ways
+    )
+    return replace(problem, cure=Cure(problem.cure.sentence, *ways))
 
 
 def _refuse_start(before: Plan, stage: str) -> None:
@@ -227,25 +231,25 @@ def _link_problems(plan: Plan, before: Plan) -> list[Problem]:
     if continues_adapter(plan.config) and before.lora is None:
         message = f"recipe.lora.start=continue resumes training an adapter, and stage {before.stage} trains none"
         where = plan.origins.of("recipe.lora.start").where
-        problems.append(Problem("nothing_to_continue", message, where, "remove recipe.lora.start"))
+        problems.append(Problem("nothing_to_continue", message, where, Cure("remove {0}", "~recipe.lora.start")))
     own, other = (each.config.flags.get("tokenizer_name_or_path") for each in (plan, before))
     if own and own not in (other or before.inputs.model.reference, str(before.model_dir)):
         message = f"{plan.stage} tokenizes with {own}, and {before.stage} trained the model with "
         message += str(other or before.inputs.model.reference)
-        cure = "remove it: the model brings its tokenizer; or set allow=[other_tokenizer]"
+        cure = Cure("remove it: the model brings its tokenizer; or set {0}", "allow=[other_tokenizer]")
         problems.append(Problem("other_tokenizer", message, f"{plan.stage}: flags.tokenizer_name_or_path", cure))
     models = [each.origins.choices.get("model") for each in (plan, before)]
     sizes = [each.config.model.shape.vocabulary for each in (plan, before)]
     if models[0] != models[1] and None not in sizes and sizes[0] != sizes[1]:
         message = f"{plan.stage} is written for model={models[0]} with a vocabulary of {sizes[0]:,}, and starts from "
         message += f"the model of {before.stage}, model={models[1]} with {sizes[1]:,}"
-        cure = "set model= for both, or allow=[other_vocabulary]"
+        cure = Cure("set model= for both, or {0}", "allow=[other_vocabulary]")
         problems.append(Problem("other_vocabulary", message, plan.origins.of("model").where, cure))
     limit, context = plan.config.recipe.max_seq_length, _read_context(before)
     if context is not None and limit > context:
         message = f"recipe.max_seq_length={limit:,} is longer than the context of the model that {before.stage} trains"
         message += f", {context:,} tokens"
-        cure = f"set recipe.max_seq_length={context}, or allow=[short_context]"
+        cure = Cure("set {0}, or {1}", f"recipe.max_seq_length={context}", "allow=[short_context]")
         problems.append(Problem("short_context", message, plan.origins.of("recipe.max_seq_length").where, cure))
     return problems
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from launch.config.origins import Origin, Provenance
 from launch.config.schema import Device, Family, Kind, Launcher, Packing, Precision, RootConfig
-from launch.errors import Problem
+from launch.errors import Cure, Problem
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import Flag, sequence_limit
 from launch.planning.machine import Machine
@@ -98,7 +98,8 @@ def packing_warnings(
         mask = "" if is_dpo else f", and a mask of {2 * row**2 / _GIB:.1f} GiB"
         cost = f": up to {packed_cost(shape, row, limit, masked=not is_dpo):.1f} x the computation of a step{mask}"
     message = f"{choice.implementation} computes a packed row of up to {row:,} tokens as one square{cost}"
-    cure = "install flash-attn (the extra `flash`), or set recipe.packing=none or a smaller per-device batch"
+    sentence = "install flash-attn (the extra `flash`), or set {0} or a smaller per-device batch"
+    cure = Cure(sentence, "recipe.packing=none")
     return (Problem("packing_without_flash", message, "recipe.packing", cure),)
 
 

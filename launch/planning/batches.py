@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from launch.config.schema import Family, Packing, RecipeConfig
-from launch.errors import Problem
+from launch.errors import Cure, Problem
 from launch.planning.lengths import Histogram, Lengths, draw_batches
 from launch.planning.parallel import Batch
 from launch.worker.dealing import deal
@@ -274,10 +274,12 @@ def padding_problem(lengths: Lengths | None, packing: Packing, limit: int, batch
         f"{empty:.0%} of every packed row will be padding: {pairs} pairs per rank fill "
         f"{forecast.training.filled:.0%} of {limit:,} tokens"
     )
-    cure = f"set recipe.max_seq_length below {limit:,}, or recipe.packing=none"
+    sentence, ways = f"set recipe.max_seq_length below {limit:,}, or {{0}}", ["recipe.packing=none"]
     needed = forecast.needed_pairs
     if needed is not None and needed > pairs:
-        cure = f"set recipe.per_device_batch_size={needed} recipe.global_batch_size={needed * batch.width}; or {cure}"
+        sentence = f"set {{1}}; or {sentence}"
+        ways.append(f"recipe.per_device_batch_size={needed} recipe.global_batch_size={needed * batch.width}")
+    cure = Cure(sentence, *ways)
     return Problem("tokens_wasted", message, "recipe.per_device_batch_size", cure)
 
 
@@ -289,7 +291,8 @@ def _reference_problem(forecast: PackingForecast, pairs: int, batch: Batch) -> P
     message = (
         f"{empty:.0%} of the reference pass will be padding: its rows hold {REFERENCE_ROWS} x the per-device batch"
     )
-    cure = f"set recipe.per_device_batch_size={pairs}: it fills them, and changes nothing else in packed rows"
+    sentence = "set {0}: it fills them, and changes nothing else in packed rows"
+    cure = Cure(sentence, f"recipe.per_device_batch_size={pairs}")
     return Problem("tokens_wasted", message, "recipe.per_device_batch_size", cure)
 
 
@@ -299,9 +302,10 @@ def _padded_problem(lengths: Lengths, batch: Batch) -> Problem | None:
     if padding <= MAX_PADDING:
         return None
     message = f"{padding:.0%} of the tokens will be padding: dpo.py pads the {samples} pairs of a rank to the longest"
-    cure = "set recipe.packing=bins"
+    sentence, ways = "set {0}", ["recipe.packing=bins"]
     halvings = (samples >> times for times in range(1, samples.bit_length()))
     fewer = next((count for count in halvings if lengths.padding_share(count) <= MAX_PADDING), None)
     if fewer is not None:
-        cure += f", or recipe.global_batch_size={fewer * batch.width} ({fewer} per rank) for less than half"
-    return Problem("tokens_wasted", message, "recipe.packing", cure)
+        sentence += f", or {{1}} ({fewer} per rank) for less than half"
+        ways.append(f"recipe.global_batch_size={fewer * batch.width}")
+    return Problem("tokens_wasted", message, "recipe.packing", Cure(sentence, *ways))

@@ -14,7 +14,7 @@ from typing import Any
 from launch import resources
 from launch.config.origins import Origins
 from launch.config.schema import Family, Kind, RootConfig
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 from launch.files import load_json
 from launch.planning.inputs import InputSource
 
@@ -73,7 +73,8 @@ def refuse_other_template(template: str, trained: str, who: str, origins: Origin
     if template == trained:
         return
     message = f"recipe.chat_template={template}, but {who} trained the model with {trained}"
-    cure = "remove it: the model's own template is used; or set allow=[other_chat_template]"
+    sentence = "remove it: the model's own template is used; or set {1}"
+    cure = Cure(sentence, "~recipe.chat_template", "allow=[other_chat_template]")
     raise UserError(Problem("other_chat_template", message, origins.of("recipe.chat_template").where, cure))
 
 

@@ -26,7 +26,7 @@ from launch.config.schema import (
     TrainerConfig,
 )
 from launch.config.trials import TunedConfig
-from launch.errors import Problem, UserError, did_you_mean
+from launch.errors import Cure, Problem, UserError, did_you_mean
 from launch.planning.estimate.shape import shape_from_yaml, with_parameters
 from launch.planning.flags import Flag, values_of
 from launch.planning.parallel import Parallel
@@ -158,7 +158,8 @@ def check_model_preset(trainer: str, flags: Mapping[str, Flag], checkout: Path |
     near = did_you_mean(str(model.value), sorted(presets))
     families = "OLMo-2, Olmo-3, OLMoE and Qwen3"
     message = f"{trainer} has no preset for {model.value}: it builds {families}"
-    cure = f"{near + ' ' if near else ''}set model=olmo2_1b, or flags.config_name=PRESET for a model of that shape"
+    sentence = f"{near + ' ' if near else ''}set {{0}}, or {{1}} for a model of that shape"
+    cure = Cure(sentence, "model=olmo2_1b", "flags.config_name=PRESET")
     raise UserError(Problem("no_olmo_preset", message, model.provenance.where, cure))
 
 
@@ -170,12 +171,14 @@ def check_contradictions(config: RootConfig, parallel: Parallel) -> None:
     `check_dealing`."""
     if config.recipe.liger and parallel.width.device == Device.cpu:
         message = "Liger's kernels are written in Triton, which does not run on a CPU: the trainer would fail at load"
-        raise UserError(Problem("liger_needs_gpu", message, "recipe.liger", "set recipe.liger=false, or gpus=N"))
+        cure = Cure("set {0}, or {1}", "recipe.liger=false", "gpus=N")
+        raise UserError(Problem("liger_needs_gpu", message, "recipe.liger", cure))
     attention, trainer = config.recipe.attention, config.trainer
     is_flash = attention.startswith("flash_") and attention in trainer.recipe.get("attention", ())
     if is_flash and parallel.width.device == Device.cpu and trainer.launcher == Launcher.accelerate:
         message = f"recipe.attention={attention} does not run on a CPU: the model would fail to load"
-        raise UserError(Problem("flash_needs_gpu", message, "recipe.attention", "set recipe.attention=sdpa, or gpus=N"))
+        cure = Cure("set {0}, or {1}", "recipe.attention=sdpa", "gpus=N")
+        raise UserError(Problem("flash_needs_gpu", message, "recipe.attention", cure))
     _check_fused_dpo(config)
     check_evaluation(config)
     check_dealing(config)
@@ -200,10 +203,11 @@ def check_evaluation(config: RootConfig) -> None:
         return
     if config.stage.kind == Kind.rm:
         message = "a reward model generates no text, so evaluate=true cannot score it"
-        raise UserError(Problem("not_generative", message, "evaluate", "remove it"))
+        raise UserError(Problem("not_generative", message, "evaluate", Cure("remove it", "~evaluate")))
     if not config.trainer.leaves.endswith("config.json"):
         message = f"{config.trainer.name} writes checkpoints of its own, which evaluate=true cannot load"
-        raise UserError(Problem("no_transformers_model", message, "evaluate", "remove it, or set another trainer="))
+        cure = Cure("remove it, or set another {1}", "~evaluate", "trainer=")
+        raise UserError(Problem("no_transformers_model", message, "evaluate", cure))
 
 
 def check_dealing(config: RootConfig) -> None:
@@ -228,7 +232,7 @@ def contradiction_warnings(config: RootConfig) -> tuple[Problem, ...]:
     if config.recipe.packing != Packing.bins:
         return ()
     message = "packing into bins fills a token budget, so the number of samples per step is not the global batch size"
-    cure = "recipe.packing=flatten keeps the global batch size"
+    cure = Cure("{0} keeps the global batch size", "recipe.packing=flatten")
     return (Problem("bins_change_the_batch", message, "recipe.packing", cure),)
 
 
@@ -306,25 +310,27 @@ def check_packing(trainer: str, flags: Mapping[str, Flag]) -> None:
     packed = trainer == OLMO_CORE_SFT or bool(value("packing"))
     if packed and value("attn_implementation") == "torch":
         message = f"{trainer} separates packed documents with flash attention, got attn_implementation=torch"
-        cure = "remove recipe.attention: without the flash-attn package the trainer uses torch's own kernel"
+        sentence = "remove {0}: without the flash-attn package the trainer uses torch's own kernel"
+        cure = Cure(sentence, "~recipe.attention")
         problems.append(Problem("packing_needs_flash", message, flags["attn_implementation"].provenance.where, cure))
     if packed and trainer == OLMO_CORE_DPO and value("concatenated_forward") is False:
         message = "dpo.py packs only with the concatenated forward pass (dpo.py:236), got concatenated_forward=false"
         where = flags["concatenated_forward"].provenance.where
-        cure = "remove flags.concatenated_forward, or set recipe.packing=none"
+        cure = Cure("remove {0}, or set {1}", "~flags.concatenated_forward", "recipe.packing=none")
         problems.append(Problem("packing_needs_concatenation", message, where, cure))
     length = value("max_seq_length")
     if trainer == OLMO_CORE_SFT and isinstance(length, int) and length & (length - 1):
         # olmo_core/data/utils.py:795, the tree that it finds room in rows with
         message = f"{OLMO_CORE_SFT} packs into rows of a power of 2 of tokens, got max_seq_length={length}"
         lower = 1 << (length.bit_length() - 1)
-        cure = f"set recipe.max_seq_length={lower} or {2 * lower}"
+        cure = Cure(f"set {{0}} or {2 * lower}", *(f"recipe.max_seq_length={n}" for n in (lower, 2 * lower)))
         problems.append(Problem("packing_length", message, flags["max_seq_length"].provenance.where, cure))
     budget = value("activation_memory_budget")
     by_budget = value("activation_checkpointing_mode") in (None, "budget")
     if isinstance(budget, float) and budget < 1 and value("compile_model") is False and by_budget:
         message = "compile_model=false: OLMo-core then silently ignores the activation memory budget of torch.compile"
-        cure = "set recipe.gradient_checkpointing=false, or flags.activation_checkpointing_mode=selected_modules"
+        by_modules = "flags.activation_checkpointing_mode=selected_modules"
+        cure = Cure("set {0}, or {1}", "recipe.gradient_checkpointing=false", by_modules)
         where = flags["activation_memory_budget"].provenance.where
         problems.append(Problem("checkpointing_needs_compile", message, where, cure))
     if problems:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from launch.config.origins import Origins
 from launch.config.schema import Family, Kind, Packing, RootConfig
 from launch.data.structure import FIRST_ROWS, DataStructure, read_structure
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 from launch.planning.batches import REFERENCE_ROWS
 from launch.planning.flags import Flag
 from launch.planning.inputs import Inputs, MixtureEntry
@@ -56,7 +56,7 @@ def _check_split(inputs: Inputs, structures: tuple[DataStructure | None, ...]) -
         if structure.all_ and structure.validation in (0, structure.read):
             share, empty = entry.data.validation, "to validate" if structure.validation == 0 else "to train"
             message = f"data.validation={share:g} of {structure.read} rows leaves none {empty} on"
-            cure = "set another share, or name a file with data.validation=FILE"
+            cure = Cure("set another share, or name a file with {0}", "data.validation=FILE")
             raise UserError(Problem("data_split", message, entry.source.provenance.where, cure))
 
 
@@ -79,8 +79,10 @@ def _check_epoch(
         is_rlvr = config.stage.kind == Kind.rlvr
         message += f"the {needed} prompts of a step" if is_rlvr else f"the global batch of {needed}"
         key = "prompts_per_step" if is_rlvr else "global_batch_size"
-        cure = f"set recipe.{key} to at most {rows}" if rows else "add rows"
-        raise UserError(Problem("data_small_epoch", message, where, f"{cure}, or allow=[data_small_epoch]"))
+        cure = Cure(
+            f"{f'set recipe.{key} to at most {rows}' if rows else 'add rows'}, or {{0}}", "allow=[data_small_epoch]"
+        )
+        raise UserError(Problem("data_small_epoch", message, where, cure))
     _check_reference_pass(config, batch, rows, where)
 
 
@@ -134,7 +136,9 @@ def check_evaluation(config: RootConfig, flags: Mapping[str, Flag], mixture: Seq
         return
     value = str(flag.value).lower()
     message = f"with flags.{name}={value} {config.trainer.name} {why}"
-    raise UserError(Problem("no_validation", message, flag.provenance.where, f"set {_KEY}=0.02 or to a file"))
+    raise UserError(
+        Problem("no_validation", message, flag.provenance.where, Cure("set {0} or to a file", f"{_KEY}=0.02"))
+    )
 
 
 def validation_warnings(config: RootConfig) -> tuple[Problem, ...]:
@@ -164,7 +168,8 @@ def _data_problems(config: RootConfig, origins: Origins) -> list[Problem]:
         return []
     if not trainer.validation_flags:
         message = f"{trainer.name} does not evaluate while it trains: {trainer.why['validation']}"
-        cure = f"remove {_KEY} and score the finished model with `launch eval`, or train with TRL (trl_sft, trl_dpo)"
+        sentence = "remove {0} and score the finished model with `launch eval`, or train with TRL (trl_sft, trl_dpo)"
+        cure = Cure(sentence, f"~{_KEY}")
         return [Problem("validation_unsupported", message, where, cure)]
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if (is_number and 0 < value < 1) or (isinstance(value, str) and value):
@@ -180,11 +185,11 @@ def _schedule_problems(config: RootConfig, origins: Origins) -> list[Problem]:
         # for other trainers the recipe key itself is refused
         if value is not None and config.data.validation is None and config.trainer.validation_flags:
             message = f"recipe.{key}={value} needs validation data"
-            cure = f"set {_KEY}=0.02 or to a file, or remove recipe.{key}"
+            cure = Cure("set {0} or to a file, or remove {1}", f"{_KEY}=0.02", f"~recipe.{key}")
             problems.append(Problem("no_validation", message, origins.of(f"recipe.{key}").where, cure))
     if recipe.eval_steps and recipe.max_steps and recipe.eval_steps > recipe.max_steps:
         message = f"recipe.eval_steps={recipe.eval_steps} is more than recipe.max_steps={recipe.max_steps}"
-        cure = "set fewer; null evaluates at the end only"
+        cure = Cure("set fewer; null evaluates at the end only", "recipe.eval_steps=null")
         problems.append(Problem("eval_never", message, origins.of("recipe.eval_steps").where, cure))
     return problems
 
@@ -198,11 +203,11 @@ def _early_stop_problems(config: RootConfig, origins: Origins) -> list[Problem]:
     needs = f"recipe.early_stop={recipe.early_stop} keeps the best checkpoint, so it needs"
     if recipe.eval_steps is None:
         steps = recipe.checkpoint_steps or 100
-        cure = f"set recipe.eval_steps={steps} recipe.checkpoint_steps={steps}"
+        cure = Cure("set {0}", f"recipe.eval_steps={steps} recipe.checkpoint_steps={steps}")
         return [Problem("early_stop_checkpoints", f"{needs} recipe.eval_steps", where, cure)]
     if recipe.checkpoint_steps != recipe.eval_steps:
         saved = "null" if recipe.checkpoint_steps is None else recipe.checkpoint_steps
         message = f"{needs} one at each evaluation: recipe.checkpoint_steps is {saved}, eval_steps {recipe.eval_steps}"
-        cure = f"set recipe.checkpoint_steps={recipe.eval_steps}"
+        cure = Cure("set {0}", f"recipe.checkpoint_steps={recipe.eval_steps}")
         return [Problem("early_stop_checkpoints", message, where, cure)]
     return []

@@ -15,7 +15,7 @@ from launch.config.origins import Origin, Provenance
 from launch.config.ranges import HIGH_LEARNING_RATE
 from launch.config.schema import RECIPE_KEYS, RLVR_KEYS, Device, Kind, Precision, RootConfig
 from launch.config.validate import flag_problem
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 from launch.planning.chat_template import needs_begin_token
 from launch.planning.inputs import Inputs, build_data_flags
 from launch.planning.lora import Lora, recipe_value
@@ -231,7 +231,7 @@ def _refused_values(composed: Composed, flags: Mapping[str, Flag]) -> list[Probl
         differs = refused.matching is not None and not re.fullmatch(refused.matching, text)
         if too_low or differs or (refused.containing is not None and refused.containing in text):
             undoes = f" undoes {refused.undoes}={format_value(requested)}" if refused.undoes else ""
-            cure = f"remove it, or set allow=[{id}]" if undoes else None
+            cure = Cure("remove it, or set {1}", f"~flags.{name}", f"allow=[{id}]") if undoes else None
             message = f"--{name} {text if undoes else flag.value}{undoes}: {refused.why}"
             problems.append(Problem(id, message, flag.provenance.where, cure))
     return problems
@@ -253,7 +253,11 @@ def _inert_flags(composed: Composed, flags: Mapping[str, Flag]) -> list[Problem]
             texts = [format_value(text) for text in (texts if isinstance(texts, list) else [texts])]
             if name in flags and not any(re.fullmatch(values, text) for text in texts):
                 message = f"--{name} has no effect with --{other} {' '.join(texts)}"
-                cure = f"remove it, or set flags.{other}= to one of {values.replace('|', ', ')}"
+                cure = Cure(
+                    f"remove it, or set {{1}} to one of {values.replace('|', ', ')}",
+                    f"~flags.{name}",
+                    f"flags.{other}=",
+                )
                 problems.append(Problem("inert_flag", message, flags[name].provenance.where, cure))
     return problems
 
@@ -329,7 +333,7 @@ def _add_user_flags(composed: Composed, flags: dict[str, Flag], problems: list[P
             # a flag that is the key's own, and those of an adapter
             elif key is not None and (isinstance(trainer.recipe[key], str) or key.startswith("lora.")):
                 message = f"--{name} is recipe.{key}; flags.{name} wins"
-                cure = "set recipe.lora.rank=16" if value is True else f"set recipe.{key}={value}"
+                cure = Cure("set {0}", "recipe.lora.rank=16" if value is True else f"recipe.{key}={value}")
                 warnings.append(Problem("flag_over_recipe", message, where, cure))
             flags[name] = Flag(value, provenance)
     return warnings

@@ -12,7 +12,7 @@ from launch.config.schema import AdapterStart, Family, Kind, Launcher, RootConfi
 from launch.data.local import DataFiles, Digest, LocalData, digest_files
 from launch.data.sources import file_format, find_files, is_pattern
 from launch.demo import demo_key
-from launch.errors import Problem, UserError, path_problem
+from launch.errors import Cure, Problem, UserError, path_problem, set_any
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.model_folder import NO_TOKENIZER, find_model_faults
@@ -120,9 +120,9 @@ def check_model_folder(config: RootConfig, model: InputSource, digest: Digest) -
         if faults:
             more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
             message = f"{folder} is not a complete model: {faults[0]}{more}"
-            cure = "complete the folder, or set allow=[incomplete_model] to plan without it"
-            if folder.is_file():
-                cure = "set model.path to a folder that transformers can load, which a GGUF is not, or to a hub id"
+            of_folder = Cure("complete the folder, or set {0} to plan without it", "allow=[incomplete_model]")
+            of_file = "set model.path to a hub id, or a folder that transformers can load, unlike a GGUF"
+            cure = of_folder if folder.is_dir() else of_file
             problems.append(Problem("incomplete_model", message, model.provenance.where, cure))
     source = model.adapter.folder if model.adapter is not None else model.local
     changes = find_changes(source.parent, digest) if source and model.build in (None, MERGE) else []
@@ -143,16 +143,16 @@ def _kind_mismatches(config: RootConfig, origins: Origins) -> list[Problem]:
     problems = []
     if config.trainer.kind != kind:
         message = f"{config.trainer.name} trains {config.trainer.kind} stages, but this stage is {kind}"
-        problems.append(Problem("kind_mismatch", message, "trainer", f"set {_trainers_of(kind)}"))
+        problems.append(Problem("kind_mismatch", message, "trainer", set_any(*_trainers_of(kind))))
     if config.data.kind != kind and not (kind == Kind.rm and config.data.kind == Kind.dpo):
         message = f"data={origins.choices.get('data')} is {config.data.kind} data, but this stage is {kind}"
         problems.append(Problem("kind_mismatch", message, "data"))
     return problems
 
 
-def _trainers_of(kind: Kind) -> str:
-    """Return the names of the shipped trainers of a kind of stage."""
-    return " or ".join(f"trainer={name}" for name, content in trainer_files().items() if content.get("kind") == kind)
+def _trainers_of(kind: Kind) -> list[str]:
+    """Return the overrides that choose the shipped trainers of a kind of stage."""
+    return [f"trainer={name}" for name, content in trainer_files().items() if content.get("kind") == kind]
 
 
 def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> InputSource:
@@ -167,12 +167,18 @@ def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> Inpu
     if not reference:
         message = f"model={origins.choices.get('model')} has no {config.stage.start} checkpoint"
         raise UserError(Problem("no_model", message, key, "set model.path to a folder or a hub id"))
-    local = _local(reference, cwd)
+    local = _local(reference, cwd) or _run_folder(reference, cwd / Path(config.runs).expanduser())
     if local is None and continues_adapter(config):
         raise _nothing_to_continue(f"{reference} is not a folder here", origins.of(key).where)
     if local is None or not model.path:
         return InputSource(str(local) if local else reference, local, None, origins.of(key))
     return _local_model(local, config, origins)
+
+
+def _run_folder(reference: str, runs: Path) -> Path | None:
+    """Return the folder in or below a run that `STAGE/NAME` means; None for another name, as of a hub id."""
+    stage_and_name = Path(*Path(reference).parts[:2])
+    return runs / reference if (runs / stage_and_name / "plan.json").is_file() else None
 
 
 def continues_adapter(config: RootConfig) -> bool:
@@ -183,7 +189,7 @@ def continues_adapter(config: RootConfig) -> bool:
 
 def _nothing_to_continue(why: str, where: str | None) -> UserError:
     message = f"recipe.lora.start=continue resumes training an adapter, and {why}"
-    cure = "set model.path to a LoRA run or an adapter's folder, or remove recipe.lora.start"
+    cure = Cure("set model.path to a LoRA run or an adapter's folder, or remove {0}", "~recipe.lora.start")
     return UserError(Problem("nothing_to_continue", message, where, cure))
 
 
@@ -229,7 +235,7 @@ def _refuse_other_base(adapter: Adapter, config: RootConfig, provenance: Provena
         is_other = (described.layers, described.hidden) != (found.layers, found.hidden)
     if is_other:
         message = f"the adapter in {adapter.folder} was trained on {adapter.base}, and model= names {model.base}"
-        cure = "remove model=, or set it to the same model"
+        cure = Cure("remove {0}=, or set it to the same model", "~model")
         raise UserError(Problem("adapter_base", message, provenance.where, cure))
 
 
@@ -242,7 +248,7 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
         build = _check_build(data.build, "data.build")
         return (MixtureEntry(InputSource(str(made), made, build, origins.of("data.build")), data.fraction, "train"),)
     if not data.mix:
-        cure = "set data=NAME, or data.mix=[{name: X}]"
+        cure = Cure("set {0}, or {1}", "data=NAME", "data.mix=FILE")
         raise UserError(Problem("no_data", "the stage has no data", "data.mix", cure))
     provenance = origins.of("data.mix")
     entries: list[MixtureEntry] = []
@@ -254,7 +260,7 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
         staged = LocalData(files, *local_data) if files else None
         entries.append(MixtureEntry(source, entry.share * data.fraction, entry.split, staged))
     if config.trainer.family == Family.trl and len(entries) > 1:
-        entries = [_merge(entries, config.trainer.name, digest)]
+        entries = [_merge(entries, config.trainer, digest)]
     for number, named in enumerate(entries):
         if named.data:  # the source of local data is its converted copy
             copy = named.data.train_file
@@ -272,7 +278,7 @@ def _refuse_wildcards(copy: Path, origins: Origins) -> None:
     if is_pattern(str(copy)):
         message = f"the data loader expands * ? [ in the path of the cache, {copy.parent}"
         where = origins.of("cache").where or origins.of("runs").where
-        cure = "set cache= to a folder without them in its path"
+        cure = "set cache to a folder without them in its path"
         raise UserError(Problem("path_wildcards", message, where, cure))
 
 
@@ -325,19 +331,25 @@ def _unstaged_share(config: RootConfig, origins: Origins, mixture: tuple[Mixture
         raise UserError(Problem("data_no_files", message, source.provenance.where))
     if not isinstance(value, float):
         message = f"data.validation={value} needs local training data, and {source.reference} is not"
-        cure = "set data.validation=0.02 to hold out a share, or download the data set and name its files in data.mix"
+        cure = Cure(
+            "set {0} to hold out a share, or download the data set and name its files in data.mix",
+            "data.validation=0.02",
+        )
         raise UserError(Problem("validation_needs_local", message, where, cure))
     return value
 
 
-def _merge(entries: list[MixtureEntry], trainer: str, digest: Digest) -> MixtureEntry:
+def _merge(entries: list[MixtureEntry], trainer: TrainerConfig, digest: Digest) -> MixtureEntry:
     """Return local entries as one, for a trainer that takes one data set. Raises UserError: one_data_set."""
     data = [entry.data for entry in entries if entry.data]
     paths = tuple(path for local in data for path in local.files.paths)
     content = digest_files(paths, digest)
     if len(data) < len(entries) or len({entry.share for entry in entries}) > 1 or content is None:
-        cure = "set trainer=finetune or dpo_tune_cache, or name local files with equal shares in data.mix"
-        raise UserError(Problem("one_data_set", f"{trainer} takes one data set, got {len(entries)}", "data.mix", cure))
+        other = {Kind.sft: "finetune", Kind.dpo: "dpo_tune_cache"}.get(trainer.kind)
+        words = "name local files with equal shares in data.mix"
+        cure = words if other is None else Cure(f"set {{0}}, or {words}", f"trainer={other}")
+        message = f"{trainer.name} takes one data set, got {len(entries)}"
+        raise UserError(Problem("one_data_set", message, "data.mix", cure))
     return replace(entries[0], data=replace(data[0], files=DataFiles(paths, content)))
 
 

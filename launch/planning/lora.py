@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.config.origins import Origins
 from launch.config.schema import AdapterStart, Device, Family, Quantization, RootConfig
-from launch.errors import Problem, UserError, did_you_mean
+from launch.errors import Cure, Problem, UserError, did_you_mean
 from launch.files import load_json
 from launch.planning.estimate.shape import LINEAR_LAYERS, ModelShape
 from launch.planning.model_folder import BrokenFileError, read_safetensors_header
@@ -98,7 +98,7 @@ def _continuing_problems(lora: Lora, adapter: Adapter, settings: Mapping[str, An
     """Find what the recipe sets otherwise than the adapter that is trained further, which keeps its own `settings`."""
     if adapter.rank != lora.rank:
         message = f"the adapter in {adapter.folder} has rank {adapter.rank}, got {lora.rank}"
-        return [Problem("lora_rank", message, "recipe.lora.rank", f"set recipe.lora.rank={adapter.rank}")]
+        return [Problem("lora_rank", message, "recipe.lora.rank", Cure("set {0}", f"recipe.lora.rank={adapter.rank}"))]
     differing = [
         key
         for key, value in settings.items()
@@ -109,7 +109,8 @@ def _continuing_problems(lora: Lora, adapter: Adapter, settings: Mapping[str, An
     own = " and ".join(f"{key} {_as_text(settings[key])}" for key in differing)
     requested = " and ".join(_as_text(getattr(lora, key)) for key in differing)
     message = f"the adapter in {adapter.folder} keeps its own {own}, got {requested}"
-    cure = f"remove {' and '.join(_RECIPE + key for key in differing)}, or set recipe.lora.start=merged"
+    removed = " and ".join(_RECIPE + key for key in differing)
+    cure = Cure(f"remove {removed}, or set {{0}}", "recipe.lora.start=merged")
     return [Problem("adapter_settings", message, f"{_RECIPE}{differing[0]}", cure)]
 
 
@@ -141,7 +142,7 @@ def _refuse_keys_without_rank(origins: Origins) -> None:
         source = origins.of(f"recipe.lora.{key}")
         if (origins.overridden(f"recipe.lora.{key}") or "").startswith("recipe.lora"):
             message = f"recipe.lora.{key} has no effect without recipe.lora.rank: all weights are trained"
-            cure = "set recipe.lora.rank=16, or remove it"
+            cure = Cure("set {0}, or remove it", "recipe.lora.rank=16", f"~recipe.lora.{key}")
             raise UserError(Problem("lora_without_rank", message, source.where, cure))
 
 
@@ -150,7 +151,7 @@ def _read_targets(value: Any) -> str | tuple[str, ...]:
         return value if value == ALL_LINEAR else (value,)
     if not isinstance(value, Sequence) or not value or not all(isinstance(name, str) for name in value):
         message = f"recipe.lora.targets={value} is neither all-linear nor a list of names"
-        cure = "set recipe.lora.targets=all-linear, or recipe.lora.targets=[q_proj,v_proj]"
+        cure = Cure("set {0}, or {1}", "recipe.lora.targets=all-linear", "recipe.lora.targets=[q_proj,v_proj]")
         raise UserError(Problem("lora_targets", message, "recipe.lora.targets", cure))
     return tuple(value)
 
@@ -199,14 +200,15 @@ def _quantization_problems(lora: Lora, config: RootConfig, parallel: Parallel) -
     ours = trainer.family == Family.open_instruct
     if parallel.zero_stage and (parallel.zero_stage == 3 or ours):
         why = f"{trainer.name} has no 4-bit weights with DeepSpeed" if ours else "ZeRO-3 can't partition 4-bit weights"
-        cure = "set parallel=ddp" if parallel.width.world_size > 1 else "set parallel=single"
+        cure = Cure("set {0}", "parallel=ddp" if parallel.width.world_size > 1 else "parallel=single")
         problems.append(Problem("quantized_parallel", f"{why}, got parallel={parallel.mode}", where, cure))
     if ours and parallel.width.device == Device.cpu:
         message = f"{trainer.name} loads 4-bit weights onto a GPU only"
-        problems.append(Problem("quantized_parallel", message, where, "set gpus=1, or trainer=trl_sft or trl_dpo"))
+        cure = Cure("set {0}, or {1}", "gpus=1", f"trainer=trl_{config.stage.kind.value}")
+        problems.append(Problem("quantized_parallel", message, where, cure))
     if ours and config.recipe.liger:
         message = f"{trainer.name} ignores Liger with 4-bit weights"
-        problems.append(Problem("quantized_liger", message, where, "set recipe.liger=false"))
+        problems.append(Problem("quantized_liger", message, where, Cure("set {0}", "recipe.liger=false")))
     return problems
 
 
@@ -216,7 +218,7 @@ def _checkpointing_problems(lora: Lora, config: RootConfig) -> list[Problem]:
     if not (ignored and config.recipe.gradient_checkpointing):
         return []
     message = "dpo_tune_cache ignores gradient checkpointing with LoRA (dpo_tune_cache.py:376)"
-    cure = "set recipe.gradient_checkpointing=false, or trainer=trl_dpo"
+    cure = Cure("set {0}, or {1}", "recipe.gradient_checkpointing=false", "trainer=trl_dpo")
     return [Problem("lora_checkpointing", message, "recipe.gradient_checkpointing", cure)]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from launch import resources
 from launch.config.origins import Origin, Origins
 from launch.config.schema import Buckets, Device, Family, Launcher, Mode, Precision, RootConfig, TrainerConfig
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 
 
 def require_one_machine(config: RootConfig) -> None:
@@ -53,7 +53,7 @@ def resolve_width(config: RootConfig, origins: Origins) -> Width:
     gpus, device, processes = config.gpus, config.device, config.processes
     if gpus:
         if device == Device.cpu and origins.of("device").origin == Origin.override:
-            cure = "set device=cpu processes=N, or gpus=N"
+            cure = Cure("remove device=cpu, or set {1}", "~device", f"device=cpu processes={gpus} gpus=null")
             raise UserError(Problem("device_conflict", f"device=cpu conflicts with gpus={gpus}", None, cure))
         device = Device.cuda
     elif gpus == 0:
@@ -64,12 +64,13 @@ def resolve_width(config: RootConfig, origins: Origins) -> Width:
     if device == Device.cpu:
         return Width(Device.cpu, (processes or 1) * config.nodes, config.nodes)
     if processes is not None:
-        cure = f"set gpus={processes}, or device=cpu processes={processes}"
+        cure = Cure("set {0}, or {1}", f"gpus={processes} processes=null", f"device=cpu processes={processes}")
         message = f"processes={processes} counts CPU processes, and the device is cuda"
         raise UserError(Problem("device_conflict", message, "override processes", cure))
     return Width(Device.cuda, (gpus or 1) * config.nodes, config.nodes)
 
 
+_ZEROS = ("parallel=zero1", "parallel=zero2", "parallel=zero3")
 _ZERO_STAGE = {Mode.zero1: 1, Mode.zero2: 2, Mode.zero3: 3, Mode.zero3_offload: 3}
 
 
@@ -138,13 +139,13 @@ def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -
     """
     if width.device not in trainer.devices:
         message = f"{trainer.name} does not run on a {width.device.upper()}"
-        raise UserError(Problem("unsupported_device", message, "device", "set gpus=N"))
+        raise UserError(Problem("unsupported_device", message, "device", Cure("set {0}", "gpus=1")))
     mode = _resolve_mode(config.parallel.mode, trainer, width)
     buckets = config.parallel.buckets
     if buckets != Buckets.usual and buckets not in bucket_sizes(mode):
         sizes = ", ".join(bucket_sizes(mode))
         message = f"parallel={mode} has no {buckets} buckets"
-        cure = f"it has {sizes}" if sizes else "it does not use DeepSpeed; remove parallel.buckets"
+        cure = f"it has {sizes}" if sizes else Cure("it does not use DeepSpeed; remove {0}", "~parallel.buckets")
         raise UserError(Problem("parallel_buckets", message, "parallel.buckets", cure))
     return Parallel(mode, width, _resolve_precision(config.recipe.precision, trainer, width), buckets)
 
@@ -170,21 +171,20 @@ def _resolve_mode(requested: Mode, trainer: TrainerConfig, width: Width) -> Mode
         if requested in (Mode.auto, Mode.fsdp):
             return Mode.fsdp
         message = f"{trainer.name} shards by itself (FSDP) and does not support parallel={requested}"
-        raise UserError(Problem("parallel_trainer", message, "parallel", "remove parallel="))
+        raise UserError(Problem("parallel_trainer", message, "parallel", Cure("remove {0}=", "~parallel")))
     if requested == Mode.fsdp:
         message = f"{trainer.name} does not support parallel=fsdp"
-        raise UserError(
-            Problem("parallel_trainer", message, "parallel", "set parallel=ddp, parallel=zero2 or parallel=zero3")
-        )
+        cure = Cure("set {0}, {1} or {2}", "parallel=ddp", "parallel=zero2", "parallel=zero3")
+        raise UserError(Problem("parallel_trainer", message, "parallel", cure))
     several = width.world_size > 1
     if requested == Mode.auto:
         return default_mode(width)
     if requested == Mode.single and several:
-        cure = "set parallel=ddp, zero1, zero2 or zero3"
+        cure = Cure("set {0}, zero1, zero2 or zero3", "parallel=ddp", *_ZEROS)
         message = f"parallel=single runs one rank, got {width.world_size}"
         raise UserError(Problem("parallel_width", message, None, cure))
     if requested == Mode.ddp and not several:
-        cure = "set parallel=single, zero1, zero2 or zero3"
+        cure = Cure("set {0}, zero1, zero2 or zero3", "parallel=single", *_ZEROS)
         raise UserError(Problem("parallel_width", "parallel=ddp needs two ranks or more, got one", None, cure))
     return requested
 
@@ -198,7 +198,7 @@ def _resolve_precision(requested: Precision, trainer: TrainerConfig, width: Widt
         supported = ", ".join(trainer.precisions)
         owner = "open-instruct's script" if trainer.family == Family.open_instruct else "TRL"
         message = f"{trainer.name} cannot train in {requested}: {owner} supports {supported}"
-        cure = f"set recipe.precision={supported}"
+        cure = Cure("set {0}", f"recipe.precision={trainer.precisions[0]}")
         raise UserError(Problem("unsupported_precision", message, "recipe.precision", cure))
     return requested
 

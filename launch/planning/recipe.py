@@ -8,7 +8,7 @@ from typing import Any
 from launch import resources
 from launch.config.line import format_value
 from launch.config.schema import LoraConfig, RecipeConfig, TrainerConfig
-from launch.errors import Problem, UserError, did_you_mean
+from launch.errors import Problem, UserError, did_you_mean, set_any
 
 _ANY_VALUE = "*"
 _UNSET = "null"
@@ -44,7 +44,7 @@ def map_recipe_key(key: str, value: Any, mapping: Any, why: Mapping[str, str], t
     supported = [choice for choice in mapping if choice != _UNSET]
     near = did_you_mean(text, supported, cutoff=0.8)
     reason = f": {why[key]}" if key in why and near is None else ""
-    cure = near or f"set recipe.{key}={f' or recipe.{key}='.join(supported[:3] or ['null'])}"
+    cure = near or set_any(*(f"recipe.{key}={value}" for value in supported[:3] or ["null"]))
     message = f"{trainer} does not support recipe.{key}={text}{reason}"
     raise UserError(Problem("unsupported_recipe", message, f"recipe.{key}", cure))
 

@@ -11,7 +11,7 @@ from launch import resources
 from launch.config.guards import VerifierGuard
 from launch.config.origins import Origins
 from launch.config.schema import RLVR_KEYS, Kind, RootConfig
-from launch.errors import Problem, UserError, did_you_mean, path_problem
+from launch.errors import Cure, Problem, UserError, did_you_mean, path_problem
 from launch.worker.verifiers import BUILT_IN, BY_ROW, is_own
 
 _OPTIONAL = ("temperature", "kl_beta", "clip")  # the trainer has defaults
@@ -36,7 +36,8 @@ def check_rlvr(config: RootConfig, origins: Origins) -> None:
         message = f"recipe.global_batch_size={recipe.global_batch_size} counts completions, and {prompts} prompts x "
         message += f"{samples} samples are {prompts * samples}"
         where = origins.of("recipe.global_batch_size").where
-        cure = f"remove it, or set recipe.prompts_per_step={max(1, recipe.global_batch_size // samples)}"
+        fitting = f"recipe.prompts_per_step={max(1, recipe.global_batch_size // samples)}"
+        cure = Cure("remove it, or set {1}", "~recipe.global_batch_size", fitting)
         raise UserError(Problem("partial_groups", message, where, cure))
     if response >= recipe.max_seq_length:
         message = f"recipe.response_length={response} leaves no room for a prompt in recipe.max_seq_length="

@@ -21,7 +21,7 @@ from typing import Any
 
 from launch.config.origins import Origin, Origins, Provenance
 from launch.config.schema import Family, Launcher, RootConfig, Tracking, TrainerConfig
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 from launch.planning.flags import Flag
 from launch.resources import requirement
 
@@ -82,20 +82,22 @@ def _entity(config: RootConfig, environ: Mapping[str, str]) -> str:
 def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[Problem]:
     trainer, tracking = config.trainer, config.tracking
     if tracking == Tracking.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        cure = f"{sys.executable} -m pip install {requirement('tensorboard')}, or set tracking=none"
+        cure = Cure(f"{sys.executable} -m pip install {requirement('tensorboard')}, or set {{0}}", "tracking=none")
         return [Problem("no_tensorboard", "tensorboard is not installed for launch's own Python", "tracking", cure)]
     if tracking not in _WANDB:
         return []
     if "wandb" not in trainer.tracking:
         message = f"{trainer.name} does not support wandb"
-        return [Problem("tracking_unsupported", message, "tracking", "set tracking=tensorboard or none")]
+        cure = Cure("set {0} or none", "tracking=tensorboard", "tracking=none")
+        return [Problem("tracking_unsupported", message, "tracking", cure)]
     if tracking == Tracking.wandb_offline and trainer.launcher == Launcher.torchrun:
         # WandBCallback.check_if_canceled (olmo_core/train/callbacks/wandb.py:171)
         message = f"{trainer.name} does not support wandb_offline: OLMo-core queries wandb's server during the run"
-        return [Problem("tracking_unsupported", message, "tracking", "set tracking=tensorboard or wandb")]
+        cure = Cure("set {0} or wandb", "tracking=tensorboard", "tracking=wandb")
+        return [Problem("tracking_unsupported", message, "tracking", cure)]
     if tracking == Tracking.wandb and trainer.family == Family.open_instruct and not _entity(config, environ):
         message = "without an entity every rank of open-instruct logs in to wandb and picks a team (utils.py:1338)"
-        cure = "set tracking_entity=NAME, your wandb user or team, or export WANDB_ENTITY"
+        cure = Cure("set {0}, your wandb user or team, or export WANDB_ENTITY", "tracking_entity=NAME")
         return [Problem("no_tracking_entity", message, "tracking", cure)]
     return []
 
@@ -106,10 +108,10 @@ def _push_problems(config: RootConfig) -> list[Problem]:
         return []
     if not config.trainer.push:
         message = f"{config.trainer.name} cannot push to the hub"
-        cure = "push the model folder after the run with `hf upload`"
+        cure = Cure("push the model folder after the run with `hf upload`")
         return [Problem("push_unsupported", message, "hub.push", cure)]
     if not _OWNER_AND_NAME.fullmatch(name) or "--" in name or ".." in name or len(name) > 96:
-        cure = "set hub.push=OWNER/NAME: letters, digits, '-', '_' and '.'"
+        cure = Cure("set {0}: letters, digits, '-', '_' and '.'", "hub.push=OWNER/NAME")
         return [Problem("bad_hub_name", f"hub.push={name} is not a repository name on the hub", "hub.push", cure)]
     return []
 

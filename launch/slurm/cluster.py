@@ -13,7 +13,7 @@ from launch import resources
 from launch.config.cluster import ClusterConfig, Container
 from launch.config.compose import user_folder
 from launch.config.origins import Origins
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 from launch.planning.plan import Plan
 from launch.redact import process_redactor
 from launch.slurm.slurm_cli import parse_duration
@@ -31,7 +31,12 @@ def container_problems(cluster: ClusterConfig) -> Iterator[Problem]:
     if cluster.container == Container.none:
         if cluster.image or cluster.mounts:
             message = "cluster.image and cluster.mounts need a container"
-            yield Problem("bad_cluster_value", message, "image", "set cluster.container=pyxis or apptainer")
+            yield Problem(
+                "bad_cluster_value",
+                message,
+                "image",
+                Cure("set {0} or apptainer", *(f"cluster.container={name}" for name in ("pyxis", "apptainer"))),
+            )
         return
     if not cluster.image:
         yield Problem("bad_cluster_value", f"cluster.container={cluster.container} needs cluster.image", "container")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from launch.config.schema import Device
-from launch.errors import Problem, did_you_mean
+from launch.errors import Cure, Problem, did_you_mean
 from launch.execution.record.lock import this_process
 from launch.planning.plan import Plan
 from launch.slurm.slurm_cli import format_duration, parse_duration, try_command
@@ -211,24 +211,28 @@ def _node_problems(plan: Plan, partition: Partition) -> Iterator[Problem]:
     if not with_gpus:
         most = max((group.count_gpus(gpu_type) for group in partition.nodes), default=0)
         message = f"no node of partition {name} has {gpus} GPUs, at most {most}"
-        yield Problem("too_many_gpus", message, "gpus", f"set gpus={most}" if most else "set another partition")
+        yield Problem(
+            "too_many_gpus", message, "gpus", Cure("set {0}", f"gpus={most}") if most else "set another partition"
+        )
         return
     fitting = [group for group in with_gpus if group.cpus >= cpus]
     if not fitting:
         most, ranks = max(group.cpus for group in with_gpus), f"{width.local} rank{'s' * (width.local > 1)}"
         message = f"no node of partition {name} has {cpus} CPUs for {ranks}, at most {most}"
-        cure = f"set cluster.cpus_per_rank={max(1, most // width.local)}"
+        cure = Cure("set {0}", f"cluster.cpus_per_rank={max(1, most // width.local)}")
         yield Problem("too_many_cpus", message, "cluster.cpus_per_rank", cure)
         return
     if partition.max_nodes is not None and partition.max_nodes < width.nodes:
         message = f"partition {name} allows {partition.max_nodes} nodes a job, and this one needs {width.nodes}"
-        yield Problem("too_many_nodes", message, "nodes", f"set nodes={partition.max_nodes} or less")
+        yield Problem("too_many_nodes", message, "nodes", Cure("set {0} or less", f"nodes={partition.max_nodes}"))
         return
     count = sum(group.count for group in fitting)
     if count < width.nodes:
         with_gpus_text = f" with {gpus} GPUs" if gpus else ""
         message = f"partition {name} has {count} nodes{with_gpus_text}, but the job needs {width.nodes}"
-        yield Problem("too_many_nodes", message, "nodes", f"set nodes={count} or less, or another partition")
+        yield Problem(
+            "too_many_nodes", message, "nodes", Cure("set {0} or less, or another partition", f"nodes={count}")
+        )
 
 
 def _account_problems(plan: Plan, accounts: Accounts) -> Iterator[Problem]:

@@ -185,3 +185,19 @@ def test_a_name_is_data_in_the_drafted_file(name: str, folder: Path) -> None:
     assert config.model.path == str(model)
     assert config.python == composed("stage=sft", "gpus=1").config.python
     assert config.stage.description.endswith(f"on {name}")
+
+
+def test_a_data_set_of_the_hub_is_drafted_unread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert new(["hub", "--data", "allenai/tulu-3-sft-mixture", "--print"]) == 0
+    assert 'name: "allenai/tulu-3-sft-mixture"' in capsys.readouterr().out
+    assert new(["prefs", "--data", "allenai/some-preferences", "--kind", "dpo"]) == 0
+    printed = capsys.readouterr().out
+    assert "not read, the trainer reads it from the hub; it is taken for data of DPO (--kind)" in printed
+    plan = build_plan(composed("stage=prefs", "gpus=8"), fixed_machine())
+    [entry] = plan.inputs.mixture
+    assert (plan.trainer, entry.source.reference, entry.source.local) == ("trl_dpo", "allenai/some-preferences", None)
+    (folder / "chats").mkdir()
+    for misspelt in ("chats/mine", "nowhere/chats.jsonl"):
+        with pytest.raises(UserError) as refusal:
+            new(["x", "--data", misspelt])
+        assert refusal.value.problems[0].id == "data_no_files"

@@ -151,7 +151,18 @@ def template(node: ast.expr, function: ast.FunctionDef, line: int) -> str:
         return str(node.value or "")
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in node.values)
-    return ""
+    return template_of_choice(node, function, line)
+
+
+def template_of_choice(node: ast.expr, function: ast.FunctionDef, line: int) -> str:
+    """Return the text of a cure that is a value, or one of two."""
+    if isinstance(node, ast.IfExp):
+        return template(node.body, function, line) or template(node.orelse, function, line)
+    name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    if isinstance(node, ast.Call) and name == "Cure":
+        sentence, *ways = (template(part, function, line) or "..." for part in node.args)
+        return re.sub(r"\{(\d)\}", lambda place: (ways[int(place[1]) :] or ["..."])[0].lstrip("~"), sentence)
+    return "set ..." if name == "set_any" else ""
 
 
 @pytest.mark.parametrize(("name", "render"), [("verbs.md", verbs_page), ("rules.md", rules_page)])

@@ -105,3 +105,16 @@ def test_a_file_is_no_model(model: Path) -> None:
     (model.parent / "m.gguf").write_bytes(b"GGUF\x03")
     problem = refused("model.path=./m.gguf")
     assert "m.gguf is not a complete model: it is a file" in problem.message and "GGUF" in str(problem.cure)
+
+
+@pytest.mark.parametrize("override", ["model=oai/lora", "model.path=oai/lora", "model.path=oai/lora/model"])
+def test_the_name_of_a_run_is_its_model_and_not_a_hub_id(model: Path, override: str) -> None:
+    run = model.parent / "runs/oai/lora"
+    run.mkdir(parents=True)
+    model.rename(run / "model")
+    (run / "plan.json").write_text("{}")
+    (run / "DONE").write_text("{}")
+    stage = composed("stage=sft", "trainer=trl_sft", "gpus=1", override)
+    assert build_plan(stage, this_machine(stage)).inputs.model.local == run / "model"
+    (run / "plan.json").unlink()
+    assert build_plan(stage, this_machine(stage)).inputs.model.local is None

@@ -13,6 +13,7 @@ import psutil
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.check.machine.trainer import run_environment
 from launch.config.schema import Device
+from launch.errors import Cure
 from launch.files import load_json
 from launch.host.nvidia import Gpu, Gpus
 from launch.planning.plan import Plan
@@ -38,11 +39,9 @@ def enough_gpus(plan: Plan, host: Host) -> Finding:
     hidden = f" (CUDA_VISIBLE_DEVICES hides {len(gpus.present) - seen})" if len(gpus.present) > seen else ""
     needed = "one GPU rank" if width.local == 1 else f"{width.local} GPU ranks"
     reason = f": {gpus.why}" if gpus.why else hidden
-    cure = "set gpus=0 for one CPU process (the demo stages), or use a machine with GPUs"
-    return failed(
-        f"the plan has {needed} and this machine has {available}{reason}",
-        f"set gpus={seen}" if seen else cure,
-    )
+    otherwise = Cure("set {0} for one CPU process (the demo stages), or use a machine with GPUs", "gpus=0")
+    cure = Cure("set {0}", f"gpus={seen}") if seen else otherwise
+    return failed(f"the plan has {needed} and this machine has {available}{reason}", cure)
 
 
 @rule("gpus_busy", "GPU use")
@@ -56,10 +55,10 @@ def gpus_are_free(plan: Plan, host: Host) -> Finding:
     in_use = [gpu for gpu in selected if _is_in_use(gpu)]
     if in_use:
         free = [gpu.index for gpu in gpus.seen if not _is_in_use(gpu) and gpu.index]
-        cure = "stop what runs there, or set allow=[gpus_busy]"
+        cure = "stop what runs there, or set {0}"
         if len(free) >= width.local:
             cure = f"export CUDA_VISIBLE_DEVICES={','.join(free[: width.local])} to use free ones; or {cure}"
-        return failed("; ".join(_describe_use(gpu) for gpu in in_use), cure)
+        return failed("; ".join(_describe_use(gpu) for gpu in in_use), Cure(cure, "allow=[gpus_busy]"))
     busy = [gpu for gpu in selected if (gpu.utilisation or 0.0) >= _BUSY_PERCENT]
     if busy:
         facts = ", ".join(f"GPU {gpu.index} is {gpu.utilisation:.0f}% busy" for gpu in busy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Device, Family, Mode, Precision
+from launch.errors import Cure, ways_of
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import CardMemory, smallest_card
 from launch.planning.estimate.forecast import MemoryFit, describe, find_model_size, forecast_memory
@@ -91,13 +92,13 @@ def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -
     text = f"{facts}; predicted peak {describe(forecast)[0]}" if forecast.worst else f"{facts}; {forecast.why}"
     if card is None:
         return skipped(f"{text}; no GPU here reports its memory")
-    cure = f"set {forecast.remedy}" if forecast.remedy else _cure(plan)
+    cure = Cure("set {0}", str(forecast.remedy)) if forecast.remedy else _cure(plan)
     if forecast.cannot_start and forecast.first is not None:
         least = forecast.first
         return failed(
             f"{facts}; the first step takes at least {least.required:.0f} GiB ({forecast.first_tokens} tokens, moment: "
             f"{least.moment}), and each GPU has {card.gib:.1f} GiB",
-            f"{cure}; allow=[model_too_big] runs it anyway",
+            Cure(f"{cure}; {{0}} runs it anyway", "allow=[model_too_big]", *ways_of(cure)),
         )
     if forecast.fit == MemoryFit.wont:
         unless = "it" if forecast.longest else "unless the data is shorter, it"
@@ -109,7 +110,8 @@ def _cure(plan: Plan) -> str:
     if plan.parallel.width.device == Device.cpu:
         return "use a smaller model"
     if plan.parallel.zero_stage and plan.parallel.width.world_size == 1:
-        return "use more GPUs, or parallel=single (bf16 master weights)"
-    larger = {Mode.single: "gpus=N with zero3", Mode.ddp: "parallel=zero3", Mode.zero1: "parallel=zero3"}
-    larger |= {Mode.zero2: "parallel=zero3", Mode.zero3: "more GPUs, or parallel=zero3_offload"}
-    return f"use {larger.get(plan.parallel.mode, 'more GPUs')}, or train a smaller model"
+        return Cure("use more GPUs, or {0} (bf16 master weights)", "parallel=single")
+    larger = dict.fromkeys((Mode.ddp, Mode.zero1, Mode.zero2), Cure("{0}", "parallel=zero3"))
+    larger |= {Mode.single: Cure("gpus=N with zero3"), Mode.zero3: Cure("more GPUs, or {0}", "parallel=zero3_offload")}
+    use = larger.get(plan.parallel.mode, Cure("more GPUs"))
+    return Cure(f"use {use.sentence}, or train a smaller model", *use.ways)

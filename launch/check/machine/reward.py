@@ -14,6 +14,7 @@ from launch.check.machine.trainer import run_environment
 from launch.config.schema import Kind
 from launch.data.local import Conversion
 from launch.demo import prompt_rows
+from launch.errors import Cure
 from launch.external import run_command
 from launch.host.interpreter import worker_command
 from launch.planning.plan import Plan
@@ -45,10 +46,10 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
         return failed(f"the reward proof can't run in {python}: {last}", "put right what it names", where)
     report = decode(ProofReport, done.stdout.strip().splitlines()[-1])
     if report.problems:
-        cure = "put the verifier or the rows right, or set allow=[reward_proof]"
+        cure = Cure("put the verifier or the rows right, or set {0}", "allow=[reward_proof]")
         return failed("; ".join(report.problems), cure, where)
-    cure = f"proven otherwise: {report.summary}"
-    return warned("; ".join(report.warnings), cure, where) if report.warnings else passed(report.summary)
+    proven = f"proven otherwise: {report.summary}"
+    return warned("; ".join(report.warnings), proven, where) if report.warnings else passed(report.summary)
 
 
 def _request(plan: Plan, folder: Path) -> ProofRequest:

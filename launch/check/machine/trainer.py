@@ -13,6 +13,7 @@ import psutil
 from launch import resources
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Family, Quantization, Tracking
+from launch.errors import Cure
 from launch.host.interpreter import InterpreterError, missing_modules
 from launch.planning.plan import Plan
 from launch.upstream.libraries.library_keys import installed_version
@@ -35,8 +36,8 @@ def checkout_exists(plan: Plan, host: Host) -> Finding:
     if plan.upstream.checkout:
         return passed(str(plan.upstream.checkout))
     other = {"sft": "trl_sft", "dpo": "trl_dpo"}.get(plan.config.stage.kind.value)
-    cure = f"run `{fetch_command()}`, or set OPEN_INSTRUCT_DIR or upstream.dir to a checkout"
-    cure += f"; without one: trainer={other}" if other else ""
+    fetch = f"run `{fetch_command()}`, or set OPEN_INSTRUCT_DIR or upstream.dir to a checkout"
+    cure = fetch if other is None else Cure(f"{fetch}; without one: {{0}}", f"trainer={other}")
     return failed(f"{plan.trainer} needs a checkout of open-instruct, and none was found", cure)
 
 
@@ -45,7 +46,8 @@ def checkout_matches_pin(plan: Plan, host: Host) -> Finding:
     """Patches, hazards and the trainers' flags were read from the pinned commit; another commit may differ."""
     if plan.upstream.matches_pin:
         return passed(plan.upstream.description)
-    cure = "check out the pin, or set allow=[upstream_mismatch]; `launch upstream diff` shows the differences"
+    sentence = "check out the pin, or set {0}; `launch upstream diff` shows the differences"
+    cure = Cure(sentence, "allow=[upstream_mismatch]")
     return failed(plan.upstream.description, cure)
 
 
@@ -63,7 +65,7 @@ def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
         needed.append("lm_eval")
     needed = list(dict.fromkeys(needed))
     if shutil.which(python) is None:
-        cure = "set python=PATH to an interpreter"
+        cure = Cure("set {0} to an interpreter", "python=PATH")
         return Finding("no_interpreter", "fail", f"{python} is not a program", cure, "python")
     try:
         missing = missing_modules(python, needed)

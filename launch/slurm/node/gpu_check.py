@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 from launch.external import run_command
 
 _TIMEOUT = 60.0  # seconds; without persistence mode the driver first initialises all cards
@@ -42,5 +42,5 @@ def check_gpus(environ: Mapping[str, str]) -> None:
 
 
 def _fault(message: str) -> UserError:
-    cure = "leave this node out (cluster.exclude) and report it, or set allow=[gpu_fault]"
+    cure = Cure("leave this node out (cluster.exclude) and report it, or set {0}", "allow=[gpu_fault]")
     return UserError(Problem("gpu_fault", message, None, cure))
