@@ -202,4 +202,4 @@ def write_job_folder(job: PlannedJob) -> None:
     job.folder.write("job.sbatch", render_sbatch(job_script(job)), mode=0o755)
     job.folder.write_json("plan.json", plan.as_json())
     write_yaml(job.folder.path / "config.yaml", plan.resolved, 0o644)
-    job.folder.write("command.sh", render_command_script(plan.command, plan.env, plan.unset, None), mode=0o755)
+    job.folder.write("command.sh", render_command_script(plan.command, plan.env, plan.unset), mode=0o755)

@@ -36,8 +36,8 @@ class SampleLengths:
         return [len(sample) * max(sample) for sample in zip(*self.halves, strict=True)]
 
 
-def read_lengths(dataset: Any, *, labels: bool = True) -> SampleLengths:
-    """Read the sample lengths of `dataset` and, with `labels`, how many tokens of each sample carry loss.
+def read_lengths(dataset: Any) -> SampleLengths:
+    """Read the sample lengths of `dataset` and, if it has labels, how many tokens of each sample carry loss.
 
     The label of a sample's first token does not count, because nothing predicts it.
 
@@ -50,7 +50,7 @@ def read_lengths(dataset: Any, *, labels: bool = True) -> SampleLengths:
     prefixes = next((layout for layout in layouts if all(f"{prefix}input_ids" in names for prefix in layout)), None)
     if prefixes is None:
         raise ValueError(f"the dataset is not tokenised: its columns are {', '.join(sorted(names))}")
-    has_labels = labels and all(f"{prefix}labels" in names for prefix in prefixes)
+    has_labels = all(f"{prefix}labels" in names for prefix in prefixes)
     columns = [
         _read_column(dataset, f"{prefix}{'labels' if has_labels else 'input_ids'}", has_labels) for prefix in prefixes
     ]

@@ -64,11 +64,9 @@ class RunFolder:
         """Write config.yaml, the resolved configuration."""
         write_yaml(self.path / "config.yaml", config, 0o644, durable=True)
 
-    def write_command(
-        self, argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str] = (), cwd: Path | None = None
-    ) -> None:
+    def write_command(self, argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str] = ()) -> None:
         """Write command.sh. Of the environment it has only what the plan sets (`env`) and unsets."""
-        write_file(self.path / "command.sh", render_command_script(argv, env, unset, cwd), 0o755, durable=True)
+        write_file(self.path / "command.sh", render_command_script(argv, env, unset), 0o755, durable=True)
 
     def write_versions(self, python: str) -> None:
         """Write versions.json, read from the trainer's interpreter."""
@@ -156,7 +154,7 @@ def _run(argv: Sequence[str]) -> tuple[str | None, str]:
     return process.stdout, ""
 
 
-def render_command_script(argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str], cwd: Path | None) -> str:
+def render_command_script(argv: Sequence[str], env: Mapping[str, str], unset: Sequence[str]) -> str:
     """Return the script's text, without secrets: a variable that holds one must be in the caller's environment.
 
     `unset` has names, or prefixes that end in `*`.
@@ -172,8 +170,6 @@ def render_command_script(argv: Sequence[str], env: Mapping[str, str], unset: Se
             lines.append(f"export {name}={shlex.quote(value)}")
         else:
             lines.append(f': "${{{name}:?export it first; its value is a secret and not stored here}}"')
-    if cwd is not None:
-        lines.append(f"cd {shlex.quote(str(cwd))}")
     command = _split_lines([quote_argument(argument) for argument in redactor.redact_argv(argv)])
     return "\n".join([*lines, "", " \\\n    ".join(command), ""])
 

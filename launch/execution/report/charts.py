@@ -159,7 +159,6 @@ class Line:
     colour: int
     dash: int
     first_bad: Point | None = None  # the first value that is NaN or infinite
-    bad_count: int = 0
 
     @property
     def last(self) -> Point | None:
@@ -291,7 +290,7 @@ def _lines(runs: Mapping[str, Metrics], kind: ChartKind, names: Sequence[str]) -
                 label, index, dash = (f"{run}: {label}" if len(names) > 1 else run), run_index, name_index
             dash += index // COLOURS
             scaled = [(step, value * kind.scale) for step, value in curve.points()]
-            lines.append(Line(printable(label), scaled, index % COLOURS, dash % 4, curve.first_bad, curve.bad_count))
+            lines.append(Line(printable(label), scaled, index % COLOURS, dash % 4, curve.first_bad))
     return lines
 
 

@@ -1,9 +1,9 @@
 """Runs the trainer's launcher as a child and makes sure that no descendant outlives the run.
 
 A small process between the supervisor and the launcher, started by path with the launcher's own interpreter in its own
-session; it imports nothing from `launch`. The first line of stdin is the order (JSON: argv, cwd, set, unset, grace,
-remove); later lines may be `stop` or `kill`; end of file means that the supervisor is gone. Reports go to stdout, one
-JSON object per line:
+session; it imports nothing from `launch`. The first line of stdin is the order (JSON: argv, set, unset, grace, remove);
+later lines may be `stop` or `kill`; end of file means that the supervisor is gone. Reports go to stdout, a JSON object
+per line:
 
     {"kind": "started", "pid": 123}
     {"kind": "exited", "status": 0}                       negative: the signal that ended the launcher
@@ -75,7 +75,6 @@ class Reaper:
 
         child = subprocess.Popen(
             self.order["argv"],
-            cwd=self.order["cwd"],
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=2,

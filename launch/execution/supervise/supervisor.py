@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,7 +62,6 @@ class Execution:
     reader: str  # of the log: the trainer's (launch/execution/supervise/readers.py)
     env: Mapping[str, str] = field(default_factory=dict)  # set for the command
     unset: tuple[str, ...] = ()  # removed from its environment: names, or patterns such as PREFIX_*
-    cwd: Path | None = None
     watch_config: WatchConfig = field(default_factory=WatchConfig)  # with the ranks and steps, in its guard_context
     stop_after: int | None = None  # end the run as done after this logged step; it then leaves no model
     seconds: float | None = None  # end the run as done after this time, whatever was logged
@@ -81,7 +81,6 @@ def _reaper_order(execution: Execution, run_id: str, channel: Path) -> dict[str,
     """Return what the reaper is to start, and the folder that it removes at the end."""
     return {
         "argv": execution.argv,
-        "cwd": str(execution.cwd) if execution.cwd else None,
         "set": {
             **execution.env,
             **SAFE_PATH,
@@ -130,20 +129,16 @@ def _signal_handlers(stops: _StopSignals, signals: Sequence[signal.Signals]) -> 
             signal.signal(number, handler)
 
 
-def supervise(
-    execution: Execution,
-    folder: RunFolder,
-    display: Display,
-    signals: Sequence[signal.Signals] | None = None,
-) -> Outcome:
+def supervise(execution: Execution, folder: RunFolder, display: Display) -> Outcome:
     """Run `execution` to its end and record it in `folder`, which must exist; no process of it outlives this call.
 
-    `signals` (default: `stop_signals()`) end the run: SIGTERM to every process, then SIGKILL after 8 seconds, or
-    immediately at the second signal. Signals can only be handled in the main thread; pass () elsewhere. A failed run's
-    FAILED is written before anything is printed; the caller calls `folder.finish(outcome)` after its own checks.
+    `stop_signals()` end the run: SIGTERM to every process, then SIGKILL after 8 seconds, or immediately at the second
+    signal. Only the main thread can handle signals; elsewhere nothing does. A failed run's FAILED is written before
+    anything is printed; the caller calls `folder.finish(outcome)` after its own checks.
     """
     stops = _StopSignals()
-    with _signal_handlers(stops, stop_signals() if signals is None else signals):
+    is_main = threading.current_thread() is threading.main_thread()
+    with _signal_handlers(stops, stop_signals() if is_main else ()):
         add_secrets(execution.env)
         return _supervise(execution, folder, display, stops)
 

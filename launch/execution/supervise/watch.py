@@ -260,8 +260,8 @@ class WatchConfig:
     situation: Situation = field(default_factory=Situation)
 
 
-def build_watch_config(plan: Plan, first_rank: int = 0) -> WatchConfig:
-    """Build the watch configuration of `plan` for the node whose first global rank is `first_rank`."""
+def build_watch_config(plan: Plan) -> WatchConfig:
+    """Build the watch configuration of `plan` for a machine that runs all its ranks."""
     recipe = plan.config.recipe
     written = written_bytes(plan, os.environ)
     memory = None
@@ -274,7 +274,7 @@ def build_watch_config(plan: Plan, first_rank: int = 0) -> WatchConfig:
         guards=guards,
         allow=tuple(plan.config.allow),
         guard_context=GuardContext(
-            ranks=tuple(range(first_rank, first_rank + plan.batch.width)),
+            ranks=tuple(range(plan.batch.width)),
             checkpoint_every=recipe.checkpoint_steps,
             total_steps=recipe.max_steps,
             losses=earlier_losses(plan.folder),

@@ -88,11 +88,11 @@ def test_the_script_runs_with_the_same_arguments(tmp_path: Path, folder: RunFold
         "",
         "*",
     ]
-    folder.write_command([sys.executable, "-c", report, *arguments], {"A": "x y's"}, ["BEAKER_*", "GONE"], tmp_path)
+    folder.write_command([sys.executable, "-c", report, *arguments], {"A": "x y's"}, ["BEAKER_*", "GONE"])
     script = folder.path / "command.sh"
     assert os.access(script, os.X_OK)
     environ = {**os.environ, "BEAKER_JOB_ID": "1", "GONE": "1"}
-    process = subprocess.run([str(script)], env=environ, capture_output=True, text=True, check=True)
+    process = subprocess.run([str(script)], env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
     received, cwd, value, names = json.loads(process.stdout)
     assert (received, cwd, value) == (arguments, str(tmp_path), "x y's")
     assert "BEAKER_JOB_ID" not in names
@@ -100,7 +100,7 @@ def test_the_script_runs_with_the_same_arguments(tmp_path: Path, folder: RunFold
 
 
 def test_a_script_with_a_secret_requires_it_from_the_environment(tmp_path: Path) -> None:
-    text = render_command_script(["true"], {"HF_TOKEN": "swordfish"}, [], None)
+    text = render_command_script(["true"], {"HF_TOKEN": "swordfish"}, [])
     assert "swordfish" not in text
     path = tmp_path / "x.sh"
     path.write_text(text, encoding="utf-8")
@@ -112,7 +112,7 @@ def test_a_script_with_a_secret_requires_it_from_the_environment(tmp_path: Path)
 
 
 def test_a_line_of_the_script_holds_a_flag_and_its_values() -> None:
-    text = render_command_script(["python", "-m", "x", "--lr", "1e-5", "--data", "a", "1.0"], {}, [], None)
+    text = render_command_script(["python", "-m", "x", "--lr", "1e-5", "--data", "a", "1.0"], {}, [])
     assert text.endswith("python \\\n    -m x \\\n    --lr 1e-5 \\\n    --data a 1.0\n")
 
 

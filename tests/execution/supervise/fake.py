@@ -26,6 +26,7 @@ from tests.paths import ROOT
 # What the worker does first: its output and its events go into the channel of its rank.
 CONNECT = """
 import json, os, signal, subprocess, sys, time
+os.chdir(os.path.dirname(os.path.abspath(__file__)))
 RANK = int(os.environ.get("RANK", "0"))
 CHANNEL = os.environ["LAUNCH_CHANNEL"]
 fd = os.open(f"{CHANNEL}/rank-{RANK}.out", os.O_WRONLY)
@@ -78,7 +79,7 @@ def run(
     argv = (sys.executable, *before, str(script(folder, body)))
     shown = io.StringIO()
     watched = WatchConfig(guard_context=GuardContext(ranks=tuple(ranks)))
-    execution = Execution(argv=argv, reader=reader, env=env or {}, watch_config=watched, cwd=folder)
+    execution = Execution(argv=argv, reader=reader, env=env or {}, watch_config=watched)
     outcome = supervise(execution, run_folder, PlainDisplay(shown))
     run_folder.finish(outcome)
     return Finished(outcome, run_folder, shown.getvalue())
@@ -99,7 +100,7 @@ run = RunFolder(folder / "run")
 run.create()
 watched = WatchConfig(guard_context=GuardContext(ranks=tuple(range(int(sys.argv[2])))))
 outcome = supervise(
-    Execution(argv=tuple(sys.argv[3:]), reader="finetune", watch_config=watched, env={"FAKE": sys.argv[1]}, cwd=folder),
+    Execution(argv=tuple(sys.argv[3:]), reader="finetune", watch_config=watched, env={"FAKE": sys.argv[1]}),
     run, display_for(sys.stdout),
 )
 run.finish(outcome)

@@ -101,7 +101,7 @@ def test_what_is_set_and_unset_for_the_trainer(tmp_path: Path, monkeypatch: pyte
     folder = RunFolder(tmp_path / "run")
     folder.create()
     execution = Execution(
-        argv=(sys.executable, str(path)), reader="finetune", env={"NEW": "x"}, unset=("BEAKER_*", "GONE"), cwd=tmp_path
+        argv=(sys.executable, str(path)), reader="finetune", env={"NEW": "x"}, unset=("BEAKER_*", "GONE")
     )
     supervise(execution, folder, PlainDisplay(sys.stdout))
     assert (folder.logs / "rank-0.log").read_text(encoding="utf-8") == "['KEPT', 'NEW']\n"
@@ -125,7 +125,7 @@ def test_it_runs_in_a_thread_without_signals(tmp_path: Path) -> None:
     codes: list[int] = []
     execution = Execution(argv=(sys.executable, str(path)), reader="finetune")
     display = PlainDisplay(sys.stdout)
-    thread = threading.Thread(target=lambda: codes.append(supervise(execution, folder, display, ()).exit_code))
+    thread = threading.Thread(target=lambda: codes.append(supervise(execution, folder, display).exit_code))
     thread.start()
     thread.join(60)
     assert codes == [0]
@@ -174,7 +174,7 @@ def test_a_planted_token_is_nowhere_in_the_run_folder(tmp_path: Path, monkeypatc
     finished = run(tmp_path, body, env={"HF_TOKEN": TOKEN})
     folder = finished.folder
     argv = ["train", "--hub_token", "swordfish-77", TOKEN]
-    folder.write_command(argv, {"HF_TOKEN": TOKEN, "A": "b"})
+    folder.write_command(argv, {"HF_TOKEN": TOKEN, "A": "b"}, [])
     folder.write_config({"flags": {"hub_token": "swordfish-77", "note": TOKEN}})
     folder.write_json(
         "plan.json", {"command": argv, "env": {"HF_TOKEN": "short"}, "flags": {"hub_token": {"value": "swordfish-77"}}}
