@@ -13,6 +13,7 @@ from .patches.on_cpu import peak_memory
 
 _OWN_NAMES = {
     "learning_rate": "lr",
+    "num_tokens": "total_tokens",  # of all ranks without padding, since this process started
     "rewards/accuracies": "rewards/accuracy",
     "rewards/margins": "rewards/margin",
 }
@@ -52,31 +53,18 @@ _RATES = ("eval_samples_per_second", "eval_steps_per_second", "eval_num_tokens")
 
 
 class StepClock:
-    """Converts the Trainer's logs into fields of "step" events: cumulative values become values per logged step."""
+    """Makes fields of "step" events of the Trainer's logs, with the seconds since the previous one."""
 
     def __init__(self, now: float) -> None:
         self._before = now
-        self._tokens = 0.0
 
     def fields(self, step: int, logs: Mapping[str, Any], now: float) -> dict[str, Any]:
-        """Build the fields for the logs of `step`, written at time `now` (seconds).
-
-        TRL's `num_tokens` (tokens of all ranks without padding, since this process started) becomes `tokens`, those
-        since the previous logged step.
-        """
-        fields: dict[str, Any] = {"step": step}
-        for name, value in logs.items():
-            if name not in {"num_tokens", "step"} and isinstance(value, (int, float)):
-                fields[_OWN_NAMES.get(name, name)] = value
-        seconds = now - self._before
+        """Build the fields for the logs of `step`, written at time `now` (seconds)."""
+        numbers = {_OWN_NAMES.get(name, name): value for name, value in logs.items() if isinstance(value, (int, float))}
+        fields = numbers | {"step": step, "seconds": now - self._before}
         self._before = now
-        fields["seconds"] = seconds
-        if "num_tokens" in logs:
-            total = float(logs["num_tokens"])
-            fields["tokens"] = int(total - self._tokens)
-            self._tokens = total
-            if seconds > 0:
-                fields["tokens_per_second"] = fields["tokens"] / seconds
+        if "total_tokens" in fields:
+            fields["total_tokens"] = int(fields["total_tokens"])
         return fields
 
     def skip_until(self, now: float) -> None:
@@ -127,7 +115,7 @@ def step_events(events: EventWriter) -> Any:
             if not state.is_world_process_zero:
                 return
             fields = self._clock.fields(state.global_step, logs, time.perf_counter())
-            if "tokens" in fields and tokens_padded > 0:
+            if "total_tokens" in fields and tokens_padded > 0:
                 fields["tokens_padded"] = tokens_padded
             fields |= peak_memory()
             if control.should_evaluate:

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from launch.worker.json_codec import SCHEMA_VERSION, versioned
 
@@ -89,39 +89,26 @@ def _is_complete(kind: str, data: Mapping[str, Any]) -> bool:
     return True
 
 
-# the keys above, whichever the trainer's own names are
+# the keys above, in the order of the file
 MetricName = Literal[
     "loss",
     "lr",
     "tokens",
     "tokens_padded",
-    "padding_share",
-    "seconds",
     "tokens_per_second",
-    "tokens_per_second_total",
+    "grad_norm",
     "memory_gib",
     "memory_reserved_gib",
-    "grad_norm",
+    "seconds",
+    "tokens_per_second_total",
+    "padding_share",
 ]
 
-# the trainers' names for each key; the first one present is used
-_ALIASES: Mapping[str, tuple[str, ...]] = {
-    "loss": ("loss", "train_loss"),
-    "lr": ("lr", "learning_rate"),
-    "tokens": ("tokens", "total_tokens_this_log_period"),
-    "tokens_padded": ("tokens_padded",),
-    "tokens_per_second": ("tokens_per_second", "perf/tokens_per_second_step"),
-    "grad_norm": ("grad_norm", "optim/total grad norm"),
-    "memory_gib": ("memory_gib", "allocated_mem_GiB"),
-    "memory_reserved_gib": ("memory_reserved_gib", "reserved_mem_GiB"),
-    "seconds": ("seconds",),
-}
 # sums since the start of the process; a step's own value is the difference
 _SUMS: Mapping[str, str] = {
     "tokens": "total_tokens",
     "tokens_padded": "total_tokens_including_padding",
 }
-_CONVERTED = frozenset(name for names in _ALIASES.values() for name in names) | {"step", *_SUMS.values()}
 
 
 class Metrics:
@@ -146,19 +133,15 @@ class Metrics:
         step = int(event.data["step"])
         if event.rank != 0 or step <= self._step:
             return None
-        values: dict[str, Any] = {"step": step}
-        for key, names in _ALIASES.items():
-            value = next((event.data[name] for name in names if _is_number(event.data.get(name))), None)
-            if value is not None:
-                values[key] = value
-        self._add_differences(values, event)
-        self._add_rates(values)
-        values |= {name: value for name, value in event.data.items() if name not in _CONVERTED and _is_number(value)}
+        known = {name: value for name, value in event.data.items() if _is_number(value)}
+        self._add_differences(known, event.time)
+        self._add_rates(known)
         self._step = step
-        if "loss" in values:
-            self.last_loss = float(values["loss"])
-        self.last = values
-        return versioned(values)
+        if "loss" in known:
+            self.last_loss = float(known["loss"])
+        first = {name: known[name] for name in ("step", *get_args(MetricName)) if name in known}
+        self.last = first | {name: value for name, value in known.items() if name not in _SUMS.values()}
+        return versioned(self.last)
 
     def _add_rates(self, values: dict[str, Any]) -> None:
         tokens, seconds = values.get("tokens"), values.get("seconds", 0)
@@ -171,13 +154,12 @@ class Metrics:
         if values.get("tokens_padded", 0) >= tokens > 0:
             values["padding_share"] = round(1 - tokens / values["tokens_padded"], 6)
 
-    def _add_differences(self, values: dict[str, Any], event: Event) -> None:
-        if "seconds" not in values and self._time is not None and event.time > self._time:
-            values["seconds"] = round(event.time - self._time, 6)
-        self._time = event.time
+    def _add_differences(self, values: dict[str, Any], time: float) -> None:
+        if "seconds" not in values and self._time is not None and time > self._time:
+            values["seconds"] = round(time - self._time, 6)
+        self._time = time
         for name, sum_name in _SUMS.items():
-            total = event.data.get(sum_name)
-            if isinstance(total, (int, float)):
+            if (total := values.get(sum_name)) is not None:
                 if name not in values and total >= self._sums[name]:
                     values[name] = total - self._sums[name]
                 self._sums[name] = total

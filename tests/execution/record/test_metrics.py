@@ -29,7 +29,7 @@ def test_sums_become_differences() -> None:
 def test_values_of_the_worker_are_kept() -> None:
     metrics = Metrics()
     values = metrics.add(
-        step(1, 50.0, loss=0.69, learning_rate=1e-6, tokens=100, seconds=0.5, memory_gib=2.5, grad_norm=1.5, note="x")
+        step(1, 50.0, loss=0.69, lr=1e-6, tokens=100, seconds=0.5, memory_gib=2.5, grad_norm=1.5, note="x")
     )
     assert values == {
         "schema_version": 1, "step": 1, "loss": 0.69, "lr": 1e-6, "tokens": 100, "seconds": 0.5, "memory_gib": 2.5,
