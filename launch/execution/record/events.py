@@ -61,7 +61,7 @@ class Event:
         return versioned({"kind": self.kind, "time": self.time, "rank": self.rank, **self.data})
 
 
-def parse_event(line: bytes, rank: int) -> Event | None:
+def parse_event(line: str | bytes, rank: int) -> Event | None:
     """Parse one line of rank `rank`'s channel; None for anything that is not a valid event."""
     try:
         value = json.loads(line)

@@ -67,11 +67,10 @@ def prove_launcher(path: Path, holder: Holder) -> psutil.Process | None:
     Anybody who can write into a folder of runs can name any process in a lock.
     """
     try:
-        process = psutil.Process(holder.pid)
-        is_holder = abs(process.create_time() - holder.born) < _SAME_BIRTH
+        process = _find_process(holder)
         # by its name and not by its content: a hard link of one run's lock is not another's
         is_open = os.path.realpath(path) in (file.path for file in process.open_files())
-        return process if is_holder and is_open else None
+        return process if is_open else None
     except (psutil.Error, ValueError, OverflowError):
         return None
 
@@ -140,16 +139,24 @@ def locked_problem(folder: Path, holder: Holder, age: float | None) -> Problem:
 def _is_alive(holder: Holder, age: float) -> bool:
     if holder.machine and holder.machine == _machine_id():
         try:
-            # process ids are reused; the time of birth distinguishes two processes
-            process = psutil.Process(holder.pid)
-            is_holder = abs(process.create_time() - holder.born) < _SAME_BIRTH
             # a zombie is dead, and remains until a container's first process reaps it
-            return is_holder and process.status() != psutil.STATUS_ZOMBIE
+            return _find_process(holder).status() != psutil.STATUS_ZOMBIE
         except (psutil.NoSuchProcess, ValueError, OverflowError):  # a process id that none can have
             return False
         except psutil.Error:
             return True
     return age < STALE
+
+
+def _find_process(holder: Holder) -> psutil.Process:
+    """Return the holder's process. Process ids are reused: the time of birth distinguishes two.
+
+    Raises psutil.NoSuchProcess; ValueError or OverflowError for an id that no process can have.
+    """
+    process = psutil.Process(holder.pid)
+    if abs(process.create_time() - holder.born) >= _SAME_BIRTH:
+        raise psutil.NoSuchProcess(holder.pid)
+    return process
 
 
 def _acquire(path: Path, holder: Holder) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from launch.errors import Problem, UserError
+from launch.execution.supervise.reaper import find_by_run_id
 
 _ORPHANS = 20.0  # seconds; the tear-down after a launcher's SIGKILL takes at most 15
 
@@ -27,25 +28,15 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def find_by_run_id(run_id: str) -> list[psutil.Process]:
-    """Return the live processes with LAUNCH_RUN_ID=run_id in their environment, as far as this user can see them."""
-    processes: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get("LAUNCH_RUN_ID") == run_id and process.status() != psutil.STATUS_ZOMBIE:
-                processes.append(process)
-    return processes
-
-
 def end_by_run_id(run_id: str, seconds: float = 10.0) -> int:
     """Send SIGKILL until no process is left or `seconds` have passed; return the number of processes ended."""
-    ended: set[int] = set()
+    ended: set[tuple[int, float]] = set()
     deadline = time.monotonic() + seconds
     while (living := find_by_run_id(run_id)) and time.monotonic() < deadline:
-        for process in living:
+        for key, process in living.items():
             with contextlib.suppress(psutil.Error):
                 process.kill()
-                ended.add(process.pid)
+                ended.add(key)
         time.sleep(0.05)
     return len(ended)
 

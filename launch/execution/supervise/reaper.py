@@ -111,16 +111,8 @@ class Reaper:
             self.seen.update(processes)
             processes.update({key: process for key, process in self.seen.items() if process.is_running()})
             if self.run_id and (self.stop or self.status is not None):
-                processes.update(self._find_by_run_id())
+                processes.update(find_by_run_id(self.run_id))
         return {key: process for key, process in processes.items() if not _is_zombie(process)}
-
-    def _find_by_run_id(self) -> dict[_Key, psutil.Process]:
-        processes: dict[_Key, psutil.Process] = {}
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if process.environ().get("LAUNCH_RUN_ID") == self.run_id:
-                    processes[process.pid, process.create_time()] = process
-        return processes
 
     def wait(self, seconds: float | None) -> None:
         """Sleep until stdin has input, a signal arrives or `seconds` have passed."""
@@ -198,6 +190,16 @@ class Reaper:
                 else:
                     process.resume()  # a stopped process (SIGSTOP) does not handle SIGTERM
         return len(descendants)
+
+
+def find_by_run_id(run_id: str) -> dict[_Key, psutil.Process]:
+    """Return the live processes with LAUNCH_RUN_ID=run_id in their environment, as far as this user can see them."""
+    processes: dict[_Key, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("LAUNCH_RUN_ID") == run_id and not _is_zombie(process):
+                processes[process.pid, process.create_time()] = process
+    return processes
 
 
 def _is_zombie(process: psutil.Process) -> bool:

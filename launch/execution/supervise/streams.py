@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import sys
 import threading
@@ -23,6 +24,7 @@ from launch.redact import StreamRedactor, process_redactor
 
 LINE_LIMIT = 1 << 16  # bytes; the rest of a longer line is dropped here, but kept in the log
 CHUNK = 1 << 18  # bytes per read; bounds how long the other streams wait
+_LINE_END = re.compile(rb"[\r\n]")
 _PIPE_SIZE = 1 << 20  # bytes, on Linux: a burst of this size does not block the trainer
 _F_SETPIPE_SZ = 1031  # linux/fcntl.h
 _IDLE = 0.02  # seconds between two rounds while little arrives; waking up for every line would cost more
@@ -92,36 +94,12 @@ class LineCutter:
 
     def __init__(self) -> None:
         self._rest = b""
-        self._skipping = False
 
     def feed(self, data: bytes) -> list[str]:
         """Return the lines that `data` completes."""
-        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        complete, rest = data[:cut], data[cut:]
-        if cut:
-            if self._skipping:
-                first_end = min(index for index in (data.find(b"\n"), data.find(b"\r")) if index >= 0)
-                complete = complete[first_end + 1 :]
-            complete, self._rest, self._skipping = self._rest + complete, b"", False
-        lines = _split(complete)
-        if not self._skipping:
-            self._rest += rest
-        if len(self._rest) > LINE_LIMIT:
-            lines += _split(self._rest)
-            self._rest, self._skipping = b"", True
-        return lines
-
-    def close(self) -> list[str]:
-        """Return the last line if it has no line end."""
-        rest, self._rest = self._rest, b""
-        return _split(rest)
-
-
-def _split(data: bytes) -> list[str]:
-    if not data:
-        return []
-    text = data.decode("utf-8", "replace").replace("\r", "\n")
-    return [line[:LINE_LIMIT] for line in text.split("\n") if line]
+        *lines, rest = _LINE_END.split(self._rest + data)
+        self._rest = rest[:LINE_LIMIT]
+        return [line[:LINE_LIMIT].decode("utf-8", "replace") for line in lines if line]
 
 
 class _OutputReader:
@@ -142,7 +120,7 @@ class _OutputReader:
 
     def close(self, now: float) -> None:
         self._emit(self._redactor.close(), now)
-        if lines := self._cutter.close():
+        if lines := self._cutter.feed(b"\n"):
             self._sink.lines(self.source, lines, now)
         self.log.close()
 
@@ -152,14 +130,10 @@ class _EventReader:
 
     def __init__(self, rank: int, sink: Sink) -> None:
         self.invalid_events = 0
-        self._rank, self._sink, self._remainder = rank, sink, b""
+        self._rank, self._sink, self._cutter = rank, sink, LineCutter()
 
     def feed(self, data: bytes, now: float) -> None:
-        *lines, self._remainder = (self._remainder + data).split(b"\n")
-        if len(self._remainder) > LINE_LIMIT:
-            self._remainder = b""
-            self.invalid_events += 1
-        for line in lines:
+        for line in self._cutter.feed(data):
             event = parse_event(line, self._rank)
             if event is None:
                 self.invalid_events += 1
@@ -167,8 +141,7 @@ class _EventReader:
                 self._sink.event(replace(event, data=process_redactor().redact_object(event.data)))
 
     def close(self, now: float) -> None:
-        if self._remainder:
-            self.feed(b"\n", now)
+        self.feed(b"\n", now)
 
 
 class Pump:

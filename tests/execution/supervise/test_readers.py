@@ -21,7 +21,7 @@ def read(trainer: str, text: str | None = None, rank: int = 0) -> list[Event]:
     """All events of an excerpt (or of `text`), a second apart a line."""
     data = (LOGS / f"{trainer}.log").read_bytes() if text is None else text.encode()
     cutter, reader = LineCutter(), reader_for(trainer, rank)
-    lines = cutter.feed(data) + cutter.close()
+    lines = cutter.feed(data) + cutter.feed(b"\n")
     events = [event for now, line in enumerate(lines) for event in reader.feed(line, float(now))]
     return events + reader.close(float(len(lines)))
 

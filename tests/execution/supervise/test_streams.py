@@ -15,7 +15,7 @@ LINES = ["one", "two ä", "10%", "20%", "last \u2028 same line\x0bstill"]
 def test_pieces_do_not_matter(cuts: list[int]) -> None:
     cutter = LineCutter()
     lines = [line for a, b in pairwise([0, *sorted(cuts), len(TEXT)]) for line in cutter.feed(TEXT[a:b])]
-    assert lines + cutter.close() == LINES
+    assert lines + cutter.feed(b"\n") == LINES
 
 
 def test_invalid_utf8_becomes_a_replacement_character() -> None:
@@ -27,4 +27,4 @@ def test_of_a_huge_line_the_beginning_comes_once_and_the_next_line_is_whole() ->
     lines = [line for _ in range(160) for line in cutter.feed(b"x" * LINE_LIMIT)]
     lines += cutter.feed(b"end of it\nnext\n")
     assert lines == ["x" * LINE_LIMIT, "next"]
-    assert cutter.close() == []
+    assert cutter.feed(b"\n") == []
