@@ -87,10 +87,8 @@ def test_questions_to_another_interpreter(folder: Path, other_python: str) -> No
 
 
 def test_a_worker_that_answers_requests(folder: Path) -> None:
-    [*command, _] = worker_command(sys.executable, "merging", {})
-    command[2] = command[2].replace("merging.main", "print")
-    done = subprocess.run([*command, "{}"], capture_output=True, text=True, check=True)
-    assert done.stdout == "['{}']\n" and imported(folder) == []
+    done = subprocess.run(worker_command(sys.executable, "merging", {}), capture_output=True, text=True, check=False)
+    assert "ValueError: Request.adapter is missing" in done.stderr and imported(folder) == []
 
 
 def path_after_import(argv: list[str], first: Path) -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any
 from launch.errors import Problem, did_you_mean
 from launch.external import logged_call
 from launch.files import read_file
-from launch.resources import ROOT, WITHOUT_CWD
+from launch.resources import WITHOUT_CWD, WORKER
 from launch.terminal import notify
 from launch.worker.json_codec import encode
 
@@ -204,7 +204,6 @@ def _without_standard_library(search_path: list[str]) -> list[Path]:
 def worker_command(python: str, module: str, request: object) -> list[str]:
     """Return the command that calls `main` of a module of launch.worker with a request in another interpreter.
 
-    The project's folder is on its path only while the module is imported. `request`: a dataclass of that module.
+    `request`: a dataclass of that module.
     """
-    load = f"{WITHOUT_CWD}; sys.path.insert(0, sys.argv[1]); from launch.worker import {module}; del sys.path[0]"
-    return [python, "-c", f"{load}; {module}.main(sys.argv[2:])", str(ROOT), encode(request)]
+    return [python, str(WORKER), "--call", module, encode(request)]

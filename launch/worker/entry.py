@@ -1,9 +1,11 @@
-"""The program that accelerate or torchrun starts for each rank.
+"""The program that accelerate or torchrun starts for each rank, and that the launcher starts for other work.
 
     python entry.py [--patch ID[=VALUE]]... [--option ID[=VALUE]]... [--expect KEY=VALUE]... [--allow ID]...
                     (--script PATH | --entry MODULE) -- FLAGS
+    python entry.py --call MODULE [ARGUMENT]...
 
-This file only loads its package, whatever the interpreter and working directory; `program.py` does the work.
+This file only loads its package, whatever the interpreter and working directory, and calls `main` of a module in it:
+of `program.py`, which runs a rank, or of MODULE (evaluating, generating, merging, reward_proof, verifiers).
 """
 
 from __future__ import annotations
@@ -36,4 +38,6 @@ def load_package() -> None:
 
 if __name__ == "__main__":
     load_package()
-    importlib.import_module(f"{PRIVATE_NAME}.program").main(sys.argv[1:])
+    is_call = sys.argv[1:2] == ["--call"]
+    module, arguments = (sys.argv[2], sys.argv[3:]) if is_call else ("program", sys.argv[1:])
+    importlib.import_module(f"{PRIVATE_NAME}.{module}").main(arguments)

@@ -93,15 +93,11 @@ class LastNorm:
 
     def __init__(self) -> None:
         self._norm: Any = None
-        self._accelerator: Any = None
+        self._accelerator: Any = None  # leads to DeepSpeed's engine if the trainer never clips
 
-    def on_clipped(self, accelerator: Any, max_norm: float, norm: Any) -> None:
-        """Keep the norm; a callback for `when_clipped`."""
+    def keep(self, accelerator: Any, max_norm: float | None = None, norm: Any = None) -> None:
+        """Keep the Accelerator and the norm; a callback for `when_built` and `when_clipped`."""
         self._accelerator, self._norm = accelerator, norm
-
-    def on_built(self, accelerator: Any) -> None:
-        """Keep the Accelerator, which leads to DeepSpeed's engine if the trainer never clips; for `when_built`."""
-        self._accelerator = accelerator
 
     def value(self) -> float | None:
         """Return the gradient norm of the last step before clipping; None if it was not measured."""
@@ -117,6 +113,6 @@ class LastNorm:
 def follow_norm() -> LastNorm:
     """Return what keeps the trainer's last gradient norm from now on."""
     norm = LastNorm()
-    when_clipped(norm.on_clipped)
-    when_built(norm.on_built)
+    when_clipped(norm.keep)
+    when_built(norm.keep)
     return norm

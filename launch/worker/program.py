@@ -11,14 +11,14 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from . import channel, expectations, trainer, trl_entry
-from .patches import EVIDENCE_PATCHES, PATCHES, PatchContext, PatchError, install
+from .patches import EVIDENCE_PATCHES, PATCHES, PatchContext, PatchError, PatchInfo, install
 
 
 @dataclass(frozen=True)
 class WorkerArguments:
     """The parsed command line of the worker."""
 
-    patches: tuple[tuple[str, str | None], ...]  # (id, value)
+    patches: Mapping[str, str]  # id -> value
     requested: Mapping[str, str]  # by key of STATE and EVIDENCE (expectations.py)
     allowed: frozenset[str]  # ids of unmet expectations that only warn
     trainer: trainer.TrainerProgram
@@ -44,26 +44,32 @@ def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
     program.add_argument("--script", metavar="PATH")
     program.add_argument("--entry", metavar="MODULE", choices=sorted(trl_entry.SCRIPTS))
     options = parser.parse_args(own)
-    patches = []
-    for text in options.patch:
-        name, equals, value = text.partition("=")
-        if name not in PATCHES:
-            parser.error(f"unknown patch '{name}'; known are {', '.join(sorted(PATCHES))}")
-        if bool(equals) != PATCHES[name].takes_value:
-            parser.error(f"patch {name} takes {'a value: ' + name + '=VALUE' if not equals else 'no value'}")
-        patches.append((name, value if equals else None))
     try:
+        patches = _parse_ids("patch", options.patch, PATCHES)
         requested = expectations.parse_expectations(options.expect)
-        of_entry = trl_entry.parse_options(options.option)
+        of_entry = _parse_ids("option", options.option, trl_entry.OPTIONS)
     except ValueError as error:
         parser.error(str(error))
     key = next((key for key in requested if key in expectations.EVIDENCE), None)
-    if key and not any(name in dict(patches) for name in EVIDENCE_PATCHES):
+    if key and patches.keys().isdisjoint(EVIDENCE_PATCHES):
         parser.error(f"expectation {key} needs --patch {' or '.join(EVIDENCE_PATCHES)}, which checks it")
     if of_entry and options.entry is None:
         parser.error("--option belongs to --entry")
     program_to_run = trainer.TrainerProgram(options.script, options.entry, tuple(flags))
-    return WorkerArguments(tuple(patches), requested, frozenset(options.allow), program_to_run, of_entry)
+    return WorkerArguments(patches, requested, frozenset(options.allow), program_to_run, of_entry)
+
+
+def _parse_ids(noun: str, texts: Sequence[str], known: Mapping[str, PatchInfo | trl_entry.Option]) -> dict[str, str]:
+    """Return the values of ID or ID=VALUE. Raises ValueError with a sentence about the first bad one."""
+    values = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if name not in known:
+            raise ValueError(f"unknown {noun} '{name}'; known are {', '.join(sorted(known))}")
+        if bool(equals) != known[name].takes_value:
+            raise ValueError(f"{noun} {name} takes {f'a value: {name}=VALUE' if not equals else 'no value'}")
+        values[name] = value
+    return values
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -76,7 +82,7 @@ def main(arguments: Sequence[str]) -> None:
     events.emit("phase", phase="import", pid=os.getpid())
     trainer.prepare(options.trainer)
     try:
-        for name, value in options.patches:
+        for name, value in options.patches.items():
             install(PATCHES[name], PatchContext(options.trainer, events, value, options.requested, options.allowed))
         expectations.check_when_built(options.requested, options.allowed, events)
     except PatchError as error:

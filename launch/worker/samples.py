@@ -13,6 +13,7 @@ from typing import Any
 from .columns import MASKED
 from .json_codec import decode, encode
 
+PAIR = ("chosen", "rejected")
 Place = tuple[int, int]  # of characters: first, behind the last
 Render = Callable[[Sequence[Mapping[str, Any]], Any], str]  # messages and tools -> the text that is tokenised
 
@@ -78,9 +79,8 @@ class SampleReport:
 
     def write(self, *, batch: Mapping[str, Any] | None = None, refusal: Mapping[str, Any] | None = None) -> None:
         """Write the file. `refusal` is what the trainer raised about a sample: its message and the sample's number."""
-        tokenizer = self.tokenizer
         content = {
-            "tokenizer": None if tokenizer is None else _describe_tokenizer(tokenizer),
+            "tokenizer": _describe_tokenizer(self.tokenizer),
             "samples": self.samples,
             "lengths": self.lengths,
             "batch": batch,

@@ -8,7 +8,7 @@ Nothing of TRL is replaced: its trainers are subclassed, and get their model, to
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -69,23 +69,6 @@ _OPTIONS = (
     Option("preview", "hands the tokenised samples over, as this file requests, and ends before a model is loaded"),
 )
 OPTIONS: Mapping[str, Option] = MappingProxyType({option.id: option for option in _OPTIONS})
-
-
-def parse_options(texts: Sequence[str]) -> dict[str, str]:
-    """Return the values of options given as ID or ID=VALUE. Raises ValueError with a sentence about the first bad one.
-
-    >>> parse_options(["subset=0.5", "continue_adapter"])
-    {'subset': '0.5', 'continue_adapter': ''}
-    """
-    values = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if name not in OPTIONS:
-            raise ValueError(f"unknown option '{name}'; known are {', '.join(sorted(OPTIONS))}")
-        if bool(equals) != OPTIONS[name].takes_value:
-            raise ValueError(f"option {name} takes {f'a value: {name}=VALUE' if not equals else 'no value'}")
-        values[name] = value
-    return values
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from . import samples, trl_data, trl_entry
 from .columns import MASKED
+from .model_loading import read_base
 
-_PAIR = ("chosen", "rejected")
 _NO_ASSISTANT = "no assistant tokens"  # trl/trainer/sft_trainer.py:1395
 
 
@@ -129,7 +129,7 @@ def _pack(prepared: Any, args: Any) -> list[Any]:
 def _pair_sides(source: Any, row: Any, collator: Any) -> list[samples.TokenizedSide]:
     batch = collator([row])
     sides = []
-    for number, name in enumerate(_PAIR):
+    for number, name in enumerate(samples.PAIR):
         length = int(batch["attention_mask"][number].sum())
         ids = batch["input_ids"][number][:length].tolist()
         loss = [bool(carries) for carries in batch["completion_mask"][number][:length].tolist()]
@@ -143,11 +143,7 @@ def _create_empty_model(name: str, args: Any) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    if trl_entry.is_adapter(name):
-        from peft import PeftConfig
-
-        name = PeftConfig.from_pretrained(name).base_model_name_or_path
     revision = args.model_init_kwargs.get("revision")
-    config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=args.trust_remote_code)
+    config = AutoConfig.from_pretrained(read_base(name), revision=revision, trust_remote_code=args.trust_remote_code)
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=args.trust_remote_code)

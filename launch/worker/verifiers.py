@@ -2,7 +2,7 @@
 
 A call runs in a thread of a child process, as GRPO implementations call their rewards, so that a verifier which hangs
 is killed with everything that it started, and one that prints, exits or needs a signal handler can't harm the trainer.
-`main` is that child: it reads calls and writes outcomes, a JSON object a line.
+`main` is that child.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import importlib.util
 import json
 import logging
 import math as numbers
+import multiprocessing
 import os
-import select
 import subprocess
 import sys
 import tempfile
@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -195,15 +196,24 @@ def _judge(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": float(value)}
 
 
-def main() -> None:
-    """Serve calls until stdin ends. What a verifier prints goes to a file of its own, not into the answers."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+def main(arguments: Sequence[str]) -> None:
+    """Serve calls until the connection, whose descriptor is the argument, or the parent ends.
+
+    What a verifier prints goes to a file of its own.
+    """
+    from .program import die_with_parent
+
+    die_with_parent()
+    connection = Connection(int(arguments[0]))
     printed = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
     os.dup2(printed.fileno(), 1)
     os.dup2(printed.fileno(), 2)
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that this process has to end a long call
-    for line in sys.stdin:
-        call, outcome, began = json.loads(line), {}, time.perf_counter()
+    while True:
+        try:
+            call, outcome, began = connection.recv(), {}, time.perf_counter()
+        except EOFError:
+            return
         work = _warm_up if "load" in call else _judge
         thread = threading.Thread(target=lambda: outcome.update(work(call)), daemon=True)  # noqa: B023
         thread.start()
@@ -211,9 +221,7 @@ def main() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         text = _take_text(printed.fileno())
-        outcome = {**outcome, "seconds": time.perf_counter() - began, **({"printed": text} if text else {})}
-        answers.write(json.dumps(outcome) + "\n")
-        answers.flush()
+        connection.send({**outcome, "seconds": time.perf_counter() - began, **({"printed": text} if text else {})})
 
 
 def _warm_up(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -242,21 +250,6 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _KEPT_TEXT else f"{text[:_KEPT_TEXT]}..."
 
 
-_FOLDER = Path(__file__).resolve().parent
-_CHILD = (
-    "import importlib, runpy, sys; names = runpy.run_path(sys.argv[1]); names['load_package'](); "
-    "importlib.import_module(names['PRIVATE_NAME'] + '.verifiers').serve_child()"
-)
-
-
-def serve_child() -> None:
-    """Run `main` in a process that ends with its parent."""
-    from .program import die_with_parent
-
-    die_with_parent()
-    main()
-
-
 class VerifierError(RuntimeError):
     """A verifier can't be loaded."""
 
@@ -268,7 +261,7 @@ class VerifierProcess:
     names: Sequence[str]  # of the verifiers that are loaded at the start
     seconds: float  # of a call
     _child: subprocess.Popen[bytes] | None = field(default=None, init=False)
-    _unread: bytes = field(default=b"", init=False)
+    _connection: Any = field(default=None, init=False)
 
     def score(self, calls: Sequence[Call]) -> list[Outcome]:
         """Score one call after the other. Raises VerifierError if a verifier can't be loaded."""
@@ -278,11 +271,13 @@ class VerifierProcess:
         """Start the child and load the verifiers. Raises VerifierError."""
         if self._child is not None and self._child.poll() is None:
             return
-        entry = str(_FOLDER / "entry.py")
-        self._unread = b""
-        self._child = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, entry], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )
+        self._connection, theirs = multiprocessing.Pipe()
+        with theirs:
+            entry, descriptor = Path(__file__).with_name("entry.py"), theirs.fileno()
+            command = [sys.executable, str(entry), "--call", "verifiers", str(descriptor)]
+            self._child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, pass_fds=[descriptor], start_new_session=True
+            )
         answer = self._ask({"load": list(self.names)}, _LOAD_SECONDS)
         failure = "it did not load in time" if answer is None else answer.get("failure")
         if failure:
@@ -301,39 +296,25 @@ class VerifierProcess:
                     process.kill()
         self._child.kill()
         self._child.wait()
-        for stream in (self._child.stdin, self._child.stdout):
-            with contextlib.suppress(OSError):
-                stream.close()  # type: ignore[union-attr]
+        self._connection.close()
         self._child = None
 
     def _score(self, call: Call) -> Outcome:
         self.start()
-        content = {**vars(call), "columns": dict(call.columns), "completion_ids": list(call.completion_ids)}
         began = time.monotonic()
-        answer = self._ask(content, self.seconds)
+        answer = self._ask(vars(call), self.seconds)
         if answer is None:
             self.close()
             took = time.monotonic() - began
             failure = "ended its process" if took < self.seconds else f"did not answer within {self.seconds:g} s"
             return Outcome(0.0, took, failure)
-        return Outcome(answer.get("score"), answer["seconds"], answer.get("failure"), answer.get("printed"))
+        return Outcome(**answer)
 
     def _ask(self, content: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
-        """Send a line and return the answer; None if none came in time, or the child has ended."""
-        child = self._child
-        assert child is not None and child.stdin is not None and child.stdout is not None
-        try:
-            child.stdin.write(json.dumps(content, default=str).encode() + b"\n")
-            child.stdin.flush()
-        except OSError:
-            return None
-        end = time.monotonic() + seconds
-        while b"\n" not in self._unread:
-            ready, _, _ = select.select([child.stdout], [], [], max(0.0, end - time.monotonic()))
-            data = os.read(child.stdout.fileno(), 1 << 16) if ready else b""
-            if not data:
-                return None
-            self._unread += data
-        line, _, self._unread = self._unread.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        """Send a call and return the answer; None if none came in time, or the child has ended."""
+        with contextlib.suppress(OSError, EOFError):
+            self._connection.send(content)
+            if self._connection.poll(seconds):
+                answer: dict[str, Any] = self._connection.recv()
+                return answer
+        return None

@@ -26,7 +26,7 @@ def clipped_at(norm: float | None) -> LastNorm:
     """What the trainer's own clipping measured."""
     last = LastNorm()
     if norm is not None:
-        last.on_clipped(SimpleNamespace(deepspeed_engine_wrapped=None), 1.0, norm)
+        last.keep(SimpleNamespace(deepspeed_engine_wrapped=None), 1.0, norm)
     return last
 
 
@@ -115,7 +115,7 @@ def test_finetune_logs_the_norm_that_it_clipped(norm: float | None, logged: dict
 def test_deepspeeds_norm_is_its_engines() -> None:
     engine = SimpleNamespace(get_global_grad_norm=lambda: 4.5)
     last = LastNorm()
-    last.on_built(SimpleNamespace(deepspeed_engine_wrapped=engine))
+    last.keep(SimpleNamespace(deepspeed_engine_wrapped=engine))
     assert last.value() == 4.5
     engine.get_global_grad_norm = lambda: -1.0  # its word for a step that overflowed
     assert last.value() is None

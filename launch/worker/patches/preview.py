@@ -18,9 +18,7 @@ from .patch import PatchContext, PatchInfo, on_request
 if TYPE_CHECKING:
     from ..samples import Request
 
-_PAIR = ("chosen", "rejected")
 _COLUMNS = ("input_ids", "attention_mask", "labels")  # of a batch
-_NO_ASSISTANT = "no assistant tokens"  # trl/trainer/sft_trainer.py:1395
 
 
 def _preview_open_instruct(context: PatchContext) -> None:
@@ -84,7 +82,7 @@ def _hand_over(context: PatchContext, request: Request, configs: Any, tokenizer_
             # only the transforms of chats render tools (dataset_transformation.py:1811)
             tools = None if is_pair else upstream._normalize_tools_for_chat_template(source.get("tools"))
             sides = []
-            for name in _PAIR if is_pair else ("messages",):
+            for name in samples.PAIR if is_pair else ("messages",):
                 prefix = f"{name}_" if is_pair else ""
                 labels = row.get(f"{prefix}labels")
                 loss = samples.loss_of_labels(labels) if labels is not None else None

@@ -22,7 +22,7 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 _SECONDS = 500.0  # until the libraries are imported, on a machine that others load
 _STUB = """#!/bin/bash
-case " $* " in *"/launch/worker/entry.py "* | *"from launch.worker import "*)
+case " $* " in *"/launch/worker/entry.py "*)
     exec {real} -I -S {client} {socket} "$0" "$@" ;;
 esac
 exec -a "$0" {real} "$@"
