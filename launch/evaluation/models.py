@@ -8,9 +8,9 @@ from pathlib import Path
 
 from launch.errors import Problem, UserError
 from launch.execution import merge
+from launch.execution.completion import refuse_changes
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.reader import RunRecord, resolve_run, run_name
-from launch.execution.vouching import refuse_changes
 from launch.files import read_json_object
 from launch.planning.estimate.shape import read_shape
 from launch.planning.lora import Adapter, check_adapter, read_adapter

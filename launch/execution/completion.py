@@ -1,20 +1,29 @@
-"""Decide whether a run is done: every planned step, a complete model, and every requested setting proven."""
+"""Decide whether a run is done: every planned step, a complete model, every requested setting proven.
+
+And what DONE vouches for: proofs of the weights, digests of the model, finished work that a later failure keeps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.execution.display import describe_early_stop
 from launch.execution.record.events import Event
 from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome, read_validation
 from launch.execution.record.reader import RunRecord
+from launch.planning.identity import DigestCache
+from launch.planning.lora import read_adapter
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
+from launch.planning.saved_model import describe_model, digest_model, find_changes
 from launch.worker.finding import Evidence
+from launch.worker.patches.shared import EVIDENCE
 
 _MOST_FAULTS = 5  # in an outcome
 
@@ -73,3 +82,82 @@ def _read_early_stop(run: RunRecord, step: int) -> str | None:
     if not entries or entries[-1].get("step") != step:
         return None
     return describe_early_stop(Event("early_stop", 0.0, 0, entries[-1]))
+
+
+# guards of what happens around the training, and not of the steps
+_AROUND = ("disk", "stall", "dead_rank")
+
+
+def required_proofs(plan: Plan) -> dict[str, str]:
+    """Return what a finished run must have shown of its weights, by the keys of the evidence (worker/evidence)."""
+    if EVIDENCE.id not in plan.patches:
+        return {}
+    kind = "adapter" if plan.config.recipe.lora.rank is not None else "weights"
+    return {"first_update": kind, "gradients": "above rounding", "last_update": "finite", "saved_weights": "trained"}
+
+
+def keep_finished_work(outcome: Outcome, plan: Plan, run: RunRecord, evidence: Sequence[Evidence]) -> Outcome:
+    """Return a run that ended badly after its model was saved as done, with how it ended beside.
+
+    The worker has reported that the model was saved after the last step, its files are complete, and every requested
+    setting is proven. What a guard found in the steps stands.
+    """
+    saved = [event for event in run.events("saved") if event.get("step") is not None]
+    steps = int(saved[-1]["step"]) if saved else 0
+    planned = run.total_steps or plan.config.recipe.max_steps
+    stopped = next((event.get("step") for event in run.events("early_stop")), None)
+    is_whole = steps > 0 and planned is not None and (steps >= planned or steps == stopped)
+    ended_by_steps = outcome.guard is not None and outcome.cause_id not in _AROUND
+    if outcome.exit_code in (EXIT_DONE, EXIT_INTERRUPTED) or not is_whole or ended_by_steps:
+        return outcome
+    if unmet_settings(evidence, plan.config.allow) or find_output_faults(plan.model_dir, plan.config.trainer.leaves):
+        return outcome
+    parts = (outcome.cause, outcome.cure and f"cure: {outcome.cure}")
+    return replace(
+        outcome,
+        exit_code=EXIT_DONE,
+        steps=max(steps, outcome.steps),
+        cause=None,
+        cause_id=None,
+        cure=None,
+        guard=None,
+        checkpoint=None,
+        detail=(),
+        afterwards="; ".join(filter(None, parts)) or f"exit code {outcome.exit_code}",
+    )
+
+
+def digest_base(plan: Plan) -> tuple[Path | None, dict[str, str]]:
+    """Return the folder of the base of the adapter that a run trains, and its files' digests; None without either."""
+    model = plan.inputs.model
+    base = model.adapter.local_base if model.adapter is not None and model.build is None else model.local
+    if plan.config.recipe.lora.rank is None or base is None:
+        return None, {}
+    digests = DigestCache(plan.cache / "digests.json")
+    files = digest_model(base, digests.of)
+    digests.save()
+    return base, files
+
+
+def add_digests(outcome: Outcome, plan: Plan, base: tuple[Path | None, dict[str, str]]) -> Outcome:
+    """Return the outcome of a finished run with the digests of its model."""
+    folder = plan.model_dir
+    if outcome.exit_code != EXIT_DONE:
+        return outcome
+    digests = DigestCache(plan.cache / "digests.json")
+    with contextlib.suppress(OSError):
+        is_adapter = base[0] is not None and read_adapter(folder) is not None
+        outcome = replace(outcome, model=describe_model(folder, base[0] if is_adapter else None, base[1], digests.of))
+    digests.save()
+    return outcome
+
+
+def refuse_changes(run: Path | None, allow: Collection[str] = ()) -> None:
+    """Raise UserError (model_changed, base_changed) if a run's model is not the one that it saved; None is no run."""
+    if run is None:
+        return
+    digests = DigestCache(run.parents[1] / ".cache" / "digests.json")
+    problems = [problem for problem in find_changes(run, digests.of) if problem.id not in allow]
+    digests.save(create_folder=False)
+    if problems:
+        raise UserError(problems)

@@ -6,7 +6,8 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -20,7 +21,6 @@ _SPARKLINE = 20  # characters at most
 _LEAST_BAR = 10  # characters of the bar, with its spaces
 _LATE = 30.0  # seconds without a step after which the line shows how long it has been waiting
 _BLOCKS, _NOT_FINITE = "▁▂▃▄▅▆▇█", "!"  # of the sparkline
-_MAX_MEANS = 64
 _MIN_INTERVAL = 2.0  # seconds between two plain lines for steps
 _MAX_INTERVAL = 30.0  # seconds
 _MIN_PROGRESS = 0.05  # of the total steps, between two plain lines
@@ -245,42 +245,20 @@ def _discard_output(stream: TextIO) -> None:
         os.close(null)
 
 
-class Sparkline:
-    """Keeps the means of a value over equal parts of the steps so far."""
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return at most `width` characters, one for the mean of each of equal parts of the values.
 
-    def __init__(self) -> None:
-        self._means: list[tuple[float, int]] = []  # of each part: the sum of its values, and how many
-        self._part = 1  # values of a part
+    The lowest mean is the lowest block, a NaN or an infinity is `!`.
 
-    def add(self, value: float) -> None:
-        """Add the next value."""
-        if self._means and self._means[-1][1] < self._part:
-            total, count = self._means[-1]
-            self._means[-1] = (total + value, count + 1)
-            return
-        if len(self._means) == _MAX_MEANS:
-            self._part *= 2
-            pairs = zip(self._means[::2], self._means[1::2], strict=True)
-            self._means = [(first[0] + second[0], first[1] + second[1]) for first, second in pairs]
-        self._means.append((value, 1))
-
-    def render(self, width: int) -> str:
-        """Return at most `width` characters, the lowest mean as the lowest block and a NaN or an infinity as `!`.
-
-        >>> line = Sparkline()
-        >>> for value in (8.0, 4.0, 2.0, 1.0): line.add(value)
-        >>> line.render(4)
-        '█▄▂▁'
-        """
-        if width <= 0 or not self._means:
-            return ""
-        means = [total / count for total, count in self._means]
-        parts = min(width, len(means))
-        ends = [len(means) * part // parts for part in range(parts + 1)]
-        values = [sum(means[start:end]) / (end - start) for start, end in pairwise(ends)]  # fmean refuses infinities
-        finite = [value for value in values if math.isfinite(value)]
-        low, high = min(finite, default=0.0), max(finite, default=0.0)
-        return "".join(_block(value, low, high) for value in values)
+    >>> sparkline((8.0, 4.0, 2.0, 1.0), 4)
+    '█▄▂▁'
+    """
+    parts = max(0, min(width, len(values)))
+    ends = [len(values) * part // parts for part in range(parts + 1)] if parts else []
+    means = [sum(values[start:end]) / (end - start) for start, end in pairwise(ends)]  # fmean refuses infinities
+    finite = [mean for mean in means if math.isfinite(mean)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    return "".join(_block(mean, low, high) for mean in means)
 
 
 def _block(value: float, low: float, high: float) -> str:
@@ -302,7 +280,7 @@ class LiveDisplay(PlainDisplay):
         self._waiting_for = "starting the processes"
         self._since = clock()
         self._step: Event | None = None  # the last one, in training
-        self._losses = Sparkline()
+        self._losses = array("d")  # 8 bytes a step
         self._unicode = (getattr(stream, "encoding", None) or "").lower().startswith("utf")
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -314,7 +292,7 @@ class LiveDisplay(PlainDisplay):
 
         super().start(total)
         self._waiting_for, self._since = "starting the processes", self._clock()
-        self._step, self._losses = None, Sparkline()
+        self._step, self._losses = None, array("d")
         whole_line = Column(no_wrap=True, overflow="ellipsis")
         self._bar = Progress(
             SpinnerColumn("dots" if self._unicode else "line"),
@@ -339,7 +317,7 @@ class LiveDisplay(PlainDisplay):
         elif event.kind == "step":
             self._since, self._step = self._clock(), event
             if isinstance(loss := event.data.get("loss"), (int, float)):
-                self._losses.add(float(loss))
+                self._losses.append(loss)
             self._bar.update(self._task, completed=event.data["step"])
 
     def refresh(self) -> None:
@@ -360,8 +338,8 @@ class LiveDisplay(PlainDisplay):
             if len("  ".join(parts.values())) > room:
                 parts.pop(name, None)
         if "loss" in parts and self._unicode:
-            sparkline = self._losses.render(min(_SPARKLINE, room - len("  ".join(parts.values())) - 1))
-            parts["loss"] += f" {sparkline}" if len(sparkline) > 1 else ""
+            course = sparkline(self._losses, min(_SPARKLINE, room - len("  ".join(parts.values())) - 1))
+            parts["loss"] += f" {course}" if len(course) > 1 else ""
         return "  ".join(parts.values())
 
     def say(self, text: str) -> None:

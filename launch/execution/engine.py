@@ -13,7 +13,16 @@ from launch.check.machine.rules import preflight
 from launch.config.schema import Tracking
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
 from launch.execution.caches import cache_lock, plan_cache_pass, read_dataset_event
-from launch.execution.completion import add_validation, verify_completion, verify_evidence
+from launch.execution.completion import (
+    add_digests,
+    add_validation,
+    digest_base,
+    keep_finished_work,
+    refuse_changes,
+    required_proofs,
+    verify_completion,
+    verify_evidence,
+)
 from launch.execution.diagnosis.advice import cure_for_errors
 from launch.execution.diagnosis.tracebacks import RaisedError
 from launch.execution.display import Display, format_duration
@@ -30,7 +39,6 @@ from launch.execution.supervise.processes import wait_for_orphans
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
-from launch.execution.vouching import add_digests, digest_base, keep_finished_work, refuse_changes, required_proofs
 from launch.planning.command import overridden_settings, requested_settings
 from launch.planning.lora import ADAPTER_CONFIG
 from launch.planning.model_folder import find_output_faults

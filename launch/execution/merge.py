@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import Problem, UserError
+from launch.execution.completion import refuse_changes
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.reader import RunRecord
-from launch.execution.vouching import refuse_changes
 from launch.external import run_command
 from launch.files import read_json_object, write_json
 from launch.host.interpreter import InterpreterError, missing_modules, worker_command

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.execution import completion, vouching
-from launch.execution.completion import add_validation, verify_completion, verify_evidence
+from launch.execution import completion
+from launch.execution.completion import add_validation, keep_finished_work, verify_completion, verify_evidence
 from launch.execution.record.evidence import merge_events
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
@@ -151,13 +151,13 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
     verdict: str,
     is_kept: bool,
 ) -> None:
-    monkeypatch.setattr(vouching, "find_output_faults", lambda folder, leaves: [])
+    monkeypatch.setattr(completion, "find_output_faults", lambda folder, leaves: [])
     events = [{"kind": "total_steps", "rank": 0, "steps": 10}]
     events += [{"kind": "saved", "rank": 0, "step": saved_at}] if saved_at else []
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
     plan = build_plan(composed("stage=demo", "trainer=trl_sft", "gpus=0"), fixed_machine(tmp_path))
     evidence = [Evidence("clip", "1.0", "read", "1.0", verdict)]
-    kept = vouching.keep_finished_work(outcome, plan, RunRecord(tmp_path), evidence)
+    kept = keep_finished_work(outcome, plan, RunRecord(tmp_path), evidence)
     assert kept.exit_code == (0 if is_kept else outcome.exit_code)
     assert (str(outcome.cause) in str(kept.afterwards)) == is_kept
     assert not is_kept or (kept.steps, kept.cause, kept.guard) == (10, None, None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.execution.vouching import refuse_changes
+from launch.execution.completion import refuse_changes
 from launch.planning.identity import DigestCache
 from launch.planning.saved_model import describe_model, find_changes
 
