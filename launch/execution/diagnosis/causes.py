@@ -29,12 +29,9 @@ from launch.terminal import format_ranks, printable
 
 DETAIL_LINES = 15
 _MAX_LINE = 400  # characters of a cause
-_FAILURES, _ROOT = (
-    "Failures:",
-    "Root Cause (first observed failure)",
-)  # torch/distributed/elastic/multiprocessing/errors
-_FAILED_RANK = re.compile(r"^\s+rank\s*: (\d+)")
-_FAILED_EXIT = re.compile(r"^\s+exitcode\s*: (-?\d+)")
+# a row of the table in torch/distributed/elastic/multiprocessing/errors, and the head of its last one
+_FAILED = re.compile(r"^ +rank *: (?P<rank>\d+).*\n +exitcode *: (?P<code>-?\d+)", re.MULTILINE)
+_ROOT = "Root Cause (first observed failure)"
 # subprocess.CalledProcessError, which accelerate raises for its only process
 _CHILD_EXIT = re.compile(r"CalledProcessError: .*(?:died with <Signals\.\w+: (\d+)>|non-zero exit status (\d+))")
 # neither SIGTERM, with which elastic ends the other ranks, nor SIGABRT, with which NCCL's watchdog ends its own rank
@@ -68,9 +65,7 @@ class CauseFinder:
         self._launcher = LogTail()
         self._errors: list[Event] = []
         self._nccl_timeouts: dict[int, str] = {}  # rank -> the NCCL collective in which it timed out
-        self._table_rank: int | None = None  # the current rank in elastic's failure table
-        self._in_table = self._in_root = False
-        self._exits: dict[int, int] = {}  # rank -> exit code, from that table or from accelerate
+        self._exits: dict[int, int] = {}  # rank -> exit code, from elastic's table or from accelerate
         self._root_rank: int | None = None
 
     def add_lines(self, rank: int, lines: Sequence[str], now: float) -> None:
@@ -83,17 +78,17 @@ class CauseFinder:
     def add_launcher_lines(self, lines: Sequence[str], now: float) -> None:
         for line in lines:
             self._launcher.add(line, now)
-            if line.startswith(_FAILURES) or _ROOT in line:
-                self._in_table, self._in_root = True, _ROOT in line
-            elif self._in_table and (match := _FAILED_RANK.match(line)):
-                self._table_rank = int(match[1])
-                if self._in_root:
-                    self._root_rank = self._table_rank
-            elif self._table_rank is not None and (match := _FAILED_EXIT.match(line)):
-                self._exits[self._table_rank], self._table_rank = int(match[1]), None
-            elif len(self._tails) == 1 and (match := _CHILD_EXIT.search(line)):
+            if len(self._tails) == 1 and (match := _CHILD_EXIT.search(line)):
                 (self._root_rank,) = self._tails
                 self._exits[self._root_rank] = -int(match[1]) if match[1] else int(match[2])
+
+    def _read_exits(self) -> None:
+        """Read from elastic's table, in the launcher's last lines, how its ranks ended, and which failed first."""
+        text = "\n".join(self._launcher.lines)
+        for match in _FAILED.finditer(text):
+            self._exits[int(match["rank"])] = int(match["code"])
+            if _ROOT in text[: match.start()]:
+                self._root_rank = int(match["rank"])
 
     def add_error(self, event: Event) -> None:
         if len(self._errors) < 1000:
@@ -113,6 +108,7 @@ class CauseFinder:
         `status`: the launcher's exit status, None if unknown.
         """
         self._situation = situation or Situation()
+        self._read_exits()
         if (first := self._first_error()) is not None:
             if _has_lost_peer(event_chain(first.data)) and (silent := self._find_silent()):
                 return silent
@@ -120,16 +116,7 @@ class CauseFinder:
         if self._nccl_timeouts:
             return self._explain_nccl_timeout()
         rank = self._failing_rank()
-        cause = self._explain_rank(rank) if rank is not None else self._explain_launcher()
-        return cause or self._explain_exit(status, rank)
-
-    def _explain_launcher(self) -> Cause | None:
-        """Explain the end of a launcher whose ranks printed nothing that does; None if nothing is known of it."""
-        tail = self._launcher
-        if tail.ends_in_traceback:
-            return self._explain_chain(printed_chain(tail.traceback), None, list(tail.traceback))
-        words = tail.last_words()
-        return self._explain_words(words, None, None) if words else None
+        return self._explain_end(rank) or self._explain_exit(status, rank)
 
     def _explain_exit(self, status: int | None, rank: int | None) -> Cause:
         """Explain a run by its launcher's exit status, with the last line of the rank that may have failed."""
@@ -147,19 +134,19 @@ class CauseFinder:
         own = [event for event in ordered if not _has_lost_peer(event_chain(event.data))]
         return next(iter(own or ordered), None)
 
-    def _explain_rank(self, rank: int) -> Cause | None:
-        """Explain the end of a rank that reported no error; None if nothing is known of it."""
-        tail, code = self._tails[rank], self._exits.get(rank)
+    def _explain_end(self, rank: int | None) -> Cause | None:
+        """Explain the end of a rank, or of the launcher, that reported no error; None if nothing is known of it."""
+        tail, code = (self._launcher, None) if rank is None else (self._tails[rank], self._exits.get(rank))
         chain = printed_chain(tail.traceback) if tail.ends_in_traceback else []
-        if _has_lost_peer(chain) and (silent := self._find_silent()):
+        if rank is not None and _has_lost_peer(chain) and (silent := self._find_silent()):
             return silent
         was_killed = code is not None and code < 0 and code != -signal.SIGABRT
         if chain and not was_killed:
             return self._explain_chain(chain, rank, list(tail.traceback))
-        if code is None:
-            words = tail.last_words()
-            return self._explain_words(words, rank, None) if words else None
-        return self._explain_silent(rank, code)
+        if rank is not None and code is not None:
+            return self._explain_silent(rank, code)
+        words = tail.last_words()
+        return self._explain_words(words, rank, None) if words else None
 
     def _explain_silent(self, rank: int, code: int) -> Cause:
         """Explain a rank that ended with this code and no exception."""
