@@ -24,10 +24,10 @@ from launch.planning.identity import TOKENIZER_FILES, DigestCache
 from launch.planning.lora import Adapter, check_adapter
 from launch.planning.model_folder import find_model_faults
 from launch.planning.saved_model import digest_model
+from launch.worker.json_codec import SCHEMA_VERSION, from_json, versioned
 from launch.worker.merging import Request
 
 RECORD = "merge.json"  # in the folder of the merged model
-SCHEMA_VERSION = 1
 # Largest mean difference of logits, as a share of their standard deviation: rounding of the type that the merged
 # weights are stored in, and what 4 bits take away (docs/how-to/lora.md has the measurements).
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.02, "float16": 0.005}
@@ -82,8 +82,7 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
         merged = _as_merged(target, report, built=True)
         refuse_difference(merged)
         made = {"adapter": digest, "base": adapter.base, "files": digest_model(staging, DigestCache(target).of)}
-        record = {"schema_version": SCHEMA_VERSION, **made, "report": report}
-        write_json(staging / RECORD, record)
+        write_json(staging / RECORD, versioned({**made, "report": report}))
         staging.chmod(0o755)  # mkdtemp's 0700 would hide the model from other users
         if target.exists():
             shutil.rmtree(target)
@@ -156,15 +155,8 @@ def require_modules(python: str, names: Sequence[str], where: str | None = None)
 
 
 def _as_merged(folder: Path, report: Mapping[str, Any], *, built: bool) -> Merged:
-    return Merged(
-        folder,
-        report["error"],
-        TOLERANCES.get(report["dtype"], TOLERANCES["bfloat16"]),
-        report["adapter_effect"],
-        report["tokens"],
-        built,
-        report.get("quantized_error"),
-    )
+    tolerance = TOLERANCES.get(report["dtype"], TOLERANCES["bfloat16"])
+    return from_json(Merged, {**report, "folder": str(folder), "tolerance": tolerance, "built": built})
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-SCHEMA_VERSION = 1
+from .json_codec import SCHEMA_VERSION
+
 EVENT_BYTES = 4095  # below PIPE_BUF on Linux, so each write() is atomic
 _ELLIPSIS = "..."
 

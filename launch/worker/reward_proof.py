@@ -55,17 +55,10 @@ class ProofRequest:
     response: int  # tokens
 
 
-@dataclass(frozen=True)
+@dataclass
 class ProofReport:
     """What was found; no problem means proven."""
 
-    problems: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    summary: str = ""
-
-
-@dataclass
-class _Findings:
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
@@ -79,14 +72,14 @@ def main(arguments: Sequence[str]) -> None:
 
 def prove(request: ProofRequest) -> ProofReport:
     """Prove the verifiers on the rows; the first kind of problem ends it."""
-    option, found = VerifierOption.parse(request.verifier), _Findings()
+    option, found = VerifierOption.parse(request.verifier), ProofReport()
     rows = list(_read_rows(request))
     _check_rows(rows, option, found)
     if not found.problems:
         _check_window([row["prompt"] for row in rows], request, option.window, found)
     if not found.problems:
         _check_verifiers(rows, option, found)
-    return ProofReport(tuple(found.problems), tuple(found.warnings), "; ".join(found.facts))
+    return found
 
 
 def _read_rows(request: ProofRequest) -> Iterator[dict[str, Any]]:
@@ -101,7 +94,7 @@ def _read_rows(request: ProofRequest) -> Iterator[dict[str, Any]]:
         yield {**row, "prompt": messages[:-1] if messages[-1]["role"] == "assistant" else messages}
 
 
-def _check_rows(rows: Sequence[Mapping[str, Any]], option: VerifierOption, found: _Findings) -> None:
+def _check_rows(rows: Sequence[Mapping[str, Any]], option: VerifierOption, found: ProofReport) -> None:
     without = [number for number, row in enumerate(rows, 1) if row.get("ground_truth") in (None, "", [])]
     if without:
         found.problems.append(f"{_count(len(without), 'prompt')} without ground_truth, the first in row {without[0]}")
@@ -115,7 +108,7 @@ def _check_rows(rows: Sequence[Mapping[str, Any]], option: VerifierOption, found
             return
 
 
-def _check_window(prompts: Sequence[Any], request: ProofRequest, window: int, found: _Findings) -> None:
+def _check_window(prompts: Sequence[Any], request: ProofRequest, window: int, found: ProofReport) -> None:
     """Count the tokens of every prompt in the model's chat template."""
     from transformers import AutoTokenizer
 
@@ -159,7 +152,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _check_verifiers(rows: Sequence[Mapping[str, Any]], option: VerifierOption, found: _Findings) -> None:
+def _check_verifiers(rows: Sequence[Mapping[str, Any]], option: VerifierOption, found: ProofReport) -> None:
     names = option.names_in(iter([row.get("dataset") for row in rows]))
     process = VerifierProcess(list(names), option.seconds)
     began = time.monotonic()
@@ -192,7 +185,7 @@ class _Verifier:
     name: str
     process: VerifierProcess
     rows: Sequence[tuple[int, Mapping[str, Any]]]
-    found: _Findings
+    found: ProofReport
     _slowest: float = 0.0
 
     def prove(self) -> None:

@@ -45,11 +45,12 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return failed(f"the reward proof can't run in {python}: {last}", "put right what it names", where)
     report = decode(ProofReport, done.stdout.strip().splitlines()[-1])
+    summary = "; ".join(report.facts)
     if report.problems:
         cure = Cure("put the verifier or the rows right, or set {0}", "allow=[reward_proof]")
         return failed("; ".join(report.problems), cure, where)
-    proven = f"proven otherwise: {report.summary}"
-    return warned("; ".join(report.warnings), proven, where) if report.warnings else passed(report.summary)
+    proven = f"proven otherwise: {summary}"
+    return warned("; ".join(report.warnings), proven, where) if report.warnings else passed(summary)
 
 
 def _request(plan: Plan, folder: Path) -> ProofRequest:

@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeGuard, get_args
 
 from launch.worker.json_codec import SCHEMA_VERSION, versioned
 
@@ -62,19 +62,24 @@ class Event:
 
 
 def parse_event(line: str | bytes, rank: int) -> Event | None:
-    """Parse one line of rank `rank`'s channel; None for anything that is not a valid event."""
+    """Parse one line of rank `rank`'s channel; None for anything that is not a valid event of it."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):  # ValueError: a UnicodeDecodeError too
         return None
-    if not isinstance(value, dict) or value.pop("schema_version", None) != SCHEMA_VERSION:
+    event = read_event({"rank": rank, **value}) if isinstance(value, dict) else None
+    return event if event is not None and event.rank == rank else None
+
+
+def read_event(value: Mapping[str, Any]) -> Event | None:
+    """Return the event that a JSON object holds; None if it is not a valid one."""
+    data = dict(value)
+    version, kind, time, rank = (data.pop(name, None) for name in ("schema_version", "kind", "time", "rank"))
+    if version != SCHEMA_VERSION or not isinstance(kind, str) or not isinstance(rank, int):
         return None
-    kind, time, sender = value.pop("kind", None), value.pop("time", None), value.pop("rank", rank)
-    if not isinstance(kind, str) or sender != rank or not _is_complete(kind, value):
+    if not _is_number(time) or not math.isfinite(time) or not _is_complete(kind, data):
         return None
-    if isinstance(time, bool) or not isinstance(time, (int, float)) or not math.isfinite(time):
-        return None
-    return Event(kind, float(time), rank, value)
+    return Event(kind, float(time), rank, data)
 
 
 def _is_complete(kind: str, data: Mapping[str, Any]) -> bool:
@@ -165,5 +170,5 @@ class Metrics:
                 self._sums[name] = total
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)

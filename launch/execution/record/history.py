@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.execution.record.checkpoints import Checkpoint
-from launch.execution.record.events import Event
+from launch.execution.record.events import Event, read_event
 from launch.execution.record.outcome import Outcome
 from launch.files import append_json, open_file, parse_json_lines, read_json_lines, write_json_lines
 from launch.worker.json_codec import versioned
@@ -65,20 +65,18 @@ class RunHistory:
         # steps first: an event that precedes one of them has been written by then
         steps = list(self._steps.read())
         self._resumed_steps += [_checkpoint_step(value.get("resumed_from")) for value in self._starts.read()]
-        events = [event for value in self._events.read() if (event := self._parse_event(value))]
+        events = [event for value in self._events.read() if (event := read_event(value)) and self._follow(event)]
         events += [event for value in steps if (event := self._time_step(value))]
         return sorted(events, key=lambda event: event.time)
 
-    def _parse_event(self, value: dict[str, Any]) -> Event | None:
-        kind, time, rank = value.get("kind"), value.get("time"), value.get("rank")
-        if kind not in _SHOWN_KINDS or not isinstance(time, (int, float)) or not isinstance(rank, int):
-            return None
-        if kind == "phase" and value.get("phase") == "import" and rank == 0:
-            self._attempt_times.append(time)
-        elif kind == "phase" and value.get("phase") == "training":
-            self._training_times += [time] * (len(self._attempt_times) - len(self._training_times))
-        data = {name: item for name, item in value.items() if name not in ("schema_version", "kind", "time", "rank")}
-        return Event(str(kind), float(time), rank, data)
+    def _follow(self, event: Event) -> bool:
+        """Note when attempts, and their training, begin; return whether the event is shown."""
+        phase = event.data["phase"] if event.kind == "phase" else None
+        if phase == "import" and event.rank == 0:
+            self._attempt_times.append(event.time)
+        elif phase == "training":
+            self._training_times += [event.time] * (len(self._attempt_times) - len(self._training_times))
+        return event.kind in _SHOWN_KINDS
 
     def _time_step(self, value: dict[str, Any]) -> Event | None:
         step = value.get("step")

@@ -10,8 +10,8 @@ from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.display import PHASE_NAMES, format_duration
-from launch.execution.record.events import PHASES
-from launch.execution.record.reader import RunRecord, number
+from launch.execution.record.events import read_event
+from launch.execution.record.reader import RunRecord
 from launch.execution.report.charts import Metrics, read_metrics
 from launch.worker.json_codec import SCHEMA_VERSION
 
@@ -98,33 +98,29 @@ def summarize_events(run: RunRecord) -> EventSummary:
     events = EventSummary()
     last, first_rank = 0.0, None
     for entry in run.events("phase", "guard", "warning"):
-        moment = number(entry.get("time"))
-        if moment is None or not 0 <= moment < _LATEST:
+        event = read_event(entry)
+        if event is None or not 0 <= event.time < _LATEST:
             continue
-        kind = entry.get("kind")
-        if kind == "phase":
-            rank = entry.get("rank")
-            first_rank = rank if first_rank is None else first_rank
-            if rank == first_rank:
-                _add_phase(events, entry.get("phase"), moment, last)
-        elif kind == "guard" and len(events.guards) < _MAX_EVENTS:
+        if event.kind == "phase":
+            first_rank = event.rank if first_rank is None else first_rank
+            if event.rank == first_rank:
+                _add_phase(events, event.data["phase"], event.time, last)
+        elif event.kind == "guard" and len(events.guards) < _MAX_EVENTS:
             events.guards.append(entry)
-        elif kind == "warning":
-            message = str(entry.get("message"))
+        elif event.kind == "warning":
+            message = event.data["message"]
             if message in events.warnings or len(events.warnings) < _MAX_EVENTS:
                 warned = events.warnings.setdefault(message, Warned(message))
                 warned.count += 1
-                warned.ranks.add(entry["rank"] if isinstance(entry.get("rank"), int) else 0)
-        last = max(last, moment)
+                warned.ranks.add(event.rank)
+        last = max(last, event.time)
     if events.attempts:
         _end_phase(events.attempts[-1], run.finished)
     return events
 
 
-def _add_phase(events: EventSummary, name: object, moment: float, last: float) -> None:
+def _add_phase(events: EventSummary, name: str, moment: float, last: float) -> None:
     """Begin a phase. An `import` begins an attempt, and the one before ended at its last event at the earliest."""
-    if name not in PHASES:
-        return
     if name == "import" or not events.attempts:
         if events.attempts:
             _end_phase(events.attempts[-1], last)
@@ -132,7 +128,7 @@ def _add_phase(events: EventSummary, name: object, moment: float, last: float) -
     attempt = events.attempts[-1]
     if len(attempt) < _MAX_EVENTS:
         _end_phase(attempt, moment)
-        attempt.append(Phase(str(name), moment, None))
+        attempt.append(Phase(name, moment, None))
 
 
 def _end_phase(attempt: list[Phase], moment: float | None) -> None:
