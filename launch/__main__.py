@@ -20,7 +20,7 @@ from traceback import format_exception
 from types import FrameType, TracebackType
 
 from launch.commands.verbs import VERBS, VISIBLE
-from launch.config.line import parse_line
+from launch.config.line import parse_line, refuse_rank
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError, path_problem
 from launch.external import configure_logging
 from launch.resources import ROOT
@@ -93,6 +93,7 @@ def _run_verb(arguments: list[str]) -> int:
         return VERBS["help"].function()([line.verb])
     if "--version" in line.argv:
         return VERBS["version"].function()([])
+    refuse_rank(line, os.environ)
     try:
         return VERBS[line.verb].function()(line)
     except UserError as error:

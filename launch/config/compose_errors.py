@@ -21,7 +21,7 @@ from launch.config.origins import GROUPS, Origin, Origins, find_file
 from launch.config.other_tools import explain_name
 from launch.config.validate import suggest_key
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, read_yaml, yaml_positions
-from launch.errors import Problem, UserError, did_you_mean
+from launch.errors import Cure, Problem, UserError, Way, did_you_mean
 
 _MEANINGS = {  # OmegaConf's words for a wrong value -> what is wrong with it
     r"Value '(.*)' of type '\w+' could not be converted to Integer": "must be an integer, got '{0}'",
@@ -51,9 +51,11 @@ def explain(error: Exception, line: CommandLine, folder: Path | None) -> UserErr
     if isinstance(error, UserError):
         return error
     if isinstance(error, OverrideParseException):
-        reason = str(error).splitlines()[0]
-        cure = "quote the value: 'key=\"a b\"'"
-        return UserError(Problem("unreadable_override", reason, f"override {error.override}", cure))
+        key, _, value = str(error.override).partition("=")
+        cure = explain_name(key, value) or Cure("quote the value: '{0}'", Way((f'{key}="{value}"',)))
+        return UserError(
+            Problem("unreadable_override", "it cannot be read as key=value", f"override {error.override}", cure)
+        )
     origins = line_origins(line, folder)
     problems = file_problems(origins.choices, origins.roots)
     if getattr(error, "errno", None) == errno.ENAMETOOLONG:  # Hydra looks for a file with this name

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+import shlex
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -122,6 +123,20 @@ def parse_line(argv: Sequence[str], verbs: Collection[str], suggested: Sequence[
         raise UserError(Problem("bad_value", f"sweep must be true or false, got {sweep}", "override sweep"))
     options = MULTIRUN[:1] if sweep == "true" and not line.sweeps else ()
     return replace(line, argv=(*options, *(argument for argument in line.argv if argument != "--json")))
+
+
+def refuse_rank(line: CommandLine, environ: Mapping[str, str]) -> None:
+    """Refuse to start a run as a rank of torchrun or `accelerate launch -m launch`: each rank would start all ranks.
+
+    Raises UserError: started_as_rank.
+    """
+    ranks = environ.get("LOCAL_WORLD_SIZE", environ.get("WORLD_SIZE", "1"))
+    if not environ.get("LOCAL_RANK") or line.verb in ("plan", "submit", "node"):
+        return
+    message = f"torchrun or accelerate started this process as one of {ranks} ranks, and launch starts a run's ranks"
+    own = [] if line.sets("gpus") or line.sets("device") else [f"gpus={ranks}"]
+    command = shlex.join(["launch", *([line.verb] if line.verb != "run" else []), *line.argv, *own])
+    raise UserError(Problem("started_as_rank", message, "LOCAL_RANK", f"start it alone: {command}"))
 
 
 def _is_word(arguments: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launch import resources
 from launch.config.schema import Family
-from launch.errors import Cure, Problem, UserError
+from launch.errors import EXIT_INTERRUPTED, Cure, Problem, UserError
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.reader import RunRecord, mapping, number, objects
@@ -19,6 +19,7 @@ from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 
 _RESTART = Cure("{0} archives this run and starts over", "restart=true")
+_SHORT = 600.0  # seconds of training: what an interruption may cost without a question
 _SAME_LOSS = 1e-3  # TRL may round the losses that it keeps
 
 
@@ -62,6 +63,9 @@ def decide_start(plan: Plan) -> AttemptStart:
     checkpoints = find_checkpoints(plan.model_dir, layout)
     if not checkpoints and last_logged_step(plan.folder) == 0:
         return AttemptStart()  # it ended before its first step: there is nothing to keep or lose
+    if not any(checkpoint.complete for checkpoint in checkpoints) and (lost := _short_interruption(plan)) is not None:
+        reason = f"interrupted after {_minutes(lost)} of training, before its first checkpoint"
+        return AttemptStart(restart_reason=reason)
     if not plan.config.trainer.resumable:
         message = f"{plan.folder} holds an unfinished run, and resuming {plan.trainer} is not supported"
         raise UserError(Problem("resume_unsupported", message, None, _RESTART))
@@ -114,6 +118,27 @@ def resume_plan(plan: Plan, start: AttemptStart) -> Plan:
     return replace(plan, command=command, patches=(*plan.patches, patch))
 
 
+def _short_interruption(plan: Plan) -> float | None:
+    """Return the seconds of training of a run that was interrupted so early that it starts again without being asked;
+    None for any other."""
+    run = RunRecord(plan.folder)
+    ended_by_itself = run.outcome is not None and run.outcome.exit_code != EXIT_INTERRUPTED
+    seconds = _trained_seconds(run)
+    if ended_by_itself or seconds is None or seconds >= _SHORT:
+        return None
+    return seconds if find_output_faults(plan.model_dir, plan.config.trainer.leaves) else None
+
+
+def _trained_seconds(run: RunRecord) -> float | None:
+    """Return the time that the steps of a run took; None if it was not measured."""
+    times = [number(entry.get("seconds")) for entry in run.steps()]
+    return sum(filter(None, times)) if any(times) else None
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
+
+
 def last_logged_step(run: Path) -> int:
     """Return the last step that a run logged; 0 without any."""
     return max((entry["step"] for entry in RunRecord(run).steps()), default=0)
@@ -144,7 +169,9 @@ def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:
     outcome = read_outcome(plan.folder)
     ending = f"it ended with: {outcome.cause}" if outcome and outcome.cause else "it was killed externally"
     step = last_logged_step(plan.folder)
-    message = f"{plan.folder} holds an unfinished run of this plan, at step {step} ({ending})"
+    seconds = _trained_seconds(RunRecord(plan.folder))
+    lost = f"; to start over loses {_minutes(seconds)} of training" if seconds is not None else ""
+    message = f"{plan.folder} holds an unfinished run of this plan, at step {step} ({ending}{lost})"
     if not find_output_faults(plan.model_dir, plan.config.trainer.leaves):
         message += ", with no checkpoint. Its model folder is complete, but its trainer's exit was not recorded"
         return Problem(

@@ -5,6 +5,7 @@ global = width x per device x accumulation: the same global batch at every width
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +69,27 @@ def resolve_width(config: RootConfig, origins: Origins) -> Width:
         message = f"processes={processes} counts CPU processes, and the device is cuda"
         raise UserError(Problem("device_conflict", message, "override processes", cure))
     return Width(Device.cuda, (gpus or 1) * config.nodes, config.nodes)
+
+
+def width_warnings(width: Width, origins: Origins, environ: Mapping[str, str]) -> tuple[Problem, ...]:
+    """Name variables that set a width elsewhere and none here (visible_gpus, foreign_world_size)."""
+    warnings = []
+    visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    is_given = origins.of("gpus").where is not None and len(visible) > width.local
+    if visible and width.device == Device.cuda and len(visible) != width.local and not is_given:
+        message = f"CUDA_VISIBLE_DEVICES lists {_count(visible)}, and the plan has {width.local} on each machine"
+        cure = Cure("set {0}", f"gpus={len(visible)}")
+        warnings.append(Problem("visible_gpus", message, "CUDA_VISIBLE_DEVICES", cure))
+    world = environ.get("WORLD_SIZE", "")
+    if world.isdecimal() and int(world) not in (0, 1, width.world_size):
+        message = f"WORLD_SIZE={world} has no effect: gpus and nodes set the width, which is {width.world_size}"
+        cure = Cure("unset it, or set {0}", f"gpus={world}")
+        warnings.append(Problem("foreign_world_size", message, "WORLD_SIZE", cure))
+    return tuple(warnings)
+
+
+def _count(names: Sequence[str]) -> str:
+    return f"{len(names)} GPU{'s' if len(names) > 1 else ''}"
 
 
 _ZEROS = ("parallel=zero1", "parallel=zero2", "parallel=zero3")

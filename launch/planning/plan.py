@@ -56,7 +56,7 @@ from launch.planning.inputs import Inputs, check_model_folder, continues_adapter
 from launch.planning.lengths import lengths_file
 from launch.planning.lora import Adapter, Lora, resolve_lora
 from launch.planning.machine import Machine, UpstreamState
-from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch
+from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch, width_warnings
 from launch.planning.rlvr import check_rlvr
 from launch.planning.tracking import (
     TRACKING_VARIABLES,
@@ -352,6 +352,7 @@ def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag], schema: Schema) 
     config, machine, parallel, batch = stage.config, stage.machine, stage.parallel, stage.batch
     warnings = contradiction_warnings(config) + tracking_warnings(config) + validation_warnings(config)
     warnings += shape_warnings(config.model, stage.origins) + unverified_warnings(schema, flags)
+    warnings += width_warnings(parallel.width, stage.origins, machine.environ)
     warnings += packing_warnings(config, parallel, batch, flags, machine=machine, shape=stage.shape)
     if not config.tuned:
         return warnings

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from launch.config.line import CommandLine, check_overrides, override_key, parse_line, quote_value
+from launch.config.line import CommandLine, check_overrides, override_key, parse_line, quote_value, refuse_rank
 from launch.errors import UserError
 
 VERBS = ("run", "plan", "lint")
@@ -151,3 +151,14 @@ def test_a_value_with_a_space_is_recognised() -> None:
         parse_line(["stage=a", "name=my", "run"], ["run"])
     with pytest.raises(UserError, match=r"'one' is not a key=value override; .*'name=my one' \[not_an_override\]"):
         check_overrides(parse_line(["stage=a", "name=my", "one"], ["run"]))
+
+
+def test_a_rank_of_another_launcher_starts_nothing() -> None:
+    rank = {"LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}
+    line = CommandLine("run", False, ("stage=sft",))
+    with pytest.raises(UserError) as refusal:
+        refuse_rank(line, rank)
+    [problem] = refusal.value.problems
+    assert (problem.id, problem.cure) == ("started_as_rank", "start it alone: launch stage=sft gpus=8")
+    for harmless in (CommandLine("plan", False, ("stage=sft",)), line):
+        refuse_rank(harmless, rank if harmless.verb == "plan" else {"ACCELERATE_MIXED_PRECISION": "bf16"})

@@ -105,6 +105,51 @@ def test_nothing_to_resume_explains_how_to_start_over(tmp_path: Path) -> None:
     assert "recipe.checkpoint_steps=N" in text
 
 
+def interrupted(plan: Plan, seconds: float, exit_code: int | None = 130) -> None:
+    """The folder of a run that ended after two logged steps of so many seconds; without an exit code it was killed."""
+    begin(plan, 2)
+    steps = [{"schema_version": 1, "step": step, "loss": 1.0, "seconds": seconds} for step in (1, 2)]
+    (plan.folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
+    outcome = {"schema_version": 1, "exit_code": exit_code, "seconds": 2 * seconds, "steps": 2, "last_loss": 1.0}
+    if exit_code is not None:
+        (plan.folder / "FAILED").write_text(json.dumps(outcome | {"cause": "interrupted by SIGINT"}))
+
+
+@pytest.mark.parametrize("exit_code", [130, None])
+@pytest.mark.parametrize("trainer", ["finetune", "trl_sft"])
+def test_an_early_interruption_starts_again_by_itself(tmp_path: Path, trainer: str, exit_code: int | None) -> None:
+    plan = plan_of(tmp_path, f"trainer={trainer}")
+    interrupted(plan, 280.0, exit_code)
+    start = decide_start(plan)
+    assert start.restart_reason == "interrupted after 9 min of training, before its first checkpoint"
+    lines: list[str] = []
+    clear_run_folder(plan, start, lines.append)
+    [archive] = plan.folder.parent.iterdir()
+    assert lines == [f"{start.restart_reason}: the earlier run is archived in {archive}"]
+
+
+@pytest.mark.parametrize(("seconds", "exit_code"), [(310.0, 130), (310.0, None), (280.0, 1), (280.0, 3)])
+def test_a_late_interruption_and_a_failure_are_refused_with_what_would_be_lost(
+    tmp_path: Path, seconds: float, exit_code: int | None
+) -> None:
+    plan = plan_of(tmp_path)
+    interrupted(plan, seconds, exit_code)
+    kind, text = problem_of(plan)
+    assert kind == "nothing_to_resume" and f"to start over loses {seconds / 30:.0f} min of training" in text
+
+
+def test_an_early_interruption_with_a_checkpoint_or_a_model_is_not_thrown_away(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    interrupted(plan, 20.0)
+    saved_state(plan.model_dir / "step_10")
+    (plan.folder / "metrics.jsonl").write_text(json.dumps({"schema_version": 1, "step": 12, "loss": 1, "seconds": 9.0}))
+    assert decide_start(plan).checkpoint is not None
+    other = plan_of(tmp_path / "other")
+    interrupted(other, 20.0)
+    model(other.model_dir)
+    assert "Its model folder is complete" in problem_of(other)[1]
+
+
 def test_incomplete_checkpoints_are_reported_with_their_faults(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     begin(plan, 12)

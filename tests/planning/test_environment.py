@@ -55,3 +55,22 @@ def test_the_memory_estimate_follows_the_variables() -> None:
 def test_they_are_not_part_of_the_identity() -> None:
     identities = {planned("stage=sft", *key).identity for key in ((), ("expandable_segments=false",))}
     assert identities == {planned("stage=sft", PYTORCH_ALLOC_CONF="backend:cudaMallocAsync").identity}
+
+
+@pytest.mark.parametrize(
+    ("variables", "overrides", "advice"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, (), [("visible_gpus", "set gpus=2")]),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, ("gpus=1",), []),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, ("gpus=8",), [("visible_gpus", "set gpus=1")]),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, ("device=cpu",), []),
+        ({"WORLD_SIZE": "8"}, (), [("foreign_world_size", "unset it, or set gpus=8")]),
+        ({"WORLD_SIZE": "1", "CUDA_VISIBLE_DEVICES": ""}, (), []),
+    ],
+)
+def test_a_width_that_variables_set_elsewhere_is_mentioned(
+    variables: dict[str, str], overrides: tuple[str, ...], advice: list[tuple[str, str]]
+) -> None:
+    warnings = planned("stage=sft", *overrides, **variables).warnings
+    ids = ("visible_gpus", "foreign_world_size")
+    assert [(warning.id, warning.cure) for warning in warnings if warning.id in ids] == advice
