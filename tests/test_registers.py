@@ -24,8 +24,8 @@ from launch.check.machine.rules import RULES
 from launch.config.guards import GuardsConfig
 from launch.execution.guards import Guard
 from launch.execution.reward_guards import GUARDS
-from launch.trials.rollout.gate import Gate, GateResult, gate
-from launch.trials.rollout.gates import GATES
+from launch.trials.rollout.gates import Gate, GateResult, gate
+from launch.trials.rollout.gates_across import GATES
 from launch.worker.finding import Finding
 from launch.worker.patches import PATCHES
 from launch.worker.patches.patch import PatchInfo
@@ -78,7 +78,7 @@ def lacking_guard(guard: type[Guard]) -> Iterator[str]:
 def lacking_gate(gate: Gate) -> Iterator[str]:
     """Yield everything that a gate of a rollout lacks, one sentence each."""
     if gate not in GATES:
-        yield "GATES in launch/trials/rollout/gates.py does not have it"
+        yield "GATES in launch/trials/rollout/gates_across.py does not have it"
     if not gate.reason.endswith(".") or len(gate.reason) < 30:
         yield "its docstring is its reason, a sentence"
     if not gate.source:
@@ -186,7 +186,7 @@ def test_a_half_added_gate_is_told_everything() -> None:
         return None
 
     assert list(lacking_gate(nothing)) == [
-        "GATES in launch/trials/rollout/gates.py does not have it",
+        "GATES in launch/trials/rollout/gates_across.py does not have it",
         "its docstring is its reason, a sentence",
         "its source says where its figures come from",
         "allow=[stall] would switch off the guard stall too",

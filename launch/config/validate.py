@@ -253,7 +253,7 @@ def _node_class(hint: Any) -> type | None:
 
 
 # The lists of rules with an `id` each. Layers above define them, so they are imported only when a line has an `allow`.
-_REGISTERS = (("launch.check.machine.rules", "RULES"), ("launch.trials.rollout.gates", "GATES"))
+_REGISTERS = (("launch.check.machine.rules", "RULES"), ("launch.trials.rollout.gates_across", "GATES"))
 _EVIDENCE = (*STATE, *EVIDENCE, "weights", "gradients", "last_update", "saved_weights")
 _PLAN = (
     "base_changed",

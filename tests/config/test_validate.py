@@ -16,7 +16,7 @@ from launch.config.validate import allowable_ids
 from launch.errors import UserError
 from launch.execution.guards import GuardContext
 from launch.execution.reward_guards import build_guards
-from launch.trials.rollout.gates import GATES
+from launch.trials.rollout.gates_across import GATES
 from launch.worker.expectations import EVIDENCE, STATE
 from tests.conftest import composed
 from tests.paths import ROOT

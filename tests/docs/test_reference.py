@@ -19,7 +19,7 @@ from launch.config.guards import GuardsConfig
 from launch.config.validate import allowable_ids
 from launch.execution.guards import GuardContext
 from launch.execution.reward_guards import build_guards
-from launch.trials.rollout.gates import GATES
+from launch.trials.rollout.gates_across import GATES
 from launch.worker.patches import PATCHES
 from launch.worker.trl_entry import OPTIONS
 from tests.paths import ROOT

@@ -1,15 +1,109 @@
-"""The gates: rules with stable ids that judge what a width measured."""
+"""What a gate is, and those that judge a width by itself: rules with stable ids."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
 
 from launch.config.schema import Device, Kind
+from launch.config.trials import GatesConfig
 from launch.trials.measurement import Measurement, compute_speed, finite, padding_share, second_half_ratio
-from launch.trials.rollout.gate import LOSS_KINDS, Gate, GateCase, GateResult, apply_gate, failed, gate, passed, warned
-from launch.trials.rollout.gates_across import loss_parity, same_data, same_schedule, scaling
+
+LOSS_KINDS = (Kind.sft, Kind.dpo, Kind.rm)  # RLVR's loss is 0 by construction, and its data is sampled
+_DPO = (Kind.dpo,)
+_SIGMOID = (None, "dpo", "dpo_norm")  # recipe.loss values that mean -log sigmoid(beta x difference); None: the default
+_NO_REFERENCE = ("simpo",)
+OUT_OF_MEMORY = ("out_of_memory", "host_memory")
+
+
+class GateVerdict(StrEnum):
+    passed = "pass"
+    warn = "warn"
+    fail = "fail"
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """The result of one gate for one width."""
+
+    id: str
+    verdict: GateVerdict
+    message: str  # one sentence
+    numbers: Mapping[str, Any] = field(default_factory=dict)  # behind the verdict
+    reason: str = ""  # why the gate exists
+    source: str = ""  # where the gate, or its limit, comes from
+    allowed: bool = False  # it failed, and `allow=[id]` overrides that
+
+    @property
+    def stops(self) -> bool:
+        return self.verdict == GateVerdict.fail and not self.allowed
+
+
+@dataclass(frozen=True)
+class GateCase:
+    """What a gate judges."""
+
+    now: Measurement
+    before: Measurement | None  # of the width before, None at the first
+    config: GatesConfig
+
+
+GateFunction = Callable[[GateCase], GateResult | None]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One rule."""
+
+    id: str
+    reason: str
+    source: str
+    kinds: tuple[Kind, ...]
+    early: bool  # it also judges a width that did not finish
+    judge: GateFunction
+
+    def apply(self, case: GateCase, allow: Collection[str]) -> GateResult | None:
+        """Return the gate's result; None where it does not apply to this width."""
+        applies = case.now.plan.config.stage.kind in self.kinds and (self.early or case.now.finished)
+        result = self.judge(case) if applies else None
+        if result is None:
+            return None
+        allowed = result.verdict == GateVerdict.fail and self.id in allow
+        return replace(result, id=self.id, reason=self.reason, source=self.source, allowed=allowed)
+
+
+def gate(
+    id: str, source: str, *, kinds: tuple[Kind, ...] = tuple(Kind), early: bool = False
+) -> Callable[[GateFunction], Gate]:
+    """Make a gate of a function whose docstring is the reason. The function returns None where the gate does not apply:
+    another kind of loss, no width before."""
+
+    def make(function: GateFunction) -> Gate:
+        return Gate(id, " ".join((function.__doc__ or "").split()), source, kinds, early, function)
+
+    return make
+
+
+def passed(message: str, **numbers: Any) -> GateResult:
+    return GateResult("", GateVerdict.passed, message, numbers)
+
+
+def warned(message: str, **numbers: Any) -> GateResult:
+    return GateResult("", GateVerdict.warn, message, numbers)
+
+
+def failed(message: str, **numbers: Any) -> GateResult:
+    return GateResult("", GateVerdict.fail, message, numbers)
+
+
+def _find_not_finite(what: str, series: Sequence[tuple[int, float]]) -> GateResult | None:
+    """A failure at the first of the (step, value) pairs whose value is not finite."""
+    bad = [(step, value) for step, value in series if not math.isfinite(value)]
+    return failed(f"the {what} is {bad[0][1]} at step {bad[0][0]}", step=bad[0][0], steps=len(bad)) if bad else None
 
 
 @gate("finished_steps", "the trainer's exit code and the steps that it logged", early=True)
@@ -30,10 +124,95 @@ def loss_finite(case: GateCase) -> GateResult | None:
     series = case.now.series("loss")
     if not series:
         return failed("no loss was logged", steps=len(case.now.steps)) if case.now.steps else None
-    bad = [(step, loss) for step, loss in series if not math.isfinite(loss)]
-    if bad:
-        return failed(f"the loss is {bad[0][1]} at step {bad[0][0]}", step=bad[0][0], steps=len(bad))
-    return passed(f"{len(series)} losses, the last one {series[-1][1]:.4g}", steps=len(series), last=series[-1][1])
+    last = series[-1][1]
+    passes = passed(f"{len(series)} losses, the last one {last:.4g}", steps=len(series), last=last)
+    return _find_not_finite("loss", series) or passes
+
+
+@gate("memory_room", "torch.cuda.max_memory_allocated of rank 0; the allocator reserves somewhat more", early=True)
+def memory_room(case: GateCase) -> GateResult | None:
+    """A run that barely fits fails at the longest sample, hours later."""
+    now = case.now
+    if now.outcome.cause_id in OUT_OF_MEMORY:
+        cure = f"; {now.outcome.cure}" if now.outcome.cure else ""
+        return failed(f"out of memory after {now.outcome.steps} steps{cure}", steps=now.outcome.steps)
+    if now.width.device == Device.cpu:
+        return passed("no GPU: host memory is not judged") if now.finished else None
+    if not now.steps:
+        return None
+    peaks = now.values("memory_reserved_gib") or now.values("memory_gib")
+    if not peaks:
+        return warned("the trainer logs no memory")
+    peak = max(peaks)
+    if now.card_gib is None:
+        return warned(f"{peak:.1f} GiB at the peak; the card's memory is unknown", peak_gib=peak)
+    room = 1 - peak / now.card_gib
+    numbers = {"peak_gib": peak, "card_gib": now.card_gib, "room": room}
+    message = f"{peak:.1f} of {now.card_gib:.1f} GiB at the peak, {room:.0%} left"
+    return passed(message, **numbers) if room >= case.config.memory_room.room else warned(message, **numbers)
+
+
+@gate(
+    "evidence_complete", "evidence.json: what the worker found in the trainer's objects at the first step", early=True
+)
+def evidence_complete(case: GateCase) -> GateResult | None:
+    """Upstream falls back silently: Liger, packing, ZeRO or a rank may be missing and the loss still falls."""
+    requested = [item for item in case.now.evidence if item.get("requested") is not None]
+    refuted = [item for item in requested if item.get("verdict") == "refuted"]
+    unproven = [item for item in requested if item.get("verdict") != "proven"]
+    numbers = {"asked": len(requested), "proven": len(requested) - len(unproven)}
+    if refuted:
+        parts = (f"{item['what']}={item['requested']} was requested, but is {item.get('found')}" for item in refuted)
+        return failed("; ".join(parts), refuted=[item["what"] for item in refuted], **numbers)
+    if requested and not unproven:
+        values = {item["what"]: item.get("found") for item in case.now.evidence}
+        shown = [f"{name} {values[name]}" for name in ("liger", "packing", "attention", "dtype") if values.get(name)]
+        return passed(f"all {len(requested)} proven; {', '.join(shown)}", **numbers)
+    if not case.now.finished:
+        return None  # the run ended before the inspection; another gate reports the cause
+    names = ", ".join(f"{item['what']}={item['requested']}" for item in unproven)
+    return failed(f"no proof of {names}" if requested else "the run proved no setting of its plan", **numbers)
+
+
+@gate("all_ranks_step", "each rank reports its model at its first step; every step reduces gradients over all ranks")
+def all_ranks_step(case: GateCase) -> GateResult | None:
+    """A rank that trains alone, or not at all, changes the batch silently."""
+    now = case.now
+    size = now.plan.batch.width
+    if size == 1:
+        return None
+    missing = sorted(set(range(size)) - now.inspected_ranks)
+    if missing:
+        names = ", ".join(str(rank) for rank in missing)
+        return failed(f"no first step of rank {names} was reported", ranks=size, missing=missing)
+    backend = next((str(item.get("found")) for item in now.evidence if item.get("what") == "backend"), None)
+    if now.width.device == Device.cuda and backend is not None and "nccl" not in backend:
+        return failed(f"the ranks communicate through {backend}, not NCCL", ranks=size, backend=backend)
+    through = f"through {backend}" if backend else "through an unknown backend"
+    return passed(f"all {size} ranks took their first step and continued together, {through}", ranks=size)
+
+
+@gate("grad_norm_sane", "clipping hides an exploding norm from the loss, not from the optimizer's moments", early=True)
+def grad_norm_sane(case: GateCase) -> GateResult | None:
+    """A gradient norm that is huge, or jumps, is the first sign of divergence."""
+    config = case.config.grad_norm_sane
+    series = case.now.series("grad_norm")
+    if not series:
+        return warned("this trainer logs no gradient norm") if case.now.steps else None
+    if bad := _find_not_finite("gradient norm", series):
+        return bad
+    norms = [norm for _, norm in series]
+    median, most = statistics.median(norms), max(norms)
+    spikes = [step for step, norm in series if norm > config.spike * median]
+    numbers = {"median": median, "most": most, "limit": config.limit, "spikes": len(spikes), "steps": len(norms)}
+    if median > config.limit:
+        return failed(f"the median gradient norm is {median:.4g}, above {config.limit:.4g}", **numbers)
+    if len(spikes) > max(1, config.spikes * len(norms)):
+        message = f"{len(spikes)} of {len(norms)} gradient norms are above {config.spike:g} x the median ({median:.4g})"
+        return failed(message, **numbers)
+    if spikes:
+        return warned(f"a gradient norm of {most:.4g} at step {spikes[0]}; the median is {median:.4g}", **numbers)
+    return passed(f"median {median:.4g}, at most {most:.4g}", **numbers)
 
 
 @gate(
@@ -93,151 +272,6 @@ def theil_sen(values: Sequence[float]) -> float:
     return statistics.median(slopes) if slopes else 0.0
 
 
-@gate("grad_norm_sane", "clipping hides an exploding norm from the loss, not from the optimizer's moments", early=True)
-def grad_norm_sane(case: GateCase) -> GateResult | None:
-    """A gradient norm that is huge, or jumps, is the first sign of divergence."""
-    config = case.config.grad_norm_sane
-    series = case.now.series("grad_norm")
-    if not series:
-        return warned("this trainer logs no gradient norm") if case.now.steps else None
-    bad = [(step, norm) for step, norm in series if not math.isfinite(norm)]
-    if bad:
-        return failed(f"the gradient norm is {bad[0][1]} at step {bad[0][0]}", step=bad[0][0])
-    norms = [norm for _, norm in series]
-    median, most = statistics.median(norms), max(norms)
-    spikes = [step for step, norm in series if norm > config.spike * median]
-    numbers = {"median": median, "most": most, "limit": config.limit, "spikes": len(spikes), "steps": len(norms)}
-    if median > config.limit:
-        return failed(f"the median gradient norm is {median:.4g}, above {config.limit:.4g}", **numbers)
-    if len(spikes) > max(1, config.spikes * len(norms)):
-        message = f"{len(spikes)} of {len(norms)} gradient norms are above {config.spike:g} x the median ({median:.4g})"
-        return failed(message, **numbers)
-    if spikes:
-        return warned(f"a gradient norm of {most:.4g} at step {spikes[0]}; the median is {median:.4g}", **numbers)
-    return passed(f"median {median:.4g}, at most {most:.4g}", **numbers)
-
-
-@gate(
-    "evidence_complete", "evidence.json: what the worker found in the trainer's objects at the first step", early=True
-)
-def evidence_complete(case: GateCase) -> GateResult | None:
-    """Upstream falls back silently: Liger, packing, ZeRO or a rank may be missing and the loss still falls."""
-    requested = [item for item in case.now.evidence if item.get("requested") is not None]
-    refuted = [item for item in requested if item.get("verdict") == "refuted"]
-    proven = sum(item.get("verdict") == "proven" for item in requested)
-    numbers = {"asked": len(requested), "proven": proven}
-    if refuted:
-        parts = (f"{item['what']}={item['requested']} was requested, but is {item.get('found')}" for item in refuted)
-        return failed("; ".join(parts), refuted=[item["what"] for item in refuted], **numbers)
-    if requested and proven == len(requested):
-        values = {item["what"]: item.get("found") for item in case.now.evidence}
-        shown = [f"{name} {values[name]}" for name in ("liger", "packing", "attention", "dtype") if values.get(name)]
-        return passed(f"all {len(requested)} proven; {', '.join(shown)}", **numbers)
-    if not case.now.finished:
-        return None  # the run ended before the inspection; another gate reports the cause
-    names = ", ".join(f"{item['what']}={item['requested']}" for item in requested if item.get("verdict") != "proven")
-    return failed(f"no proof of {names}" if requested else "the run proved no setting of its plan", **numbers)
-
-
-@gate("all_ranks_step", "each rank reports its model at its first step; every step reduces gradients over all ranks")
-def all_ranks_step(case: GateCase) -> GateResult | None:
-    """A rank that trains alone, or not at all, changes the batch silently."""
-    now = case.now
-    size = now.plan.batch.width
-    if size == 1:
-        return None
-    missing = sorted(set(range(size)) - now.inspected_ranks)
-    if missing:
-        names = ", ".join(str(rank) for rank in missing)
-        return failed(f"no first step of rank {names} was reported", ranks=size, missing=missing)
-    backend = next((str(item.get("found")) for item in now.evidence if item.get("what") == "backend"), None)
-    if now.width.device == Device.cuda and backend is not None and "nccl" not in backend:
-        return failed(f"the ranks communicate through {backend}, not NCCL", ranks=size, backend=backend)
-    through = f"through {backend}" if backend else "through an unknown backend"
-    return passed(f"all {size} ranks took their first step and continued together, {through}", ranks=size)
-
-
-OUT_OF_MEMORY = ("out_of_memory", "host_memory")
-
-
-@gate("memory_room", "torch.cuda.max_memory_allocated of rank 0; the allocator reserves somewhat more", early=True)
-def memory_room(case: GateCase) -> GateResult | None:
-    """A run that barely fits fails at the longest sample, hours later."""
-    now = case.now
-    if now.outcome.cause_id in OUT_OF_MEMORY:
-        cure = f"; {now.outcome.cure}" if now.outcome.cure else ""
-        return failed(f"out of memory after {now.outcome.steps} steps{cure}", steps=now.outcome.steps)
-    if now.width.device == Device.cpu:
-        return passed("no GPU: host memory is not judged") if now.finished else None
-    if not now.steps:
-        return None
-    peaks = now.values("memory_reserved_gib") or now.values("memory_gib")
-    if not peaks:
-        return warned("the trainer logs no memory")
-    peak = max(peaks)
-    if now.card_gib is None:
-        return warned(f"{peak:.1f} GiB at the peak; the card's memory is unknown", peak_gib=peak)
-    room = 1 - peak / now.card_gib
-    numbers = {"peak_gib": peak, "card_gib": now.card_gib, "room": room}
-    message = f"{peak:.1f} of {now.card_gib:.1f} GiB at the peak, {room:.0%} left"
-    return passed(message, **numbers) if room >= case.config.memory_room.room else warned(message, **numbers)
-
-
-@gate("throughput_steady", "tokens without padding over all ranks, by the trainer's own clock")
-def throughput_steady(case: GateCase) -> GateResult:
-    """Speed that drops within the first steps (a slow data loader, a hot card) makes every projection wrong."""
-    config = case.config.throughput_steady
-    speed = compute_speed(case.now, config.skip)
-    if speed is None:
-        return warned("the trainer logs neither tokens nor seconds")
-    if speed.per_second <= 0:
-        return failed(f"{speed.per_second:g} {speed.unit}/s", per_second=speed.per_second)
-    numbers = {"per_second": speed.per_second, "unit": speed.unit, "step_seconds": speed.step_seconds}
-    message = f"{speed.per_second:,.0f} {speed.unit}/s, {speed.step_seconds:.3g} s/step"
-    ratio = second_half_ratio(case.now, config.skip) if speed.counted_steps >= config.steps else None
-    if ratio is None:
-        return passed(f"{message}; {speed.counted_steps} steps are too few to judge steadiness", **numbers)
-    numbers["second_half"] = ratio
-    if ratio < config.collapsed:
-        return failed(f"{message}; the second half ran at {ratio:.0%} of the first half's speed", **numbers)
-    if ratio < config.slower:
-        return warned(f"{message}; the second half ran at {ratio:.0%} of the first half's speed", **numbers)
-    return passed(message, **numbers)
-
-
-@gate("padding", "all tokens of the batches against the tokens without padding")
-def padding(case: GateCase) -> GateResult | None:
-    """Padding costs as much as any other token and trains nothing."""
-    share = padding_share(case.now)
-    if share is None:
-        return warned("the trainer does not count padding")
-    if share > case.config.padding.most:
-        return failed(f"{share:.0%} of all tokens are padding: the data may be empty or truncated", share=share)
-    if share > case.config.padding.much:
-        return warned(f"{share:.0%} of all tokens are padding; recipe.packing=flatten needs none", share=share)
-    return passed(f"{share:.0%} of all tokens", share=share)
-
-
-_DPO = (Kind.dpo,)
-_SIGMOID = (None, "dpo", "dpo_norm")  # recipe.loss values that mean -log sigmoid(beta x difference); None: the default
-_NO_REFERENCE = ("simpo",)
-
-
-@gate("reference_cached", "dpo_utils.py:437 and :515 log that the cache is read or written", kinds=_DPO)
-def reference_cached(case: GateCase) -> GateResult | None:
-    """The reference's log-probs are computed once, which takes minutes without a logged loss, and are then cached."""
-    now = case.now
-    if now.plan.config.recipe.loss in _NO_REFERENCE:
-        return None
-    if now.plan.trainer == "trl_dpo":
-        return passed("no cache: TRL computes its reference in every step")
-    cache = next((item for item in now.evidence if item.get("what") == "reference_logprobs_cache"), None)
-    seconds = now.phases.get("reference_logprobs", 0.0)
-    if cache is not None:
-        return passed(f"cache {cache.get('found')}, {seconds:.0f} s", cache=cache.get("found"), seconds=seconds)
-    return failed("the trainer reported no reference cache, neither read nor written", seconds=seconds)
-
-
 @gate(
     "first_dpo_loss",
     "Rafailov et al. 2023, equation 7: -log sigmoid(0), as the policy starts as the reference",
@@ -256,6 +290,21 @@ def first_dpo_loss(case: GateCase) -> GateResult | None:
         message = f"the first loss is {loss:.4g}, not ln 2 ({math.log(2):.4g}): the reference is not this policy"
         return failed(message, **numbers)
     return passed(f"{loss:.4f}, {distance:.1g} from ln 2", **numbers)
+
+
+@gate("reference_cached", "dpo_utils.py:437 and :515 log that the cache is read or written", kinds=_DPO)
+def reference_cached(case: GateCase) -> GateResult | None:
+    """The reference's log-probs are computed once, which takes minutes without a logged loss, and are then cached."""
+    now = case.now
+    if now.plan.config.recipe.loss in _NO_REFERENCE:
+        return None
+    if now.plan.trainer == "trl_dpo":
+        return passed("no cache: TRL computes its reference in every step")
+    cache = next((item for item in now.evidence if item.get("what") == "reference_logprobs_cache"), None)
+    seconds = now.phases.get("reference_logprobs", 0.0)
+    if cache is not None:
+        return passed(f"cache {cache.get('found')}, {seconds:.0f} s", cache=cache.get("found"), seconds=seconds)
+    return failed("the trainer reported no reference cache, neither read nor written", seconds=seconds)
 
 
 @gate(
@@ -287,11 +336,9 @@ def chosen_above_rejected(case: GateCase) -> GateResult | None:
     if end > 0:
         return passed(f"margin {end:.4g} at the end", **numbers)
     message = f"the margin is {end:.4g} at the end"
-    return (
-        failed(f"{message}: rejected is above chosen", **numbers)
-        if len(margins) >= config.long
-        else warned(message, **numbers)
-    )
+    if len(margins) < config.long:
+        return warned(message, **numbers)
+    return failed(f"{message}: rejected is above chosen", **numbers)
 
 
 @gate("margins_finite", "a log-prob of minus infinity: an empty or truncated answer", kinds=_DPO, early=True)
@@ -300,35 +347,38 @@ def margins_finite(case: GateCase) -> GateResult | None:
     series = case.now.series("rewards/margin")
     if not series:
         return warned("no margins were logged") if case.now.steps else None
-    bad = [(step, value) for step, value in series if not math.isfinite(value)]
-    if bad:
-        return failed(f"the margin is {bad[0][1]} at step {bad[0][0]}", step=bad[0][0])
-    return passed(f"{len(series)} margins", steps=len(series))
+    return _find_not_finite("margin", series) or passed(f"{len(series)} margins", steps=len(series))
 
 
-GATES: tuple[Gate, ...] = (
-    finished_steps,
-    loss_finite,
-    memory_room,
-    evidence_complete,
-    all_ranks_step,
-    grad_norm_sane,
-    loss_falls,
-    first_dpo_loss,
-    reference_cached,
-    reward_accuracy,
-    chosen_above_rejected,
-    margins_finite,
-    same_data,
-    same_schedule,
-    loss_parity,
-    throughput_steady,
-    padding,
-    scaling,
-)
+@gate("throughput_steady", "tokens without padding over all ranks, by the trainer's own clock")
+def throughput_steady(case: GateCase) -> GateResult:
+    """Speed that drops within the first steps (a slow data loader, a hot card) makes every projection wrong."""
+    config = case.config.throughput_steady
+    speed = compute_speed(case.now, config.skip)
+    if speed is None:
+        return warned("the trainer logs neither tokens nor seconds")
+    if speed.per_second <= 0:
+        return failed(f"{speed.per_second:g} {speed.unit}/s", per_second=speed.per_second)
+    numbers = {"per_second": speed.per_second, "unit": speed.unit, "step_seconds": speed.step_seconds}
+    message = f"{speed.per_second:,.0f} {speed.unit}/s, {speed.step_seconds:.3g} s/step"
+    ratio = second_half_ratio(case.now, config.skip) if speed.counted_steps >= config.steps else None
+    if ratio is None:
+        return passed(f"{message}; {speed.counted_steps} steps are too few to judge steadiness", **numbers)
+    numbers["second_half"] = ratio
+    if ratio >= config.slower:
+        return passed(message, **numbers)
+    judge = failed if ratio < config.collapsed else warned
+    return judge(f"{message}; the second half ran at {ratio:.0%} of the first half's speed", **numbers)
 
 
-def apply_gates(case: GateCase, allow: Collection[str] = ()) -> tuple[GateResult, ...]:
-    """Apply every gate to a width, in the order of GATES, without those that do not apply to it."""
-    results = (apply_gate(gate, case, allow) for gate in GATES)
-    return tuple(result for result in results if result is not None)
+@gate("padding", "all tokens of the batches against the tokens without padding")
+def padding(case: GateCase) -> GateResult | None:
+    """Padding costs as much as any other token and trains nothing."""
+    share = padding_share(case.now)
+    if share is None:
+        return warned("the trainer does not count padding")
+    if share > case.config.padding.most:
+        return failed(f"{share:.0%} of all tokens are padding: the data may be empty or truncated", share=share)
+    if share > case.config.padding.much:
+        return warned(f"{share:.0%} of all tokens are padding; recipe.packing=flatten needs none", share=share)
+    return passed(f"{share:.0%} of all tokens", share=share)

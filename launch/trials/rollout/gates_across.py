@@ -1,12 +1,14 @@
-"""Gates that compare a width with the one before it: data, schedule, losses, scaling."""
+"""The gates that compare a width with the one before it: data, schedule, losses, scaling; and the list of all gates."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Collection
 
 from launch.config.schema import Device, Precision
 from launch.trials.measurement import Measurement, compute_speed
-from launch.trials.rollout.gate import LOSS_KINDS, GateCase, GateResult, failed, gate, passed, warned
+from launch.trials.rollout import gates
+from launch.trials.rollout.gates import LOSS_KINDS, Gate, GateCase, GateResult, failed, gate, passed, warned
 
 
 @gate("same_data", "the tokens of every optimizer step, counted by the trainer over all ranks", kinds=LOSS_KINDS)
@@ -63,9 +65,7 @@ def loss_parity(case: GateCase) -> GateResult | None:
     if not pairs:
         return failed("there are no losses to compare")
     relative = [abs(before - now) / max(abs(before), 1e-12) for _, before, now in pairs]
-    both_fp32 = (
-        case.now.plan.parallel.precision == Precision.fp32 and case.before.plan.parallel.precision == Precision.fp32
-    )
+    both_fp32 = {run.plan.parallel.precision for run in (case.now, case.before)} == {Precision.fp32}
     same_masters = case.now.has_masters == case.before.has_masters
     first_limit = config.first_fp32 if both_fp32 else config.first_bf16
     limit = config.fp32 if both_fp32 else config.bf16 if same_masters else config.masters
@@ -102,9 +102,9 @@ def scaling(case: GateCase) -> GateResult | None:
     message = f"{faster:.2f} x the speed of {case.before.width} on {ranks:g} x the ranks: {efficiency:.0%}"
     if case.now.width.device == Device.cpu:
         return passed(f"{message}; not judged, because CPU processes share their cores", **numbers)
-    if efficiency < case.config.scaling.least:
-        return failed(message, **numbers)
-    return warned(message, **numbers) if efficiency < case.config.scaling.low else passed(message, **numbers)
+    config = case.config.scaling
+    judge = failed if efficiency < config.least else warned if efficiency < config.low else passed
+    return judge(message, **numbers)
 
 
 def _largest_rate_difference(case: GateCase) -> tuple[float, int, float, float] | None:
@@ -120,3 +120,12 @@ def _paired(before: Measurement, now: Measurement, name: str) -> list[tuple[int,
     """(step, number before, number now) of the steps that both have."""
     numbers_before = dict(before.series(name))
     return [(step, numbers_before[step], value) for step, value in now.series(name) if step in numbers_before]
+
+
+# in the order of the report
+GATES = tuple(value for value in [*vars(gates).values(), *globals().values()] if isinstance(value, Gate))
+
+
+def apply_gates(case: GateCase, allow: Collection[str] = ()) -> tuple[GateResult, ...]:
+    """Apply every gate to a width, in the order of GATES, without those that do not apply to it."""
+    return tuple(result for gate in GATES if (result := gate.apply(case, allow)) is not None)

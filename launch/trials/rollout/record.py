@@ -10,8 +10,8 @@ from launch.config.schema import Device
 from launch.config.trials import RolloutConfig
 from launch.trials.measurement import Measurement, compute_speed
 from launch.trials.record import State, TrialRecord, TrialRun
-from launch.trials.rollout.gate import GateCase, GateResult, GateVerdict
-from launch.trials.rollout.gates import apply_gates
+from launch.trials.rollout.gates import GateCase, GateResult, GateVerdict
+from launch.trials.rollout.gates_across import apply_gates
 from launch.trials.rollout.plan_differences import PlanDifference
 from launch.trials.rollout.request import RequestedWidth
 from launch.trials.view import gate_cells

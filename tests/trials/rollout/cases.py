@@ -13,8 +13,8 @@ from launch.execution.record.outcome import Outcome
 from launch.planning.parallel import Parallel, Width
 from launch.planning.plan import Plan, build_plan
 from launch.trials.measurement import Measurement
-from launch.trials.rollout.gate import GateCase, GateResult, apply_gate
-from launch.trials.rollout.gates import GATES
+from launch.trials.rollout.gates import GateCase, GateResult
+from launch.trials.rollout.gates_across import GATES
 from tests.conftest import composed, fixed_machine
 
 DONE = Outcome(exit_code=0, seconds=60.0, steps=10, last_loss=1.0)
@@ -96,7 +96,7 @@ def gate_result(
     if numbers:
         setattr(config, id, replace(getattr(config, id), **numbers))
     gate = next(gate for gate in GATES if gate.id == id)
-    return apply_gate(gate, GateCase(now, before, config), allow)
+    return gate.apply(GateCase(now, before, config), allow)
 
 
 def verdict(id: str, now: Measurement, before: Measurement | None = None, **numbers: Any) -> str | None:

@@ -6,8 +6,8 @@ import json
 
 from launch.config.trials import GatesConfig
 from launch.execution.record.outcome import Outcome
-from launch.trials.rollout.gate import GateCase, GateVerdict
-from launch.trials.rollout.gates import GATES, apply_gates
+from launch.trials.rollout.gates import GateCase, GateVerdict
+from launch.trials.rollout.gates_across import GATES, apply_gates
 from launch.worker.json_codec import to_json
 from tests.trials.rollout.cases import gate_result, measured
 
