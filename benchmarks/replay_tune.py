@@ -27,11 +27,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from launch.config.trials import TuneConfig
 from launch.trials.tune import search
-from launch.trials.tune.predict import Prediction
-from launch.trials.tune.probe import Probe
+from launch.trials.tune.predict import Prediction, Probe
 from launch.trials.tune.record import TuneRecord
-from launch.trials.tune.search import TuneLimits
 from tests.trials.tune.searches import failed, measured, record_in
 
 # standard deviations of the logarithm: of the card, of each mode (half of it for the rest), of each setting
@@ -96,7 +95,7 @@ def search_plain(order: Sequence[Prediction], run: Callable[[Prediction], Probe]
 
 def search_modelled(record: TuneRecord, run: Callable[[Prediction], Probe]) -> tuple[Prediction | None, int]:
     """The fastest by `tune`'s own search, None if no probe measured anything, and how many probes it took."""
-    record = replace(record, runs=[], limits=TuneLimits(probes=MOST_PROBES, seconds=math.inf))
+    record = replace(record, runs=[], limits=TuneConfig(probes=MOST_PROBES, minutes=math.inf))
     while not isinstance(choice := search.next_probe(record.estimates, record.runs, record.limits), search.Stop):
         record.runs.append(run(choice.prediction))
     return record.best.prediction if record.best else None, len(record.runs)

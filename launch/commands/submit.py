@@ -161,7 +161,7 @@ def node(line: CommandLine) -> int:
     from launch.slurm.node.lifecycle import run_stage, run_task
     from launch.slurm.node.task import TIME_LIMIT_NEAR
     from launch.slurm.signals import NodeSignals
-    from launch.trials.rollout.node_task import width_task
+    from launch.trials.rollout.engine import width_task
 
     options, stage_line = line.pop_overrides(("width",))
     is_first = os.environ.get("SLURM_NODEID") == "0"

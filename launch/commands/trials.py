@@ -56,8 +56,7 @@ def bench(line: CommandLine) -> int:
     Returns the exit code: 0 there is a verdict, 3 a run failed or no pair is complete, 130 interrupted. Raises
     UserError when the two cannot be compared or cannot run.
     """
-    from launch.trials.bench.engine import run_bench
-    from launch.trials.bench.settings import SEPARATOR, SHORT, read_request
+    from launch.trials.bench.engine import SEPARATOR, SHORT, read_request, run_bench
 
     before_settings = line.argv[: line.argv.index(SEPARATOR)] if SEPARATOR in line.argv else line.argv
     common = replace(line, argv=before_settings)

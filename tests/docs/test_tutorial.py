@@ -14,7 +14,7 @@ from launch.commands.verbs import VERBS
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine, parse_line
 from launch.errors import EXIT_DONE, UserError
-from launch.trials.bench.settings import read_request as read_bench
+from launch.trials.bench.engine import read_request as read_bench
 from launch.trials.rollout.request import read_request as read_rollout
 from launch.trials.tune.engine import read_request as read_tune
 from tests.paths import ROOT

@@ -28,7 +28,7 @@ from launch.slurm.node.task import NodeTask, stage_task
 from launch.slurm.peers import Peers
 from launch.slurm.requeue_policy import RestartMark
 from launch.slurm.signals import NodeSignals
-from launch.trials.rollout.node_task import width_task
+from launch.trials.rollout.engine import width_task
 from tests.conftest import composed
 from tests.execution.record.records import append, event
 from tests.slurm.cluster import until

@@ -1,4 +1,4 @@
-"""Runs a rollout: plans its widths, takes them through the gates and reports them; then the whole stage."""
+"""Runs a rollout: takes its widths through the gates, here or as tasks of Slurm jobs, and then the whole stage."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from launch import resources
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine
 from launch.config.trials import Then
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
 from launch.execution.display import Display
+from launch.execution.engine import RankRunner
 from launch.execution.record.lock import run_lock
 from launch.planning.identity import compute_identity
 from launch.planning.plan import Plan
+from launch.slurm.allocation import Allocation
+from launch.slurm.jobs import JobFolder, find_job_ids
+from launch.slurm.node.task import NodeTask
+from launch.slurm.requeue_policy import RestartMark, wait_for_lock
+from launch.trials.measurement import Measurement, archive_earlier_try
 from launch.trials.record import State, read_earlier
 from launch.trials.rollout.jobs import refuse_impossible_jobs, submit_remaining
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.trials.rollout.record import RolloutRecord, WidthRun
-from launch.trials.rollout.request import RolloutRequest, SubmitMode
+from launch.trials.rollout.request import RolloutRequest, SubmitMode, read_request
 from launch.trials.trial import Runner, gpus_for, plan_all, plan_probe, say_lines, say_plan
 from launch.trials.view import write_trial_report
 
@@ -167,3 +173,44 @@ def _why_not_here(plan: Plan, cards: int, nodes: int) -> str | None:
     visible = {0: "no GPU", 1: "one GPU"}.get(cards, f"{cards} GPUs")
     needed = "one GPU" if width.local == 1 else f"{width.local} GPUs"
     return f"it needs {needed} and this machine has {visible}"
+
+
+_SUBMIT_TIMEOUT = 300.0  # seconds that `rollout` may need to submit its jobs to a busy Slurm
+
+
+def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTask:
+    """Plan the width `label` of the rollout in `line` as a task: it runs if the widths before it passed, and its
+    gates are checked. Raises UserError: bad_width (`label` is not a width of this rollout).
+    """
+    request = read_request(line)
+    record = plan_rollout(request)
+    chosen = [run for run in record.runs if str(run.requested) == label]
+    if not chosen:
+        message = f"width={label} is not one of {request.widths_override}"
+        cure = "submit the rollout's jobs with `rollout ... submit=all`"
+        raise UserError(Problem("bad_width", message, "override width", cure))
+    only, plan = chosen[0], chosen[0].plan
+    only.job_id = allocation.job_id
+    restart_mark = RestartMark(plan, allocation)
+
+    def lead(ranks: RankRunner, display: Display) -> int:
+        def start(width: WidthRun, seconds: float | None) -> Measurement:
+            archive_earlier_try(width.plan)
+            restart_mark.set()
+            return runner.measure(width, seconds)
+
+        runner = Runner(record, display, start, run_ranks=ranks)
+        restart_mark.clear_at_first_start()
+        if allocation.restarts:
+            wait_for_lock(plan.folder, display.say)
+        # the `rollout` that submits this job holds the lock until all its jobs are submitted
+        wait_for_lock(record.folder, display.say, _SUBMIT_TIMEOUT, "another launcher holds this rollout's record")
+        with run_lock(record.folder, display.say):
+            for later in record.runs[record.runs.index(only) + 1 :]:
+                ids = find_job_ids(JobFolder.of(plan.runs, plan.stage, later.plan.name))
+                if ids:
+                    later.state, later.job_id = State.submitted, ids[-1]
+            nodes, restart = plan.parallel.width.nodes, restart_mark.is_due
+            return run_and_report(runner, nodes=nodes, only=only, restart=restart)
+
+    return NodeTask(plan, lead, record.steps)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Kind
+from launch.config.trials import TuneConfig
 from launch.trials.measurement import Measurement
-from launch.trials.record import State, TrialRecord
-from launch.trials.tune.predict import Prediction, Workload
-from launch.trials.tune.probe import Probe, is_final, judge_probe
-from launch.trials.tune.search import Estimate, Stop, TuneLimits, correct_predictions, find_fastest
+from launch.trials.record import State, TrialRecord, seconds_left
+from launch.trials.tune.predict import Prediction, Probe, Workload, is_final, judge_probe
+from launch.trials.tune.search import Estimate, Stop, correct_predictions, find_fastest
 from launch.trials.tune.space import LossWeighting, Space, compare_loss
 
 _LISTED = 40  # predictions in the file
@@ -47,7 +47,7 @@ class TuneRecord(TrialRecord[Probe]):
     space: Space
     workload: Workload
     predictions: Sequence[Prediction]
-    limits: TuneLimits
+    limits: TuneConfig
     card: str | None  # None on CPU
     versions: Mapping[str, str]  # of the trainer's packages
     stop: Stop | None = None
@@ -62,7 +62,7 @@ class TuneRecord(TrialRecord[Probe]):
         return self.folder.name.removeprefix("tune-")
 
     def accepts(self, run: Probe, measured: Measurement) -> bool:
-        return is_final(measured, self.warmup, self.limits.left(self.runs))
+        return is_final(measured, self.warmup, seconds_left(self.runs, self.limits.minutes))
 
     def judge(self, run: Probe) -> None:
         judge_probe(run)
@@ -75,14 +75,10 @@ class TuneRecord(TrialRecord[Probe]):
         return [*self.runs, *([self.full] if self.full else [])]
 
     @property
-    def dry_run(self) -> bool:
-        return self.plan.config.tune.dry_run
-
-    @property
     def state(self) -> State:
         if self.stop == Stop.interrupted:
             return State.interrupted
-        if self.dry_run or self.stop == Stop.one_setting:
+        if self.limits.dry_run or self.stop == Stop.one_setting:
             return State.planned
         if self.stop is None:
             return State.running
@@ -238,12 +234,7 @@ class TuneRecord(TrialRecord[Probe]):
             "card_measured": self.workload.card_rates.measured,
             "versions": self.versions,
             "stop": self.stop,
-            "options": {
-                "steps": self.limits.steps,
-                "probes": self.limits.probes,
-                "minutes": self.limits.seconds / 60,
-                "dry_run": self.dry_run,
-            },
+            "options": {name: getattr(self.limits, name) for name in ("steps", "probes", "minutes", "dry_run")},
             "minutes_used": self.used / 60,
             "data": {
                 "measured": self.workload.measured_lengths,

@@ -11,10 +11,10 @@ from enum import StrEnum
 from typing import Any
 
 from launch.config.schema import Mode
+from launch.config.trials import TuneConfig
 from launch.trials.measurement import LEAST_NOISE
 from launch.trials.record import State, seconds_left
-from launch.trials.tune.predict import ErrorModel, Observation, Prediction, Workload
-from launch.trials.tune.probe import HOST_MEMORY, OUT_OF_MEMORY, Probe
+from launch.trials.tune.predict import HOST_MEMORY, OUT_OF_MEMORY, ErrorModel, Observation, Prediction, Probe, Workload
 from launch.trials.tune.space import Candidate
 
 Trait = tuple[str, Any]  # an attribute of a setting and its value
@@ -80,6 +80,7 @@ def _common_traits(space: Iterable[Candidate]) -> frozenset[Trait]:
 
 
 MEMORY_BIAS, MEMORY_SPREAD = 0.08, 0.08  # of the logarithm of measured over predicted memory
+_STARTUP = 60.0  # seconds before the first step of a run, until one was measured
 _LEAST_COUNTED = 2  # steps that a rate is taken from
 MARGIN = 0.02  # by which a prediction has to beat the best probe to be worth one
 
@@ -108,27 +109,6 @@ class Stop(StrEnum):
 
 
 @dataclass(frozen=True)
-class TuneLimits:
-    """The limits of a search."""
-
-    probes: int = 8
-    seconds: float = 600.0  # of all probes together
-    steps: int = 8  # of each probe
-    startup: float = 60.0  # seconds that a run is expected to take before its first step
-    room: float = 0.05  # fraction of a card's memory that stays free
-
-    def left(self, probes: Sequence[Probe]) -> float | None:
-        """Seconds for the next probe, None for the first one; reused probes count, so that a search that has ended
-        and is called again does nothing more."""
-        return seconds_left(probes, self.seconds / 60)
-
-    def is_late(self, step_seconds: float, probes: Sequence[Probe]) -> bool:
-        """Whether a probe with steps of `step_seconds` would not end in time."""
-        left = self.left(probes)
-        return left is not None and _expected_wall(step_seconds, probes, self) > left
-
-
-@dataclass(frozen=True)
 class Estimate:
     """A prediction corrected by the probes."""
 
@@ -150,7 +130,7 @@ class Estimate:
 
 
 def correct_predictions(
-    predictions: Sequence[Prediction], probes: Sequence[Probe], workload: Workload, limits: TuneLimits
+    predictions: Sequence[Prediction], probes: Sequence[Probe], workload: Workload, limits: TuneConfig
 ) -> list[Estimate]:
     """Correct every prediction by the probes; the fastest comes first."""
     rates = workload.card_rates.rates
@@ -184,7 +164,7 @@ def correct_predictions(
     return sorted(estimates, key=lambda estimate: (estimate.seconds, -estimate.prediction.candidate.per_device))
 
 
-def next_probe(estimates: Sequence[Estimate], probes: Sequence[Probe], limits: TuneLimits) -> Estimate | Stop:
+def next_probe(estimates: Sequence[Estimate], probes: Sequence[Probe], limits: TuneConfig) -> Estimate | Stop:
     """The setting to probe, or why to stop.
 
     The most promising setting goes first: the one that is fastest if its error is one standard deviation in its favour.
@@ -208,17 +188,24 @@ def next_probe(estimates: Sequence[Estimate], probes: Sequence[Probe], limits: T
     return exhausted_limit(most_promising.seconds, probes, limits) or most_promising
 
 
-def exhausted_limit(seconds: float, probes: Sequence[Probe], limits: TuneLimits) -> Stop | None:
+def exhausted_limit(seconds: float, probes: Sequence[Probe], limits: TuneConfig) -> Stop | None:
     """Which limit forbids a probe whose steps take `seconds`; none forbids the first probe."""
     if probes and len(probes) >= limits.probes:
         return Stop.probes_used
-    return Stop.time_used if limits.is_late(seconds, probes) else None
+    return Stop.time_used if is_late(seconds, probes, limits) else None
 
 
-def affordable_steps(seconds: float, probes: Sequence[Probe], limits: TuneLimits, skip: int) -> int | None:
+def is_late(seconds: float, probes: Sequence[Probe], limits: TuneConfig) -> bool:
+    """Whether a probe with steps of `seconds` would not end in time. Reused probes count, so that a search that has
+    ended and is called again does nothing more."""
+    left = seconds_left(probes, limits.minutes)
+    return left is not None and _expected_wall(seconds, probes, limits) > left
+
+
+def affordable_steps(seconds: float, probes: Sequence[Probe], limits: TuneConfig, skip: int) -> int | None:
     """How many steps of `seconds` a last probe has time for, at most those of any probe; None if not even two of them
     would count, or all probes are used. The first `skip` steps do not count."""
-    left = limits.left(probes)
+    left = seconds_left(probes, limits.minutes)
     if len(probes) >= limits.probes or left is None:
         return None
     steps = min(int((left - _expected_wall(0.0, probes, limits)) / seconds), limits.steps)
@@ -243,13 +230,13 @@ def needs_at_least(candidate: Candidate, other: Candidate) -> bool:
     return same and saves_no_more and balances_no_more and candidate.per_device >= other.per_device
 
 
-def _expected_wall(seconds: float, probes: Sequence[Probe], limits: TuneLimits) -> float:
+def _expected_wall(seconds: float, probes: Sequence[Probe], limits: TuneConfig) -> float:
     startups = [
         (probe.seconds or 0.0) - probe.measured.last_step * probe.figures.step_seconds
         for probe in probes
         if probe.measured and probe.figures and probe.state == State.done
     ]
-    startup = statistics.median(startups) if startups else limits.startup
+    startup = statistics.median(startups) if startups else _STARTUP
     return max(startup, 0.0) + limits.steps * seconds
 
 

@@ -14,9 +14,8 @@ from launch.config.schema import Device, Precision
 from launch.execution.display import PlainDisplay
 from launch.execution.record.outcome import Outcome
 from launch.planning.plan import build_plan
-from launch.trials.bench.engine import run_in_turn
+from launch.trials.bench.engine import plan_bench, read_request, run_in_turn
 from launch.trials.bench.record import BenchRecord, BenchRun
-from launch.trials.bench.settings import plan_bench, read_request
 from launch.trials.card_rate import CardRate
 from launch.trials.measurement import Measurement, archive_earlier_try, read_measurement
 from launch.trials.trial import Runner, probe_line

@@ -4,7 +4,7 @@ import pytest
 
 from launch.config.line import CommandLine, parse_line
 from launch.errors import UserError
-from launch.trials.bench.settings import read_request
+from launch.trials.bench.engine import read_request
 
 
 def line(*words: str) -> CommandLine:

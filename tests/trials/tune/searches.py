@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.schema import Kind
+from launch.config.trials import TuneConfig
 from launch.execution.record.outcome import Outcome
 from launch.planning.estimate.cards import rates_for_card
 from launch.planning.estimate.forecast import planned_setting
@@ -16,10 +17,8 @@ from launch.planning.lengths import Histogram, Lengths
 from launch.planning.plan import build_plan
 from launch.trials.measurement import Measurement, compute_figures
 from launch.trials.record import State
-from launch.trials.tune.predict import Prediction, Workload, predict
-from launch.trials.tune.probe import HOST_MEMORY, OUT_OF_MEMORY, Probe
+from launch.trials.tune.predict import HOST_MEMORY, OUT_OF_MEMORY, Prediction, Probe, Workload, predict
 from launch.trials.tune.record import TuneRecord
-from launch.trials.tune.search import TuneLimits
 from launch.trials.tune.space import Space, build_space
 from tests.conftest import composed, fixed_machine
 
@@ -61,14 +60,14 @@ def record_in(
     card: str = CARD,
     gib: float | None = 139.8,
     lengths: Lengths | None = None,
-    limits: TuneLimits | None = None,
+    limits: TuneConfig | None = None,
 ) -> TuneRecord:
     """A search before its first probe. Narrow by default: fewer predictions, faster tests."""
     overrides = words or ("stage=sft", "gpus=8", "recipe.liger=true", "recipe.gradient_checkpointing=false")
     space, workload, predictions = _predicted(overrides, card, gib, lengths)
     plan = build_plan(composed_once(*overrides), fixed_machine(home))
     folder = plan.runs / plan.stage / "tune-it"
-    limits = limits or TuneLimits()
+    limits = limits or TuneConfig()
     return TuneRecord(folder, plan, limits.steps, 2, space, workload, predictions, limits, card, {"torch": "2.11.0"})
 
 

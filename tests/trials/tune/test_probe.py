@@ -16,7 +16,7 @@ from launch.planning.plan import Plan, build_plan
 from launch.trials.measurement import Measurement
 from launch.trials.record import State
 from launch.trials.trial import Runner
-from launch.trials.tune.probe import Probe, is_final
+from launch.trials.tune.predict import Probe, is_final
 from tests.conftest import fixed_machine
 from tests.trials.tune.searches import composed_once, record_in
 

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import pytest
 
 from launch.config.line import parse_line
+from launch.config.trials import TuneConfig
 from launch.errors import UserError
 from launch.execution.display import PlainDisplay
 from launch.planning.plan import build_plan
 from launch.trials.record import State
-from launch.trials.tune.engine import probe_full, read_request, run_tune
-from launch.trials.tune.preparation import predict_full
-from launch.trials.tune.probe import Probe
+from launch.trials.tune.engine import predict_full, probe_full, read_request, run_tune
+from launch.trials.tune.predict import Probe
 from launch.trials.tune.record import TuneRecord
-from launch.trials.tune.search import Stop, TuneLimits
+from launch.trials.tune.search import Stop
 from launch.trials.tune.space import LossWeighting
 from tests.conftest import fixed_machine
 from tests.trials.records import check, read, written
@@ -118,7 +118,7 @@ def test_full_fine_tuning_is_a_row_beside_those_of_the_adapter(tmp_path: Path) -
 def test_full_fine_tuning_is_predicted_where_memory_allows(tmp_path: Path) -> None:
     record = record_in(tmp_path, "stage=lora_sft", "gpus=1")
     plan = build_plan(composed_once("stage=lora_sft", "gpus=8", "recipe.lora.rank=null"), fixed_machine())
-    card = "launch.trials.tune.preparation.card_memory"
+    card = "launch.trials.tune.engine.card_memory"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(card, lambda plan, environ: SimpleNamespace(gib=139.8))
         prediction = predict_full(record, plan)
@@ -139,7 +139,7 @@ def test_full_fine_tuning_is_planned_without_the_adapter_and_probed_once(
     (probe,) = taken
     assert probe is record.full and probe.plan.lora is None and probe.label.startswith("full-single-")
     assert record.runs == [] and record.full_note is None
-    record.full, record.limits = None, TuneLimits(seconds=60.0)
+    record.full, record.limits = None, TuneConfig(minutes=1.0)
     record.runs = [measured(record.predictions[0], 1.0, wall=60.0)]
     probe_full(record, request, taken.append)
     assert record.full is None and record.full_note == "no time is left for it" and len(taken) == 1

@@ -12,12 +12,11 @@ import pytest
 
 from launch import resources
 from launch.config.schema import Kind
+from launch.config.trials import TuneConfig
 from launch.planning.lengths import Histogram, Lengths
 from launch.trials.tune.engine import search
-from launch.trials.tune.predict import Prediction, predict
-from launch.trials.tune.probe import Probe
+from launch.trials.tune.predict import Prediction, Probe, predict
 from launch.trials.tune.record import TuneRecord
-from launch.trials.tune.search import TuneLimits
 from tests.trials.tune.searches import measured, record_in
 
 BENCHMARKS = resources.ROOT / "benchmarks"
@@ -44,7 +43,7 @@ def chats() -> Lengths:
 
 @pytest.fixture
 def region(tmp_path: Path) -> TuneRecord:
-    record = record_in(tmp_path, *HELD, lengths=chats(), limits=TuneLimits(probes=PROBES, seconds=1e6))
+    record = record_in(tmp_path, *HELD, lengths=chats(), limits=TuneConfig(probes=PROBES, minutes=1e6))
     rates = measured_rates()
     record.workload = replace(record.workload, flash=True)
     kept = [prediction for prediction in record.predictions if key(prediction) in rates]

@@ -7,8 +7,7 @@ import pytest
 from launch.config.line import parse_line
 from launch.config.schema import Mode, Packing
 from launch.errors import UserError
-from launch.trials.tune.engine import line_for_candidate, read_request
-from launch.trials.tune.preparation import full_line
+from launch.trials.tune.engine import full_line, line_for_candidate, read_request
 from launch.trials.tune.space import Candidate
 from tests.conftest import composed
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from launch.config.schema import Kind, Mode
+from launch.config.trials import TuneConfig
 from launch.errors import UserError
 from launch.planning.lengths import Histogram, Lengths
 from launch.trials.record import State
 from launch.trials.tune.engine import refuse_if_nothing_fits, search
-from launch.trials.tune.predict import Prediction
-from launch.trials.tune.probe import OUT_OF_MEMORY, Probe
+from launch.trials.tune.predict import OUT_OF_MEMORY, Prediction, Probe
 from launch.trials.tune.record import TuneRecord
-from launch.trials.tune.search import Feasibility, Stop, TuneLimits, needs_at_least, next_probe
+from launch.trials.tune.search import Feasibility, Stop, needs_at_least, next_probe
 from tests.trials.tune.searches import ended, failed, host_memory, measured, out_of_memory, record_in
 
 
@@ -178,27 +178,27 @@ def test_without_a_memory_model_the_same_setting_and_more_is_ruled_out(record: T
 
 
 def test_the_probes_are_counted(tmp_path: Path) -> None:
-    record, probes = record_in(tmp_path, limits=TuneLimits(probes=1)), Probes()
+    record, probes = record_in(tmp_path, limits=TuneConfig(probes=1)), Probes()
     go(record, probes)
     assert len(probes.probed) == 1 and record.stop == Stop.probes_used and record.best is not None
 
 
 def test_the_clock_is_looked_at_and_the_first_probe_runs_all_the_same(tmp_path: Path) -> None:
-    record, probes = record_in(tmp_path, limits=TuneLimits(seconds=1.0)), Probes()
+    record, probes = record_in(tmp_path, limits=TuneConfig(minutes=1 / 60)), Probes()
     go(record, probes)
     assert len(probes.probed) == 1 and record.stop == Stop.time_used
 
 
 def test_a_search_that_has_ended_and_is_called_again_probes_nothing_more(tmp_path: Path) -> None:
     """What an earlier call measured counts for both limits."""
-    ended, probes = record_in(tmp_path, limits=TuneLimits(probes=2)), Probes(2.0)
+    ended, probes = record_in(tmp_path, limits=TuneConfig(probes=2)), Probes(2.0)
     go(ended, probes)
 
     class Kept(Probes):
         def result(self, prediction: Prediction) -> Probe:
             return replace(super().result(prediction), reused=True)
 
-    again, kept = record_in(tmp_path, limits=TuneLimits(probes=2)), Kept(2.0)
+    again, kept = record_in(tmp_path, limits=TuneConfig(probes=2)), Kept(2.0)
     go(again, kept)
     assert kept.probed == probes.probed and again.stop == ended.stop and again.used == ended.used
 
@@ -290,7 +290,7 @@ def test_the_recipes_own_setting_is_compared_where_there_is_time(record: TuneRec
     probes = Probes()
     go(record, probes)
     assert record.base is not None and probes.probed[-1] == record.base.prediction.label
-    short = record_in(record.folder, limits=TuneLimits(seconds=150))
+    short = record_in(record.folder, limits=TuneConfig(minutes=2.5))
     go(short, Probes())
     assert short.best is not None and short.base is None
 
@@ -302,7 +302,7 @@ def test_a_slow_recipe_is_probed_for_as_many_steps_as_there_is_time_for(record: 
     before = sum(probe.seconds or 0.0 for probe in record.runs[:-1])
     start_up, seconds = 40.0, record.base.step_seconds or 0.0
     for steps in (5, 4, 3):
-        limits = TuneLimits(seconds=before + start_up + (steps + 0.5) * seconds)
+        limits = TuneConfig(minutes=(before + start_up + (steps + 0.5) * seconds) / 60)
         short, few = record_in(record.folder / str(steps), limits=limits), Probes()
         go(short, few)
         assert (short.base is not None) == (steps > 3)  # two do not count, and a rate needs two
