@@ -1,4 +1,4 @@
-"""Reads `bench [common] -- [A's overrides] -- [B's overrides]`, plans both settings, runs them in turn, compares them."""
+"""Reads `bench [common] -- [A's overrides] -- [B's overrides]`, plans both settings and runs them in turn."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from launch import resources
 from launch.config.line import CommandLine, format_value, override_key
 from launch.config.schema import Packing, RootConfig
+from launch.config.trials import BenchConfig
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
 from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
@@ -34,8 +35,7 @@ from launch.trials.trial import (
 )
 
 SIDES = ("A", "B")
-# short for keys of the node `bench`
-SHORT = ("steps", "warmup", "repeats", "order", "max_minutes", "loss_tolerance")
+SHORT = tuple(vars(BenchConfig()))  # short for keys of the node `bench`
 # set before the first `--`: they belong to the bench, not to one setting
 _COMMON = (*SHORT, "name", "runs", "cache", "restart", "allow")
 SEPARATOR = "--"

@@ -9,12 +9,12 @@ from enum import StrEnum
 from itertools import pairwise
 
 from launch.config.line import CommandLine
+from launch.config.trials import RolloutConfig
 from launch.errors import Problem, UserError
 from launch.trials.trial import expand_short_options, unsupported_problems
 
 WIDTHS = ("gpus", "processes")
-# short for keys of the node `rollout`
-SHORT = ("steps", "then", "price_per_gpu_hour", "parallel_at_one")
+SHORT = tuple(vars(RolloutConfig()))  # short for keys of the node `rollout`
 _SUBMIT, _DRY_RUN = "submit", "dry_run"
 OWN_KEYS = (*WIDTHS, *SHORT, _SUBMIT, _DRY_RUN)
 _NODES = re.compile(r"(\d+)x(\d+)")

@@ -13,6 +13,7 @@ from launch.check.machine.gpus import enough_gpus
 from launch.check.machine.rules import inspect, stopping_problems
 from launch.config.line import CommandLine, override_key
 from launch.config.schema import Device, Family
+from launch.config.trials import TuneConfig
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.caches import tokenized_folder
 from launch.execution.display import Display
@@ -158,7 +159,7 @@ def _refuse_too_few_samples(plan: Plan, lengths: Lengths | None) -> None:
     raise UserError(Problem("too_few_samples", message, "data", "use more data, or a smaller global batch"))
 
 
-SHORT = ("steps", "probes", "minutes", "dry_run", "compare_full")  # short for keys of the node `tune`
+SHORT = tuple(vars(TuneConfig()))  # short for keys of the node `tune`
 
 
 def read_request(line: CommandLine) -> CommandLine:
@@ -211,7 +212,7 @@ def _search(record: TuneRecord, request: CommandLine, display: Display) -> int:
         is_full, count = probe is record.full, f"{len(record.runs)} of at most {record.limits.probes}"
         display.say(f"{'full fine-tuning' if is_full else f'probe {count}'}: {probe.label}")
         line = full_line(request) if is_full else request
-        plan = plan_probe(line_for_candidate(line, probe.prediction.candidate))
+        plan = plan_probe(line_for_candidate(line, probe.candidate))
         probe.plan = plan.renamed(f"tune-{record.name}/{probe.label}-{plan.identity}")
 
     runner = Runner(record, display, None, prepare, not record.plan.config.restart, raises=False)
@@ -297,13 +298,13 @@ def _try_extras(record: TuneRecord, run: Run, extras: Callable[[Candidate], Sequ
     """Try each extra option on the best setting so far; the results are predictions like the others from then on."""
     if record.best is None:
         return
-    for extra in extras(record.best.prediction.candidate):
+    for extra in extras(record.best.candidate):
         best = record.best
         if best is None or best.figures is None or record.stop == Stop.interrupted:
             return
         if exhausted_limit(best.figures.step_seconds, record.runs, record.limits):
             return
-        candidate = replace(best.prediction.candidate, extra=(*best.prediction.candidate.extra, extra))
+        candidate = replace(best.candidate, extra=(*best.candidate.extra, extra))
         refined = replace(best.prediction, candidate=candidate)
         record.predictions = [*record.predictions, refined]
         run(refined, record.limits.steps)

@@ -62,7 +62,7 @@ def overlay_text(record: TuneRecord) -> str:
         "reserved_gib": _rounded(best.memory_gib),
         "record": str(record.folder),
     }
-    setting = _setting_keys(best.prediction.candidate, record.plan)
+    setting = _setting_keys(best.candidate, record.plan)
     setting[GROUP] = facts
     head = "".join(f"{write_comment(line)}\n" for line in ("@package _global_", *comments) if line)
     return head + yaml.safe_dump(setting, sort_keys=False, allow_unicode=True)

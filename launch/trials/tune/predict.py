@@ -183,6 +183,10 @@ class Probe(TrialRun):
     prediction: Prediction = field(kw_only=True)
 
     @property
+    def candidate(self) -> Candidate:
+        return self.prediction.candidate
+
+    @property
     def ran(self) -> bool:
         """Whether it shows that the setting works, or that it needs more memory than its device has."""
         return self.state == State.done or self.cause_id == OUT_OF_MEMORY

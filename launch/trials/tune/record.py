@@ -96,12 +96,12 @@ class TuneRecord(TrialRecord[Probe]):
     @property
     def base(self) -> Probe | None:
         """The probe of the recipe's own setting."""
-        return next((probe for probe in self.runs if probe.prediction.candidate == self.space.base), None)
+        return next((probe for probe in self.runs if probe.candidate == self.space.base), None)
 
     @property
     def base_estimate(self) -> Estimate:
         """The estimate of the recipe's own setting."""
-        return next(estimate for estimate in self.estimates if estimate.prediction.candidate == self.space.base)
+        return next(estimate for estimate in self.estimates if estimate.candidate == self.space.base)
 
     @property
     def loss_change(self) -> LossChange | None:
@@ -109,7 +109,7 @@ class TuneRecord(TrialRecord[Probe]):
         best, base = self.best, self.base
         if best is None:
             return None
-        weighting = compare_loss(best.prediction.candidate, self.space.base, self.plan)
+        weighting = compare_loss(best.candidate, self.space.base, self.plan)
         losses = [probe.figures.losses if probe and probe.figures else () for probe in (best, base)]
         pairs = list(zip(*losses, strict=False))
         differences = [abs(loss - own) / abs(own) for loss, own in pairs if own and math.isfinite(loss + own)]
@@ -256,10 +256,10 @@ class TuneRecord(TrialRecord[Probe]):
     def run_json(self, run: Probe) -> dict[str, Any]:
         return {
             **run.as_json(),
-            "overrides": run.prediction.candidate.overrides(),
+            "overrides": run.candidate.overrides(),
             "predicted_seconds": run.prediction.seconds,
             "predicted_gib": run.prediction.probe_gib,
-            "loss_weighting": compare_loss(run.prediction.candidate, self.space.base, self.plan),
+            "loss_weighting": compare_loss(run.candidate, self.space.base, self.plan),
         }
 
 
@@ -267,7 +267,7 @@ def estimate_json(estimate: Estimate) -> dict[str, Any]:
     step = estimate.prediction.step
     return {
         "label": estimate.prediction.label,
-        "overrides": estimate.prediction.candidate.overrides(),
+        "overrides": estimate.candidate.overrides(),
         "predicted_seconds": step.seconds,
         "step_seconds": estimate.seconds,
         "low_seconds": estimate.low,

@@ -72,7 +72,7 @@ def traits_of(candidate: Candidate) -> frozenset[Trait]:
 
 
 def _probe_traits(probe: Probe) -> frozenset[Trait]:
-    return traits_of(probe.prediction.candidate)
+    return traits_of(probe.candidate)
 
 
 def _common_traits(space: Iterable[Candidate]) -> frozenset[Trait]:
@@ -120,6 +120,10 @@ class Estimate:
     feasibility: Feasibility
 
     @property
+    def candidate(self) -> Candidate:
+        return self.prediction.candidate
+
+    @property
     def is_open(self) -> bool:
         """Whether the setting may be probed and chosen."""
         return self.feasibility in (Feasibility.fits, Feasibility.unknown)
@@ -135,13 +139,13 @@ def correct_predictions(
     """Correct every prediction by the probes; the fastest comes first."""
     rates = workload.card_rates.rates
     time_errors = [
-        Observation(probe.prediction.candidate, error, probe.figures.noise)
+        Observation(probe.candidate, error, probe.figures.noise)
         for probe in probes
         if probe.figures and (error := probe.time_error) is not None
     ]
     time_model = ErrorModel(rates.bias, rates.spread, tuple(time_errors))
     memory_model = ErrorModel(MEMORY_BIAS, MEMORY_SPREAD, tuple(_observe_memory(probes, workload)))
-    own_errors = {probe.prediction.candidate: error for probe in probes if (error := probe.memory_error) is not None}
+    own_errors = {probe.candidate: error for probe in probes if (error := probe.memory_error) is not None}
     failure_traits = find_failure_traits(probes, [prediction.candidate for prediction in predictions])
     estimates = []
     for prediction in predictions:
@@ -161,7 +165,7 @@ def correct_predictions(
             feasibility = Feasibility.fits if has_room else Feasibility.too_big
         seconds = prediction.seconds * math.exp(time_error.mean)
         estimates.append(Estimate(prediction, seconds, low, high, memory_gib, feasibility))
-    return sorted(estimates, key=lambda estimate: (estimate.seconds, -estimate.prediction.candidate.per_device))
+    return sorted(estimates, key=lambda estimate: (estimate.seconds, -estimate.candidate.per_device))
 
 
 def next_probe(estimates: Sequence[Estimate], probes: Sequence[Probe], limits: TuneConfig) -> Estimate | Stop:
@@ -170,9 +174,9 @@ def next_probe(estimates: Sequence[Estimate], probes: Sequence[Probe], limits: T
     The most promising setting goes first: the one that is fastest if its error is one standard deviation in its favour.
     While all probes have failed, it is the setting least like them, which shows whether the settings are the reason.
     """
-    probed = {probe.prediction.candidate for probe in probes}
-    waiting = [estimate for estimate in estimates if estimate.is_open and estimate.prediction.candidate not in probed]
-    space = [estimate.prediction.candidate for estimate in estimates]
+    probed = {probe.candidate for probe in probes}
+    waiting = [estimate for estimate in estimates if estimate.is_open and estimate.candidate not in probed]
+    space = [estimate.candidate for estimate in estimates]
     failure_traits = find_failure_traits(probes, space)
     if no_probe_ran(probes) and failure_traits and not (waiting and all(failure_traits)):
         return Stop.all_failed
@@ -180,7 +184,7 @@ def next_probe(estimates: Sequence[Estimate], probes: Sequence[Probe], limits: T
     if not waiting:
         return Stop.all_tried if probes else Stop.nothing_fits
     if no_probe_ran(probes):
-        shared = [count_shared_traits(estimate.prediction.candidate, probes, space) for estimate in waiting]
+        shared = [count_shared_traits(estimate.candidate, probes, space) for estimate in waiting]
         waiting = [estimate for estimate, count in zip(waiting, shared, strict=True) if count == min(shared)]
     most_promising = min(waiting, key=lambda estimate: estimate.low)
     if best is not None and best.step_seconds is not None and most_promising.low > best.step_seconds * (1 - MARGIN):
@@ -215,9 +219,9 @@ def affordable_steps(seconds: float, probes: Sequence[Probe], limits: TuneConfig
 def find_fastest(estimates: Sequence[Estimate], probes: Sequence[Probe]) -> Probe | None:
     """The fastest probe whose whole run fits; of those that differ only by noise the earliest, which was predicted to
     be the fastest."""
-    is_open = {estimate.prediction.candidate: estimate.is_open for estimate in estimates}
+    is_open = {estimate.candidate: estimate.is_open for estimate in estimates}
     measured = [(probe.step_seconds, probe) for probe in probes if probe.step_seconds is not None]
-    fitting = [(seconds, probe) for seconds, probe in measured if is_open.get(probe.prediction.candidate, True)]
+    fitting = [(seconds, probe) for seconds, probe in measured if is_open.get(probe.candidate, True)]
     least = min((seconds for seconds, _ in fitting), default=0.0)
     return next((probe for seconds, probe in fitting if seconds <= least * (1 + LEAST_NOISE)), None)
 
@@ -250,10 +254,10 @@ def _is_ruled_out(prediction: Prediction, probes: Sequence[Probe]) -> bool:
     ran_out = [probe.prediction for probe in probes if probe.cause_id == OUT_OF_MEMORY]
     if any(other.candidate == candidate for other in ran_out):
         return True
-    measured = [probe.prediction.candidate for probe in probes if probe.state == State.done]
+    measured = [probe.candidate for probe in probes if probe.state == State.done]
     if any(needs_at_least(other, candidate) for other in measured):
         return False
-    host_ran_out = {probe.prediction.candidate.mode for probe in probes if probe.cause_id == HOST_MEMORY}
+    host_ran_out = {probe.candidate.mode for probe in probes if probe.cause_id == HOST_MEMORY}
     if candidate.mode == Mode.zero3_offload and Mode.zero3_offload in host_ran_out:
         return True
     if any(needs_at_least(candidate, other.candidate) for other in ran_out):
@@ -270,5 +274,5 @@ def _observe_memory(probes: Sequence[Probe], workload: Workload) -> list[Observa
         if probe.cause_id == OUT_OF_MEMORY and workload.card_gib and probe.prediction.probe_gib:
             error = max(math.log(workload.card_gib / probe.prediction.probe_gib), 0.0)
         if error is not None:
-            observations.append(Observation(probe.prediction.candidate, error))
+            observations.append(Observation(probe.candidate, error))
     return observations

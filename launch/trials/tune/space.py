@@ -17,7 +17,18 @@ from launch.planning.flags import values_of
 from launch.planning.parallel import Parallel, bucket_sizes, divisors, has_master_weights
 from launch.planning.plan import Plan
 from launch.planning.recipe import flags_of_key, value_of_flags
+from launch.worker.json_codec import to_json
 
+# the values of a candidate that are searched, and their keys
+_KEYS = {
+    "per_device": "recipe.per_device_batch_size",
+    "mode": "parallel",
+    "packing": "recipe.packing",
+    "checkpointing": "recipe.gradient_checkpointing",
+    "liger": "recipe.liger",
+    "attention": "recipe.attention",
+    "balanced": "recipe.balanced",
+}
 _DISTANCES = {"mode": 1.0, "checkpointing": 0.7, "packing": 0.7, "attention": 0.5, "liger": 0.3, "balanced": 0.3}
 
 
@@ -25,7 +36,7 @@ _DISTANCES = {"mode": 1.0, "checkpointing": 0.7, "packing": 0.7, "attention": 0.
 class Candidate:
     """The values of the keys that are searched."""
 
-    per_device: int  # recipe.per_device_batch_size
+    per_device: int
     mode: Mode
     packing: Packing = Packing.none
     checkpointing: bool = False
@@ -37,15 +48,7 @@ class Candidate:
 
     def keys(self) -> dict[str, Any]:
         """The configuration keys and their values."""
-        keys: dict[str, Any] = {
-            "recipe.per_device_batch_size": self.per_device,
-            "parallel": self.mode.value,
-            "recipe.packing": self.packing.value,
-            "recipe.gradient_checkpointing": self.checkpointing,
-            "recipe.liger": self.liger,
-            "recipe.attention": self.attention,
-            "recipe.balanced": self.balanced,
-        }
+        keys: dict[str, Any] = {key: to_json(getattr(self, name)) for name, key in _KEYS.items()}
         if self.averaging is not None:
             keys["recipe.loss_averaging"] = self.averaging
         return keys | dict(self.extra)
@@ -91,43 +94,38 @@ def build_space(plan: Plan, installed: Collection[str]) -> Space:
     trainer = plan.config.trainer
     base = base_candidate(plan)
     explicit = {override_key(override) for override in plan.origins.overrides}
+    on_gpus = plan.parallel.width.device == Device.cuda
     held: list[str] = []
     left_out: list[str] = []
-
-    def choices(key: str, own: Any, others: Iterable[Any], *aliases: str) -> tuple[Any, ...]:
-        if explicit & {key, *aliases} or explicit_flags(plan, key.partition(".")[2]):
+    others: dict[str, Iterable[Any]] = {
+        "per_device": divisors(plan.batch.global_ // plan.batch.width),
+        "mode": _modes(plan, installed, left_out),
+        "packing": _packings(base, trainer, left_out),
+        "checkpointing": (False, True),
+        "liger": (False, True) if on_gpus and "liger-kernel" in installed else (),
+        "attention": ("flash_2",) if on_gpus and "flash-attn" in installed and trainer.family == Family.trl else (),
+        "balanced": (False, True) if _is_compatible(plan, balanced=True) else (),
+    }
+    choices: dict[str, Iterable[Any]] = {}
+    for name, key in _KEYS.items():
+        recipe_key = key.partition(".")[2]
+        if explicit & {key, f"{key}.mode"} or explicit_flags(plan, recipe_key):
             held.append(key)
-            return (own,)
-        return tuple(dict.fromkeys([own, *others]))
-
-    per_rank = plan.batch.global_ // plan.batch.width
-    sizes = choices("recipe.per_device_batch_size", base.per_device, divisors(per_rank))
-    modes = choices("parallel", base.mode, _modes(plan, installed, left_out), "parallel.mode")
-    packings = choices("recipe.packing", base.packing, _packings(base, trainer, left_out))
-    on_gpus = plan.parallel.width.device == Device.cuda
-    has_liger = on_gpus and "liger-kernel" in installed
-    ligers = choices("recipe.liger", base.liger, _supported(trainer, "liger", (False, True)) if has_liger else ())
-    checkpointings = choices(
-        "recipe.gradient_checkpointing",
-        base.checkpointing,
-        _supported(trainer, "gradient_checkpointing", (False, True)),
-    )
-    flashes = ("flash_2",) if on_gpus and "flash-attn" in installed and trainer.family == Family.trl else ()
-    attentions = choices("recipe.attention", base.attention, _supported(trainer, "attention", flashes))
-    balanced = (False, True) if _is_compatible(plan, balanced=True) else ()
-    balances = choices("recipe.balanced", base.balanced, _supported(trainer, "balanced", balanced))
-    combinations = itertools.product(sizes, modes, packings, checkpointings, ligers, attentions, balances)
-    candidates = [Candidate(*values, averaging=base.averaging) for values in combinations]
+            choices[name] = (getattr(base, name),)
+        else:
+            possible = others[name] if name in ("per_device", "mode") else _supported(trainer, recipe_key, others[name])
+            choices[name] = dict.fromkeys([getattr(base, name), *possible])
+    combinations = itertools.product(*choices.values())
+    candidates = [replace(base, **dict(zip(choices, values, strict=True))) for values in combinations]
     distinct = [candidate for candidate in candidates if candidate != base and _is_distinct(candidate, plan)]
     has_token_weighting = TOKENS in _supported(trainer, "loss_averaging", (TOKENS,))
     is_free = has_token_weighting and _is_compatible(plan, loss_averaging=LossAveraging.tokens)
     if "recipe.loss_averaging" not in explicit and is_free:
-        others = [_token_weighted(candidate, base, plan) for candidate in distinct]
-        if others != distinct:
+        weighted = [_token_weighted(candidate, base, plan) for candidate in distinct]
+        if weighted != distinct:
             left_out.append("changed means of micro batches: such settings use recipe.loss_averaging=tokens instead")
-    else:
-        others = distinct
-    return Space(base, (base, *others), tuple(held), tuple(left_out))
+        distinct = weighted
+    return Space(base, (base, *distinct), tuple(held), tuple(left_out))
 
 
 def extra_options(plan: Plan, best: Candidate) -> list[tuple[str, Any]]:
@@ -148,20 +146,20 @@ def base_candidate(plan: Plan) -> Candidate:
     return Candidate(
         per_device=plan.batch.per_device,
         mode=plan.parallel.mode,
-        packing=Packing(_effective(plan, "packing", recipe.packing)),
-        checkpointing=bool(_effective(plan, "gradient_checkpointing", recipe.gradient_checkpointing)),
-        liger=bool(_effective(plan, "liger", recipe.liger)),
-        attention=str(_effective(plan, "attention", recipe.attention)),
+        packing=Packing(_effective(plan, "packing")),
+        checkpointing=bool(_effective(plan, "gradient_checkpointing")),
+        liger=bool(_effective(plan, "liger")),
+        attention=str(_effective(plan, "attention")),
         balanced=recipe.balanced,
         averaging=recipe.loss_averaging.value if recipe.loss_averaging else None,
     )
 
 
-def _effective(plan: Plan, key: str, own: Any) -> Any:
+def _effective(plan: Plan, key: str) -> Any:
     """The value of a recipe key, or the one that flags set by the user give it."""
     flags = explicit_flags(plan, key)
     if not flags:
-        return own
+        return getattr(plan.config.recipe, key)
     meaning = plan.config.trainer.recipe[key]
     try:
         return value_of_flags(meaning, values_of(plan.flags))
@@ -259,7 +257,7 @@ def _packings(base: Candidate, trainer: TrainerConfig, left_out: list[str]) -> t
     values = trainer.recipe.get("packing", {})
     if isinstance(values, Mapping) and Packing.bins.value in values:
         left_out.append("packing bins: it changes the global batch")
-    return tuple(Packing(value) for value in _supported(trainer, "packing", (Packing.none, Packing.flatten)))
+    return Packing.none, Packing.flatten
 
 
 def _supported(trainer: TrainerConfig, key: str, values: Iterable[Any]) -> tuple[Any, ...]:
