@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import functools
 import io
-import json
-import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,9 +19,6 @@ from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
 from launch.trials.record import State
 from launch.trials.sweep import SweepRecord, plan_sweep, run_sweep
-from tests.integration import warm
-from tests.integration.demo_kit import give_demo
-from tests.integration.reports import read_report
 from tests.trials.records import check, read
 from tests.trials.rollout.plans import leave_run, steps
 
@@ -148,36 +141,3 @@ def test_the_same_setting_twice_is_one_run(tmp_path: Path, monkeypatch: pytest.M
     record = plan_sweep(_configurations("recipe.learning_rate=1e-3,0.001,2e-3"))
     assert [run.label for run in record.runs] == ["learning_rate=0.001", "learning_rate=0.002"]
     assert record.notes == ["learning_rate=0.001 is the same run as learning_rate=0.001"]
-
-
-@pytest.mark.slow
-def test_a_sweep_that_was_killed_goes_on(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Two rates of the demo: killed in the second run, called again, the first is kept and the second finishes."""
-    pytest.importorskip("torch", reason="the `train` dependencies are not installed")
-    give_demo(tmp_path_factory, tmp_path)
-    words = (*WORDS[:-1], "recipe.max_steps=40", "recipe.checkpoint_steps=2", "recipe.learning_rate=1e-3,2e-3")
-    command = [warm.python(), "-m", "launch", "trial", "--json", *words]
-
-    def record() -> dict[str, Any]:
-        found = [json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.glob("runs/demo/sweep-*/sweep.json")]
-        return found[0] if found else {"runs": []}
-
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-        until = time.monotonic() + 200
-        while time.monotonic() < until:
-            states = [run["state"] for run in record()["runs"]]
-            if states == ["done", "running"] and list(Path(record()["runs"][1]["folder"]).glob("model/checkpoint-*")):
-                break
-            time.sleep(0.3)
-        running.kill()
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
-    assert ran.returncode == 0, ran.stderr
-    document = json.loads(ran.stdout)
-    check(document)
-    assert [(run["state"], run["reused"]) for run in document["runs"]] == [("done", True), ("done", False)]
-    assert "resumes from checkpoint-" in ran.stderr and [run["measured"]["steps"] for run in document["runs"]] == [
-        40,
-        40,
-    ]
-    page = read_report(next(tmp_path.glob("runs/demo/sweep-*")))
-    assert [curve["label"] for curve in page.data[0]["lines"]] == ["learning_rate=0.001", "learning_rate=0.002"]

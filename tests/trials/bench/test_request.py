@@ -52,12 +52,6 @@ def test_two_settings_are_needed(words: tuple[str, ...], message: str) -> None:
     assert [problem.id for problem in error.value.problems] == ["bench_settings"]
 
 
-def test_what_a_bench_has_not() -> None:
-    assert refused("stage=sft", "detach=true", "--", "--", "parallel=zero2") == ["bench_alone"]
-    assert refused("stage=sft", "--", "cache_only=true", "--") == ["bench_alone"]
-    assert refused("stage=sft", "-m", "--", "--") == ["bench_alone"]
-
-
 def test_bench_keys_are_refused_for_a_single_setting() -> None:
     assert refused("stage=sft", "--", "steps=3", "--", "repeats=2") == ["bench_common"] * 2
     assert refused("stage=sft", "--", "bench.steps=3", "--") == ["bench_common"]

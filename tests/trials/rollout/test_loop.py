@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launch.errors import Problem, UserError
 from launch.execution.record.outcome import Outcome
 from launch.trials.record import State
 from launch.trials.rollout.record import RolloutRecord, WidthRun
@@ -44,18 +42,6 @@ def nan(width: WidthRun) -> Outcome:
     return leave(width, DONE, steps([3.0, float("nan"), 2.8]))
 
 
-def dead(width: WidthRun) -> Outcome:
-    return leave(width, replace(DONE, exit_code=1, steps=1, cause="rank 1: no luck"), steps(GREEN[:1]))
-
-
-def interrupted(width: WidthRun) -> Outcome:
-    return leave(width, replace(DONE, exit_code=130, steps=1, cause="interrupted by SIGINT"), steps(GREEN[:1]))
-
-
-def refused(width: WidthRun) -> Outcome:
-    raise UserError(Problem("gpus_busy", "GPU 0 is held by somebody", None, "wait"))
-
-
 def states(record: RolloutRecord) -> list[str]:
     return [width.state.value for width in record.runs]
 
@@ -83,38 +69,12 @@ def test_the_first_red_gate_stops_it(rollout: RolloutRecord) -> None:
     assert [result.id for result in record.runs[1].failed_gates] == ["loss_finite"]
 
 
-def test_a_run_that_dies_fails_with_its_cause(rollout: RolloutRecord) -> None:
-    record = record_of(rollout)
-    assert go(record, Runs(gpu2=dead)) == 3
-    assert [result.id for result in record.runs[1].failed_gates] == ["finished_steps"]
-    assert "rank 1: no luck" in record.runs[1].failed_gates[0].message
-
-
-def test_a_passed_width_is_not_run_again(rollout: RolloutRecord) -> None:
-    go(record_of(rollout), Runs(gpu2=dead))
-    record, runs = record_of(rollout), Runs()
-    assert go(record, runs) == 0
-    assert runs.ran == ["gpu2", "gpu4"]
-    assert [width.reused for width in record.runs] == [True, False, False]
-    kept = [path.name for path in rollout.folder.iterdir() if path.name.startswith("gpu2-")]
-    assert len(kept) == 2  # the failed try is beside the good one
-
-
 def test_a_changed_plan_is_run_again_and_the_others_are_kept(tmp_path: Path) -> None:
     go(record_of(planned(tmp_path, *WORDS, "gpus=1,2")), Runs())
     other = planned(tmp_path, *WORDS, "gpus=1,2", "parallel_at_one=zero2")
     runs = Runs()
     assert go(record_of(other), runs) == 0
     assert runs.ran == ["gpu1"]
-
-
-def test_more_steps_than_were_measured_are_run(rollout: RolloutRecord) -> None:
-    go(record_of(rollout, steps=3), Runs())
-    runs = Runs(**{name: lambda width: leave(width, DONE, steps(GREEN * 2)) for name in ("gpu1", "gpu2", "gpu4")})
-    go(record_of(rollout, steps=5), runs)
-    assert runs.ran == ["gpu1", "gpu2", "gpu4"]
-    fewer = Runs()
-    assert go(record_of(rollout, steps=2), fewer) == 0 and fewer.ran == []
 
 
 def test_a_red_width_that_is_allowed_now_is_not_run_again(rollout: RolloutRecord) -> None:
@@ -125,20 +85,12 @@ def test_a_red_width_that_is_allowed_now_is_not_run_again(rollout: RolloutRecord
     assert [result.id for result in record.runs[0].gate_results if result.allowed] == ["loss_finite"]
 
 
-def test_a_width_of_other_packages_is_run_again_but_not_by_the_job_of_a_wider_one(rollout: RolloutRecord) -> None:
+def test_a_width_of_other_packages_is_not_run_again_by_the_job_of_a_wider_one(rollout: RolloutRecord) -> None:
     go(record_of(rollout), Runs())
     versions = rollout.runs[0].plan.folder / "versions.json"
     versions.write_text('{"packages": {"torch": "0.1"}}')
     runs = Runs()
     assert job(record_of(rollout), runs, "gpu2") == 0 and runs.ran == []
-    assert go(record_of(rollout), runs) == 0 and runs.ran == ["gpu1"]
-
-
-def test_restart_runs_what_has_passed(rollout: RolloutRecord) -> None:
-    go(record_of(rollout), Runs())
-    runs = Runs()
-    assert go(record_of(rollout), runs, restart=True) == 0
-    assert runs.ran == ["gpu1", "gpu2", "gpu4"]
 
 
 def test_a_width_beyond_the_machine_is_reported_and_the_others_run(rollout: RolloutRecord) -> None:
@@ -148,26 +100,6 @@ def test_a_width_beyond_the_machine_is_reported_and_the_others_run(rollout: Roll
     assert states(record) == ["done", "done", "not_run"]
     assert record.runs[2].message == "it needs 4 GPUs and this machine has 2 GPUs"
     assert record.runs[2].projection is not None and record.runs[2].projection.basis == "as fast a rank as gpu2"
-
-
-def test_an_interrupted_width_has_no_verdict(rollout: RolloutRecord) -> None:
-    record = record_of(rollout)
-    assert go(record, Runs(gpu2=interrupted)) == 130
-    assert states(record) == ["done", "interrupted", "planned"]
-
-
-def test_a_later_width_that_cannot_start_loses_nothing(rollout: RolloutRecord) -> None:
-    record = record_of(rollout)
-    assert go(record, Runs(gpu2=refused)) == 3
-    assert states(record) == ["done", "failed", "planned"]
-    assert "held by somebody" in str(record.runs[1].message)
-    runs = Runs()
-    assert go(record_of(rollout), runs) == 0 and runs.ran == ["gpu2", "gpu4"]
-
-
-def test_a_first_width_that_cannot_start_is_the_users_mistake(rollout: RolloutRecord) -> None:
-    with pytest.raises(UserError, match="gpus_busy"):
-        go(record_of(rollout), Runs(gpu1=refused))
 
 
 def test_every_change_is_reported(rollout: RolloutRecord) -> None:

@@ -93,7 +93,6 @@ def test_what_a_rollout_cannot_be() -> None:
     assert refused("stage=sft") == ["no_widths"]
     assert refused("stage=sft", "gpus=1", "processes=1") == ["device_conflict"]
     assert refused("stage=sft", "gpus=1,2", "gpus=4") == ["duplicate_override"]
-    assert refused("stage=sft", "gpus=1,2", "--multirun", "detach=true", "nodes=2") == ["rollout_alone"] * 3
     assert refused("stage=sft", "gpus=1,2", "submit=true") == ["bad_value"]
     assert refused("stage=sft", "gpus=1,2", "submit=all", "dry_run=1") == ["bad_value"]
     assert refused("stage=sft", "gpus=1,2", "submit=rest", "dry_run=true") == ["bad_value"]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from launch.config.line import parse_line
 from launch.config.schema import Mode, Packing
-from launch.errors import UserError
 from launch.trials.tune.engine import full_line, line_for_candidate, read_request
 from launch.trials.tune.space import Candidate
-from tests.conftest import composed
 
 
 def line(*words: str) -> tuple[str, ...]:
@@ -18,18 +14,6 @@ def line(*words: str) -> tuple[str, ...]:
 
 def test_short_options_are_keys_of_tune() -> None:
     assert line("stage=sft", "probes=3", "dry_run=true") == ("stage=sft", "tune.probes=3", "tune.dry_run=true")
-
-
-@pytest.mark.parametrize("word", ["detach=true", "cache_only=true", "nodes=2", "--multirun"])
-def test_what_a_search_cannot_do_is_refused(word: str) -> None:
-    with pytest.raises(UserError, match="tune_alone"):
-        line("stage=sft", word)
-
-
-@pytest.mark.parametrize("word", ["steps=0", "probes=0", "minutes=0", "skip=-1", "room=1.0"])
-def test_numbers_that_measure_nothing_are_refused(word: str) -> None:
-    with pytest.raises(UserError, match=rf"tune.{word.partition('=')[0]} must be .*\[out_of_range\]"):
-        composed("stage=sft", f"tune.{word}")
 
 
 def test_a_probe_replaces_the_lines_keys() -> None:
