@@ -14,7 +14,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from launch.errors import UserError
 from launch.files import read_json_object, write_file, write_json
@@ -23,7 +23,7 @@ from launch.slurm.jobs import JobFolder
 from launch.slurm.queue import JobRecord, parse_job_record
 from launch.slurm.slurm_cli import query_slurm
 
-_DECISION = "asked.json"
+_DECISION, _FORMER_DECISION = "requeue.json", "asked.json"
 
 
 def claim_decision(attempt: Path) -> bool:
@@ -46,9 +46,13 @@ def write_decision(attempt: Path, messages: Sequence[str], *, requeued: bool, is
 
 def read_decision(attempt: Path) -> list[str]:
     """The messages of `write_decision`; empty if there are none."""
-    content = read_json_object(attempt / _DECISION)
+    content = _read_decision(attempt)
     messages: list[str] = content.get("messages", content.get("said", []))  # `said` in 0.1's first job folders
     return messages
+
+
+def _read_decision(attempt: Path) -> dict[str, Any]:
+    return read_json_object(attempt / _DECISION) or read_json_object(attempt / _FORMER_DECISION)
 
 
 def count_requeues(folder: JobFolder, allocation: Allocation, *, retries: bool = False) -> int:
@@ -57,7 +61,7 @@ def count_requeues(folder: JobFolder, allocation: Allocation, *, retries: bool =
     `retries`: those after a fault of the hardware, else the others.
     """
     starts = [folder.attempts(allocation.job_id, restarts)[-1:] for restarts in range(allocation.restarts)]
-    decisions = [read_json_object(attempt / _DECISION) for start in starts for attempt in start]
+    decisions = [_read_decision(attempt) for start in starts for attempt in start]
     return sum(bool(decision.get("requeued")) and bool(decision.get("retry")) == retries for decision in decisions)
 
 

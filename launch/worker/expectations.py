@@ -7,7 +7,6 @@ plain DDP or one isolated process per rank. Such a run is stopped here, before i
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -19,32 +18,32 @@ from .finding import REFUTED, Evidence
 
 EXIT_STOPPED = 3  # launch.errors.EXIT_STOPPED, which this interpreter may not have
 
-# The keys of accelerate's state -> the values that can be requested. Checked as soon as it is set up.
-STATE: Mapping[str, str] = {
-    "distributed": "NO|MULTI_CPU|MULTI_GPU|DEEPSPEED",  # accelerate's DistributedType
-    "world_size": r"\d+",
-    "zero_stage": r"\d",  # 0 means no ZeRO
-    "device": "cpu|cuda",
-}
-# What is checked before the first optimizer step (launch/worker/evidence) -> the values that can be requested.
-EVIDENCE: Mapping[str, str] = {
-    "liger": r"[a-z_]+(,[a-z_]+)*",  # the required kernels, as far as Liger has them for the model
-    "packing": "none|flatten|bins",
-    "global_batch": r"\d+ (samples|pairs|completions)",  # of one optimizer step over all ranks
-    "balanced": "true|false",
-    "loss_averaging": "tokens|micro_batch_means",
-    "attention": "sdpa|eager|flash_2|flash_3|flash_4",
-    "clip": r"none|\d+(\.\d+)?(e[+-]?\d+)?",  # the gradient norm to clip at
-    "dtype": "bf16|fp32",
-    "gradient_checkpointing": "true|false",
-    "chat_template": r"[\w.-]+",
-    "lora": r"\d+",  # the adapter's rank
-    "base_dtype": "bf16|fp32|nf4",  # of the weights that an adapter leaves frozen
-    "first_update": "adapter",  # what the first optimizer step does
-    "resumed_step": r"\d+",  # optimizer steps done before the first step of this process
-    "reward_variance": r".*",  # of RLVR, which launch/worker/trl_rlvr.py checks on the start model
-    "complete_answers": r".*",
-}
+# the keys of accelerate's state that can be requested; checked as soon as it is set up
+STATE = (
+    "distributed",  # accelerate's DistributedType
+    "world_size",
+    "zero_stage",  # 0 means no ZeRO
+    "device",
+)
+# what is checked before the first optimizer step (launch/worker/evidence)
+EVIDENCE = (
+    "liger",  # the required kernels with commas, as far as Liger has them for the model
+    "packing",
+    "global_batch",  # of one optimizer step over all ranks: "128 samples"
+    "balanced",
+    "loss_averaging",
+    "attention",
+    "clip",  # the gradient norm to clip at
+    "dtype",
+    "gradient_checkpointing",
+    "chat_template",
+    "lora",  # the adapter's rank
+    "base_dtype",  # of the weights that an adapter leaves frozen
+    "first_update",  # what the first optimizer step does
+    "resumed_step",  # optimizer steps done before the first step of this process
+    "reward_variance",  # of RLVR, which launch/worker/trl_rlvr.py checks on the start model
+    "complete_answers",
+)
 
 
 class UnmetExpectation(SystemExit):
@@ -72,20 +71,6 @@ def report_evidence(evidence: Sequence[Evidence], allowed: Collection[str], even
         message = f"{'; '.join(map(str, stopping))}; allow=[{','.join(ids)}] runs it anyway"
         events.error(message, type="Unmet", ids=ids)
         raise UnmetExpectation(message)
-
-
-def parse_expectations(pairs: Sequence[str]) -> dict[str, str]:
-    """Parse KEY=VALUE strings. Raises ValueError for an unknown key or an invalid value."""
-    patterns = {**STATE, **EVIDENCE}
-    requested: dict[str, str] = {}
-    for pair in pairs:
-        key, _, value = pair.partition("=")
-        if key not in patterns:
-            raise ValueError(f"unknown expectation '{key}'; known are {', '.join(sorted(patterns))}")
-        if not re.fullmatch(patterns[key], value):
-            raise ValueError(f"expectation {key}={value}: must match {patterns[key]}")
-        requested[key] = value
-    return requested
 
 
 def check_state(built: Any, requested: Mapping[str, str]) -> list[Evidence]:

@@ -11,7 +11,9 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from . import channel, expectations, trainer, trl_entry
-from .patches import EVIDENCE_PATCHES, PATCHES, PatchContext, PatchError, PatchInfo, install
+from .patches import EVIDENCE_PATCHES, PATCHES, PatchContext, PatchError, install
+
+_EXPECTED = (*expectations.STATE, *expectations.EVIDENCE)
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,9 @@ def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
     program.add_argument("--entry", metavar="MODULE", choices=sorted(trl_entry.SCRIPTS))
     options = parser.parse_args(own)
     try:
-        patches = _parse_ids("patch", options.patch, PATCHES)
-        requested = expectations.parse_expectations(options.expect)
-        of_entry = _parse_ids("option", options.option, trl_entry.OPTIONS)
+        patches = _parse_ids("patch", options.patch, {patch.id: patch.takes_value for patch in PATCHES.values()})
+        requested = _parse_ids("expectation", options.expect, dict.fromkeys(_EXPECTED, True))
+        of_entry = _parse_ids("option", options.option, {o.id: o.takes_value for o in trl_entry.OPTIONS.values()})
     except ValueError as error:
         parser.error(str(error))
     key = next((key for key in requested if key in expectations.EVIDENCE), None)
@@ -59,14 +61,17 @@ def parse_arguments(arguments: Sequence[str]) -> WorkerArguments:
     return WorkerArguments(patches, requested, frozenset(options.allow), program_to_run, of_entry)
 
 
-def _parse_ids(noun: str, texts: Sequence[str], known: Mapping[str, PatchInfo | trl_entry.Option]) -> dict[str, str]:
-    """Return the values of ID or ID=VALUE. Raises ValueError with a sentence about the first bad one."""
+def _parse_ids(noun: str, texts: Sequence[str], known: Mapping[str, bool]) -> dict[str, str]:
+    """Return the values of ID or ID=VALUE; `known`: whether each takes one.
+
+    Raises ValueError with a sentence about the first bad one.
+    """
     values = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if name not in known:
             raise ValueError(f"unknown {noun} '{name}'; known are {', '.join(sorted(known))}")
-        if bool(equals) != known[name].takes_value:
+        if bool(equals) != known[name]:
             raise ValueError(f"{noun} {name} takes {f'a value: {name}=VALUE' if not equals else 'no value'}")
         values[name] = value
     return values

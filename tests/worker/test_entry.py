@@ -172,6 +172,7 @@ def test_without_a_supervisor_output_stays_where_it_was(tmp_path: Path, channel:
         (["--option", "subset=1", "--script", "a"], "--option belongs to --entry"),
         (["--patch", "dpo_steps=1", "--script", "a"], "patch dpo_steps takes no value"),
         (["--expect", "world=2", "--script", "a"], "unknown expectation 'world'"),
+        (["--expect", "zero_stage", "--script", "a"], "expectation zero_stage takes a value: zero_stage=VALUE"),
         (["--scrip", "a", "--script", "b"], "unrecognized arguments: --scrip a"),
     ],
 )

@@ -9,67 +9,11 @@ import pytest
 
 from launch.worker.channel import EventWriter
 from launch.worker.expectations import (
-    EVIDENCE,
     STATE,
     UnmetExpectation,
     check_state,
-    parse_expectations,
     report_evidence,
 )
-
-
-def test_every_key_is_read() -> None:
-    pairs = ["distributed=DEEPSPEED", "world_size=2", "zero_stage=3", "device=cpu"]
-    assert list(parse_expectations(pairs).items()) == [tuple(pair.split("=")) for pair in pairs]
-    assert parse_expectations([]) == {}
-
-
-def test_every_kind_of_evidence_is_read() -> None:
-    pairs = {
-        "liger": "rms_norm,rope,swiglu",
-        "packing": "flatten",
-        "balanced": "true",
-        "loss_averaging": "tokens",
-        "attention": "flash_2",
-        "clip": "1e-05",
-        "dtype": "bf16",
-        "gradient_checkpointing": "true",
-        "chat_template": "tulu",
-        "resumed_step": "40",
-        "lora": "16",
-        "base_dtype": "nf4",
-        "first_update": "adapter",
-        "global_batch": "96 samples",
-        "reward_variance": "above 0%",
-        "complete_answers": "above 10%",
-    }
-    assert parse_expectations([f"{key}={value}" for key, value in pairs.items()]) == pairs
-    assert set(pairs) == set(EVIDENCE)
-
-
-@pytest.mark.parametrize(
-    ("pair", "says"),
-    [
-        (
-            "size=2",
-            (
-                "unknown expectation 'size'; known are attention, balanced, base_dtype, chat_template, clip, "
-                "complete_answers, device, distributed, dtype, first_update, global_batch, gradient_checkpointing, "
-                "liger, lora, loss_averaging, packing, resumed_step, reward_variance, world_size, zero_stage"
-            ),
-        ),
-        ("distributed=DDP", r"expectation distributed=DDP: must match NO\|MULTI_CPU\|MULTI_GPU\|DEEPSPEED"),
-        ("device=gpu", r"expectation device=gpu: must match cpu\|cuda"),
-        ("world_size=two", r"expectation world_size=two: must match \\d\+"),
-        ("zero_stage", r"expectation zero_stage=: must match \\d"),
-        ("packing=some", r"expectation packing=some: must match none\|flatten\|bins"),
-        ("dtype=bf17", r"expectation dtype=bf17: must match bf16\|fp32"),
-    ],
-)
-def test_what_can_not_be_asked_is_refused(pair: str, says: str) -> None:
-    with pytest.raises(ValueError, match=f"^{says}$"):
-        parse_expectations([pair])
-
 
 _ALONE = (
     "requested world_size=2, but the trainer has 1 (the processes did not find each other, so each would train alone)"
