@@ -98,3 +98,8 @@ def run_command(
     if check:
         done.check_returncode()
     return done
+
+
+def last_words(process: subprocess.CompletedProcess[str]) -> str:
+    """Return the last line that a failed program wrote to stderr; without one, its exit status."""
+    return (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]
