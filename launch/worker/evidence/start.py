@@ -32,18 +32,14 @@ def check_weights(model: Any, source: object, info: Any) -> Evidence:
     how = f"transformers' report of loading {source}"
     makes_head = type(model).__name__.endswith("ForSequenceClassification")
     missing = sorted(key for key in info.missing_keys if not (makes_head and key.startswith(_NEW_HEADS)))
-    mismatched = sorted(key for key, *_ in info.mismatched_keys)
+    absent = [f"{key} is missing" for key in missing]
+    absent += [f"{key} has another shape" for key in sorted(key for key, *_ in info.mismatched_keys)]
     unused = sorted(key for key in info.unexpected_keys if not key.startswith(_HEADS))
-    if unused and not missing and not mismatched:
-        note = ", ".join(unused[:_SHOWN]) + (f", and {len(unused) - _SHOWN} more" if len(unused) > _SHOWN else "")
-        value = f"{len(unused)} weights that the model's config.json has no place for"
-        return Evidence("weights", value, how, note=note).judge(_CHECKPOINT, False)
-    if not missing and not mismatched:
+    faults, what = (absent, "at random") if absent else (unused, "that the model's config.json has no place for")
+    if not faults:
         return Evidence("weights", _CHECKPOINT, how)
-    absent = [f"{key} is missing" for key in missing] + [f"{key} has another shape" for key in mismatched]
-    more = f", and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
-    finding = Evidence("weights", f"{len(absent)} weights at random", how, note=", ".join(absent[:_SHOWN]) + more)
-    return finding.judge(_CHECKPOINT, False)
+    note = ", ".join(faults[:_SHOWN]) + (f", and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else "")
+    return Evidence("weights", f"{len(faults)} weights {what}", how, note=note).judge(_CHECKPOINT, False)
 
 
 def check_template(objects: TrainerObjects, program: TrainerProgram, requested: str | None) -> list[Evidence]:

@@ -23,38 +23,40 @@ class BalanceReport:
 
     def __init__(self, events: EventWriter) -> None:
         self._events = events
-        self._steps: deque[StepLoad] = deque(maxlen=_MAX_PENDING)
-        self._count = 0
-        self._dealt_sum = self._upstream_sum = 0.0
-        self._largest = self._upstream_largest = 0
+        self._pending: deque[StepLoad] = deque(maxlen=_MAX_PENDING)
+        self._logged: list[StepLoad] = []
 
     def follow(self, batches: GlobalBatchSampler) -> None:
         """Follow a sampler. Steps not logged by the end of an epoch, such as in a reference pass, do not count."""
-        batches.on_epoch, batches.on_step = self._steps.clear, self._steps.append
-
-    def _report(self) -> None:
-        value = f"{self._dealt_sum / self._count:.3f}, upstream's order {self._upstream_sum / self._count:.3f}"
-        steps = "1 step" if self._count == 1 else f"{self._count} steps"
-        note = f"largest micro batch {self._largest}, upstream's order {self._upstream_largest} tokens; {steps}"
-        how = "tokens per rank and accumulation step: the largest, with padding, over the mean without padding"
-        self._events.emit("evidence", what="balance", value=value, how=how, note=note)
+        batches.on_epoch, batches.on_step = self._pending.clear, self._pending.append
 
     def add_logged(self, local: Mapping[str, Any]) -> None:
         """Add the means over the steps since the last logged one to the trainer's metrics."""
-        steps = [self._steps.popleft() for _ in range(min(len(self._steps), local["args"].logging_steps))]
+        steps = [self._pending.popleft() for _ in range(min(len(self._pending), local["args"].logging_steps))]
         if not steps:
             return
-        dealt, upstream = sum(step.dealt.imbalance for step in steps), sum(step.upstream.imbalance for step in steps)
-        means = {"imbalance": dealt / len(steps), "imbalance_upstream": upstream / len(steps)}
-        local["metrics_to_log"].update({name: round(mean, 4) for name, mean in means.items()})
-        doubled = (self._count + len(steps)).bit_length() > self._count.bit_length()
-        self._count += len(steps)
-        self._dealt_sum += dealt
-        self._upstream_sum += upstream
-        self._largest = max(self._largest, *(step.dealt.largest for step in steps))
-        self._upstream_largest = max(self._upstream_largest, *(step.upstream.largest for step in steps))
-        if doubled:
+        names = ("imbalance", "imbalance_upstream")
+        local["metrics_to_log"].update(zip(names, (round(mean, 4) for mean in _mean_imbalances(steps)), strict=True))
+        before = len(self._logged)
+        self._logged += steps
+        if len(self._logged).bit_length() > before.bit_length():
             self._report()
+
+    def _report(self) -> None:
+        dealt, upstream = _mean_imbalances(self._logged)
+        largest = max(step.dealt.largest for step in self._logged)
+        upstream_largest = max(step.upstream.largest for step in self._logged)
+        steps = "1 step" if len(self._logged) == 1 else f"{len(self._logged)} steps"
+        value = f"{dealt:.3f}, upstream's order {upstream:.3f}"
+        note = f"largest micro batch {largest}, upstream's order {upstream_largest} tokens; {steps}"
+        how = "tokens per rank and accumulation step: the largest, with padding, over the mean without padding"
+        self._events.emit("evidence", what="balance", value=value, how=how, note=note)
+
+
+def _mean_imbalances(steps: Sequence[StepLoad]) -> tuple[float, float]:
+    """Return those of the steps as dealt and in upstream's order."""
+    sums = sum(step.dealt.imbalance for step in steps), sum(step.upstream.imbalance for step in steps)
+    return sums[0] / len(steps), sums[1] / len(steps)
 
 
 def _balance_batches(context: PatchContext) -> None:
