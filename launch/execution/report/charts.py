@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -155,14 +156,14 @@ class Line:
     """One curve of a chart."""
 
     label: str
-    points: Sequence[Point]
+    curve: Curve
+    scale: float  # from the recorded value to the chart's unit
     colour: int
     dash: int
-    first_bad: Point | None = None  # the first value that is NaN or infinite
 
-    @property
-    def last(self) -> Point | None:
-        return self.points[-1] if self.points else None
+    @cached_property
+    def points(self) -> list[Point]:
+        return [(step, value * self.scale) for step, value in self.curve.points()]
 
     def describe_at(self, step: int) -> str:
         """Return the value at `step`, or the one before it with its own step; "" outside of the curve."""
@@ -172,13 +173,10 @@ class Line:
         own, value = self.points[index]
         return format_value(value) + ("" if own == step else f" (step {own:,})")
 
-    def describe_extremes(self) -> tuple[str, str]:
+    def describe_extremes(self) -> list[str]:
         """Return the lowest and the highest value with their steps."""
-        finite = [(value, step) for step, value in self.points if math.isfinite(value)]
-        if not finite:
-            return "", ""
-        low, high = min(finite), max(finite, key=lambda pair: pair[0])
-        return f"{format_value(low[0])} (step {low[1]:,})", f"{format_value(high[0])} (step {high[1]:,})"
+        ends = (self.curve.low, self.curve.high)
+        return [f"{format_value(end[1] * self.scale)} (step {end[0]:,})" if end else "" for end in ends]
 
 
 @dataclass(frozen=True)
@@ -283,14 +281,12 @@ def _lines(runs: Mapping[str, Metrics], kind: ChartKind, names: Sequence[str]) -
     lines = []
     for run_index, (run, metrics) in enumerate(runs.items()):
         for name_index, name in enumerate(name for name in names if name in metrics.curves):
-            curve = metrics.curves[name]
             label = _describe_metric(name)
             index, dash = name_index, 0
             if len(runs) > 1:
                 label, index, dash = (f"{run}: {label}" if len(names) > 1 else run), run_index, name_index
             dash += index // COLOURS
-            scaled = [(step, value * kind.scale) for step, value in curve.points()]
-            lines.append(Line(printable(label), scaled, index % COLOURS, dash % 4, curve.first_bad))
+            lines.append(Line(printable(label), metrics.curves[name], kind.scale, index % COLOURS, dash % 4))
     return lines
 
 

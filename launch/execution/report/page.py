@@ -12,7 +12,7 @@ from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.execution.display import format_duration
-from launch.execution.record.reader import mapping
+from launch.execution.record.reader import mapping, objects
 from launch.execution.report.charts import Metrics, build_charts, format_value
 from launch.execution.report.document import Document
 from launch.execution.report.run import ReportedRun, build_timelines
@@ -99,13 +99,11 @@ def _sections(label: str, run: ReportedRun) -> dict[str, Any]:
         "figures": figures(run),
         "setup": setup(run),
         "not_finite": losses_that_are_not_finite(run),
-        "timelines": build_timelines(
-            run.event_summary.attempts, [_text(entry.get("resumed_from")) for entry in run.attempts]
-        ),
+        "timelines": build_timelines(run.event_summary.attempts, [at.get("resumed_from") for at in run.attempts]),
         "warnings": sorted(run.event_summary.warnings.values(), key=lambda warned: -warned.count),
         "evaluation": read_evaluation(run.folder),
         "guards": guard_rows(run.settings),
-        "plan_warnings": [_describe(warning) for warning in _list(run.plan.get("warnings"))],
+        "plan_warnings": [_describe(warning) for warning in objects(run.plan.get("warnings"))],
         "flags": flag_rows(run.plan),
         "versions": version_figures(run.versions),
         "git": git_rows(run.git),
@@ -159,20 +157,9 @@ def _numbers(guard: object) -> list[Figure]:
     ]
 
 
-def _describe(warning: object) -> str:
-    fields = mapping(warning)
-    if not fields:
-        return str(warning)
-    cure = f"; {fields['cure']}" if fields.get("cure") else ""
-    return f"{fields.get('message')}{cure} [{fields.get('id')}]"
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+def _describe(warning: Mapping[str, Any]) -> str:
+    cure = f"; {warning['cure']}" if warning.get("cure") else ""
+    return f"{warning.get('message')}{cure} [{warning.get('id')}]"
 
 
 _LARGE = 100_000_000  # bytes of metrics.jsonl, which take some seconds to read
