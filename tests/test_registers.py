@@ -22,7 +22,7 @@ from launch import resources
 from launch.check.machine.rule import PreflightRule, passed, rule
 from launch.check.machine.rules import RULES
 from launch.config.guards import GuardsConfig
-from launch.execution.guards import Guard
+from launch.execution.facts import Guard
 from launch.execution.reward_guards import GUARDS
 from launch.trials.rollout.gates import Gate, GateResult, gate
 from launch.trials.rollout.gates_across import GATES

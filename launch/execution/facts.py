@@ -1,4 +1,4 @@
-"""What the guards of a live run observe: steps, phases, output, ranks, free space.
+"""What the guards of a live run observe (steps, phases, output, ranks, free space), and what a guard is.
 
 The time of a fact is in seconds of one monotonic clock; only differences are meaningful.
 """
@@ -6,9 +6,11 @@ The time of a fact is in seconds of one monotonic clock; only differences are me
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
+
+from launch.worker.finding import Finding
 
 
 @dataclass(frozen=True)
@@ -79,3 +81,72 @@ class DiskUsage(Fact):
 
 class Tick(Fact):
     """Time has passed. Sent at least once per second; a longer gap means that the watcher itself was suspended."""
+
+
+@dataclass(frozen=True)
+class GuardFinding(Finding):
+    """A failure ends the run, a warning does not."""
+
+    failed: bool = False  # the run has failed by itself; the guard only shortens the wait for its end
+    # the last time at which the run was known to be good; None means now. A guard that gives one judges steps: its
+    # finding counts even if the run finished before it could be stopped
+    good_until: float | None = None
+    wants_stacks: bool = False  # dump the stacks of all ranks before the run is ended
+
+    def as_json(self) -> dict[str, Any]:
+        return {"id": self.id, "message": self.message, "numbers": dict(self.numbers)}
+
+
+@dataclass(frozen=True)
+class GuardContext:
+    """What is known of a run before it starts."""
+
+    ranks: Sequence[int] = (0,)  # the global ranks of this node
+    checkpoint_every: int | None = None  # optimizer steps; None means no checkpoint before the end
+    total_steps: int | None = None  # None if the plan does not know it
+    losses: Mapping[int, float] = field(default_factory=dict)  # of a resumed run's earlier attempts, by step
+
+
+class Guard:
+    """A stateful rule. `id` is its stable name: the key under `guards:` and the id that `allow=[id]` takes.
+
+    A guard of one `metric` has `find_fault`, and stops a run after the `steps` of its limits in a row.
+    """
+
+    id: ClassVar[str]
+    metric: ClassVar[str]
+    on_every_node: ClassVar[bool] = False  # the other guards run where the metrics are logged, on node 0
+    _streak = 0  # logged steps in a row with a fault, the current one included
+    _good_until = -math.inf
+
+    def __init__(self, config: Any, context: GuardContext | None = None) -> None:
+        self._config, self._context = config, context or GuardContext()
+        self.begin()
+
+    def begin(self) -> None:
+        """Set up what the guard keeps of the facts."""
+
+    def observe(self, fact: Fact) -> GuardFinding | None:
+        """Take a fact; return what it shows, if anything."""
+        return self.judge_step(fact) if isinstance(fact, LoggedStep) else None
+
+    def judge_step(self, step: LoggedStep) -> GuardFinding | None:
+        """Judge a logged step, for a guard of nothing but steps."""
+        value = step.finite(self.metric)
+        if value is None:
+            return None
+        self._streak += 1
+        fault = self.find_fault(step, value)
+        if fault is None:
+            self._streak, self._good_until = 0, step.time
+        if fault is None or self._streak < self._config.steps:
+            return None
+        message, numbers = fault
+        return self._fail(message, self._good_until, step=step.number, **numbers, steps=self._streak)
+
+    def find_fault(self, step: LoggedStep, value: float) -> tuple[str, dict[str, float]] | None:
+        """Return a message and the numbers behind it if a step's value of the metric is at fault."""
+        return None
+
+    def _fail(self, message: str, good_until: float | None = None, /, **numbers: float | int | str) -> GuardFinding:
+        return GuardFinding(self.id, "fail", message, numbers=numbers, good_until=good_until)

@@ -10,8 +10,8 @@ import statistics
 from collections import deque
 
 from launch.config import guards as limits
-from launch.execution.facts import LoggedStep
-from launch.execution.guards import Guard, GuardContext, GuardFinding
+from launch.execution import guards
+from launch.execution.facts import Guard, GuardContext, GuardFinding, LoggedStep
 
 
 class Verifier(Guard):
@@ -120,7 +120,9 @@ class LengthLimit(Guard):
         return message + f"least {self._config.share:.0%} for {self._streak} logged steps", {"cut_off": value}
 
 
-GUARDS: tuple[type[Guard], ...] = tuple(Guard.__subclasses__())  # those of launch/execution/guards.py, then those above
+# those of launch/execution/guards.py, then those above
+_MODULES = (guards.__name__, __name__)
+GUARDS: tuple[type[Guard], ...] = tuple(guard for guard in Guard.__subclasses__() if guard.__module__ in _MODULES)
 
 
 def build_guards(config: limits.GuardsConfig | None, context: GuardContext) -> list[Guard]:

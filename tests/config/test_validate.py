@@ -14,7 +14,7 @@ from launch.commands.drafts import locate_option
 from launch.config.guards import GuardsConfig
 from launch.config.validate import allowable_ids
 from launch.errors import UserError
-from launch.execution.guards import GuardContext
+from launch.execution.facts import GuardContext
 from launch.execution.reward_guards import build_guards
 from launch.trials.rollout.gates_across import GATES
 from launch.worker.expectations import EVIDENCE, STATE

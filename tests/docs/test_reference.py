@@ -17,7 +17,7 @@ from launch.check.machine.rules import RULES
 from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
 from launch.config.guards import GuardsConfig
 from launch.config.validate import allowable_ids
-from launch.execution.guards import GuardContext
+from launch.execution.facts import GuardContext
 from launch.execution.reward_guards import build_guards
 from launch.trials.rollout.gates_across import GATES
 from launch.worker.patches import PATCHES

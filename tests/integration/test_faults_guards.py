@@ -21,7 +21,7 @@ from launch.config.guards import (
     ThroughputGuard,
 )
 from launch.config.schema import Family
-from launch.execution.guards import GuardContext
+from launch.execution.facts import GuardContext
 from launch.execution.record.checkpoints import Layout
 from launch.execution.supervise.watch import WatchConfig
 from tests.integration.faults import TWO_RANKS, check, run

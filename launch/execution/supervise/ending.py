@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.diagnosis.advice import Situation
-from launch.execution.guards import GuardFinding
+from launch.execution.facts import GuardFinding
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome, describe_cure
 from launch.execution.supervise.observer import Observer

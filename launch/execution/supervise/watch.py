@@ -23,8 +23,7 @@ from launch.check.machine.disk import nearest_existing, written_bytes
 from launch.config.guards import GuardsConfig
 from launch.config.schema import Kind
 from launch.execution.diagnosis.advice import Situation
-from launch.execution.facts import DiskUsage, Fact, RankExited, Tick
-from launch.execution.guards import GuardContext, GuardFinding
+from launch.execution.facts import DiskUsage, Fact, GuardContext, GuardFinding, RankExited, Tick
 from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpoints
 from launch.execution.record.history import earlier_losses
 from launch.execution.reward_guards import build_guards

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
-from launch.execution.facts import Fact, LoggedStep
-from launch.execution.guards import Guard, GuardFinding
+from launch.execution.facts import Fact, Guard, GuardFinding, LoggedStep
 from launch.execution.record.events import MetricName
 
 

@@ -10,6 +10,8 @@ from launch.config.guards import DeadRankGuard, DiskGuard, GuardsConfig, NonFini
 from launch.execution.facts import (
     DiskUsage,
     Fact,
+    GuardContext,
+    GuardFinding,
     LoggedStep,
     NewOutput,
     PhaseStarted,
@@ -18,7 +20,7 @@ from launch.execution.facts import (
     Tick,
     TotalSteps,
 )
-from launch.execution.guards import DeadRank, DiskSpace, GuardContext, GuardFinding, Stall
+from launch.execution.guards import DeadRank, DiskSpace, Stall
 from launch.execution.reward_guards import build_guards
 from launch.execution.supervise.watch import GuardPanel
 from tests.execution.guards.facts import first, steps

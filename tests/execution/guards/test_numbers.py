@@ -15,8 +15,8 @@ from launch.config.guards import (
     NonFiniteGuard,
     ThroughputGuard,
 )
-from launch.execution.facts import LoggedStep
-from launch.execution.guards import Continuity, Divergence, GradNorm, GuardContext, MemoryCreep, NonFinite, Throughput
+from launch.execution.facts import GuardContext, LoggedStep
+from launch.execution.guards import Continuity, Divergence, GradNorm, MemoryCreep, NonFinite, Throughput
 from tests.execution.guards.facts import first, steps
 
 NAN, INF = math.nan, math.inf

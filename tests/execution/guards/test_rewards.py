@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launch.config import guards as limits
-from launch.execution.facts import LoggedStep
-from launch.execution.guards import Guard
+from launch.execution.facts import Guard, LoggedStep
 from launch.execution.reward_guards import (
     EntropyCollapse,
     KLDivergence,

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from launch.execution.display import PlainDisplay
-from launch.execution.guards import GuardContext
+from launch.execution.facts import GuardContext
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.supervise.supervisor import Execution, supervise
@@ -93,7 +93,7 @@ from launch.execution.record.folder import RunFolder
 from launch.execution.display import display_for
 from launch.execution.supervise.supervisor import Execution, supervise
 from launch.execution.supervise.watch import WatchConfig
-from launch.execution.guards import GuardContext
+from launch.execution.facts import GuardContext
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever runs the tests may ignore it, as nohup does
 folder = Path(sys.argv[1])
 run = RunFolder(folder / "run")

@@ -14,8 +14,7 @@ import pytest
 
 from launch.config.guards import DeadRankGuard, GuardsConfig
 from launch.config.schema import Family
-from launch.execution.facts import Fact, LoggedStep, NewOutput
-from launch.execution.guards import GuardContext
+from launch.execution.facts import Fact, GuardContext, LoggedStep, NewOutput
 from launch.execution.record.checkpoints import Layout
 from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
