@@ -193,9 +193,10 @@ def padding_share(measured: Measurement) -> float | None:
     return 1 - sum(tokens for tokens, _ in counted) / total if total else None
 
 
-def timed_steps(measured: Measurement, skip: int = 0) -> list[tuple[float, float | None]]:
-    """(seconds, tokens) of each step that has a time, without the first `skip`, or fewer if there are no others."""
-    steps = ((number(step, "seconds"), number(step, "tokens")) for step in measured.steps)
+def timed_steps(measured: Measurement, skip: int = 0, name: str = "tokens") -> list[tuple[float, float | None]]:
+    """(seconds, tokens, or what else `name` counts) of each step that has a time, without the first `skip`, or fewer if
+    there are no others."""
+    steps = ((number(step, "seconds"), number(step, name)) for step in measured.steps)
     timed = [(seconds, tokens) for seconds, tokens in steps if seconds is not None and seconds > 0]
     return timed[min(skip, max(0, len(timed) - 1)) :]
 
@@ -229,16 +230,14 @@ def compute_figures(
     if speed is None:
         return None
     losses, tokens = tuple(measured.values("loss")), tuple(measured.values("tokens"))
-    later = [(number(step, "tokens_padded"), number(step, "seconds")) for step in measured.steps[warmup:]]
-    padded = [(count, seconds) for count, seconds in later if count is not None and seconds]
+    padded = timed_steps(measured, warmup, "tokens_padded")
+    counts = [count for _, count in padded if count is not None]
     per_token = count_operations(plan, tokens).per_token if speed.unit == "tokens" else None
     flops = None if per_token is None else speed.per_second * per_token
     cards = plan.batch.width if plan.parallel.width.device == Device.cuda else 1  # ranks on CPU share the machine
     return Figures(
         **vars(speed),
-        padded_per_second=sum(count for count, _ in padded) / sum(seconds for _, seconds in padded)
-        if padded and len(padded) == len(later)
-        else None,
+        padded_per_second=sum(counts) / sum(seconds for seconds, _ in padded) if len(counts) == len(padded) else None,
         padding=padding_share(measured),
         flops=flops,
         mfu_measured=_compute_mfu(flops, rate.measured_tflops if rate else None, cards),

@@ -9,8 +9,7 @@ from typing import Any
 
 from launch.config.compose import Composed
 from launch.config.line import override_key
-from launch.config.schema import RootConfig
-from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
 from launch.execution.record.reader import command_for
@@ -117,18 +116,16 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
 
     def plan(composed: Composed) -> Plan:
         require_one_machine(composed.config)
+        name = composed.config.name
+        if name and not any(override_key(text) == "name" for own in differing for text in own):
+            message = f"name={name} would give all runs of the sweep one folder"
+            raise UserError(Problem("sweep_folder", message, "name", "leave it out: each run's name has its identity"))
         return place_run(build_plan(composed, this_machine(composed)), notes.append)
-
-    def check(config: RootConfig) -> list[Problem]:
-        if not config.name or any(override_key(text) == "name" for own in differing for text in own):
-            return []
-        message = f"name={config.name} would give all runs of the sweep one folder"
-        return [Problem("sweep_folder", message, "name", "leave it out: each run's name has its identity")]
 
     lines = [composed.origins.overrides for composed in configurations]
     differing = [[text for text in line if not all(text in other for other in lines)] for line in lines]
     runs: dict[str, SweepRun] = {}
-    for composed, planned, own in zip(configurations, plan_all(configurations, plan, check), differing, strict=True):
+    for composed, planned, own in zip(configurations, plan_all(configurations, plan), differing, strict=True):
         label = " ".join(f"{override_key(text).rpartition('.')[2]}={text.partition('=')[2]}" for text in own)
         if planned.identity in runs:
             notes.append(f"{label} is the same run as {runs[planned.identity].label}")

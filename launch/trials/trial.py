@@ -12,7 +12,7 @@ from launch.check.machine.gpus import gpus_are_free
 from launch.check.machine.rules import inspect, preflight
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine, override_key
-from launch.config.schema import Device, RootConfig
+from launch.config.schema import Device
 from launch.errors import EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display import Display
 from launch.execution.engine import RankRunner, run_steps
@@ -73,18 +73,13 @@ def plan_line(line: CommandLine) -> Plan:
     return build_plan(composed, this_machine(composed))
 
 
-def plan_all(
-    settings: Iterable[T],
-    plan: Callable[[T], Plan],
-    check: Callable[[RootConfig], Iterable[Problem]] = lambda config: (),
-) -> list[Plan]:
-    """Plan every setting. Raises UserError with the problems of all of them, each once; `check` finds further ones."""
+def plan_all(settings: Iterable[T], plan: Callable[[T], Plan]) -> list[Plan]:
+    """Plan every setting. Raises UserError with the problems of all of them, each once."""
     plans: list[Plan] = []
     problems: list[Problem] = []
     for setting in settings:
         try:
             plans.append(plan(setting))
-            problems += check(plans[-1].config)
         except UserError as error:
             problems += error.problems
     if problems:
@@ -194,13 +189,17 @@ def _set_state(run: TrialRun, measured: Measurement) -> None:
         run.state = State.not_run if outcome.cause_id == TIME_USED else State.failed
 
 
+def trainer_versions(plan: Plan) -> dict[str, str]:
+    """The packages that the plan's interpreter has, and their versions."""
+    return installed_versions(package_folders(plan.command[0]), PACKAGES)
+
+
 def describe_changes(plan: Plan) -> str | None:
     """What differs between the packages and the card of the run in the plan's folder and today's, so that it is not
     reused; None if nothing does, or they are unknown."""
     recorded = RunRecord(plan.folder).versions
-    packages, changes = mapping(recorded.get("packages")), []
+    packages, today, changes = mapping(recorded.get("packages")), trainer_versions(plan), []
     if packages:
-        today = installed_versions(package_folders(plan.command[0]), PACKAGES)
         pairs = {name: (packages.get(name), today.get(name)) for name in PACKAGES}
         changes = [f"{name} was {before}, is {now}" for name, (before, now) in pairs.items() if before != now]
     cards = [str(gpu.get("name")) for gpu in objects(recorded.get("gpus"))]

@@ -127,6 +127,12 @@ PREDICTIONS: Sequence[Column[Run]] = (
     Column("memory", lambda estimate: show(estimate.get("memory_gib"), "GiB")),
     _text("fits", "fit"),
 )
+DIFFERENCES: Sequence[Column[Run]] = (_text("differs", "what"), _text("A", "a"), _text("B", "b"))
+GATES: Sequence[Column[Run]] = (
+    _text("gate", "id", 21),
+    Column("verdict", lambda gate: "allowed" if gate.get("allowed") else str(gate.get("verdict")), 7),
+    _text("what it measured", "message"),
+)
 # what a bench compares: the key of what a run measured -> title, unit, factor from the recorded value to the unit
 COMPARED: Mapping[str, tuple[str, str, float]] = {
     "per_second": ("throughput without padding", "{unit}/s", 1.0),
@@ -196,7 +202,7 @@ def _add_bench(document: Document, record: Mapping[str, Any], runs: Sequence[Run
         label: [mapping(run.get("measured")) for run in done if str(run.get("label")).startswith(label)]
         for label in settings
     }
-    unit = next((str(of["unit"]) for side in figures.values() for of in side if of.get("unit")), "tokens")
+    unit = _unit(done)
     rates = [Spread(label, _values(side, "per_second")) for label, side in figures.items()]
     document.add_plot("Throughput: a dot for each run", f"{unit}/s", rates)
     ratio = mapping(mapping(record.get("verdict")).get("speed_ratio"))
@@ -214,31 +220,21 @@ def _add_bench(document: Document, record: Mapping[str, Any], runs: Sequence[Run
             cells += [show_range(min(values), max(values), scale) if values else "-"]
         rows.append([*cells, f"{b / a:.3f}" if a and b is not None else "-"])
     document.add_table(Table("A against B", rows))
-    differences = [[str(row.get(key)) for key in ("what", "a", "b")] for row in objects(record.get("differences"))]
-    document.add_table(Table("The two plans", [["differs", "A", "B"], *differences]))
+    document.add_table(Table.of("The two plans", DIFFERENCES, objects(record.get("differences"))))
 
 
 def _add_rollout(document: Document, record: Mapping[str, Any], runs: Sequence[Run]) -> None:
     """Efficiency and throughput by width, and every gate."""
     efficiency = [Spread(str(run.get("label")), _values([run], "efficiency", 100)) for run in runs]
     document.add_plot("Efficiency: speed of a rank against one rank alone", "%", efficiency, 100.0)
-    rates = [Spread(str(run.get("label")), _values([mapping(run.get("measured"))], "per_second")) for run in runs]
-    unit = next((unit for run in runs if (unit := mapping(run.get("measured")).get("unit"))), "tokens")
-    document.add_plot("Throughput of all ranks", f"{unit}/s", rates)
-    gates = [["width", "gate", "verdict", "what it measured"]]
-    gates += [[str(run.get("label")), *gate_cells(gate)] for run in runs for gate in objects(run.get("gates"))]
-    document.add_table(Table("Gates", gates))
-
-
-def gate_cells(gate: Mapping[str, Any]) -> list[str]:
-    verdict = "allowed" if gate.get("allowed") else str(gate.get("verdict"))
-    return [str(gate.get("id")), verdict, str(gate.get("message"))]
+    document.add_plot("Throughput of all ranks", f"{_unit(runs)}/s", _spreads(runs, "per_second"))
+    gates = [{**gate, "label": run.get("label")} for run in runs for gate in objects(run.get("gates"))]
+    document.add_table(Table.of("Gates", (_text("width", "label"), *GATES), gates))
 
 
 def _add_tune(document: Document, record: Mapping[str, Any], runs: Sequence[Run]) -> None:
     """The steps' times, as measured and as predicted."""
-    steps = [Spread(str(run["label"]), _values([mapping(run.get("measured"))], "step_seconds")) for run in runs]
-    document.add_plot("Time of a step, probed", "s", steps)
+    document.add_plot("Time of a step, probed", "s", _spreads(runs, "step_seconds"))
     predictions = [{**estimate, "label": _mark(record, estimate)} for estimate in objects(record.get("predictions"))]
     spreads = [
         Spread(
@@ -259,6 +255,16 @@ def _mark(record: Mapping[str, Any], setting: Run) -> str:
     named = (("chosen", "best"), ("the recipe's own", "base"), ("full fine-tuning", "full"))
     marks = [mark for mark, key in named if record.get(key) == label]
     return f"{label} ({', '.join(marks)})" if marks else label
+
+
+def _unit(runs: Sequence[Run]) -> str:
+    """What the throughput of the runs counts."""
+    return next((str(unit) for run in runs if (unit := mapping(run.get("measured")).get("unit"))), "tokens")
+
+
+def _spreads(runs: Sequence[Run], name: str) -> list[Spread]:
+    """One number that each run measured."""
+    return [Spread(str(run.get("label")), _values([mapping(run.get("measured"))], name)) for run in runs]
 
 
 def _values(figures: Sequence[Mapping[str, Any]], name: str, scale: float = 1.0) -> list[float]:

@@ -9,14 +9,12 @@ from typing import Any
 
 from launch import resources
 from launch.config.line import CommandLine, format_value, override_key
-from launch.config.schema import Packing, RootConfig
+from launch.config.schema import Packing
 from launch.config.trials import BenchConfig
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
 from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
-from launch.host.interpreter import installed_versions, package_folders
 from launch.planning.identity import compute_identity
-from launch.planning.machine import PACKAGES
 from launch.planning.plan import Plan
 from launch.trials.bench.record import BenchRecord, BenchRun, Side, parse_rates
 from launch.trials.card_rate import card_name, measure_card_rate
@@ -31,6 +29,7 @@ from launch.trials.trial import (
     say_document,
     say_lines,
     say_plan,
+    trainer_versions,
     unsupported_problems,
 )
 
@@ -95,7 +94,7 @@ def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> Be
     Raises UserError with the problems of both, each problem once; and: bench_steps; bench_global_batch, bench_data (not
     comparable, unless `allow` names the id).
     """
-    plans = plan_all(map(request.line, (0, 1)), plan, _check_numbers)
+    plans = plan_all(map(request.line, (0, 1)), lambda line: _check_numbers(plan(line)))
     a, b = (Side(*side) for side in zip(SIDES, request.own, plans, strict=True))
     mismatches = _find_mismatches(a, b)
     errors = [problem for problem in mismatches if problem.id not in a.plan.config.allow]
@@ -112,17 +111,20 @@ def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> Be
     return BenchRecord(folder, a.plan, *numbers, (a, b), differences, tuple(notes))
 
 
-def _check_numbers(config: RootConfig) -> list[Problem]:
-    bench, problems = config.bench, []
+def _check_numbers(plan: Plan) -> Plan:
+    """Return the plan if its steps can be measured. Raises UserError: bench_steps."""
+    bench, problems = plan.config.bench, []
     if bench.steps - bench.warmup < LEAST_STEPS:
         message = f"steps={bench.steps} after warmup={bench.warmup} leaves too few steps to measure"
         cure = f"use steps={bench.warmup + LEAST_STEPS} or more"
         problems.append(Problem("bench_steps", message, "bench.steps", cure))
-    total = config.recipe.max_steps
+    total = plan.config.recipe.max_steps
     if total is not None and total < bench.steps:
         message = f"the stage has only {total} steps, fewer than steps={bench.steps}"
         problems.append(Problem("bench_steps", message, "bench.steps", f"use steps={total} or fewer"))
-    return problems
+    if problems:
+        raise UserError(problems)
+    return plan
 
 
 def _find_mismatches(a: Side, b: Side) -> list[Problem]:
@@ -206,7 +208,7 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
     """
     record = plan_bench(request, plan_probe)
     for side in record.sides:
-        side.versions = installed_versions(package_folders(side.plan.command[0]), PACKAGES)
+        side.versions = trainer_versions(side.plan)
     earlier = read_earlier(record.folder, record.verb, {"stage": record.plan.stage})
     with run_lock(record.folder, display.say):
         say_plan(display, record, _describe_settings(record), record.planning_notes)

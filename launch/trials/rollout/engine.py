@@ -20,6 +20,7 @@ from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder, find_job_ids
 from launch.slurm.node.task import NodeTask
 from launch.slurm.requeue_policy import RestartMark, wait_for_lock
+from launch.table import Table
 from launch.trials.measurement import Measurement, archive_earlier_try
 from launch.trials.record import State, read_earlier
 from launch.trials.rollout.jobs import refuse_impossible_jobs, submit_remaining
@@ -87,9 +88,9 @@ def run_and_report(runner: Runner[WidthRun], *, submit: SubmitMode = SubmitMode.
     """Show the plan, run the widths and record them. Returns the exit code of `run_widths`, whose options these are."""
     record, display = runner.record, runner.display
     assert isinstance(record, RolloutRecord)
-    modes = ((run.label, run.plan.parallel.mode.value, f"global {run.plan.batch}") for run in record.runs)
-    lines = [f"  {label:<6} {mode:<13} {batch}" for label, mode, batch in modes]
-    say_plan(display, record, [*lines, *(f"  differs: {difference}" for difference in record.differences)])
+    widths = [[f"  {run.label}", run.plan.parallel.mode.value, f"global {run.plan.batch}"] for run in record.runs]
+    differences = (f"  differs: {difference}" for difference in record.differences)
+    say_plan(display, record, [*Table("", widths).lines(), *differences])
     code = run_widths(runner, submit=submit, **options)
     record.write()
     if not (submit.makes_jobs and record.state == State.not_run):

@@ -8,13 +8,14 @@ from typing import Any
 
 from launch.config.schema import Device
 from launch.config.trials import RolloutConfig
+from launch.table import format_row
 from launch.trials.measurement import Measurement, compute_speed
 from launch.trials.record import State, TrialRecord, TrialRun
 from launch.trials.rollout.gates import GateCase, GateResult, GateVerdict
 from launch.trials.rollout.gates_across import apply_gates
 from launch.trials.rollout.plan_differences import PlanDifference
 from launch.trials.rollout.request import RequestedWidth
-from launch.trials.view import gate_cells
+from launch.trials.view import GATES
 from launch.worker.json_codec import to_json
 
 _STARTUP_PHASES = ("import", "tokenize", "load", "reference_logprobs", "first_step")  # which a run goes through once
@@ -118,8 +119,8 @@ class RolloutRecord(TrialRecord[WidthRun]):
             each.projection = project(each.requested.ranks, each.label, measured, self.warmup, price)
             if each.measured is not None and each.measured.finished:
                 each.efficiency = compute_efficiency(each.measured, one_rank, self.warmup)
-        cells = [gate_cells(to_json(result)) for result in run.gate_results if result.verdict != GateVerdict.passed]
-        return [f"  {verdict:<7} {id:<21} {message}" for id, verdict, message in cells]
+        shown = [to_json(result) for result in run.gate_results if result.verdict != GateVerdict.passed]
+        return [f"  {format_row(GATES, result)}" for result in shown]
 
     @property
     def summary(self) -> list[str]:

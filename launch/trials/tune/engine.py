@@ -21,14 +21,12 @@ from launch.execution.engine import build_cache
 from launch.execution.prepare import prepare_inputs
 from launch.execution.record.lock import run_lock
 from launch.files import write_file
-from launch.host.interpreter import installed_versions, package_folders
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import card_memory, rates_for_card
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting, planned_shape
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.flags import sequence_limit
 from launch.planning.lengths import Histogram, Lengths, load_lengths
-from launch.planning.machine import PACKAGES
 from launch.planning.plan import Plan
 from launch.table import Table
 from launch.trials.record import REFUSED, State, read_earlier, seconds_left
@@ -39,6 +37,7 @@ from launch.trials.trial import (
     plan_probe,
     say_document,
     say_plan,
+    trainer_versions,
     unsupported_problems,
 )
 from launch.trials.tune.overlay import overlay_path, overlay_text
@@ -54,7 +53,7 @@ def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
     too_few_samples."""
     prepare_inputs(plan, display.say)
     options = plan.config.tune
-    versions = installed_versions(package_folders(plan.command[0]), PACKAGES)
+    versions = trainer_versions(plan)
     card = _card_name(plan, gpus_for(plan))
     has_flash = "flash-attn" in versions
     base, card_gib = _base_setting(plan, has_flash)
