@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 EXIT_DONE = 0
 EXIT_FAILED = 1  # the run failed
@@ -99,7 +101,23 @@ def path_problem(error: Exception, path: str, where: str | None = None) -> Probl
 
 def nearest(name: str, candidates: Iterable[str], limit: int = 3, cutoff: float = 0.6) -> list[str]:
     """Return the candidates most similar to `name`, best first; empty if none is similar."""
-    return difflib.get_close_matches(name, list(candidates), n=limit, cutoff=cutoff)
+    lengths = ((candidate, len(candidate), len(name) + len(candidate)) for candidate in candidates)
+    near = [(candidate, total) for candidate, size, total in lengths if 2 * min(len(name), size) >= cutoff * total]
+    if near:  # difflib takes 20 times as long to exclude the others
+        own = _letters(name)
+        near = [entry for entry in near if 2 * (own & _letters(entry[0])).bit_count() >= cutoff * entry[1]]
+    return difflib.get_close_matches(name, [candidate for candidate, _ in near], n=limit, cutoff=cutoff)
+
+
+@lru_cache(maxsize=4096)
+def _letters(text: str) -> int:
+    """Return bits for a text's letters, so that two texts share at least as many bits as letters."""
+    bits, seen = 0, Counter[int]()
+    for letter in text:
+        place = ord(letter) % 64
+        bits |= 1 << (64 * seen[place] + place)
+        seen[place] += 1
+    return bits
 
 
 def did_you_mean(

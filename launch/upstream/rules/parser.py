@@ -16,6 +16,7 @@ from launch.upstream.schema import Field, Schema
 
 _NARGS: dict[str | None, Any] = {None: "?", "?": "?", "+": "*", "0": 0}  # a missing value is no error of argparse's
 _NO_FLAG = re.compile(r"[^-].*|-?|-\d+|-\d*\.\d+|.* .*", re.DOTALL)  # what argparse takes for a value
+_PART = 500  # words that argparse splits at a time
 _PARSERS: dict[int, tuple[Schema, _Parser]] = {}  # by the schema's id, which stays its own while it is kept
 
 
@@ -92,15 +93,18 @@ def split_argv(schema: Schema, tokens: Sequence[tuple[int, ArgvToken]]) -> Split
         _PARSERS[id(schema)] = schema, _Parser(schema)
     parser = _PARSERS[id(schema)][1]
     split = SplitArgv()
-    words = []
+    parts: list[list[_Word]] = [[]]  # argparse takes quadratic time, and between two flags it keeps nothing in mind
     for position, (index, token) in enumerate(tokens):
         if token.text == "--" and not token.unknown:
-            words += [_Word(other.text, at) for at, other in tokens[position:]]
+            parts[-1] += [_Word(other.text, at) for at, other in tokens[position:]]
             break
-        words.append(_Word(*parser.complete(index, token, split)))
+        word = _Word(*parser.complete(index, token, split))
+        if len(parts[-1]) >= _PART and is_flag(word):
+            parts.append([])
+        parts[-1].append(word)
     namespace = argparse.Namespace(split=split, tokens=dict(tokens))
     try:
-        others = parser.parse_known_args(words, namespace)[1]
+        others = [word for part in parts for word in parser.parse_known_args(part, namespace)[1]]
         split.others = [word.at for word in others if isinstance(word, _Word)]
     except _EndError as end:
         split.asks_help, split.error = not end.args, end.args[0] if end.args else None

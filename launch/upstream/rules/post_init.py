@@ -36,6 +36,7 @@ _OPERATORS = "add sub mul truediv floordiv mod pow lt le gt ge eq ne getitem neg
 _OF_LISTS = (len, isinstance, zip, enumerate, list, tuple, sum, any, all)  # which accept lists of unknown values
 _MISSING = (NameError, AttributeError, ImportError)  # raised because of what is missing here, not by the code
 _MAX_PATHS = 100
+_MUTABLE = (list, dict)  # of the values that a statement may change in place
 _UNKNOWN = "$unknown"
 _SOURCE = "upstream:"  # begins the file names of compiled code
 
@@ -197,7 +198,7 @@ class _Run:
         origins = [read for name in statement.used for read in self._origins.get(name, ())]
         while waiting and len(paths) < _MAX_PATHS:
             path = _Path(waiting.pop(0), reads=[*origins], after={*_paths[-1].after})
-            self._fields = {name: _copied(part) for name, part in fields.items()}
+            self._fields = fields | {name: part.copy() for name, part in fields.items() if isinstance(part, _MUTABLE)}
             path.scope = scope | {name: _copied(scope.get(name)) for name in statement.used}
             _paths.append(path)
             try:
@@ -352,7 +353,7 @@ def _known(name: str, value: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    return value.copy() if isinstance(value, list | dict) else value
+    return value.copy() if isinstance(value, _MUTABLE) else value
 
 
 def _merged(values: Sequence[Any], paths: Sequence[_Path]) -> Any:

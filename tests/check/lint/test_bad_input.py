@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from launch.check.lint.checker import CommandChecker
 from launch.check.lint.linter import check_file, check_files
-from tests.check.lint.helpers import locked_checker
+from tests.check.lint.helpers import check_text, locked_checker
 from tests.check.lint.mistakes import MISTAKES
 
 GOOD = "python open_instruct/finetune.py --model_name_or_path m --sed 1\n"
@@ -101,7 +101,7 @@ def test_windows_line_ends_and_a_byte_order_mark(tmp_path: Path, checker: Comman
         ("((", 1),
         ('"', 1),
         ("`", 1),
-        (GOOD, 0.15),
+        (GOOD, 0.3),
     ],
 )
 def test_large_files(tmp_path: Path, checker: CommandChecker, line: str, megabytes: float) -> None:
@@ -111,6 +111,14 @@ def test_large_files(tmp_path: Path, checker: CommandChecker, line: str, megabyt
     checked = check_file(path, checker)
     assert time.process_time() - start < 15  # quadratic would be hours
     assert checked.verdicts[0].ok is False
+
+
+def test_many_unknown_flags(tmp_path: Path, checker: CommandChecker) -> None:
+    flags = " ".join(f"--flag_{number} 1" for number in range(20_000))
+    start = time.process_time()
+    (verdict,) = check_text(tmp_path, f"python open_instruct/finetune.py {flags} --sed 1\n", checker=checker)
+    assert time.process_time() - start < 15  # argparse alone, given all of them at once, takes longer
+    assert (len(verdict.problems), verdict.problems[-1].cure) == (20_001, "did you mean --seed?")
 
 
 @pytest.mark.parametrize(
