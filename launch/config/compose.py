@@ -1,4 +1,4 @@
-"""Composes a configuration: Hydra's own application, with short error messages and the user's folder searched first."""
+"""Composes a configuration with Hydra, with short error messages and the user's folder searched first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import itertools
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
@@ -19,8 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import hydra
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.sources_registry import SourcesRegistry
+from hydra._internal.utils import get_args_parser
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
@@ -28,16 +29,15 @@ from hydra.errors import OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
 
 from launch import resources
-from launch.config.compose_errors import COMPOSE_ERRORS, check_limits, explain, line_origins
+from launch.config.compose_errors import COMPOSE_ERRORS, check_limits, config_roots, explain, line_origins
 from launch.config.line import MULTIRUN, CommandLine, check_overrides, hydra_problem, quote_value
-from launch.config.origins import GROUPS, STAGE_FILES, Origins
+from launch.config.origins import GROUPS, Origins
 from launch.config.schema import RootConfig
 from launch.config.shorthand import expand
 from launch.config.validate import validate
-from launch.errors import Problem, UserError
+from launch.errors import EXIT_DONE, Problem, UserError
 from launch.files import read_file
 from launch.resources import USER_DIR_VARIABLE, default_user_folder
 from launch.terminal import echo
@@ -45,8 +45,7 @@ from launch.terminal import echo
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PRINTS_CONFIG = frozenset(("--cfg", "-c", "--info", "-i"))  # Hydra's options
-_HELP = ("--help", "-h")
+_HELP = frozenset(("--help", "-h"))
 # groups of Hydra's application (launchers, output, help) that composing one configuration doesn't need; they take a
 # sixth of its time
 _APPLICATION_GROUPS = ("launcher", "sweeper", "output", "help", "hydra_help", "env")
@@ -67,7 +66,7 @@ class Composed:
 
     @property
     def stage(self) -> str:
-        return self.origins.choices["stage"]
+        return self.origins.stage
 
 
 class _UserFolder(SearchPathPlugin):
@@ -97,47 +96,39 @@ def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:
     Returns the first exit code that is not 0. Raises UserError for whatever Hydra or OmegaConf rejects, of a sweep
     before `task` is called, and then what `task` refuses of any.
     """
-    if line.sweeps and not line.asks_hydra:
-        return _each(compose_all(line), task)
-    if not any(argument.startswith("-") for argument in line.argv):  # it uses nothing else of Hydra
-        return task(compose_once(line))
-    line = expand(line)
-    check_overrides(line)
-    folder = user_folder(os.environ)
-    codes: list[int] = []
-    errors: list[Exception] = []
+    if line.asks_hydra:
+        return _show(line)
+    return _each(compose_all(line), task) if line.sweeps else task(compose_once(line))
 
-    def run_task(config: DictConfig) -> None:
-        if not all(isinstance(error, UserError) for error in errors):
-            return
-        try:
-            codes.append(task(_composed(config)))
-        except OmegaConfBaseException as error:
-            errors.append(explain(error, line, folder))
-        except Exception as error:  # Hydra would print a line of its own, or `explain` take it for one of composing
-            errors.append(error)
 
-    _register()
-    with _as_program(line), _redacted_output(line):
-        try:
-            _refuse_hydra_node(line, folder)
-            hydra.main(version_base="1.3", config_path=str(resources.CONFIGS), config_name="config")(run_task)()
-        except COMPOSE_ERRORS as error:
-            raise explain(error, line, folder) from error
-    if errors:
-        raise errors[0]
-    return next((code for code in codes if code), 0)
+def _show(line: CommandLine) -> int:
+    """Print what --help, --cfg or --info asks of Hydra; secrets are masked, as `--resolve` reads the environment."""
+    printed, parser = io.StringIO(), get_args_parser()
+    parser.prog = "launch"
+    try:
+        with _initialized(line) as argv, redirect_stdout(printed):
+            options, shown = parser.parse_args(argv), GlobalHydra.instance().hydra
+            assert shown is not None
+            if options.help:
+                shown.app_help("config", parser, options)
+            elif options.cfg:
+                shown.show_cfg("config", options.overrides, options.cfg, options.package, options.resolve)
+            else:
+                shown.show_info(options.info, "config", options.overrides)
+    finally:
+        echo(printed.getvalue(), end="")
+    return EXIT_DONE
 
 
 def compose_all(line: CommandLine) -> list[Composed]:
     """Compose every configuration of a sweep. Raises UserError with the problems of all of them."""
     configurations: list[Composed] = []
 
-    def collect(composed: Composed) -> int:
-        configurations.append(composed)
-        return 0
+    def collect(single: CommandLine) -> int:
+        configurations.append(compose_once(single))
+        return EXIT_DONE
 
-    _each(expand_sweep(line), lambda single: compose(single, collect))
+    _each(expand_sweep(line), collect)
     return configurations
 
 
@@ -174,44 +165,60 @@ def _each(items: Iterable[T], task: Callable[[T], int]) -> int:
 def compose_once(line: CommandLine) -> Composed:
     """Compose the one configuration of a command line without options.
 
+    Raises UserError for whatever Hydra or OmegaConf rejects.
+    """
+    with _initialized(line) as argv:
+        without_groups = [f"~hydra/{group}" for group in _APPLICATION_GROUPS]
+        config = hydra.compose("config", [*argv, *without_groups], return_hydra_config=True)
+        HydraConfig.instance().set_config(config)
+        choices = config.hydra.runtime.choices
+        overrides: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # a secret: a reference
+        origins = Origins(
+            overrides=tuple(map(str, overrides)),
+            choices={group: choice for group, choice in choices.items() if group in GROUPS and choice},
+            roots=config_roots(user_folder(os.environ)),
+        )
+        with open_dict(config):
+            del config["hydra"]
+        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True, enum_to_str=True)
+        typed = OmegaConf.to_object(config)
+    assert isinstance(typed, RootConfig)
+    problems = validate(typed, plain, origins)
+    if problems:
+        raise UserError(problems)
+    return Composed(typed, plain, origins)
+
+
+@contextmanager
+def _initialized(line: CommandLine) -> Iterator[list[str]]:
+    """Initialize Hydra for a line, and yield its arguments as Hydra takes them; explain what Hydra raises.
+
     Hydra's state belongs to the process: threads compose one after another, and what a Hydra application around this
-    call has set is restored. Raises UserError for whatever Hydra or OmegaConf rejects.
+    call has set is restored.
     """
     line = expand(line)
     check_overrides(line)
     folder = user_folder(os.environ)
+    overrides = set(line.overrides)
+    argv = [
+        quote_value(_GUARD_OFF.sub(r"\1=null", argument), sweeps=line.sweeps) if argument in overrides else argument
+        for argument in sorted(line.argv, key=lambda argument: argument not in overrides)  # options come last
+    ]
+    if not _HELP.isdisjoint(argv) and not line.sets("stage"):
+        argv.append("stage=demo")  # the help page composes a configuration, which needs a stage
     with _HYDRA_STATE:
         _register()
         surrounding = HydraConfig.instance().cfg
         try:
-            with _as_program(line) as argv:
-                try:
-                    _refuse_hydra_node(line, folder)
-                    config = _compose_config(argv)
-                except COMPOSE_ERRORS as error:
-                    raise explain(error, line, folder) from error
-            return _composed(config)
-        except OmegaConfBaseException as error:
+            # what sets Hydra itself in the stage's file, or in one that it builds on
+            if where := line_origins(line, folder).of("hydra").where:
+                raise UserError(hydra_problem("hydra", where))
+            with hydra.initialize_config_dir(str(resources.CONFIGS), job_name="launch", version_base="1.3"):
+                yield argv
+        except COMPOSE_ERRORS as error:
             raise explain(error, line, folder) from error
         finally:
             HydraConfig.instance().cfg = surrounding
-
-
-def _refuse_hydra_node(line: CommandLine, folder: Path | None) -> None:
-    """Raise UserError (hydra_setting) if the stage's file, or one that it builds on, sets Hydra itself."""
-    if where := line_origins(line, folder).of("hydra").where:
-        raise UserError(hydra_problem("hydra", where))
-
-
-def _compose_config(overrides: list[str]) -> DictConfig:
-    """Compose one configuration. Hydra's own application composes twice, first to look for its run mode."""
-    without_groups = [f"~hydra/{group}" for group in _APPLICATION_GROUPS]
-    with hydra.initialize_config_dir(str(resources.CONFIGS), job_name="launch", version_base="1.3"):
-        config = hydra.compose("config", [*overrides, *without_groups], return_hydra_config=True)
-    HydraConfig.instance().set_config(config)
-    with open_dict(config):
-        del config["hydra"]
-    return config
 
 
 class _CheckedSource(FileConfigSource):
@@ -240,13 +247,14 @@ class _CheckedSource(FileConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         """Whether there is such a file, or a stage that was given by its path."""
-        return _given_file(config_path) is not None or super().is_config(config_path)
+        path = _given_file(config_path)
+        return path.is_file() if path else super().is_config(config_path)
 
 
 def _given_file(config_path: str) -> Path | None:
-    """Return the file of a stage that was given by its path: `stage/mine` -> `/home/me/mine.yaml`."""
-    group, _, name = config_path.removesuffix(".yaml").rpartition("/")
-    return STAGE_FILES.get(name) if group == "stage" else None
+    """Return the file of a stage that was given by its path: `stage//home/me/mine.yaml` -> `/home/me/mine.yaml`."""
+    path = Path(config_path.removeprefix("stage/"))
+    return path if path.is_absolute() else None
 
 
 @cache
@@ -261,68 +269,3 @@ def _register() -> None:
     OmegaConf.register_new_resolver("product", lambda *factors: math.prod(factors), replace=True)
     Plugins.instance().register(_UserFolder)
     SourcesRegistry.instance().types["file"] = _CheckedSource
-
-
-@contextmanager
-def _as_program(line: CommandLine) -> Iterator[list[str]]:
-    """Put the line into sys.argv, where Hydra reads it, and have Hydra raise its errors. Yields the arguments."""
-    overrides = set(line.overrides)
-    ordered = sorted(line.argv, key=lambda argument: argument not in overrides)  # Hydra takes no option between them
-    argv = [
-        quote_value(_GUARD_OFF.sub(r"\1=null", argument), sweeps=line.sweeps) if argument in overrides else argument
-        for argument in ordered
-    ]
-    wants_help = any(argument in _HELP for argument in argv)
-    if wants_help and not any(argument.startswith("stage=") for argument in argv):
-        argv.append("stage=demo")  # the help page composes a configuration, which needs a stage
-    saved_argv, saved_full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = ["launch", *argv]
-    os.environ["HYDRA_FULL_ERROR"] = "1"
-    try:
-        yield argv
-    finally:
-        sys.argv = saved_argv
-        if saved_full_error is None:
-            os.environ.pop("HYDRA_FULL_ERROR", None)
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = saved_full_error
-
-
-@contextmanager
-def _redacted_output(line: CommandLine) -> Iterator[None]:
-    """Mask the secrets in what Hydra itself prints of a configuration: `--cfg job --resolve` reads the environment."""
-    if _PRINTS_CONFIG.isdisjoint(argument.partition("=")[0] for argument in line.argv):
-        yield
-        return
-    printed = io.StringIO()
-    try:
-        with redirect_stdout(printed):
-            yield
-    finally:
-        echo(printed.getvalue(), end="")
-
-
-def _with_stage_file(override: str) -> str:
-    """Return an override as another process can use it: a stage that was given by its path, by its whole path."""
-    key, _, value = override.partition("=")
-    return f"stage={quote_value(str(STAGE_FILES[value]))}" if key == "stage" and value in STAGE_FILES else override
-
-
-def _composed(config: DictConfig) -> Composed:
-    hydra_config = HydraConfig.get()
-    folder = user_folder(os.environ)
-    choices = hydra_config.runtime.choices
-    overrides: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)  # a secret stays a reference
-    origins = Origins(
-        overrides=tuple(_with_stage_file(str(override)) for override in overrides),
-        choices={group: choice for group, choice in choices.items() if group in GROUPS and choice},
-        roots=((folder,) if folder else ()) + (resources.CONFIGS,),
-    )
-    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True, enum_to_str=True)
-    typed = OmegaConf.to_object(config)
-    assert isinstance(typed, RootConfig) and isinstance(plain, dict)
-    values = {str(key): value for key, value in plain.items()}
-    problems = validate(typed, values, origins)
-    if problems:
-        raise UserError(problems)
-    return Composed(typed, values, origins)

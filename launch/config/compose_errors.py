@@ -69,10 +69,14 @@ def explain(error: Exception, line: CommandLine, folder: Path | None) -> UserErr
 
 def line_origins(line: CommandLine, folder: Path | None) -> Origins:
     """Return the origins of a line that is not composed: the groups that it chooses itself."""
-    roots = ((folder,) if folder else ()) + (resources.CONFIGS,)
     values = ((override_key(override), override.partition("=")[2].strip("'\"")) for override in line.overrides)
     choices = {key: value for key, value in values if key in GROUPS and value and not value.startswith("{")}
-    return Origins(line.overrides, choices, roots)
+    return Origins(line.overrides, choices, config_roots(folder))
+
+
+def config_roots(folder: Path | None) -> tuple[Path, ...]:
+    """Return the folders that hold the groups: the user's, if there is one, and the shipped one."""
+    return ((folder,) if folder else ()) + (resources.CONFIGS,)
 
 
 def _explain(error: Exception, line: CommandLine, origins: Origins, folder: Path | None) -> Problem:

@@ -22,10 +22,10 @@ _INSTEAD_OF_HYDRA = {
     "searchpath": "LAUNCH_CONFIG_DIR names the folder of your own stages",
     **dict.fromkeys(("run", "sweep", "output_subdir", "job"), "runs= and name= set where a run writes"),
 }
-# Hydra's own options that take the next argument
-_LONG = ("--cfg", "--package", "--config-path", "--config-name", "--config-dir", "--info", "--experimental-rerun")
-_HYDRA_VALUE_OPTIONS = frozenset((*_LONG, "-c", "-p", "-cp", "-cn", "-cd", "-i"))
-_HYDRA_FLAGS = frozenset(("--help", "-h", "--resolve", *MULTIRUN))
+# Hydra's own options that show a configuration, and those that go with them
+_SHOWING = frozenset(("--help", "-h", "--cfg", "-c", "--info", "-i"))
+_HYDRA_VALUE_OPTIONS = frozenset(("--cfg", "-c", "--info", "-i", "--package", "-p"))  # they take the next argument
+_FOLDER_OPTIONS = ("--config-dir", "-cd", "--config-path", "-cp")  # Hydra's, of its application
 _OVERRIDE = re.compile(r"(?P<prefix>[+~]{0,2})(?P<key>[^=\s]+)(?P<value>=.*)?", re.DOTALL)
 # what Hydra's grammar of overrides has no place for outside quotes: non-ASCII letters, shell characters, "(1)"
 _NEEDS_QUOTES = re.compile(r"[^\x00-\x7f]|[&!#~;^<>`\n]|(?<!\w)\(")
@@ -46,12 +46,12 @@ class CommandLine:
     @property
     def sweeps(self) -> bool:
         """Whether a comma list stands for a run of each of its values."""
-        return any(argument in MULTIRUN for argument in self.argv)
+        return not set(MULTIRUN).isdisjoint(self.argv)
 
     @property
     def asks_hydra(self) -> bool:
         """Whether Hydra itself answers: --help, --cfg and --info show the configuration, and nothing runs."""
-        return any(argument in ("--help", "-h", "--cfg", "-c", "--info", "-i") for argument in self.argv)
+        return any(argument.partition("=")[0] in _SHOWING for argument in self.argv)
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -234,14 +234,16 @@ def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
     Also returns the arguments that are such an option's value, `--learning_rate 1e-5`.
     """
     problems, values = [], []
+    of_hydra = {*MULTIRUN, *((*_SHOWING, *_HYDRA_VALUE_OPTIONS, "--resolve") if line.asks_hydra else ())}
     is_value = False
     for argument, following in zip_longest(line.argv, line.argv[1:], fillvalue=""):
         name, equals, value = argument.partition("=")
-        if not is_value and argument.startswith("-") and name not in _HYDRA_FLAGS | _HYDRA_VALUE_OPTIONS:
+        if not is_value and argument.startswith("-") and name not in of_hydra:
             takes_next = bool(not equals and following) and _is_word([following]) and following not in stage_names()
             near = did_you_mean(name, ("--json", "--multirun", "--help", "--version"))
             named = explain_name(name, value if equals else following if takes_next else "true")
-            cure = near or named or f"`launch help {line.verb}` lists its options; a value is set as key=value"
+            folder = _INSTEAD_OF_HYDRA["searchpath"] if name in _FOLDER_OPTIONS else None
+            cure = folder or near or named or f"`launch help {line.verb}` lists its options; a value is set as key=value"
             problems.append(Problem("unknown_option", f"'{line.verb}' has no option {name}", "command line", cure))
             values += [following] * takes_next
         is_value = not is_value and argument in _HYDRA_VALUE_OPTIONS

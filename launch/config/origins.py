@@ -12,6 +12,7 @@ from launch.config.line import override_key
 from launch.config.yaml_nodes import Mapping as YamlMap
 from launch.config.yaml_nodes import Positions, Scalar, locate_keys, read_yaml, resolve_alias
 
+YAML = (".yaml", ".yml")
 GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster", "tuned")
 
 
@@ -41,8 +42,14 @@ class Origins:
     """Finds where a key of one composed configuration is set."""
 
     overrides: tuple[str, ...]  # of the command line
-    choices: Mapping[str, str]  # group -> its chosen option
+    choices: Mapping[str, str]  # group -> its chosen option; a stage that was given by its path has the path
     roots: tuple[Path, ...]  # the folders that hold the groups, the user's first
+
+    @property
+    def stage(self) -> str:
+        """The stage's name; of one that was given by its path, the file's."""
+        choice = self.choices["stage"]
+        return Path(choice).stem if choice.endswith(YAML) else choice
 
     def overridden(self, key: str) -> str | None:
         """Return the key of the override that sets `key` or a node above it; the choice of a group does not count."""
@@ -98,21 +105,11 @@ class Origins:
         return path.relative_to(shipped.parent.parent).as_posix() if path.is_relative_to(shipped) else str(path)
 
 
-STAGE_FILES: dict[str, Path] = {}  # name -> file, of the stages that this process was given by their path
-
-
-def register_stage_file(path: Path) -> str:
-    """Take the file at a path as a stage, and return the stage's name, the file's."""
-    STAGE_FILES[path.stem] = path
-    return path.stem
-
-
 def find_file(group: str, option: str, roots: Sequence[Path]) -> Path | None:
-    """Return the file of a group's option: given by its path, or in the first root that has it."""
-    if group == "stage" and option in STAGE_FILES:
-        return STAGE_FILES[option]
+    """Return the file of a group's option: in the first root that has it; or the option itself, if it is a path."""
+    name = option if option.endswith(YAML) else f"{option}.yaml"
     try:
-        return next((path for root in roots if (path := root / group / f"{option}.yaml").is_file()), None)
+        return next((path for root in roots if (path := root / group / name).is_file()), None)
     except OSError:  # longer than a name may be
         return None
 

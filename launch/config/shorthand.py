@@ -13,10 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.config.line import CommandLine, quote_text
-from launch.config.origins import STAGE_FILES, register_stage_file
+from launch.config.origins import YAML
 from launch.errors import Problem, UserError
 
-YAML = (".yaml", ".yml")
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _PLAIN = re.compile(r"[\w./~-][\w./:@+*~-]*")  # needs no quotes in a list
 
@@ -37,9 +36,7 @@ def _expand(override: str, line: CommandLine) -> str:
     if not equals or not value:
         return override
     if key == "stage" and (value.endswith(YAML) or "/" in value) and not value.startswith(("[", "{")):
-        return f"stage={register_stage_file(_find_stage_file(value))}"
-    if key == "stage":  # by its name, whatever an earlier line gave by a path
-        STAGE_FILES.pop(value, None)
+        return f"stage={_quote(str(_find_stage_file(value)))}"
     if key in ("model", "data") and _is_place(value):
         key = {"model": "model.path", "data": "data.mix"}[key]
         override = f"{key}={value}"
@@ -63,7 +60,7 @@ def _quote(name: str) -> str:
 
 
 def _find_stage_file(value: str) -> Path:
-    path = Path(value.strip("'\"")).expanduser().absolute()
+    path = Path(value.strip("'\"").replace("\\'", "'")).expanduser().absolute()
     if not path.is_file():
         raise UserError(Problem("unknown_stage", f"there is no stage file {value}", "override stage"))
     if path.suffix not in YAML:

@@ -36,7 +36,7 @@ _RUN_NAME = re.compile(r"\w[\w.+-]*")  # a single folder, not hidden
 def validate(config: RootConfig, plain: Mapping[str, Any], origins: Origins) -> list[Problem]:
     """Return every problem of a composed configuration; `plain` is the same as plain data."""
     return list(_node_problems(config, "", origins)) or [
-        *_stage_problems(origins.choices["stage"]),
+        *_stage_problems(origins.stage),
         *_name_problems(config.name, origins),
         *_empty_problems(config, "", origins),
         *_path_problems(config, origins),

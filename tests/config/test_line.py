@@ -43,8 +43,14 @@ def test_a_word_of_other_tools_names_the_verb(word: str, verb: str | None) -> No
 )
 def test_an_option_that_neither_the_verb_nor_hydra_has(option: str, cure: str) -> None:
     with pytest.raises(UserError) as refused:
-        check_overrides(CommandLine("plan", False, ("stage=sft", option, "--cfg", "job", "-cd", "-x", "--resolve")))
+        check_overrides(CommandLine("plan", False, ("stage=sft", option, "--cfg", "job", "-p", "-x", "--resolve")))
     assert [(problem.id, problem.cure) for problem in refused.value.problems] == [("unknown_option", cure)]
+
+
+@pytest.mark.parametrize("option", ["-cd", "--config-name=x", "--resolve", "--experimental-rerun"])
+def test_options_of_hydras_application_are_refused(option: str) -> None:
+    with pytest.raises(UserError, match=f"has no option {option.partition('=')[0]}"):
+        check_overrides(CommandLine("plan", False, ("stage=sft", option)))
 
 
 def test_hydras_options_and_their_values_are_not_overrides() -> None:
@@ -97,10 +103,10 @@ def test_every_mistake_is_reported_at_once() -> None:
 
 
 def test_a_line_gives_its_overrides_away_and_takes_others() -> None:
-    line = parse_line(["plan", "--config-name", "gpus=1", "stage=demo", "++gpus=2", "~flags.x", "name=a"], VERBS)
+    line = parse_line(["plan", "--package", "gpus=1", "stage=demo", "++gpus=2", "~flags.x", "name=a"], VERBS)
     assert line.pop_overrides(("gpus", "name"))[0] == {"gpus": "2", "name": "a"}
     changed = line.without("gpus", "flags.x").with_overrides("gpus=4")
-    assert changed.argv == ("--config-name", "gpus=1", "stage=demo", "name=a", "gpus=4")
+    assert changed.argv == ("--package", "gpus=1", "stage=demo", "name=a", "gpus=4")
     with pytest.raises(UserError, match=r"'gpus' is set twice; remove one \[duplicate_override\]"):
         changed.with_overrides("gpus=8").without("gpus")
 

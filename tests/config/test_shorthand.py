@@ -8,7 +8,6 @@ import pytest
 
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine, parse_line
-from launch.config.origins import STAGE_FILES
 from launch.config.shorthand import expand
 from launch.errors import UserError
 
@@ -46,13 +45,23 @@ def test_a_name_with_quotes_and_commas_is_one_entry_after_hydra_read_it() -> Non
 
 @pytest.mark.parametrize("given", ["stage={}", "{}"])
 def test_a_stage_by_its_file(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(STAGE_FILES, "unused", tmp_path)
     (tmp_path / "mine.yaml").write_text(OWN, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     composed = compose_once(parse_line(["plan", given.format("./mine.yaml"), "gpus=0"], ["plan"]))
     assert (composed.stage, composed.config.recipe.seed, composed.config.trainer.name) == ("mine", 7, "trl_sft")
     assert composed.origins.overrides == (f"stage={tmp_path}/mine.yaml", "gpus=0"), "another process can use it"
     assert composed.origins.of("recipe.seed").where == f"{tmp_path}/mine.yaml:7"
+
+
+@pytest.mark.parametrize("place", ["a=b, [c] (1)", "it's", "mé {x}"])
+def test_a_stage_file_in_a_folder_of_any_name(place: str, tmp_path: Path) -> None:
+    file = tmp_path / place / "demo.yaml"
+    file.parent.mkdir()
+    file.write_text(OWN, encoding="utf-8")
+    composed = compose_once(CommandLine("plan", False, (f"stage={file}",)))
+    assert (composed.stage, composed.config.recipe.seed) == ("demo", 7), "and not the shipped stage of this name"
+    again = compose_once(CommandLine("plan", False, composed.origins.overrides))
+    assert again.origins.of("recipe.seed").where == f"{file}:7"
 
 
 def test_a_stage_file_is_checked_as_the_users_own_ones_are(tmp_path: Path) -> None:
