@@ -47,9 +47,9 @@ class Caution:
 
     id: str
     flag: str
-    when: Mapping[str, tuple[str, Any]]  # flag -> condition and its operand
+    when: Mapping[str, Any]  # flag -> its value, or {condition: operand}
     message: str
-    trainers: tuple[str, ...] = ()
+    trainers: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,8 @@ def load_advice() -> dict[str, Advice]:
 
 @cache
 def cautions() -> tuple[Caution, ...]:
-    """The cautions that are shipped."""
-    return load_cautions(FILE)
-
-
-def load_cautions(path: Path) -> tuple[Caution, ...]:
-    """Read such a file. Raises ValueError with the entry at fault."""
-    entries = load_yaml(path.read_text(encoding="utf-8"))
-    if not isinstance(entries, list):
-        raise ValueError(f"{path}: must be a list of cautions")
-    return tuple(_parse_caution(entry, f"{path}: caution {number}") for number, entry in enumerate(entries, start=1))
+    """The cautions that are shipped; a test holds each of them to a command."""
+    return tuple(Caution(**entry) for entry in load_yaml(FILE.read_text(encoding="utf-8")))
 
 
 def find_cautions(given: GivenFlags) -> list[LintFinding]:
@@ -99,10 +91,11 @@ def find_cautions(given: GivenFlags) -> list[LintFinding]:
 def _messages(caution: Caution, given: GivenFlags) -> Iterator[str]:
     """Yield the message once for each way in which the conditions hold."""
     facts: list[dict[str, Any]] = [{"value": given.values.get(caution.flag)}]
-    for flag, (condition, operand) in caution.when.items():
+    for flag, needed in caution.when.items():
+        condition, operand = next(iter(needed.items())) if isinstance(needed, dict) else ("is", needed)
         if condition == "count_to":
             facts = list(_small_counts(given.values.get(flag), operand))
-        elif not _CONDITIONS[condition][1](given, flag, given.known_value(flag), operand):
+        elif not _CONDITIONS[condition](given, flag, given.known_value(flag), operand):
             return
     yield from (caution.message.format(**values) for values in facts)
 
@@ -121,55 +114,15 @@ def _known_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) and UNKNOWN not in value else []
 
 
-# condition -> the type of its operand; whether it holds, by what is given, the flag, its value (None: unknown, absent)
-# and the operand
-_Holds = Callable[[GivenFlags, str, Any, Any], bool]
-_SCALAR, _NUMBER = bool | int | float | str, int | float
-_CONDITIONS: dict[str, tuple[Any, _Holds]] = {
-    "is": (_SCALAR, lambda _, flag, value, operand: value == operand and isinstance(value, type(operand))),
-    "not": (_SCALAR, lambda given, flag, value, operand: given.is_absent(flag) if value is None else value != operand),
-    "given": (bool, lambda given, flag, value, operand: value is not None if operand else given.is_absent(flag)),
-    "below": (_NUMBER, lambda _, flag, value, operand: isinstance(value, _NUMBER) and value < operand),
-    "above": (_NUMBER, lambda _, flag, value, operand: isinstance(value, _NUMBER) and value > operand),
-    "contains": (str, lambda _, flag, value, operand: isinstance(value, str) and operand in value),
-    "lacks": (list, lambda _, flag, value, operand: bool(_known_list(value)) and set(operand).isdisjoint(value)),
-    "length": (str, lambda _, flag, value, operand: len(_known_list(value)) % 2 == 1),
-    "count_to": (int, lambda *_: True),
-    "named": (
-        bool,
-        lambda given, flag, value, _: value is not None and value not in (given.names.get(flag) or (value,)),
-    ),
+# condition -> whether it holds, by what is given, the flag, its value (None: unknown, absent) and the operand
+_CONDITIONS: dict[str, Callable[[GivenFlags, str, Any, Any], bool]] = {
+    "is": lambda _, flag, value, operand: value == operand and isinstance(value, type(operand)),
+    "not": lambda given, flag, value, operand: given.is_absent(flag) if value is None else value != operand,
+    "given": lambda given, flag, value, operand: value is not None if operand else given.is_absent(flag),
+    "below": lambda _, flag, value, operand: isinstance(value, int | float) and value < operand,
+    "above": lambda _, flag, value, operand: isinstance(value, int | float) and value > operand,
+    "contains": lambda _, flag, value, operand: isinstance(value, str) and operand in value,
+    "lacks": lambda _, flag, value, operand: bool(_known_list(value)) and set(operand).isdisjoint(value),
+    "length": lambda _, flag, value, operand: len(_known_list(value)) % 2 == 1,
+    "named": lambda given, flag, value, _: value is not None and value not in (given.names.get(flag) or (value,)),
 }
-_FIXED = {"length": "odd", "named": False}  # the only operand of a condition
-_KEYS = ("id", "flag", "when", "message", "trainers")
-
-
-def _parse_caution(entry: Any, where: str) -> Caution:
-    if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
-        raise ValueError(f"{where}: must be an object with an id")
-    where = f"{where} ({entry['id']})"
-    if unknown := [str(key) for key in entry if key not in _KEYS]:
-        raise ValueError(f"{where}: unknown key {', '.join(unknown)}; the keys are {', '.join(_KEYS)}")
-    if missing := [key for key in ("flag", "message") if not isinstance(entry.get(key), str)]:
-        raise ValueError(f"{where}: {' and '.join(missing)} must be text")
-    trainers, when = entry.get("trainers", []), entry.get("when")
-    if not isinstance(trainers, list) or (unknown := [str(it) for it in trainers if it not in trainer_files()]):
-        raise ValueError(f"{where}: trainers must be a list of those in configs/tulu/trainer")
-    if not isinstance(when, dict) or not when:
-        raise ValueError(f"{where}: when must have a condition for a flag")
-    conditions = {str(flag): _parse_condition(value, f"{where}, {flag}") for flag, value in when.items()}
-    names = {"value", *(("name", "samples") if "count_to" in dict(conditions.values()) else ())}
-    try:
-        entry["message"].format(**dict.fromkeys(names, ""))
-    except (KeyError, IndexError, ValueError) as error:
-        raise ValueError(f"{where}: the message uses {error}; it may use {', '.join(sorted(names))}") from error
-    return Caution(entry["id"], entry["flag"], conditions, entry["message"], tuple(trainers))
-
-
-def _parse_condition(value: Any, where: str) -> tuple[str, Any]:
-    condition, operand = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("is", value)
-    if condition not in _CONDITIONS:
-        raise ValueError(f"{where}: '{condition}' is not a condition; they are {', '.join(_CONDITIONS)}")
-    if not isinstance(operand, _CONDITIONS[condition][0]) or operand != _FIXED.get(condition, operand):
-        raise ValueError(f"{where}: {condition} does not take {operand!r}")
-    return condition, operand

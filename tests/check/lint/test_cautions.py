@@ -1,14 +1,13 @@
-"""Warnings about accepted flags: each entry of cautions.yaml, and what its file must be."""
+"""Warnings about accepted flags: each entry of cautions.yaml."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launch.check.lint.cautions import GivenFlags, cautions, find_cautions, load_cautions
+from launch.check.lint.cautions import GivenFlags, cautions, find_cautions
 from launch.check.lint.trainers import open_instruct_trainer
 from launch.upstream.rules.conversion import UNKNOWN
 from launch.upstream.trainers import OPEN_INSTRUCT
@@ -93,6 +92,7 @@ def test_every_caution_has_a_case_and_its_flags_exist() -> None:
         assert caution.flag in caution.when, caution.id
         assert any(caution.when.keys() <= flags[name] for name in caution.trainers or flags), caution.id
         assert all(caution.flag in flags[name] for name in caution.trainers), caution.id
+        assert isinstance(caution.trainers, list | tuple) and set(caution.trainers) <= set(OPEN_INSTRUCT), caution.id
 
 
 def test_a_shell_variable_decides_nothing() -> None:
@@ -100,25 +100,3 @@ def test_a_shell_variable_decides_nothing() -> None:
     assert kinds({"use_qlora": True}, is_complete=False) == []
     assert kinds({"chat_template_name": UNKNOWN}) == []
     assert kinds({"chat_template_name": "tulo"}, names={}) == [], "without a checkout nothing is known"
-
-
-@pytest.mark.parametrize(
-    ("entry", "fault"),
-    [
-        ("flag: x", "caution 1: must be an object with an id"),
-        ("id: a\n  flg: x", r"caution 1 \(a\): unknown key flg; the keys are id, flag"),
-        ("id: a\n  flag: x", "message must be text"),
-        ("id: a\n  flag: x\n  message: y", "when must have a condition"),
-        ("id: a\n  flag: x\n  message: y\n  when: {x: {abov: 1}}", "x: 'abov' is not a condition; they are is, not"),
-        ("id: a\n  flag: x\n  message: y\n  when: {x: {above: z}}", "x: above does not take 'z'"),
-        ("id: a\n  flag: x\n  message: y\n  when: {x: {length: even}}", "x: length does not take 'even'"),
-        ("id: a\n  flag: x\n  message: y\n  when: {x: [1]}", r"x: is does not take \[1\]"),
-        ("id: a\n  flag: x\n  message: y {name}\n  when: {x: 1}", "the message uses 'name'; it may use value"),
-        ("id: a\n  flag: x\n  message: y\n  when: {x: 1}\n  trainers: [sft]", "trainers must be a list of those in"),
-    ],
-)
-def test_a_wrong_entry_is_named(tmp_path: Path, entry: str, fault: str) -> None:
-    path = tmp_path / "cautions.yaml"
-    path.write_text(f"- {entry}\n")
-    with pytest.raises(ValueError, match=fault):
-        load_cautions(path)
