@@ -242,8 +242,9 @@ def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
             takes_next = bool(not equals and following) and _is_word([following]) and following not in stage_names()
             near = did_you_mean(name, ("--json", "--multirun", "--help", "--version"))
             named = explain_name(name, value if equals else following if takes_next else "true")
-            folder = _INSTEAD_OF_HYDRA["searchpath"] if name in _FOLDER_OPTIONS else None
-            cure = folder or near or named or f"`launch help {line.verb}` lists its options; a value is set as key=value"
+            if name in _FOLDER_OPTIONS:
+                near = _INSTEAD_OF_HYDRA["searchpath"]
+            cure = near or named or f"`launch help {line.verb}` lists its options; a value is set as key=value"
             problems.append(Problem("unknown_option", f"'{line.verb}' has no option {name}", "command line", cure))
             values += [following] * takes_next
         is_value = not is_value and argument in _HYDRA_VALUE_OPTIONS

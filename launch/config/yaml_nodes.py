@@ -1,11 +1,10 @@
-"""The one reader of YAML: plain data, nodes that carry their lines, and the line of each key; of JSON the lines, too.
+"""The one reader of YAML: plain data, nodes that carry their lines, and the line of each key; of JSON, too.
 
 Nodes are made from the parser's events, without recursion and within limits.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from bisect import bisect_right
@@ -47,6 +46,15 @@ class Scalar:
     type: str  # by YAML 1.1: str, int, float, bool, null, ...
     line: int  # 1-based
     source: str  # as written
+
+    @property
+    def value(self) -> Any:
+        """The plain value; the text, where YAML has no such type."""
+        node = yaml.ScalarNode(f"tag:yaml.org,2002:{self.type}", self.text)
+        try:
+            return _LOADER("").construct_object(node)
+        except (yaml.YAMLError, ValueError):
+            return self.text
 
     def line_lookup(self) -> Callable[[int], int]:
         """Return the function from an offset in `text` to the file's line.
@@ -248,9 +256,6 @@ def write_comment(text: str) -> str:
     return "# " + " ".join("".join(char if char.isprintable() else "\n" for char in text).split("\n"))
 
 
-_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\],:]')
-
-
 @dataclass(frozen=True)
 class Positions:
     """The lines of keys; a key path names list items by their index."""
@@ -260,30 +265,6 @@ class Positions:
 
     def of(self, path: tuple[str, ...]) -> int | None:
         return self.lines.get(path)
-
-
-def json_positions(text: str) -> Positions:
-    """Locate the keys of a text that `json.loads` accepts."""
-    lines: dict[tuple[str, ...], int] = {}
-    repeated: list[tuple[str, ...]] = []
-    stack: list[int | str | None] = []  # what names the next value at each depth: a list's index, or a map's key
-    previous: tuple[str, int] | None = None
-    for match in _TOKEN.finditer(text):
-        token = match.group()
-        if token in "{[":
-            stack.append(None if token == "{" else 0)
-        elif token in "}]":
-            stack.pop()
-        elif token == "," and isinstance(stack[-1], int):
-            stack[-1] += 1
-        elif token == ":" and previous:
-            stack[-1] = str(json.loads(previous[0]))
-            path = tuple(str(part) for part in stack)
-            if path in lines:
-                repeated.append(path)
-            lines[path] = text.count("\n", 0, previous[1]) + 1
-        previous = (token, match.start())
-    return Positions(lines, tuple(repeated))
 
 
 def yaml_positions(text: str) -> Positions:

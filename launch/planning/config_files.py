@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.config.yaml_nodes import Positions, json_positions, load_yaml, yaml_positions
+from launch.config.yaml_nodes import NotYamlError, Positions, load_yaml, yaml_positions
 from launch.errors import Problem, UserError, nearest
 from launch.files import parse_json, read_file
 from launch.upstream.libraries.library_keys import KeyMismatch, KeySpec, LibraryKeys, find_mismatches, library_keys
@@ -39,7 +39,6 @@ def check_config_file(path: Path, keys: LibraryKeys) -> list[Problem]:
         text = _read_text(path)
         is_json = keys.library == "deepspeed" or path.suffix == ".json"
         config = parse_json(text) if is_json else load_yaml(text)
-        positions = json_positions(text) if is_json else yaml_positions(text)
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", None) or getattr(error, "line", None)
         reason = getattr(error, "reason", None) or str(error).splitlines()[0]
@@ -51,6 +50,10 @@ def check_config_file(path: Path, keys: LibraryKeys) -> list[Problem]:
         return [_unreadable(path, keys.library, "is not a map of settings", None)]
     if keys.library == "accelerate" and config.get("compute_environment", "LOCAL_MACHINE") != "LOCAL_MACHINE":
         return [_unreadable(path, keys.library, "is for SageMaker, which launch does not support", None)]
+    try:
+        positions = yaml_positions(text)
+    except NotYamlError:  # JSON with an escape that YAML has not
+        positions = Positions({}, ())
     repeated = [
         Problem(
             f"duplicate_{keys.library}_key",

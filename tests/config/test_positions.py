@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from launch.config.yaml_nodes import NotYamlError, json_positions, yaml_positions
+from launch.config.yaml_nodes import NotYamlError, yaml_positions
 from tests.paths import ROOT
 
 
@@ -28,11 +28,18 @@ def test_keys_items_aliases_and_repeated_keys() -> None:
     assert positions.repeated == (("a",),)
 
 
-def test_a_json_text_has_the_same_lines_in_both_readers() -> None:
-    text = json.dumps({"a": [{"b": 1}, [2, {"c": {}}]], "d": {"e": None}}, indent=1)
-    in_yaml, in_json = yaml_positions(text), json_positions(text)
-    assert {path: in_yaml.of(path) for path in in_json.lines} == in_json.lines
-    assert len(in_json.lines) == 5
+@pytest.mark.parametrize("indent", [1, "\t"])
+def test_the_lines_of_a_json_text(indent: int | str) -> None:
+    text = json.dumps({"a": [{"b": 1}, [2, {"c/é": {}}]], "d": {"e": None}}, indent=indent).replace("/", "\\/")
+    lines = {".".join(path): line for path, line in yaml_positions(text).lines.items()}
+    assert {key: lines[key] for key in ("a", "a.0.b", "a.1.1.c/é", "d", "d.e")} == {
+        "a": 2,
+        "a.0.b": 4,
+        "a.1.1.c/é": 9,
+        "d": 13,
+        "d.e": 14,
+    }
+    assert yaml_positions('{"a": 1,\n"b": {"c": 1, "c": 2}}').repeated == (("b", "c"),)
 
 
 @pytest.mark.parametrize(("text", "line"), [("a: 1\nb: [", 2), ("a: *b", 1), ("a: \n  " + "- " * 100 + "x", 2)])

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from launch.check.lint.cautions import Advice, GivenFlags, find_cautions, load_advice
-from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments, to_python
+from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments
 from launch.check.lint.launcher_options import check_named_files, drop_launcher_flags
 from launch.check.lint.scan_result import LintFinding, TrainerCommand, error, warning
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainers import TrainerScript
-from launch.config.yaml_nodes import Mapping as YamlMapping
-from launch.config.yaml_nodes import Scalar, read_yaml, resolve_alias
+from launch.config.yaml_nodes import Scalar, load_yaml, resolve_alias
 from launch.errors import UserError
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.argv import ArgvProblem, ArgvReport, check_argv
@@ -174,12 +173,11 @@ class CommandChecker:
                 path = folder / texts[index]
                 if not path.is_file() or path.stat().st_size > MAX_CONFIG:
                     continue
-                documents = read_yaml(path.read_text(encoding="utf-8"))
+                content = load_yaml(path.read_text(encoding="utf-8"))
             except (OSError, ValueError):
                 continue
-            if len(documents) == 1 and isinstance(documents[0], YamlMapping):
-                content = to_python(documents[0])
-                return content if isinstance(content, dict) else None
+            if isinstance(content, dict):
+                return content
         return None
 
 

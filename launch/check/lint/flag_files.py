@@ -113,41 +113,24 @@ def flag_arguments(entries: Iterable[FlagEntry]) -> list[Argument]:
 
 def _value_argument(node: Node) -> Argument:
     if isinstance(node, Scalar):
-        text = node.text
-        if node.type == "bool":
-            text = "true" if text.lower() in ("yes", "true", "on") else "false"
+        text = str(node.value).lower() if node.type == "bool" else node.text
         variable = _VARIABLE.search(text)
         if variable is not None:
             return Argument(text, node.line, is_resolved=False, prefix=text[: variable.start()], raw=text)
         return literal_argument(text, node.line)
-    return literal_argument(json.dumps(to_python(node))[:MAX_JSON], node.line)
+    return literal_argument(json.dumps(_to_python(node), default=str)[:MAX_JSON], node.line)
 
 
-def to_python(node: Node, depth: int = 0) -> object:
-    """Convert the node to Python values; numbers and booleans follow YAML's rules."""
+def _to_python(node: Node, depth: int = 0) -> object:
+    """Convert the node to Python values."""
     node = resolve_alias(node)
     if depth > 20:
         return None
     if isinstance(node, Sequence):
-        return [to_python(item, depth + 1) for item in node.items]
+        return [_to_python(item, depth + 1) for item in node.items]
     if isinstance(node, Mapping):
-        return {key.text: to_python(value, depth + 1) for key, value in node.entries()}
-    return _scalar_value(node) if isinstance(node, Scalar) else None
-
-
-def _scalar_value(node: Scalar) -> object:
-    text = node.text
-    try:
-        match node.type:
-            case "int":
-                return int(text, 0)
-            case "float":
-                return float(text)
-    except ValueError:
-        return text
-    if node.type == "bool":
-        return text.lower() in ("yes", "true", "on")
-    return None if node.type == "null" else text
+        return {key.text: _to_python(value, depth + 1) for key, value in node.entries()}
+    return node.value if isinstance(node, Scalar) else None
 
 
 def _is_sweep(node: Mapping) -> bool:
