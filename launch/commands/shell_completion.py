@@ -9,6 +9,7 @@ import dataclasses
 import os
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from launch.commands.verbs import VERBS, VISIBLE, Verb
@@ -70,8 +71,7 @@ def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
     if equals:
         return [f"{key}={choice}" for choice in _choices(key)]
     if key.startswith("flags."):
-        trainer = next((word.partition("=")[2] for word in before if word.startswith("trainer=")), _trainer_of(before))
-        return [f"flags.{name}=" for name in _flags(trainer)]
+        return [f"flags.{name}=" for name in _flags(_trainer_of(before))]
     return [f"{group}=" for group in _GROUPS] + [f"{name}=" for name in _keys()]
 
 
@@ -84,23 +84,19 @@ def _choices(key: str) -> list[str]:
     return list(_keys().get(key, ()))
 
 
-def _roots() -> list[Path]:
-    return [default_user_folder(os.environ), CONFIGS]
+def _roots() -> tuple[Path, ...]:
+    return default_user_folder(os.environ), CONFIGS
 
 
 def _trainer_of(before: Sequence[str]) -> str:
-    """Return the trainer that the file of the line's stage chooses; finetune if it is not found."""
-    stage = next((word.partition("=")[2] for word in before if word.startswith("stage=")), "")
-    for root in _roots():
-        path = root / "stage" / f"{stage}.yaml"
-        if path.is_file():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                name, _, value = line.strip().removeprefix("- ").partition(":")
-                if name == "override /trainer":
-                    return value.partition("#")[0].strip()
-                if name.startswith(("sft", "dpo", "rm")) and not value:  # it starts from a shipped stage
-                    return _trainer_of([f"stage={name.split()[0]}"])
-    return "finetune"
+    """Return the trainer that the line chooses, or the file of its stage; finetune if it is not found."""
+    from launch.config.origins import Origins
+
+    choices = dict(word.split("=", 1) for word in before if word.startswith(("stage=", "trainer=")))
+    chosen = choices.get("trainer")
+    with suppress(OSError, ValueError):  # a file that is not YAML
+        chosen = chosen or Origins((), choices, _roots()).chosen_by_stage("trainer")
+    return chosen or "finetune"
 
 
 def _keys() -> dict[str, tuple[str, ...]]:

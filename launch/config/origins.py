@@ -93,8 +93,13 @@ class Origins:
             path = self._file("stage", pending.pop(0))
             if path and path not in files:
                 files.append(path)
-                pending += reversed(_read_version(*_version(path))[1])
+                pending += reversed([option for group, option in _read_defaults(path) if not group])
         return files
+
+    def chosen_by_stage(self, group: str) -> str | None:
+        """Return the option of a group in the defaults list of the stage's file, or of one that it builds on."""
+        defaults = (entry for path in self._stage_files() for entry in _read_defaults(path))
+        return next((option for chosen, option in defaults if chosen == group), None)
 
     def _file(self, group: str, choice: str) -> Path | None:
         return find_file(group, choice, self.roots)
@@ -121,14 +126,23 @@ def _version(path: Path) -> tuple[Path, int, int]:
 
 
 @lru_cache(maxsize=64)
-def _read_version(path: Path, changed: int, size: int) -> tuple[Positions, list[str]]:
-    """Return the lines of a file's keys, and the stages in its defaults list (`- sft`): no `_self_`, no overrides."""
+def _read_version(path: Path, changed: int, size: int) -> tuple[Positions, list[tuple[str, str]]]:
+    """Return the lines of a file's keys, and its defaults list: groups and options; `- sft` has no group."""
     documents = read_yaml(path.read_text(encoding="utf-8"))
     pairs = documents[0].entries() if documents and isinstance(documents[0], YamlMap) else ()
     defaults = next((resolve_alias(value) for key, value in pairs if key.text == "defaults"), None)
-    entries = map(resolve_alias, getattr(defaults, "items", ()))
-    names = [entry.text for entry in entries if isinstance(entry, Scalar) and entry.text != "_self_"]
-    return locate_keys(documents), names
+    chosen: list[tuple[str, str]] = []
+    for entry in map(resolve_alias, getattr(defaults, "items", ())):
+        if isinstance(entry, YamlMap):
+            choices = ((key.text.split()[-1].strip("/"), resolve_alias(value)) for key, value in entry.entries())
+            chosen += [(group, option.text) for group, option in choices if isinstance(option, Scalar)]
+        elif isinstance(entry, Scalar) and entry.text != "_self_":
+            chosen.append(("", entry.text))
+    return locate_keys(documents), chosen
+
+
+def _read_defaults(path: Path) -> list[tuple[str, str]]:
+    return _read_version(*_version(path))[1]
 
 
 def _find_line(path: Path, keys: Sequence[str]) -> int | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from launch.config.origins import Origins
 from launch.config.yaml_nodes import NotYamlError, Positions, load_yaml, yaml_positions
 from launch.errors import Problem, UserError
 from launch.resources import CONFIGS, ROOT
@@ -103,7 +104,7 @@ def _find_broken_configs(trainers: tuple[TrainerImpact, ...], configs: Path) -> 
         yield from _find_newly_required(name, impact.schema, references, _display_path(path))
     for path in sorted((configs / "stage").glob("*.yaml")):
         content, positions = _load_yaml(path)
-        trainer = _trainer_of_stage(content, configs, set())
+        trainer = Origins((), {"stage": path.stem}, (configs,)).chosen_by_stage("trainer")
         impact = impacts.get(trainer) if trainer else None
         if impact and impact.schema:
             references = list(referenced_flags({"flags": content.get("flags")}, positions, _display_path(path)))
@@ -159,21 +160,6 @@ def _find_broken_patches(root: Path) -> Iterator[Problem]:
                 change = "is missing" if code is None else f"no longer contains `{' '.join(source.text.split())}`"
                 message = f"patch {patch.id}: {source.file} {change}"
                 yield Problem("patch_source_changed", message, str(source), "review the patch")
-
-
-def _trainer_of_stage(content: Mapping[str, Any], configs: Path, seen: set[str]) -> str | None:
-    """Return the trainer in a stage's defaults list, its own or that of the stage it extends."""
-    trainer = None
-    for default in content.get("defaults") or ():
-        if isinstance(default, Mapping):
-            for group, value in default.items():
-                if str(group).split()[-1] == "/trainer":
-                    return str(value)
-        elif isinstance(default, str) and default != "_self_" and default not in seen:
-            base = configs / "stage" / f"{default}.yaml"
-            if base.is_file():
-                trainer = _trainer_of_stage(_load_yaml(base)[0], configs, {*seen, default}) or trainer
-    return trainer
 
 
 def _load_yaml(path: Path) -> tuple[Mapping[str, Any], Positions]:
