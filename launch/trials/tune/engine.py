@@ -40,9 +40,8 @@ from launch.trials.trial import (
     trainer_versions,
     unsupported_problems,
 )
-from launch.trials.tune.overlay import overlay_path, overlay_text
 from launch.trials.tune.predict import Prediction, Probe, Workload, predict
-from launch.trials.tune.record import TuneRecord, estimate_json
+from launch.trials.tune.record import TuneRecord, estimate_json, overlay_path, overlay_text
 from launch.trials.tune.search import Stop, affordable_steps, exhausted_limit, is_late, next_probe
 from launch.trials.tune.space import Candidate, build_space, extra_options
 from launch.trials.view import PREDICTIONS

@@ -8,16 +8,14 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from launch.config.schema import Mode
 from launch.config.trials import TuneConfig
 from launch.trials.measurement import LEAST_NOISE
 from launch.trials.record import State, seconds_left
 from launch.trials.tune.predict import HOST_MEMORY, OUT_OF_MEMORY, ErrorModel, Observation, Prediction, Probe, Workload
-from launch.trials.tune.space import Candidate
+from launch.trials.tune.space import Candidate, Trait
 
-Trait = tuple[str, Any]  # an attribute of a setting and its value
 _SAME_FAILURES = 2  # probes with the same cause: the next one like them is expected to fail, too
 _RANK = re.compile(r"\branks? [\d, ]+")  # which rank reports the cause first is chance
 
@@ -31,52 +29,28 @@ def find_failure_traits(probes: Sequence[Probe], space: Iterable[Candidate]) -> 
     failures_by_cause: dict[str, list[frozenset[Trait]]] = {}
     for probe in probes:
         if probe.failed:
-            failures_by_cause.setdefault(_RANK.sub("rank", probe.message or ""), []).append(_probe_traits(probe))
+            failures_by_cause.setdefault(_RANK.sub("rank", probe.message or ""), []).append(probe.candidate.traits)
     repeated = [failures for failures in failures_by_cause.values() if len(failures) >= _SAME_FAILURES]
-    if not repeated:
-        return []
-    common = _common_traits(space)
-    ran = [_probe_traits(probe) for probe in probes if probe.ran]
-    return [_without_cleared(frozenset.intersection(*failures) - common, ran) for failures in repeated]
+    common = shared_traits(space) if repeated else frozenset()
+    ran = [probe.candidate.traits for probe in probes if probe.ran]
+    found = []
+    for failures in repeated:
+        shared = frozenset.intersection(*failures) - common
+        cleared = shared.difference(*ran)
+        is_combination = not any(shared <= traits for traits in ran)  # no probe that ran has all of them
+        found.append(shared if is_combination and not cleared else cleared)
+    return found
 
 
-def _without_cleared(shared: frozenset[Trait], ran: Sequence[frozenset[Trait]]) -> frozenset[Trait]:
-    """The shared traits that no probe that ran has; all of them where only their combination can be the reason."""
-    remaining = shared.difference(*ran)
-    return remaining if remaining or any(shared <= traits for traits in ran) else shared
-
-
-def shares_failure_traits(candidate: Candidate, failure_traits: Iterable[frozenset[Trait]]) -> bool:
-    """Whether a setting has all the traits that some failed probes share."""
-    return any(traits and traits <= traits_of(candidate) for traits in failure_traits)
-
-
-def no_probe_ran(probes: Sequence[Probe]) -> bool:
-    return not any(probe.ran for probe in probes)
+def shared_traits(candidates: Iterable[Candidate]) -> frozenset[Trait]:
+    """The traits that all these settings have."""
+    return frozenset.intersection(*(candidate.traits for candidate in candidates))
 
 
 def count_shared_traits(candidate: Candidate, probes: Sequence[Probe], space: Iterable[Candidate]) -> int:
     """How many traits a setting shares with all failed probes: the fewer, the more its probe reveals of the cause."""
-    failed = [_probe_traits(probe) for probe in probes if probe.failed]
-    if not failed:
-        return 0
-    return len(traits_of(candidate) & frozenset.intersection(*failed) - _common_traits(space))
-
-
-def traits_of(candidate: Candidate) -> frozenset[Trait]:
-    """The traits that may keep a setting from running: its mode, its packing, and every option that is not default."""
-    default = Candidate(candidate.per_device, candidate.mode, candidate.packing)
-    names = ("checkpointing", "liger", "attention", "balanced", "averaging", "extra")
-    changed = {(name, getattr(candidate, name)) for name in names if getattr(candidate, name) != getattr(default, name)}
-    return frozenset({("mode", candidate.mode), ("packing", candidate.packing)} | changed)
-
-
-def _probe_traits(probe: Probe) -> frozenset[Trait]:
-    return traits_of(probe.candidate)
-
-
-def _common_traits(space: Iterable[Candidate]) -> frozenset[Trait]:
-    return frozenset.intersection(*(traits_of(candidate) for candidate in space))
+    failed = [probe.candidate for probe in probes if probe.failed]
+    return len(shared_traits([candidate, *failed]) - shared_traits(space)) if failed else 0
 
 
 MEMORY_BIAS, MEMORY_SPREAD = 0.08, 0.08  # of the logarithm of measured over predicted memory
@@ -154,7 +128,7 @@ def correct_predictions(
         low, high = time_error.between(prediction.seconds)
         memory_error = own_errors[candidate] if candidate in own_errors else memory_model.at(candidate).mean
         memory_gib = None if prediction.memory_gib is None else prediction.memory_gib * math.exp(memory_error)
-        if shares_failure_traits(candidate, failure_traits):
+        if any(traits and traits <= candidate.traits for traits in failure_traits):
             feasibility = Feasibility.fails
         elif _is_ruled_out(prediction, probes):
             feasibility = Feasibility.ruled_out
@@ -178,12 +152,13 @@ def next_probe(estimates: Sequence[Estimate], probes: Sequence[Probe], limits: T
     waiting = [estimate for estimate in estimates if estimate.is_open and estimate.candidate not in probed]
     space = [estimate.candidate for estimate in estimates]
     failure_traits = find_failure_traits(probes, space)
-    if no_probe_ran(probes) and failure_traits and not (waiting and all(failure_traits)):
+    none_ran = not any(probe.ran for probe in probes)
+    if none_ran and failure_traits and not (waiting and all(failure_traits)):
         return Stop.all_failed
     best = find_fastest(estimates, probes)
     if not waiting:
         return Stop.all_tried if probes else Stop.nothing_fits
-    if no_probe_ran(probes):
+    if none_ran:
         shared = [count_shared_traits(estimate.candidate, probes, space) for estimate in waiting]
         waiting = [estimate for estimate, count in zip(waiting, shared, strict=True) if count == min(shared)]
     most_promising = min(waiting, key=lambda estimate: estimate.low)

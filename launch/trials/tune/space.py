@@ -32,6 +32,9 @@ _KEYS = {
 _DISTANCES = {"mode": 1.0, "checkpointing": 0.7, "packing": 0.7, "attention": 0.5, "liger": 0.3, "balanced": 0.3}
 
 
+Trait = tuple[str, Any]  # an attribute of a setting and its value
+
+
 @dataclass(frozen=True)
 class Candidate:
     """The values of the keys that are searched."""
@@ -66,6 +69,14 @@ class Candidate:
         marks += [self.attention] if self.attention != "auto" else []
         marks += [f"{key.rpartition('.')[2]}_{format_value(value)}" for key, value in self.extra]
         return "-".join([self.mode.value, f"{self.per_device}x{accumulation}", *marks])
+
+    @property
+    def traits(self) -> frozenset[Trait]:
+        """What may keep the setting from running: its mode, its packing, and every option that is not default."""
+        default = Candidate(self.per_device, self.mode, self.packing)
+        names = ("checkpointing", "liger", "attention", "balanced", "averaging", "extra")
+        changed = ((name, getattr(self, name)) for name in names if getattr(self, name) != getattr(default, name))
+        return frozenset({("mode", self.mode), ("packing", self.packing), *changed})
 
     def distance(self, other: Candidate) -> float:
         """0 for the same setting, about 1 where other parts of a step dominate its time."""
