@@ -120,9 +120,9 @@ class Runner(Generic[R]):
         """
         is_first, began = not any(other.measured for other in self.record.runs), self.clock()
         run.state, run.message, run.cause_id = State.running, None, None
-        self.show(run)
         try:
             self.prepare(run)
+            self.show(run)
             run.measured = self.find_earlier(run)
             run.reused = run.measured is not None
             start, left = self.start or self.measure, None if seconds is None else max(seconds, 1.0)
