@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
 from launch.config.line import CommandLine
 from launch.config.trials import RolloutConfig
@@ -72,7 +71,7 @@ class RolloutRequest:
 def read_request(line: CommandLine) -> RolloutRequest:
     """Read the widths and the rollout's own options from the line.
 
-    Raises UserError: no_widths, device_conflict, bad_width, widths_not_ascending, widths_repeated, rollout_alone,
+    Raises UserError: no_widths, device_conflict, bad_width, widths_not_ascending, rollout_alone,
     bad_value, duplicate_override.
     """
     own, rest = line.pop_overrides((*WIDTHS, _SUBMIT, _DRY_RUN))
@@ -111,17 +110,15 @@ def _read_submit(own: Mapping[str, str]) -> tuple[SubmitMode, bool]:
 def read_widths(text: str, key: str) -> tuple[RequestedWidth, ...]:
     """Read widths: `1,2x8` is 1 rank, then 8 ranks on each of 2 nodes; `1x8` is 8.
 
-    Raises UserError: bad_width, widths_repeated, widths_not_ascending.
+    Raises UserError: bad_width, widths_not_ascending.
     """
     where = f"override {key}"
     widths = [_read_width(item.strip(), where) for item in text.strip("[]").split(",")]
-    for before, after in pairwise(widths):
-        if after == before:
-            message = f"width {after} is listed twice"
-            raise UserError(Problem("widths_repeated", message, where, f"use {_sorted(key, widths)}"))
-        if after < before:
-            message = f"{after} comes after {before}: a rollout goes from narrow to wide"
-            raise UserError(Problem("widths_not_ascending", message, where, f"use {_sorted(key, widths)}"))
+    ascending = sorted(set(widths))
+    if widths != ascending:
+        message = f"{text} does not ascend: a rollout goes from narrow to wide, through each width once"
+        cure = f"use {key}={','.join(map(str, ascending))}"
+        raise UserError(Problem("widths_not_ascending", message, where, cure))
     return tuple(widths)
 
 
@@ -132,7 +129,3 @@ def _read_width(text: str, where: str) -> RequestedWidth:
         cure = "use numbers of 1 or more, and NODESxGPUS for several nodes, such as 1,2,8,2x8"
         raise UserError(Problem("bad_width", f"'{text}' is not a width", where, cure))
     return RequestedWidth(int(nodes) * int(local), int(nodes))
-
-
-def _sorted(key: str, widths: Sequence[RequestedWidth]) -> str:
-    return f"{key}={','.join(str(width) for width in sorted(set(widths)))}"
