@@ -106,6 +106,6 @@ def test_which_widths_become_jobs() -> None:
 
 
 def test_taken_leaves_hydras_own_flags_alone() -> None:
-    values, rest = line("--config-name", "gpus=1", "++gpus=2", "stage=sft").pop_overrides(("gpus",))
+    values, rest = line("--package", "gpus=1", "++gpus=2", "stage=sft").pop_overrides(("gpus",))
     assert values == {"gpus": "2"}
-    assert rest.argv == ("--config-name", "gpus=1", "stage=sft")
+    assert rest.argv == ("--package", "gpus=1", "stage=sft")
