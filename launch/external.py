@@ -100,6 +100,6 @@ def run_command(
     return done
 
 
-def last_words(process: subprocess.CompletedProcess[str]) -> str:
+def failure_reason(process: subprocess.CompletedProcess[str]) -> str:
     """Return the last line that a failed program wrote to stderr; without one, its exit status."""
     return (process.stderr.strip().splitlines() or [f"exit status {process.returncode}"])[-1]

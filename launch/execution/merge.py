@@ -16,7 +16,7 @@ from launch.errors import Problem, UserError
 from launch.execution.completion import refuse_changes
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.reader import RunRecord
-from launch.external import last_words, run_command
+from launch.external import failure_reason, run_command
 from launch.files import read_json_object, write_json
 from launch.host.interpreter import InterpreterError, missing_modules, worker_command
 from launch.planning.estimate.shape import read_shape
@@ -125,7 +125,7 @@ def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
     environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
     done = run_command(argv, env=environ)
     if done.returncode:
-        message = f"merging {adapter.folder} into {adapter.base} failed: {last_words(done)}"
+        message = f"merging {adapter.folder} into {adapter.base} failed: {failure_reason(done)}"
         raise UserError(Problem("merge_failed", message))
     report: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return report

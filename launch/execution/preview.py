@@ -22,7 +22,7 @@ from launch.data.rows import read_rows
 from launch.data.samples import Sample, Side, TokenizedSamples, find_sample_problems, parse_samples
 from launch.errors import Problem, UserError
 from launch.execution.prepare import build_missing
-from launch.external import last_words
+from launch.external import failure_reason
 from launch.files import load_json
 from launch.planning.inputs import MERGE, MixtureEntry
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
@@ -105,7 +105,7 @@ def _run(plan: Plan, sets: Sequence[DataSet], folder: Path, rows: int | None, de
         cwd=folder if plan.config.trainer.writes_to_cwd else None,
     )
     if done.returncode or not out.is_file():
-        message = f"{plan.trainer} could not tokenise the data: {last_words(done)}"
+        message = f"{plan.trainer} could not tokenise the data: {failure_reason(done)}"
         raise UserError(Problem("preview_failed", message, None, "`launch check` checks packages, model and tokens"))
     content: dict[str, Any] = load_json(out)
     return content

@@ -15,7 +15,7 @@ from launch.config.schema import Kind
 from launch.data.local import Conversion
 from launch.demo import prompt_rows
 from launch.errors import Cure
-from launch.external import last_words, run_command
+from launch.external import failure_reason, run_command
 from launch.host.interpreter import worker_command
 from launch.planning.plan import Plan
 from launch.worker.finding import Finding
@@ -42,7 +42,9 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
                 f"the reward proof did not end within {_SECONDS:.0f} s", "use fewer rows, or a faster verifier"
             )
     if done.returncode != 0:
-        return failed(f"the reward proof can't run in {python}: {last_words(done)}", "put right what it names", where)
+        return failed(
+            f"the reward proof can't run in {python}: {failure_reason(done)}", "put right what it names", where
+        )
     report = decode(ProofReport, done.stdout.strip().splitlines()[-1])
     summary = "; ".join(report.facts)
     if report.problems:

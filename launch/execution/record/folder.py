@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.execution.record.outcome import Outcome
-from launch.external import last_words, run_command
+from launch.external import failure_reason, run_command
 from launch.files import reserve, write_file, write_json, write_yaml
 from launch.host.interpreter import InterpreterError, inventory
 from launch.host.nvidia import Gpu, find_gpus
@@ -150,7 +150,7 @@ def _run(argv: Sequence[str]) -> tuple[str | None, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, type(error).__name__
     if process.returncode:
-        return None, last_words(process)
+        return None, failure_reason(process)
     return process.stdout, ""
 
 
