@@ -32,16 +32,14 @@ class Scorer:
         self._always = frozenset(option.verifiers)
         self._process = VerifierProcess(list(self.weights), option.seconds)
         self._events = events
-        self.seconds = 0.0  # since the last `take_counts`
-        self._calls = self._failures = 0
+        self._counts = dict.fromkeys(("seconds", "calls", "failures"), 0.0)  # since the last `take_counts`
 
     def close(self) -> None:
         self._process.close()
 
     def take_counts(self) -> dict[str, float]:
         """Return the seconds, calls and failures since the last call."""
-        counts = {"seconds": self.seconds, "calls": float(self._calls), "failures": float(self._failures)}
-        self.seconds, self._calls, self._failures = 0.0, 0, 0
+        counts, self._counts = self._counts, dict.fromkeys(self._counts, 0.0)
         return counts
 
     def reward_functions(self) -> list[Callable[..., list[float | None]]]:
@@ -67,7 +65,7 @@ class Scorer:
             ]
             began = time.perf_counter()
             outcomes = dict(zip(mine, self._process.score(calls), strict=True))
-            self.seconds += time.perf_counter() - began
+            self._counts["seconds"] += time.perf_counter() - began
             self._count(name, outcomes.values())
             return [outcomes[row].score if row in outcomes else None for row in rows]
 
@@ -76,8 +74,8 @@ class Scorer:
 
     def _count(self, name: str, outcomes: Collection[Outcome]) -> None:
         failures = [outcome.failure for outcome in outcomes if outcome.failure]
-        self._calls += len(outcomes)
-        self._failures += len(failures)
+        self._counts["calls"] += len(outcomes)
+        self._counts["failures"] += len(failures)
         if failures:
             self._events.warn(f"verifier {name} failed on {len(failures)} of {len(outcomes)} answers: it {failures[0]}")
 
