@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from launch.execution.record.events import Metrics, read_event
 from tests.integration import warm
 from tests.integration.tiny_stage import TinyStage
 from tests.worker import ranks
@@ -58,7 +59,9 @@ class Run:
     folder: Path
 
     def steps(self) -> list[dict[str, Any]]:
-        return self.finished.of_kind("step")
+        """The steps as metrics.jsonl has them."""
+        metrics, events = Metrics(), filter(None, map(read_event, self.finished.of_kind("step")))
+        return [step for event in events if (step := metrics.add(event)) is not None]
 
 
 def trainer_arguments(trainer: str, tiny: TinyStage, checkout: Path | None) -> list[str | Path]:
