@@ -59,10 +59,10 @@ def _with_working_cure(line: CommandLine, problem: Problem, end: float) -> Probl
     if working:
         places = (f"{'set' if way.sets else 'remove'} {{{place}}}" for place, way in enumerate(working))
         return replace(problem, cure=Cure(", or ".join(places), *working))
-    key = (problem.where or "").removeprefix("override ")
+    key = ways[0].removes or (problem.where or "").removeprefix("override ")
     removal = Way(removes=key)
-    is_set = key not in GROUPS and any(override_key(override) == key for override in line.overrides)
-    works = is_set and not _plan(apply_way(removal, line))
+    is_set = key not in GROUPS and any(key in (override_key(each), each.partition("=")[0]) for each in line.argv)
+    works = is_set and _works(line, problem, removal)
     return replace(problem, cure=Cure("remove {0}", removal) if works else None)
 
 

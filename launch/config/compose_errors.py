@@ -18,10 +18,10 @@ from omegaconf.errors import OmegaConfBaseException
 from launch import resources
 from launch.config.line import CommandLine, override_key
 from launch.config.origins import GROUPS, Origin, Origins, find_file
-from launch.config.other_tools import explain_name
+from launch.config.other_tools import explain_name, explain_value
 from launch.config.validate import suggest_key
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, read_yaml, yaml_positions
-from launch.errors import Cure, Problem, UserError, Way, did_you_mean
+from launch.errors import Cure, Problem, UserError, Way, did_you_mean, nearest
 
 _MEANINGS = {  # OmegaConf's words for a wrong value -> what is wrong with it
     r"Value '(.*)' of type '\w+' could not be converted to Integer": "must be an integer, got '{0}'",
@@ -38,6 +38,15 @@ _MEANINGS = {  # OmegaConf's words for a wrong value -> what is wrong with it
     r"Interpolation key '(.*)' not found": "refers to {0}, which does not exist",
     r"Environment variable '(.*)' not found": "refers to the variable {0}, which is not set",
     r"Recursive interpolation": "refers to itself",
+}
+_COMPOSING = {  # Hydra's words for a line that does not compose -> what is wrong with it, and what to do
+    r"^Multiple values for (?P<key>\w+)\.": ("{key} has a value already", "write {key}=NAME without a plus"),
+    r"^Override (?P<key>[^@\s]+)@\S* looks like": ("{key} takes no @", "write {key}=VALUE"),
+    r"^Could not delete from config\. '(?P<key>.+)' ": ("{key} has no value that could be removed", "leave ~{key} out"),
+}
+_OF_ONES_OWN = {
+    "data": "; your own is set as data.mix=FILE",
+    "model": "; another one is set as model.path=FOLDER_OR_HUB_ID",
 }
 # what Hydra, OmegaConf and PyYAML raise for a configuration that they cannot compose
 COMPOSE_ERRORS = (
@@ -83,8 +92,11 @@ def _explain(error: Exception, line: CommandLine, origins: Origins, folder: Path
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
         options = list(error.options or [])
-        named = did_you_mean(option, options) or (f"choose from {', '.join(options)}" if options else None)
         name = group.partition("/")[0] or "config"
+        near = [f"{name}={other}" for other in nearest(option, options)]
+        listed = f"choose from {', '.join(options)}{_OF_ONES_OWN.get(name, '')}" if options else None
+        places = " or ".join("'{" + str(place) + "}'" for place in range(len(near)))
+        named = explain_value(name, option) or (Cure(f"did you mean {places}?", *near) if near else listed)
         return Problem(f"unknown_{name}", f"there is no {name} '{option}'", None, named)
     cause: BaseException | None = error
     if isinstance(error, ConfigCompositionException):
@@ -103,9 +115,14 @@ def _explain_text(first_line: str, line: CommandLine, origins: Origins, folder: 
     if "You must specify" in first_line and line.argv:
         return Problem("incomplete", first_line, None, "set it in the stage file or on the command line")
     if first_line.startswith("Config group override must be"):
-        chosen = (override.partition("=") for override in line.overrides if override_key(override) in GROUPS)
-        wrong = " ".join(f"{group}={value}" for group, _, value in chosen if not re.match(r"[A-Za-z]", value))
-        return Problem("bad_value", f"{wrong} must be the name of a file of configs/tulu", None, "set its name")
+        chosen = (override.partition("=") for override in line.overrides if override_key(override) in ("", *GROUPS))
+        odd = (part for part in chosen if not re.match(r"(?!null$)[A-Za-z]", part[2]))
+        group, _, value = next(odd, ("", "", ""))
+        cure = explain_value(group, value) or "set its name"
+        return Problem("bad_value", f"{group}={value} must be the name of a file of configs/tulu", None, cure)
+    for pattern, (message, cure) in _COMPOSING.items():
+        if match := re.search(pattern, first_line):
+            return Problem("bad_config", message.format(**match.groupdict()), None, cure.format(**match.groupdict()))
     if first_line.startswith("Could not override 'tuned'"):
         return _no_tuned(line, folder)
     return Problem("bad_config", first_line)
@@ -133,7 +150,8 @@ def _explain_value(error: OmegaConfBaseException, origins: Origins) -> Problem:
         parent, _, name = key.rpartition(".")
         siblings = [str(sibling) for sibling in error.parent_node] if error.parent_node is not None else []
         values = {override_key(override): override.partition("=")[2] for override in origins.overrides}
-        cure = suggest_key(parent, name, siblings, values.get(key))
+        given = next((given for given in values if given == key or given.startswith(f"{key}.")), key)
+        cure = suggest_key(parent, name, siblings, values.get(given), given)
         return Problem("unknown_key", f"there is no key '{key}'", where, cure)
     if type(error).__name__ == "MissingMandatoryValue":
         message = f"'{key}' has no value"
@@ -144,7 +162,7 @@ def _explain_value(error: OmegaConfBaseException, origins: Origins) -> Problem:
         if key and (match := re.search(pattern, text)):
             message = f"{key} {meaning.format(*match.groups())}"
             value = next((text.partition("=")[2] for text in origins.overrides if override_key(text) == key), None)
-            meant = explain_name(key, value) if "keys of its own" in meaning else None
+            meant = explain_name(key, value) if "keys of its own" in meaning else explain_value(key, value or "")
             return Problem("bad_value", message, where, meant)
     return Problem("bad_value", f"{key}: {text}" if key and key not in text else text, where)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from launch.config.other_tools import explain_name, explain_verb
-from launch.errors import Problem, UserError, did_you_mean
+from launch.config.other_tools import explain_like, explain_name, explain_verb, trainer_flag
+from launch.errors import Cure, Problem, UserError, did_you_mean
 from launch.resources import CONFIGS, default_user_folder
 
 MULTIRUN = ("--multirun", "-m")  # Hydra's own for sweep=true
@@ -207,7 +207,8 @@ def check_overrides(line: CommandLine) -> None:
         elif "=" not in override and not override.startswith("~"):
             message = f"'{override}' is not a key=value override"
             quoted = f"if it belongs to the value before it, quote both: '{previous} {override}'" if previous else None
-            named = f"a stage is set as stage={override}" if override in stage_names() else quoted
+            named = f"a stage is set as stage={override}" if override in stage_names() else None
+            named = named or explain_name(override, None) or quoted
             problems.append(Problem("not_an_override", message, "command line", named))
         elif key == "stage" and value.startswith(("[", "{")):
             message = f"stage={value} must be the name of one stage"
@@ -215,17 +216,22 @@ def check_overrides(line: CommandLine) -> None:
                 Problem("bad_value", message, "override stage", "add sweep=true and write stage=A,B to run each")
             )
         elif not line.sweeps and _BARE_COMMA.match(value):
-            cure = f"write a list as '{key}=[{value}]', or add sweep=true to run each value in turn"
-            if key == "stage":
-                cure = "set one stage, or add sweep=true to run each in turn"
-            elif key == "pipeline":
-                cure = "set stage=; `run`, `plan`, `check` and `submit` take a pipeline"
-            elif key == "gpus":
-                cure = "set one width, add sweep=true to run each, or use rollout, which puts gates between them"
+            cure = _one_value(key, value)
             problems.append(Problem("several_values", f"'{line.verb}' takes one value", f"override {key}", cure))
         previous = override
     if problems:
         raise UserError(problems)
+
+
+def _one_value(key: str, value: str) -> str:
+    """Return the cure for a comma list where one value is expected."""
+    if key == "gpus" and value.startswith("0,"):  # cards, not widths
+        return Cure(f"set {{0}}, and export CUDA_VISIBLE_DEVICES={value}", f"gpus={len(value.split(','))}")
+    return {
+        "stage": "set one stage, or add sweep=true to run each in turn",
+        "pipeline": "set stage=; `run`, `plan`, `check` and `submit` take a pipeline",
+        "gpus": "set one width, add sweep=true to run each, or use rollout, which puts gates between them",
+    }.get(key, f"write a list as '{key}=[{value}]', or add sweep=true to run each value in turn")
 
 
 def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
@@ -240,11 +246,11 @@ def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
         name, equals, value = argument.partition("=")
         if not is_value and argument.startswith("-") and name not in of_hydra:
             takes_next = bool(not equals and following) and _is_word([following]) and following not in stage_names()
-            near = did_you_mean(name, ("--json", "--multirun", "--help", "--version"))
-            named = explain_name(name, value if equals else following if takes_next else "true")
+            near = did_you_mean(name, ("--json", "--multirun", "--help", "--version"), cutoff=0.66)
+            given = value if equals else following if takes_next else "true"
             if name in _FOLDER_OPTIONS:
                 near = _INSTEAD_OF_HYDRA["searchpath"]
-            cure = near or named or f"`launch help {line.verb}` lists its options; a value is set as key=value"
+            cure = explain_name(name, given) or near or explain_like(name, given) or trainer_flag(name, given)
             problems.append(Problem("unknown_option", f"'{line.verb}' has no option {name}", "command line", cure))
             values += [following] * takes_next
         is_value = not is_value and argument in _HYDRA_VALUE_OPTIONS

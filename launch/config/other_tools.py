@@ -1,8 +1,9 @@
 """What a name of axolotl, TRL, LLaMA-Factory, accelerate or DeepSpeed is here: other_tools.yaml, read for an answer.
 
 A row has a `topic`, what it is `here`, its names in each tool (a list, or a text of the page's table), names that are
-only understood (`also`), and the answer: `set`, overrides with {value} or {list}; `values`, overrides by value;
-`instead`, a sentence where there is no such setting. launch's own keys are understood without their group.
+only understood (`also`), and the answer: `set`, overrides with {value}, {list} or {count}; `values`, overrides by
+value; `instead`, a sentence where there is no such setting, and beside `set` for a value that is not a number. launch's
+own keys are understood without their group.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launch.errors import Cure, Way, nearest
+from launch.errors import Cure, Way, nearest, set_any
 
 FILE = Path(__file__).with_name("other_tools.yaml")
 TOOLS = ("axolotl", "trl", "llama_factory")
@@ -44,15 +45,17 @@ class Row:
     def answer(self, name: str, value: str | None) -> Cure:
         """Return what to do for `NAME=value`: `set recipe.lora.rank=8`."""
         chosen = self.values.get((value or "").lower())
-        if chosen is None and self.set and value:
+        sets = self.set and not (self.instead and value and not re.fullmatch(r"[\d.,e+-]+", value))
+        if chosen is None and sets and value:
             listed = value if value.startswith("[") else f"[{value}]"
-            chosen = self.set.format(value=value, list=listed)
-        if chosen is None and self.set:
-            chosen = self.set.format(value="VALUE", list="[A,B]")
+            chosen = self.set.format(value=value, list=listed, count=len(value.split(",")))
+        if chosen is None and sets:
+            chosen = self.set.format(value="VALUE", list="[A,B]", count="N")
         if chosen:
             return replacing(name, chosen)
-        gone = Way(removes=name) if self.instead.startswith("remove it") else Way()
-        return Cure(self.instead or f"choose from {', '.join(self.values.values())}", gone)
+        if not self.instead:
+            return replacing(name, *dict.fromkeys(self.values.values()))
+        return Cure(self.instead, *([f"~{name}"] if self.instead.startswith("remove it") else []))
 
 
 @cache
@@ -88,10 +91,36 @@ def render_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def replacing(name: str, override: str, sentence: str = "set {0}") -> Cure:
-    """Return the cure that sets something in the place of a key or an option that launch has not."""
-    (way,) = Cure("{0}", override).ways
-    return Cure(sentence, Way(way.sets, name))
+def replacing(name: str, *overrides: str, sentence: str = "") -> Cure:
+    """Return the cure that sets one of `overrides` in the place of a key or an option that launch has not."""
+    cure = set_any(*overrides)
+    return Cure(sentence or cure.sentence, *(Way(way.sets, name) for way in cure.ways))
+
+
+def explain_value(key: str, value: str) -> Cure | None:
+    """Return the cure for another tool's value of launch's own key, `parallel=3`: `set parallel=zero3`."""
+    targets = (row.values.get(value.lower(), "") for row in load_table()[0])
+    return next((set_any(target) for target in targets if target.startswith(f"{key}=")), None)
+
+
+def explain_like(name: str, value: str | None) -> Cure | None:
+    """Return the cure for the name that is most like `name`, `learningrate=1e-5`; None if none is."""
+    known = {*_own_keys(), *(known for row in load_table()[0] for known in row.names)} if value else ()
+    near = nearest(_plain(name.rpartition(".")[2]), known, limit=1, cutoff=0.85)
+    meant = explain_name(near[0], value) if near else None
+    if meant is None or not any(way.sets for way in meant.ways):
+        return None
+    return replacing(name, *map(str, meant.ways), sentence=f"did you mean '{meant.sentence.removeprefix('set ')}'?")
+
+
+def trainer_flag(name: str, value: str | None) -> Cure:
+    """Return the cure that passes what launch does not know to the trainer, which may have a flag of that name."""
+    flag = f"flags.{_plain(name.rpartition('.')[2])}={value or 'VALUE'}"
+    return replacing(name, flag, sentence="a trainer's own flag is set as {0}")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\W+", "_", name.strip("-+~")).strip("_").lower()
 
 
 def explain_name(name: str, value: str | None) -> Cure | None:
@@ -99,8 +128,8 @@ def explain_name(name: str, value: str | None) -> Cure | None:
 
     Dashes in front, `-` for `_`, capitals and groups before the name do not matter. None: no tool has the name.
     """
-    plain = re.sub(r"\W+", "_", name.strip("-+~").rpartition(".")[2]).strip("_").lower()
-    row = next((row for row in load_table()[0] if plain in row.names), None)
+    plain = _plain(name.rpartition(".")[2])
+    row = next((row for row in load_table()[0] if {plain, _plain(name)} & {*row.names}), None)
     own = _own_keys().get(plain)
     if own and not (row and (value or "").lower() in row.values):
         return replacing(name, f"{own}={value or 'VALUE'}")

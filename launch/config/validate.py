@@ -20,10 +20,10 @@ from typing import Any
 from launch.config.guards import GuardsConfig
 from launch.config.line import format_value, override_key
 from launch.config.origins import Origins
-from launch.config.other_tools import explain_name, replacing
+from launch.config.other_tools import explain_like, explain_name, trainer_flag
 from launch.config.ranges import FLAG_RANGES, Range, out_of_range
 from launch.config.schema import OWN_RECIPE_KEYS, RECIPE_KEYS, RecipeConfig, RootConfig
-from launch.errors import Cure, Problem, did_you_mean, path_problem
+from launch.errors import Cure, Problem, Way, did_you_mean, nearest, path_problem
 from launch.redact import process_redactor
 from launch.worker.expectations import EVIDENCE, STATE
 
@@ -96,21 +96,23 @@ def _stage_problems(stage: str) -> list[Problem]:
     return [Problem("bad_name", message, "override stage", f"move its file to stage/{stage.rpartition('/')[2]}.yaml")]
 
 
-def suggest_key(parent: str, name: str, siblings: list[str], value: str | None = None) -> str:
-    """Suggest what the name means elsewhere, else the nearest sibling, else the nearest key in another node."""
+def suggest_key(parent: str, name: str, siblings: list[str], value: str | None = None, given: str = "") -> str:
+    """Suggest what the name means elsewhere, else the nearest sibling, else the nearest key in another node.
+
+    `given`: the whole key where the unknown name is only its beginning.
+    """
     prefix = f"{parent}." if parent else ""
-    if meant := explain_name(prefix + name, value):
+    if meant := explain_name(given or prefix + name, value) or explain_like(given or prefix + name, value):
         return meant
-    near = did_you_mean(name, siblings, prefix=prefix, limit=1, cutoff=0.7)
-    if near:
-        return near
+    candidates = [prefix + near for near in nearest(name, siblings, 1, 0.7)]
     for field in dataclasses.fields(RootConfig):
         node = _node_class(_hints(RootConfig)[field.name])
-        inner = did_you_mean(name, _hints(node), prefix=f"{field.name}.", limit=1, cutoff=0.8) if node else None
-        if inner:
-            return inner
+        candidates += [f"{field.name}.{inner}" for inner in nearest(name, _hints(node), 1, 0.8)] if node else []
+    if candidates:
+        way = [Way((f"{candidates[0]}={value}",), prefix + name)] if value else []
+        return Cure("did you mean '{0}'?" if way else f"did you mean '{candidates[0]}'?", *way)
     if not parent:
-        return replacing(name, f"flags.{name}={value or 'VALUE'}", "a trainer's own flag is set as {0}")
+        return trainer_flag(given or name, value)
     shown = ", ".join(prefix + sibling for sibling in siblings[:_MOST_KEYS])
     return f"keys: {shown}" if len(siblings) <= _MOST_KEYS else f"`launch help keys` lists those of {parent}"
 

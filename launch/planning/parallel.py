@@ -77,12 +77,12 @@ def width_warnings(width: Width, origins: Origins, environ: Mapping[str, str]) -
     visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     is_given = origins.of("gpus").where is not None and len(visible) > width.local
     if visible and width.device == Device.cuda and len(visible) != width.local and not is_given:
-        message = f"CUDA_VISIBLE_DEVICES lists {_count(visible)}, and the plan has {width.local} on each machine"
+        message = f"it lists {_count(visible)}, and the plan has {width.local} on each machine"
         cure = Cure("set {0}", f"gpus={len(visible)}")
         warnings.append(Problem("visible_gpus", message, "CUDA_VISIBLE_DEVICES", cure))
     world = environ.get("WORLD_SIZE", "")
     if world.isdecimal() and int(world) not in (0, 1, width.world_size):
-        message = f"WORLD_SIZE={world} has no effect: gpus and nodes set the width, which is {width.world_size}"
+        message = f"{world} has no effect: gpus and nodes set the width, which is {width.world_size}"
         cure = Cure("unset it, or set {0}", f"gpus={world}")
         warnings.append(Problem("foreign_world_size", message, "WORLD_SIZE", cure))
     return tuple(warnings)

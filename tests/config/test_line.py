@@ -38,7 +38,7 @@ def test_a_word_of_other_tools_names_the_verb(word: str, verb: str | None) -> No
     [
         ("--hydra-help", "did you mean '--help'?"),
         ("--jsn", "did you mean '--json'?"),
-        ("--x=1", "`launch help plan` lists its options; a value is set as key=value"),
+        ("--x=1", "a trainer's own flag is set as flags.x=1"),
     ],
 )
 def test_an_option_that_neither_the_verb_nor_hydra_has(option: str, cure: str) -> None:

@@ -74,9 +74,8 @@ def test_the_answer_to_a_name_is_one_hop_away(topic: str, name: str, value: str)
     assert answer and "VALUE" not in answer
     refused = refuse(stage, f"{name}={value}")
     assert f"there is no key '{name}'" in refused and answer in refused
-    if answer.startswith("set ") and "=" in answer and "FOLDER" not in answer and "OWNER" not in answer:
-        first, *others = answer.removeprefix("set ").split(" recipe.")
-        assert refuse(stage, first, *(f"recipe.{other}" for other in others)) == ""
+    for way in answer.ways:
+        assert way.removes == name and (not way.is_exact or refuse(stage, *way.sets) == "")
 
 
 @pytest.mark.parametrize("spelling", ["--lora-r", "--lora_r", "-lora_r", "LORA_R", "recipe.lora.lora_r", "a.b.lora_r"])

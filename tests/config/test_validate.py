@@ -22,11 +22,11 @@ from tests.conftest import composed
 from tests.paths import ROOT
 
 MISTAKES = {
-    "+recipe.lerning_rate=1": "no key 'recipe.lerning_rate'; did you mean 'recipe.learning_rate'?",
-    "++recipe.lora.rnk=4": "no key 'recipe.lora.rnk'; did you mean 'recipe.lora.rank'?",
+    "+recipe.lerning_rate=1": "no key 'recipe.lerning_rate'; did you mean 'recipe.learning_rate=1'?",
+    "++recipe.lora.rnk=4": "no key 'recipe.lora.rnk'; did you mean 'recipe.lora.rank=4'?",
     "+learning_rate=1": "no key 'learning_rate'; set recipe.learning_rate=1",
-    "++guards.stall.trainig=5": "no key 'guards.stall.trainig'; did you mean 'guards.stall.training'?",
-    "+cluster.partitions=x": "no key 'cluster.partitions'; did you mean 'cluster.partition'?",
+    "++guards.stall.trainig=5": "no key 'guards.stall.trainig'; did you mean 'guards.stall.training=5'?",
+    "+cluster.partitions=x": "no key 'cluster.partitions'; did you mean 'cluster.partition=x'?",
     "+zzz=1": "no key 'zzz'; a trainer's own flag is set as flags.zzz=1",
     "+trainer.recipe.lerning_rate=x": "maps a key that the recipe lacks; did you mean 'learning_rate'?",
     "trainer.recipe.seed=5": "trainer.recipe.seed must be a flag, or a map from values to flags, got 5",
