@@ -66,7 +66,7 @@ def _check_pipeline(line: CommandLine, options: argparse.Namespace) -> int:
         if not pipeline.is_finished(index):
             if not options.json:
                 echo(f"stage {index + 1} of {len(pipeline.plans)}: {plan.stage}/{plan.name}")
-            codes.append(_check_plan(plan, options, is_pending=pipeline.pending_model(index) is not None))
+            codes.append(_check_plan(plan, options, is_pending=pipeline.is_pending(index)))
     return _name_next_command(max(codes), line, options)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
@@ -60,7 +59,7 @@ def submit(line: CommandLine) -> int:
         message = "on Slurm no run waits for an evaluation"
         raise UserError(Problem("submit_conflict", message, "override stop_if_worse", "remove it"))
     pipeline = plan_pipeline(request, notify, "submit") if request.stages else None
-    planned = _plan_chain(pipeline) if pipeline else _plan_jobs(request.line)
+    planned = _plan_stages(pipeline) if pipeline else _plan_jobs(request.line)
     jobs, finished = _split_finished(drop_duplicates(planned, notify), dry_run=dry_run)
     steps = (as_chain if pipeline else as_arrays)(jobs, tokenize_first)
     if not pipeline:
@@ -80,10 +79,9 @@ def submit(line: CommandLine) -> int:
     return EXIT_DONE
 
 
-def _plan_chain(pipeline: Pipeline) -> list[PlannedJob]:
+def _plan_stages(pipeline: Pipeline) -> list[PlannedJob]:
     """Plan and check the jobs of a pipeline's stages. Raises UserError."""
-    models = [None, *(plan.model_dir for plan in pipeline.plans)]
-    jobs = [plan_run_job(plan, model) for plan, model in zip(pipeline.plans, models, strict=False)]
+    jobs = [plan_run_job(plan, is_pending=pipeline.is_pending(index)) for index, plan in enumerate(pipeline.plans)]
     if problems := [problem for job in jobs for problem in job_problems(job)]:
         raise UserError(list(dict.fromkeys(problems)))
     return jobs
@@ -112,19 +110,14 @@ def _look_at_steps(steps: Sequence[SubmissionStep], ids: Sequence[str]) -> dict[
 
 
 def _split_finished(jobs: list[PlannedJob], *, dry_run: bool) -> tuple[list[PlannedJob], list[PlannedJob]]:
-    """Return the jobs to submit, and those whose runs are done, unless it is a dry run.
-
-    The models of the latter are no longer pending.
-    """
+    """Return the jobs to submit, and those whose runs are done, unless it is a dry run."""
     remaining: list[PlannedJob] = []
     finished: list[PlannedJob] = []
     for job in jobs:
-        if not dry_run and not job.is_singleton and is_finished(job.plan):
+        is_done = not dry_run and not job.is_singleton and is_finished(job.plan)
+        (finished if is_done else remaining).append(job)
+        if is_done:
             echo(f"already done: {job.plan.folder}", file=sys.stderr)
-            finished.append(job)
-        else:
-            is_there = job.pending_model in [done.plan.model_dir for done in finished]
-            remaining.append(replace(job, pending_model=None) if is_there else job)
     return remaining, finished
 
 
@@ -133,17 +126,15 @@ def _parse_options(line: CommandLine) -> tuple[bool, TokenizeFirst, CommandLine]
 
     Raises UserError: bad_value, submit_conflict, duplicate_override.
     """
-    values, kept = line.pop_overrides(("dry_run", "tokenize_first"))
-    dry_run = values.get("dry_run", "false").lower()
-    if dry_run not in ("true", "false"):
-        raise UserError(Problem("bad_value", f"dry_run={dry_run} is neither true nor false", "override dry_run"))
+    dry_run, line = line.pop_flag("dry_run")
+    values, kept = line.pop_overrides(("tokenize_first",))
     tokenize_first = values.get("tokenize_first", "auto").lower()
     if tokenize_first not in list(TokenizeFirst):
         message = f"tokenize_first={tokenize_first} is not one of {', '.join(TokenizeFirst)}"
         raise UserError(Problem("bad_value", message, "override tokenize_first"))
     if kept.sets("detach"):
         raise UserError(Problem("submit_conflict", "'submit' sets detach itself", "override detach", "remove it"))
-    return dry_run == "true", TokenizeFirst(tokenize_first), kept
+    return dry_run, TokenizeFirst(tokenize_first), kept
 
 
 NODE_HELP = """usage: launch node stage=NAME [key=value ...]

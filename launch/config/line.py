@@ -86,6 +86,17 @@ class CommandLine:
             values[key] = argument.partition("=")[2]
         return values, replace(self, argv=tuple(remaining))
 
+    def pop_flag(self, key: str, *, default: bool = False) -> tuple[bool, CommandLine]:
+        """Return whether `key`, which Hydra does not know, is true, and the line without it.
+
+        Raises UserError: bad_value, duplicate_override.
+        """
+        values, line = self.pop_overrides((key,))
+        value = values.get(key, str(default)).lower()
+        if value not in ("true", "false"):
+            raise UserError(Problem("bad_value", f"{key} must be true or false, got {value}", f"override {key}"))
+        return value == "true", line
+
     def without(self, *keys: str) -> CommandLine:
         """Return the line without the overrides of `keys`. Raises UserError: duplicate_override."""
         _, line = self.pop_overrides(keys)
@@ -117,11 +128,9 @@ def parse_line(argv: Sequence[str], verbs: Collection[str], suggested: Sequence[
         first = " ".join(["launch", misplaced, *arguments[:position], *arguments[position + 1 :]])
         cure = f"put it first: {first}; if it belongs to the value before it, quote both: '{before} {misplaced}'"
         raise UserError(Problem("misplaced_verb", f"the command '{misplaced}' stands behind its keys", cure=cure))
-    values, line = CommandLine(verb, "--json" in arguments, tuple(arguments)).pop_overrides(("sweep",))
-    sweep = values.get("sweep", str(verb == SWEEP_VERB)).lower()
-    if sweep not in ("true", "false"):
-        raise UserError(Problem("bad_value", f"sweep must be true or false, got {sweep}", "override sweep"))
-    options = MULTIRUN[:1] if sweep == "true" and not line.sweeps else ()
+    line = CommandLine(verb, "--json" in arguments, tuple(arguments))
+    sweeps, line = line.pop_flag("sweep", default=verb == SWEEP_VERB)
+    options = MULTIRUN[:1] if sweeps and not line.sweeps else ()
     return replace(line, argv=(*options, *(argument for argument in line.argv if argument != "--json")))
 
 

@@ -39,7 +39,7 @@ def check_pipeline(pipeline: Pipeline) -> None:
         for index in indices:
             plan = pipeline.plans[index]
             require_one_machine(plan.config)
-            without = [inputs_exist] if pipeline.pending_model(index) else []
+            without = [inputs_exist] if pipeline.is_pending(index) else []
             problems = preflight(plan, asks_parser=asks_parser, without=without)[0] + _resume_problems(plan)
             for problem in problems:
                 found.setdefault(problem.id, []).append(name_stage(problem, plan.stage))

@@ -51,10 +51,9 @@ class PipelineRequest:
     def overrides(self, stage: str) -> list[str]:
         """Return the overrides of one stage: its own `STAGE:key=value`, and the shared ones of keys that it does not
         set itself."""
-        parts = [override.partition(":") for override in self.line.argv]
-        own = [override for name, colon, override in parts if colon and name == stage]
+        own = [override.partition(":")[2] for override in self.line.argv if override.startswith(f"{stage}:")]
         own_keys = {override_key(override) for override in own}
-        shared = [whole for whole, part in zip(self.line.argv, parts, strict=True) if part[0] not in self.stages]
+        shared = [override for override in self.line.argv if override.partition(":")[0] not in self.stages]
         return [*(override for override in shared if override_key(override) not in own_keys), *own]
 
 
@@ -74,9 +73,9 @@ class Pipeline:
         """Whether the run of a stage is done, and so are those before it."""
         return all(is_finished(plan) for plan in self.plans[: index + 1])
 
-    def pending_model(self, index: int) -> Path | None:
-        """Return the model that a stage starts from, if the stage before it is still to make it."""
-        return None if index == 0 or self.is_finished(index - 1) else self.plans[index - 1].model_dir
+    def is_pending(self, index: int) -> bool:
+        """Whether the model that a stage starts from is still to be made by the stage before it."""
+        return index > 0 and not self.is_finished(index - 1)
 
 
 def read_request(line: CommandLine) -> PipelineRequest:
@@ -84,15 +83,13 @@ def read_request(line: CommandLine) -> PipelineRequest:
 
     Raises UserError: bad_value, duplicate_stage, pipeline_conflict, not_in_pipeline, duplicate_override.
     """
-    values, rest = line.pop_overrides(("pipeline", "stop_if_worse"))
+    stop_if_worse, line = line.pop_flag("stop_if_worse")
+    values, rest = line.pop_overrides(("pipeline",))
     stages = tuple(name for name in values.get("pipeline", "").strip("[]").replace(" ", "").split(",") if name)
-    stop = values.get("stop_if_worse", "false").lower()
     problems = []
     if "pipeline" in values and not stages:
         cure = "write the names of its stages: pipeline=sft,dpo"
         problems.append(Problem("bad_value", "pipeline= names no stage", "override pipeline", cure))
-    if stop not in ("true", "false"):
-        problems.append(Problem("bad_value", f"stop_if_worse={stop} is neither true nor false", "stop_if_worse"))
     for stage in sorted({stage for stage in stages if stages.count(stage) > 1}):
         cure = "give the second one a stage file with a name of its own"
         message = f"'{stage}' is in the pipeline {stages.count(stage)} times"
@@ -100,7 +97,7 @@ def read_request(line: CommandLine) -> PipelineRequest:
     problems += [problem for override in rest.argv for problem in _conflicts(override, stages)]
     if problems:
         raise UserError(problems)
-    return PipelineRequest(stages, rest, stop == "true")
+    return PipelineRequest(stages, rest, stop_if_worse)
 
 
 def _conflicts(override: str, stages: Sequence[str]) -> list[Problem]:
@@ -240,7 +237,7 @@ def _link_problems(plan: Plan, before: Plan) -> list[Problem]:
         problems.append(Problem("other_tokenizer", message, f"{plan.stage}: flags.tokenizer_name_or_path", cure))
     models = [each.origins.choices.get("model") for each in (plan, before)]
     sizes = [each.config.model.shape.vocabulary for each in (plan, before)]
-    if models[0] != models[1] and None not in sizes and sizes[0] != sizes[1]:
+    if None not in sizes and sizes[0] != sizes[1]:
         message = f"{plan.stage} is written for model={models[0]} with a vocabulary of {sizes[0]:,}, and starts from "
         message += f"the model of {before.stage}, model={models[1]} with {sizes[1]:,}"
         cure = Cure("set model= for both, or {0}", "allow=[other_vocabulary]")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from launch.config.line import override_key
 from launch.config.schema import Device
@@ -33,11 +34,8 @@ class PlannedJob:
 
     plan: Plan
     folder: JobFolder
-    overrides: tuple[str, ...]  # of `launch node` on each of its nodes; with another verb its arguments
-    pending_model: Path | None = None  # the model that an earlier job of the chain is going to write
-    job_name: str | None = None  # None: the run's
-    title: str | None = None  # the comment in the batch script; None: derived from the plan
-    verb: str = "node"  # of `launch`, which the job's nodes run
+    script: BatchScript
+    is_pending: bool = False  # an earlier job of the chain is going to write the model that it starts from
 
     @property
     def name(self) -> str:
@@ -57,15 +55,25 @@ class PlannedJob:
     @property
     def trains(self) -> bool:
         """Whether the job is a run, and not what comes before or after one."""
-        return self.verb == "node" and not self.plan.config.cache_only
+        return self.script.verb == "node" and not self.is_singleton
 
 
-def plan_run_job(plan: Plan, pending_model: Path | None = None) -> PlannedJob:
-    """Plan the job of a run."""
-    overrides = tuple(node_overrides(plan.origins.overrides))
+def plan_job(plan: Plan, folder: JobFolder, overrides: Sequence[str], **script: Any) -> PlannedJob:
+    """Plan a job from the overrides of `launch node` on each of its nodes, or from another verb's arguments; `script`:
+    what its batch script has otherwise than that of the plan's run."""
+    exports = {name: str(Path(os.environ[name]).absolute()) for name in _EXPORTED_FOLDERS if os.environ.get(name)}
+    exports["LAUNCH_PLAN"] = plan.identity
+    python, cwd = plan.config.cluster.python or sys.executable, str(Path.cwd())
+    of_run = batch_script(plan, folder.path, folder.log_pattern(), exports=exports, cwd=cwd, python=python)
+    return PlannedJob(plan, folder, replace(of_run, overrides=tuple(overrides), **script))
+
+
+def plan_run_job(plan: Plan, *, is_pending: bool = False) -> PlannedJob:
+    """Plan the job of a run; `is_pending`: its model is still to be made."""
+    overrides = node_overrides(plan.origins.overrides)
     if "name" not in map(override_key, overrides):
-        overrides += (f"name={plan.name}",)
-    return PlannedJob(plan, JobFolder.of(plan.runs, plan.stage, plan.name), overrides, pending_model)
+        overrides.append(f"name={plan.name}")
+    return replace(plan_job(plan, JobFolder.of(plan.runs, plan.stage, plan.name), overrides), is_pending=is_pending)
 
 
 def plan_tokenize_job(job: PlannedJob) -> PlannedJob:
@@ -87,40 +95,25 @@ def plan_tokenize_job(job: PlannedJob) -> PlannedJob:
         reservation=None if other_partition else cluster.reservation,
         exclusive=False,
     )
-    tokenize_plan = plan_cache_pass(plan)
-    tokenize_plan = replace(tokenize_plan, config=replace(plan.config, cluster=tokenize_cluster, cache_only=True))
-    folder = JobFolder.of(plan.runs, plan.stage, plan.name + TOKENIZE_SUFFIX)
+    config = replace(plan.config, cluster=tokenize_cluster, cache_only=True)
+    overrides = (*job.script.overrides, *(() if plan.config.cache_only else ("cache_only=true",)))
     title = f"{plan.stage} with {plan.trainer}: tokenises its data on the CPUs of one node"
-    cache_only = () if plan.config.cache_only else ("cache_only=true",)
-    return replace(
-        job,
-        plan=tokenize_plan,
-        folder=folder,
-        overrides=(*job.overrides, *cache_only),
-        job_name=f"tokenize-{tokenize_plan.name}",
-        title=title,
-    )
+    tokenizing = replace(plan_cache_pass(plan), config=config)
+    name, folder = f"tokenize-{tokenizing.name}", JobFolder.of(plan.runs, plan.stage, plan.name + TOKENIZE_SUFFIX)
+    return plan_job(tokenizing, folder, overrides, name=name, title=title)
 
 
 def plan_evaluation_job(job: PlannedJob) -> PlannedJob:
     """Plan the job that evaluates the model of a run, on one GPU, or on the CPUs of a run without GPUs."""
-    plan = job.plan
-    device = plan.parallel.width.device
-    cluster = replace(plan.config.cluster, exclusive=False, warn_before=0)  # a requeued one goes on with what is left
-    one_rank = replace(
-        plan,
-        parallel=replace(plan.parallel, width=Width(device, 1)),
-        config=replace(plan.config, cluster=cluster),
-    )
-    tasks = (f"tasks={','.join(plan.config.stage.tasks)}",) if plan.config.stage.tasks else ()
-    return PlannedJob(
-        one_rank,
-        JobFolder.of(plan.runs, plan.stage, plan.name + EVALUATE_SUFFIX),
-        (f"{plan.stage}/{plan.name}", *tasks, f"runs={plan.runs}"),
-        job_name=f"evaluate-{plan.stage}-{plan.name}",
-        title=f"evaluates the model of {plan.stage}/{plan.name}",
-        verb="eval",
-    )
+    plan, config = job.plan, job.plan.config
+    cluster = replace(config.cluster, exclusive=False, warn_before=0)  # a requeued one goes on with what is left
+    width = Width(plan.parallel.width.device, 1)
+    one_rank = replace(plan, parallel=replace(plan.parallel, width=width), config=replace(config, cluster=cluster))
+    run = f"{plan.stage}/{plan.name}"
+    arguments = [run, *([f"tasks={','.join(config.stage.tasks)}"] if config.stage.tasks else []), f"runs={plan.runs}"]
+    name, title = f"evaluate-{plan.stage}-{plan.name}", f"evaluates the model of {run}"
+    folder = JobFolder.of(plan.runs, plan.stage, plan.name + EVALUATE_SUFFIX)
+    return plan_job(one_rank, folder, arguments, name=name, title=title, verb="eval")
 
 
 def node_overrides(overrides: Sequence[str]) -> list[str]:
@@ -141,8 +134,8 @@ def job_problems(job: PlannedJob) -> list[Problem]:
     problems = [*cluster_problems(cluster, plan.origins), *unshared_folders(cluster, folders)]
     unmounted = unmounted_folders(cluster, {**folders, **folders_in_container(plan, os.environ)}, os.environ)
     problems += [problem for problem in unmounted if problem.id not in plan.config.allow]
-    problems += _unquotable(plan, [str(plan.runs), *job.overrides])
-    if process_redactor().redact_argv(job.overrides) != list(job.overrides):
+    problems += _unquotable(plan, [str(plan.runs), *job.script.overrides])
+    if process_redactor().redact_argv(job.script.overrides) != list(job.script.overrides):
         message = "an override looks like a secret, which must not be written into a job folder"
         cure = "export it before you submit: the job inherits your environment"
         problems.append(Problem("secret_in_job", message, None, cure))
@@ -179,27 +172,10 @@ def batch_script(
     )
 
 
-def job_script(job: PlannedJob) -> BatchScript:
-    """Build the batch script of a planned job."""
-    plan = job.plan
-    exports = {name: str(Path(os.environ[name]).absolute()) for name in _EXPORTED_FOLDERS if os.environ.get(name)}
-    exports["LAUNCH_PLAN"] = plan.identity
-    python = plan.config.cluster.python or sys.executable
-    log = job.folder.log_pattern()
-    script = batch_script(plan, job.folder.path, log, exports=exports, cwd=str(Path.cwd()), python=python)
-    return replace(
-        script,
-        overrides=job.overrides,
-        name=job.job_name or script.name,
-        title=job.title or script.title,
-        verb=job.verb,
-    )
-
-
 def write_job_folder(job: PlannedJob) -> None:
     """Write the batch script, the plan, the configuration and the command with its environment."""
     plan = job.plan
-    job.folder.write("job.sbatch", render_sbatch(job_script(job)), mode=0o755)
+    job.folder.write("job.sbatch", render_sbatch(job.script), mode=0o755)
     job.folder.write_json("plan.json", plan.as_json())
     write_yaml(job.folder.path / "config.yaml", plan.resolved, 0o644)
     job.folder.write("command.sh", render_command_script(plan.command, plan.env, plan.unset), mode=0o755)

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from launch.config.schema import Device
 from launch.errors import Problem, UserError
-from launch.execution.caches import find_tokenized_data, supports_cache_pass, tokenized_folder
-from launch.planning.plan import Plan
+from launch.execution.caches import find_tokenized_data, supports_cache_pass
 from launch.slurm.jobs import JobFolder
-from launch.slurm.planned_jobs import PlannedJob, job_script, plan_evaluation_job, plan_tokenize_job, write_job_folder
+from launch.slurm.planned_jobs import PlannedJob, plan_evaluation_job, plan_tokenize_job, write_job_folder
 from launch.slurm.script import render_array_sbatch
 
 
@@ -64,12 +63,11 @@ class SubmissionStep:
             write_job_folder(job)
         if not self.is_array:
             return
-        scripts = [job_script(job) for job in self.jobs]
         stages = ", ".join(sorted({job.plan.stage for job in self.jobs}))
         array = replace(
-            scripts[0],
+            self.jobs[0].script,
             name=f"{stages.replace(', ', '-')}-{self.folder.path.name}",
-            title=f"{len(scripts)} runs of {stages}",
+            title=f"{len(self.jobs)} runs of {stages}",
             output=self.folder.log_pattern("%A_%a"),
         )
         paths = [job.folder.script.absolute() for job in self.jobs]
@@ -119,9 +117,9 @@ def as_arrays(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list
     Data that several runs share is tokenised once, before them.
     """
     steps: list[SubmissionStep] = []
-    tokenizing_steps: dict[str, int] = {}  # data key -> step
+    tokenizing_steps: dict[Path, int] = {}  # data key -> step
     awaited_steps: dict[int, int] = {}  # job -> step
-    keys = [_data_key(job) for job in jobs]
+    keys = [job.plan.lengths_file or Path(job.plan.identity) for job in jobs]  # the same for the same tokens
     for index, (job, key) in enumerate(zip(jobs, keys, strict=True)):
         if key not in tokenizing_steps and needs_tokenize_job(job, tokenize_first, shared=keys.count(key) > 1):
             tokenizing_steps[key] = len(steps)
@@ -158,7 +156,7 @@ def needs_tokenize_job(job: PlannedJob, tokenize_first: TokenizeFirst, *, shared
         return False
     on_gpus = plan.parallel.width.device == Device.cuda
     wanted = always or on_gpus or plan.config.trainer.tokenized_first or shared
-    return wanted and (job.pending_model is not None or find_tokenized_data(plan) is None)
+    return wanted and (job.is_pending or find_tokenized_data(plan) is None)
 
 
 def report_shapes(steps: Sequence[SubmissionStep], notify: Callable[[str], None]) -> None:
@@ -167,12 +165,3 @@ def report_shapes(steps: Sequence[SubmissionStep], notify: Callable[[str], None]
     if len(run_steps) > 1:
         shapes = ", ".join(f"{step.jobs[0].plan.parallel.width}: {len(step.jobs)}" for step in run_steps)
         notify(f"the runs have {len(run_steps)} different shapes, and an array has one: {shapes}")
-
-
-def _data_key(job: PlannedJob) -> str:
-    """A key that is the same for runs which train on the same tokens."""
-    plan: Plan = job.plan
-    recipe = plan.config.recipe
-    folder: Path | None = tokenized_folder(plan)
-    settings = [recipe.max_seq_length, recipe.chat_template, recipe.packing.value, plan.config.flags]
-    return json.dumps([str(folder), plan.trainer, plan.stage, *settings], default=str, sort_keys=True)

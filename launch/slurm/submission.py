@@ -63,7 +63,7 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
 
 
 def _preflight(job: PlannedJob) -> list[Problem]:
-    rules = [rule for rule in RULES if rule.on_login_node and not (job.pending_model and rule is inputs_exist)]
+    rules = [rule for rule in RULES if rule.on_login_node and not (job.is_pending and rule is inputs_exist)]
     return stopping_problems(inspect(job.plan, rules))
 
 

@@ -19,7 +19,7 @@ from launch.execution.record.lock import run_lock
 from launch.planning.plan import build_plan
 from launch.slurm.allocation import read_allocation
 from launch.slurm.jobs import JobFolder, find_jobs
-from launch.slurm.planned_jobs import PlannedJob, job_script, plan_evaluation_job, plan_run_job, plan_tokenize_job
+from launch.slurm.planned_jobs import PlannedJob, plan_evaluation_job, plan_run_job, plan_tokenize_job
 from launch.slurm.queue import QueuedJob, parse_job_record
 from launch.slurm.schedule import SubmissionStep, TokenizeFirst, add_evaluations, as_arrays, as_chain, report_shapes
 from launch.slurm.script import render_sbatch
@@ -31,9 +31,9 @@ from tests.slurm.test_script import shellcheck
 SFT = ("stage=sft", "gpus=8")
 
 
-def planned_job(home: Path, *overrides: str, pending_model: Path | None = None) -> PlannedJob:
+def planned_job(home: Path, *overrides: str, is_pending: bool = False) -> PlannedJob:
     stage = composed(*overrides)
-    return plan_run_job(build_plan(stage, fixed_machine(home)), pending_model)
+    return plan_run_job(build_plan(stage, fixed_machine(home)), is_pending=is_pending)
 
 
 def order(steps: Sequence[SubmissionStep]) -> list[tuple[list[str], tuple[int, ...]]]:
@@ -42,7 +42,7 @@ def order(steps: Sequence[SubmissionStep]) -> list[tuple[list[str], tuple[int, .
 
 def test_a_chain_tokenises_ahead_of_each_of_its_runs(tmp_path: Path) -> None:
     sft = planned_job(tmp_path, *SFT, "name=a")
-    dpo = planned_job(tmp_path, "stage=dpo", "gpus=8", "name=b", pending_model=sft.plan.model_dir)
+    dpo = planned_job(tmp_path, "stage=dpo", "gpus=8", "name=b", is_pending=True)
     assert order(as_chain([sft, dpo], TokenizeFirst.auto)) == [
         (["sft/a.tokenize"], ()),
         (["sft/a"], (0,)),
@@ -128,7 +128,7 @@ def test_the_job_that_tokenises_has_no_gpu(golden: Callable[[str, Sequence[str]]
         *overrides, "cluster.constraint=h100", "cluster.tokenize_partition=cpu", "cluster.tokenize_cpus=48"
     )
     plan = build_plan(stage, fixed_machine())
-    script = job_script(plan_tokenize_job(plan_run_job(plan)))
+    script = plan_tokenize_job(plan_run_job(plan)).script
     script = replace(script, cwd="/my work", python="/venv/bin/python", exports={"LAUNCH_PLAN": "ID"})
     golden("sbatch-tokenize", render_sbatch(script).splitlines())
     assert "gpu" not in "".join(line for line in render_sbatch(script).splitlines() if line.startswith("#SBATCH"))
@@ -136,8 +136,8 @@ def test_the_job_that_tokenises_has_no_gpu(golden: Callable[[str, Sequence[str]]
 
 def test_no_run_of_a_chain_waits_for_an_evaluation(tmp_path: Path) -> None:
     sft = planned_job(tmp_path, *SFT, "name=a", "evaluate=true")
-    plain = planned_job(tmp_path, "stage=dpo", "gpus=8", "name=b", pending_model=sft.plan.model_dir)
-    dpo = planned_job(tmp_path, "stage=dpo", "gpus=8", "name=c", "evaluate=true", pending_model=sft.plan.model_dir)
+    plain = planned_job(tmp_path, "stage=dpo", "gpus=8", "name=b", is_pending=True)
+    dpo = planned_job(tmp_path, "stage=dpo", "gpus=8", "name=c", "evaluate=true", is_pending=True)
     done = planned_job(tmp_path, "stage=sft", "gpus=8", "name=done", "evaluate=true")
     steps = add_evaluations(as_chain([sft, plain, dpo], TokenizeFirst.never), [done])
     assert order(steps) == [
@@ -162,7 +162,7 @@ def test_the_evaluations_of_a_sweep_wait_each_for_their_own_run(tmp_path: Path) 
 def test_the_job_that_evaluates_has_one_gpu(golden: Callable[[str, Sequence[str]], None]) -> None:
     overrides = ("stage=dpo", "nodes=4", "gpus=8", "cluster.partition=gpu", "cluster.requeues=3", "name=x")
     plan = build_plan(composed(*overrides, "evaluate=true"), fixed_machine())
-    script = job_script(plan_evaluation_job(plan_run_job(plan)))
+    script = plan_evaluation_job(plan_run_job(plan)).script
     script = replace(script, cwd="/my work", python="/venv/bin/python", exports={"LAUNCH_PLAN": "ID"})
     text = render_sbatch(script)
     shellcheck(text)
@@ -193,9 +193,8 @@ def test_data_that_differs_is_tokenised_by_jobs_of_their_own(tmp_path: Path) -> 
 def test_the_script_of_an_array(golden: Callable[[str, Sequence[str]], None], tmp_path: Path) -> None:
     runs = [planned_job(tmp_path, *SFT, f"recipe.seed={seed}", f"name=s{seed}") for seed in (1, 2, 3)]
     runs = [replace(run, folder=JobFolder(tmp_path / ".jobs" / "sft" / f"it's {n}")) for n, run in enumerate(runs)]
-    cluster = replace(runs[0].plan.config.cluster, array_limit=2)
-    config = replace(runs[0].plan.config, cluster=cluster)
-    runs[0] = replace(runs[0], plan=replace(runs[0].plan, config=config))
+    cluster = replace(runs[0].script.cluster, array_limit=2)
+    runs[0] = replace(runs[0], script=replace(runs[0].script, cluster=cluster))
     step = SubmissionStep(tuple(runs))
     step.write()
     text = step.folder.script.read_text()

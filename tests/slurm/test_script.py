@@ -331,8 +331,8 @@ LORA_CHAIN = ("pipeline=demo_lora,demo_dpo", "demo_dpo:trainer=trl_dpo", "demo_d
             ["pipeline=sft,dpo", "sft:trainer=olmo_core_finetune", "sft:model=olmo2_1b", "sft:recipe.packing=bins"],
             "pipeline_model",
         ),
-        ([*LORA_CHAIN, "demo_dpo:recipe.lora.rank=4"], "adapter_settings"),
-        ([*LORA_CHAIN, "demo_dpo:recipe.lora.rank=8", "demo_lora:recipe.lora.alpha=4"], "adapter_settings"),
+        ([*LORA_CHAIN, "demo_dpo:recipe.lora.rank=4"], "lora_rank"),
+        ([*LORA_CHAIN, "demo_dpo:recipe.lora.rank=8", "demo_dpo:recipe.lora.alpha=4"], "adapter_settings"),
         ([*LORA_CHAIN, "demo_dpo:recipe.lora.rank=8", "demo_lora:recipe.lora.rank=null"], "nothing_to_continue"),
         (
             [

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from launch.config.trials import Then
 from launch.errors import Problem, UserError
 from launch.slurm.jobs import JobFolder
-from launch.slurm.planned_jobs import PlannedJob, job_problems, node_overrides, plan_run_job, plan_tokenize_job
+from launch.slurm.planned_jobs import (
+    PlannedJob,
+    job_problems,
+    node_overrides,
+    plan_job,
+    plan_run_job,
+    plan_tokenize_job,
+)
 from launch.slurm.schedule import TokenizeFirst, as_chain, needs_tokenize_job
 from launch.slurm.slurm_cli import slurm_is_installed
 from launch.slurm.submission import refuse_live_jobs, report_lines, submit_steps
@@ -22,7 +29,7 @@ def plan_width_job(width: WidthRun, request: RolloutRequest) -> PlannedJob:
     plan = width.plan
     overrides = node_overrides((*request.line.argv, request.widths_override, f"width={width.requested}"))
     title = f"{width.label} of the rollout of {plan.stage} with {plan.trainer} over {request.widths_override}"
-    return PlannedJob(plan, JobFolder.of(plan.runs, plan.stage, plan.name), tuple(overrides), title=title)
+    return plan_job(plan, JobFolder.of(plan.runs, plan.stage, plan.name), overrides, title=title)
 
 
 def refuse_impossible_jobs(record: RolloutRecord, request: RolloutRequest) -> None:

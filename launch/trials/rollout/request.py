@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -74,7 +73,8 @@ def read_request(line: CommandLine) -> RolloutRequest:
     Raises UserError: no_widths, device_conflict, bad_width, widths_not_ascending, rollout_alone,
     bad_value, duplicate_override.
     """
-    own, rest = line.pop_overrides((*WIDTHS, _SUBMIT, _DRY_RUN))
+    dry_run, line = line.pop_flag(_DRY_RUN)
+    own, rest = line.pop_overrides((*WIDTHS, _SUBMIT))
     cures = {"nodes": "write the widths as NODESxGPUS"}
     problems = list(unsupported_problems(line, "rollout", "it runs one stage at several widths", cures))
     if problems:
@@ -86,25 +86,21 @@ def read_request(line: CommandLine) -> RolloutRequest:
         raise UserError(Problem("device_conflict" if width_keys else "no_widths", message, None, cure))
     key = width_keys[0]
     widths = read_widths(own[key], key)
-    submit, dry_run = _read_submit(own)
+    submit = _read_submit(own.get(_SUBMIT, "none").lower(), dry_run=dry_run)
     return RolloutRequest(key, widths, expand_short_options(rest, "rollout", SHORT), submit, dry_run)
 
 
-def _read_submit(own: Mapping[str, str]) -> tuple[SubmitMode, bool]:
-    """The values of submit= and dry_run=. Raises UserError: bad_value."""
-    submit, dry_run = own.get(_SUBMIT, "none").lower(), own.get(_DRY_RUN, "false").lower()
+def _read_submit(submit: str, *, dry_run: bool) -> SubmitMode:
+    """The value of submit=. Raises UserError: bad_value."""
     if submit not in list(SubmitMode):
         cure = "use rest for the widths for which this machine has too few GPUs, or all"
         message = f"submit must be none, rest or all, got {submit}"
         raise UserError(Problem("bad_value", message, "override submit", cure))
-    if dry_run not in ("true", "false"):
-        message = f"dry_run must be true or false, got {dry_run}"
-        raise UserError(Problem("bad_value", message, "override dry_run", "use dry_run=true"))
-    if dry_run == "true" and submit != SubmitMode.all:
+    if dry_run and submit != SubmitMode.all:
         cure = "add submit=all; `plan` shows what a width would run"
         message = "dry_run= of a rollout applies to its jobs only"
         raise UserError(Problem("bad_value", message, "override dry_run", cure))
-    return SubmitMode(submit), dry_run == "true"
+    return SubmitMode(submit)
 
 
 def read_widths(text: str, key: str) -> tuple[RequestedWidth, ...]:
