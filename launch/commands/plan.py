@@ -56,10 +56,7 @@ def plan(line: CommandLine) -> int:
         if line.json:
             print_json(planned)
         else:
-            lines = describe(planned.plan, os.environ, planned.memory, planned.tokens)
-            echo("\n".join(lines))
-            for warning in planned.warnings:
-                notify(f"warning: {warning}")
+            _show(planned)
         return EXIT_DONE
 
     return compose(line, show)
@@ -78,11 +75,16 @@ def _plan_pipeline(line: CommandLine) -> int:
         print_json({"schema_version": SCHEMA_VERSION, "pipeline": pipeline.name, "stages": stages})
         return EXIT_DONE
     for run in planned:
-        echo("\n".join([*describe(run.plan, os.environ, run.memory, run.tokens), ""]))
-        for warning in run.warnings:
-            notify(f"warning: {run.plan.stage}: {warning}")
+        _show(run, f"{run.plan.stage}: ")
+        echo("")
     echo("\n".join([f"pipeline {pipeline.name}", *describe_costs(costs)]))
     return EXIT_DONE
+
+
+def _show(planned: PlannedRun, stage: str = "") -> None:
+    echo("\n".join(describe(planned.plan, os.environ, planned.memory, planned.tokens)))
+    for warning in planned.warnings:
+        notify(f"warning: {stage}{warning}")
 
 
 def _describe_packing(plan: Plan) -> str:

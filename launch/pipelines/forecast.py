@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,9 @@ from launch.pipelines.links import Pipeline
 from launch.planning.estimate.cards import card_named, rates_for_card
 from launch.planning.estimate.forecast import MemoryForecast, UnknownMemoryError, forecast_on_machine, planned_setting
 from launch.planning.estimate.speed import count_steps, predict_step
-from launch.planning.lengths import Lengths, load_lengths
+from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
-from launch.table import Column, Table, format_bytes
+from launch.table import Table, format_bytes
 
 
 @dataclass(frozen=True)
@@ -42,50 +43,27 @@ def forecast_pipeline(pipeline: Pipeline, environ: Mapping[str, str]) -> list[St
         model = plan.inputs.model
         source = pipeline.plans[index - 1].stage if index else model.local.name if model.local else model.reference
         size, checkpoint = written_bytes(plan, environ, merged=True) or (None, None)
-        lengths = load_lengths(plan.lengths_file)
-        steps = count_steps(plan)
-        costs.append(
-            StageCost(
-                plan,
-                source,
-                pipeline.is_finished(index),
-                steps,
-                forecast_on_machine(plan),
-                size,
-                None if checkpoint is None else checkpoint * checkpoint_count(plan),
-                _predict_seconds(plan, steps, lengths, environ),
-            )
-        )
+        removable = None if checkpoint is None else checkpoint * checkpoint_count(plan)
+        steps, seconds = count_steps(plan), _predict_seconds(plan, environ)
+        memory, finished = forecast_on_machine(plan), pipeline.is_finished(index)
+        costs.append(StageCost(plan, source, finished, steps, memory, size, removable, seconds))
     return costs
 
 
-def _predict_seconds(
-    plan: Plan, steps: int | None, lengths: Lengths | None, environ: Mapping[str, str]
-) -> float | None:
+def _predict_seconds(plan: Plan, environ: Mapping[str, str]) -> float | None:
     """Predict the time of the steps; None without the data's lengths, a known GPU or a model of its memory."""
     card = plan.machine.card or plan.config.cluster.gpu_type
+    steps, lengths = count_steps(plan), load_lengths(plan.lengths_file)
     if steps is None or lengths is None or card is None or card_named(card) is None:
         return None
-    try:
+    with contextlib.suppress(UnknownMemoryError):
         setting = planned_setting(plan, environ, flash=plan.machine.has_flash_attention)
-    except UnknownMemoryError:
-        return None
-    rates = rates_for_card(card).rates
-    return steps * predict_step(setting, lengths.tokens, rates, balanced=plan.config.recipe.balanced).seconds
+        rates, balanced = rates_for_card(card).rates, plan.config.recipe.balanced
+        return steps * predict_step(setting, lengths.tokens, rates, balanced=balanced).seconds
+    return None
 
 
-_COLUMNS = (
-    Column[StageCost]("stage", lambda cost: cost.plan.stage),
-    Column[StageCost]("starts from", lambda cost: cost.starts_from),
-    Column[StageCost]("trainer", lambda cost: cost.plan.trainer),
-    Column[StageCost]("ranks", lambda cost: str(cost.plan.parallel.width)),
-    Column[StageCost]("steps", lambda cost: "-" if cost.steps is None else f"{cost.steps:,}"),
-    Column[StageCost]("GPU memory", lambda cost: _describe_memory(cost.memory)),
-    Column[StageCost]("disk kept", lambda cost: _describe_size(cost.kept)),
-    Column[StageCost]("removable", lambda cost: _describe_size(cost.removable)),
-    Column[StageCost]("training", lambda cost: "-" if cost.seconds is None else format_duration(cost.seconds)),
-    Column[StageCost]("run", lambda cost: f"{cost.plan.name}{', done' if cost.finished else ''}"),
-)
+_HEAD = ["stage", "starts from", "trainer", "ranks", "steps", "GPU memory", "disk kept", "removable", "training", "run"]
 
 
 def describe_costs(costs: Sequence[StageCost]) -> list[str]:
@@ -95,7 +73,16 @@ def describe_costs(costs: Sequence[StageCost]) -> list[str]:
     disk = f"disk: {format_bytes(kept)} of models stay; at most {format_bytes(most)} are used at once if a stage's "
     disk += "checkpoints (removable) are deleted when the next stage is done"
     unknown = "-: unknown before the data is tokenised, or for this model or GPU"
-    return [*Table.of("", _COLUMNS, costs).lines(), disk, unknown]
+    return [*Table("", [_HEAD, *map(_describe, costs)]).lines(), disk, unknown]
+
+
+def _describe(cost: StageCost) -> list[str]:
+    plan, memory = cost.plan, _describe_memory(cost.memory)
+    steps = "-" if cost.steps is None else f"{cost.steps:,}"
+    disk = ["-" if size is None else format_bytes(size) if size else "none" for size in (cost.kept, cost.removable)]
+    time = "-" if cost.seconds is None else format_duration(cost.seconds)
+    run = f"{plan.name}{', done' if cost.finished else ''}"
+    return [plan.stage, cost.starts_from, plan.trainer, str(plan.parallel.width), steps, memory, *disk, time, run]
 
 
 def _describe_memory(memory: MemoryForecast | None) -> str:
@@ -103,7 +90,3 @@ def _describe_memory(memory: MemoryForecast | None) -> str:
         return "-"
     card = f" of {memory.card.gib:.1f}" if memory.card else ""
     return f"{memory.expected.total:.1f}{card} GiB{f': {memory.fit}' if memory.card else ''}"
-
-
-def _describe_size(size: float | None) -> str:
-    return "-" if size is None else format_bytes(size) if size else "none"

@@ -12,7 +12,7 @@ from launch.errors import Problem, UserError
 from launch.evaluation.generation import Sampling, as_conversation, open_responder
 from launch.evaluation.models import find_model
 from launch.evaluation.record import read_summary
-from launch.execution.record.reader import RunRecord, mapping, objects, run_name
+from launch.execution.record.reader import mapping, objects, run_name
 from launch.execution.report.page import render_runs
 from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.files import iterate_json_lines, read_json_object, write_json
@@ -21,7 +21,7 @@ from launch.pipelines.record import stage_runs
 from launch.planning.plan import Plan
 from launch.table import Table, format_number
 
-SAMPLES = "samples.json"  # in the pipeline's folder
+SAMPLES = "samples.json"  # in the folder of a stage's run
 _PROMPTS = 3
 _SAMPLING = Sampling(max_tokens=128)
 # where the first stage's data is not on this machine
@@ -34,18 +34,13 @@ _GENERAL = (
 
 def answer_prompts(pipeline: Pipeline, plan: Plan, say: Callable[[str], None]) -> None:
     """Have the model of a finished stage answer the prompts, once; what goes wrong is a warning."""
-    file, finished = pipeline.folder / SAMPLES, RunRecord(plan.folder).finished
-    record = read_json_object(file)
-    prompts = record.get("prompts") or list(_choose_prompts(pipeline.plans[0]))
-    answers = mapping(record.get("answers"))
-    name = run_name(plan.folder)
-    if mapping(answers.get(name)).get("finished") == finished:
+    if (plan.folder / SAMPLES).is_file():
         return
+    prompts = _choose_prompts(pipeline.plans[0])
     try:
         with open_responder(find_model(str(plan.folder), plan.runs)) as responder:
-            texts = [responder.answer(as_conversation(prompt), _SAMPLING).text for prompt in prompts]
-        answers[name] = {"finished": finished, "texts": texts}
-        write_json(file, {"schema_version": 1, "prompts": prompts, "answers": answers})
+            answers = {prompt: responder.answer(as_conversation(prompt), _SAMPLING).text for prompt in prompts}
+        write_json(plan.folder / SAMPLES, {"schema_version": 1, "answers": answers})
     except (UserError, OSError) as error:
         say(f"warning: no sample answers: {error.problems[0] if isinstance(error, UserError) else error}")
 
@@ -65,7 +60,7 @@ def render_pipeline(folder: Path) -> str:
     runs = [run for _, run in stage_runs(folder) if is_run_folder(run)]
     if not runs:
         raise UserError(Problem("no_record", f"no stage of pipeline {folder.name} has begun", "command line"))
-    tables = [*_score_table(runs), *_answer_table(folder, runs)]
+    tables = [*_score_table(runs), *_answer_table(runs)]
     return render_runs([ReportedRun(run) for run in runs], tables, title=f"pipeline {folder.name}")
 
 
@@ -77,6 +72,7 @@ def _score_table(runs: list[Path]) -> Iterator[Table]:
     rows = [["task", "metric", *labels]] if tasks else []
     for (name, task), scores in zip(tasks.items(), models, strict=True):
         rows.append([name, str(task.get("metric")), *(_describe_score(scores.get(label)) for label in labels)])
+        rows += [[f"broken: {what}"] for what in task.get("broken") or ()]
     if rows:
         yield Table("Evaluations, each model against the one before it", rows)
 
@@ -88,10 +84,9 @@ def _describe_score(model: Mapping[str, Any] | None) -> str:
     return format_number(model.get("score"), ".4f") + (f", {verdict}" if verdict else "")
 
 
-def _answer_table(folder: Path, runs: list[Path]) -> Iterator[Table]:
-    record = read_json_object(folder / SAMPLES)
-    names = [name for name in map(run_name, runs) if name in mapping(record.get("answers"))]
-    if names:
-        columns = [record["prompts"], *(record["answers"][name]["texts"] for name in names)]
-        rows = [list(map(str, row)) for row in zip(*columns, strict=False)]
-        yield Table("What each stage answers", [["prompt", *names], *rows])
+def _answer_table(runs: list[Path]) -> Iterator[Table]:
+    answers = {run_name(run): mapping(read_json_object(run / SAMPLES).get("answers")) for run in runs}
+    prompts = list(dict.fromkeys(prompt for of_run in answers.values() for prompt in of_run))
+    if prompts:
+        rows = [[prompt, *(str(of_run.get(prompt, "-")) for of_run in answers.values())] for prompt in prompts]
+        yield Table("What each stage answers", [["prompt", *answers], *rows])
