@@ -94,7 +94,8 @@ class CommandLine:
         values, line = self.pop_overrides((key,))
         value = values.get(key, str(default)).lower()
         if value not in ("true", "false"):
-            raise UserError(Problem("bad_value", f"{key} must be true or false, got {value}", f"override {key}"))
+            message, cure = f"{key} must be true or false, got {value}", f"set {key}=true, or leave it out"
+            raise UserError(Problem("bad_value", message, f"override {key}", cure))
         return value == "true", line
 
     def without(self, *keys: str) -> CommandLine:

@@ -93,14 +93,14 @@ def run_pipeline(pipeline: Pipeline, make_display: Callable[[Path], Display], ru
 
 
 def _describe_end(pipeline: Pipeline, plan: Plan) -> str:
-    """Say where a pipeline ended and how to go on: not by the same command where the stage could not be resumed."""
-    stages = pipeline.request.stages
-    left = stages[stages.index(plan.stage) + 1 :]
+    """Say where a pipeline ended and how to go on: not by the same command where that would end it again, or would
+    start all of it over."""
+    left = pipeline.request.stages[pipeline.request.stages.index(plan.stage) + 1 :]
     begun = f"; {', '.join(left)} not begun" if left else ""
-    goes_on = "the same command goes on from there"
-    if is_finished(plan):  # stop_if_worse=true
-        goes_on = f"without stop_if_worse=true {goes_on}"
-    elif problems := _resume_problems(plan):
+    plan, restarts = replace(plan, config=replace(plan.config, restart=False)), plan.config.restart
+    keys = [key for key, is_set in (("restart=true", restarts), ("stop_if_worse=true", is_finished(plan))) if is_set]
+    goes_on = " ".join([*(["without", " and ".join(keys)] if keys else []), "the same command goes on from there"])
+    if not is_finished(plan) and (problems := _resume_problems(plan)):
         goes_on = str(name_stage(problems[0], plan.stage).cure)
     return f"pipeline {pipeline.name} ended in {plan.stage}{begun}; {goes_on}"
 
