@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from launch.check.machine.rule import Host
 from launch.check.machine.trainer import run_environment
 from launch.config.schema import Device, Precision
 from launch.external import run_command
-from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import Card, card_named
 from launch.planning.plan import Plan
 
@@ -62,19 +60,19 @@ class CardRate:
         return {**vars(self), "datasheet_tflops": self.datasheet_tflops, "datasheet": datasheet}
 
 
-def card_name(plan: Plan, gpus: Gpus) -> str:
+def card_name(plan: Plan) -> str:
     """The name of the plan's first card, on CPU of the processor with its cores."""
     if plan.parallel.width.device == Device.cuda:
-        return gpus.seen[0].name if gpus.seen else "unknown"
+        return plan.machine.card or "unknown"
     return f"{_processor()}, {os.cpu_count()} cores"
 
 
-def measure_card_rate(plan: Plan, name: str, environ: Mapping[str, str]) -> CardRate:
+def measure_card_rate(plan: Plan, name: str) -> CardRate:
     """Measure the card `name` that `plan` runs on, in the plan's precision. Takes a second, plus importing torch."""
     device, precision = plan.parallel.width.device, plan.parallel.precision
     argv = [plan.command[0], str(_SCRIPT), device.value, precision.value, str(_SECONDS)]
     try:
-        process = run_command(argv, env=run_environment(plan, Host(environ)), timeout=_TIMEOUT, check=True)
+        process = run_command(argv, env=run_environment(plan, Host(plan.machine.environ)), timeout=_TIMEOUT, check=True)
         result = json.loads(process.stdout.strip().splitlines()[-1])
         return CardRate(name, device, precision, result["flops"] / 1e12, result["size"], result["torch"])
     except subprocess.CalledProcessError as error:

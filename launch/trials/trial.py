@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from launch.errors import EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display import Display
 from launch.execution.engine import RankRunner, run_steps
 from launch.execution.record.reader import RunRecord, mapping, objects
-from launch.host.interpreter import installed_versions, package_folders
 from launch.host.nvidia import Gpus, find_gpus
 from launch.planning.machine import PACKAGES, this_machine
 from launch.planning.plan import Plan, build_plan
@@ -189,18 +187,13 @@ def _set_state(run: TrialRun, measured: Measurement) -> None:
         run.state = State.not_run if outcome.cause_id == TIME_USED else State.failed
 
 
-def trainer_versions(plan: Plan) -> dict[str, str]:
-    """The packages that the plan's interpreter has, and their versions."""
-    return installed_versions(package_folders(plan.command[0]), PACKAGES)
-
-
 def describe_changes(plan: Plan) -> str | None:
     """What differs between the packages and the card of the run in the plan's folder and today's, so that it is not
     reused; None if nothing does, or they are unknown."""
     recorded = RunRecord(plan.folder).versions
-    packages, today, changes = mapping(recorded.get("packages")), trainer_versions(plan), []
+    packages, changes = mapping(recorded.get("packages")), []
     if packages:
-        pairs = {name: (packages.get(name), today.get(name)) for name in PACKAGES}
+        pairs = {name: (packages.get(name), plan.machine.versions.get(name)) for name in PACKAGES}
         changes = [f"{name} was {before}, is {now}" for name, (before, now) in pairs.items() if before != now]
     cards = [str(gpu.get("name")) for gpu in objects(recorded.get("gpus"))]
     seen = gpus_for(plan).seen
@@ -211,7 +204,7 @@ def describe_changes(plan: Plan) -> str | None:
 
 def gpus_for(plan: Plan) -> Gpus:
     """The GPUs visible to this process; none for a plan that runs on CPU."""
-    return find_gpus(os.environ) if plan.parallel.width.device == Device.cuda else Gpus()
+    return find_gpus(plan.machine.environ) if plan.parallel.width.device == Device.cuda else Gpus()
 
 
 def card_gib(plan: Plan) -> float | None:

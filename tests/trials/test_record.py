@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.host.interpreter import installed_versions, package_folders
 from launch.host.nvidia import Gpu, Gpus
-from launch.planning.machine import PACKAGES
 from launch.trials.record import State, TrialRecord, combine_states, read_earlier
 from launch.trials.trial import describe_changes
 from launch.trials.tune.search import Stop
+from tests.conftest import fixed_machine
 from tests.trials.bench.benches import WORDS, benched, made_up, planned, steps
 from tests.trials.bench.test_record import diverging, failing
 from tests.trials.records import check, read
@@ -131,8 +129,8 @@ def test_runs_of_another_card_or_version_are_not_reused(tmp_path: Path, monkeypa
     path = plan.folder / "versions.json"
     path.write_text(json.dumps({"packages": {"trl": "1.16.0"}}))
     assert benched(tmp_path)[2] == ["B2"]
-    here = replace(plan, command=(sys.executable, *plan.command[1:]))
-    today = installed_versions(package_folders(sys.executable), PACKAGES)
+    today = {"trl": "1.17.0", "torch": "2.13.0"}
+    here = replace(plan, machine=replace(fixed_machine(), versions=today))
     path.write_text(json.dumps({"packages": today}))
     assert describe_changes(here) is None
     path.write_text(json.dumps({"packages": today, "gpus": [{"name": "NVIDIA H200"}]}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,14 +21,12 @@ from launch.trials.record import State, read_earlier, seconds_left
 from launch.trials.trial import (
     Runner,
     expand_short_options,
-    gpus_for,
     plan_all,
     plan_probe,
     refuse_failing_preflight,
     say_document,
     say_lines,
     say_plan,
-    trainer_versions,
     unsupported_problems,
 )
 
@@ -208,7 +205,7 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
     """
     record = plan_bench(request, plan_probe)
     for side in record.sides:
-        side.versions = trainer_versions(side.plan)
+        side.versions = side.plan.machine.versions
     earlier = read_earlier(record.folder, record.verb, {"stage": record.plan.stage})
     with run_lock(record.folder, display.say):
         say_plan(display, record, _describe_settings(record), record.planning_notes)
@@ -237,9 +234,9 @@ def _rate_cards(record: BenchRecord, earlier: Mapping[str, Any] | None) -> None:
     rates = [rate for rate in parse_rates(earlier) if rate.measured_tflops is not None]
     for side in record.sides:
         parallel = side.plan.parallel
-        key = (card_name(side.plan, gpus_for(side.plan)), parallel.width.device, parallel.precision)
+        key = (card_name(side.plan), parallel.width.device, parallel.precision)
         known = (rate for rate in rates if (rate.name, rate.device, rate.precision) == key)
-        side.rate = next(known, None) or measure_card_rate(side.plan, key[0], os.environ)
+        side.rate = next(known, None) or measure_card_rate(side.plan, key[0])
         rates.append(side.rate)
 
 

@@ -21,7 +21,6 @@ from launch.execution.engine import build_cache
 from launch.execution.prepare import prepare_inputs
 from launch.execution.record.lock import run_lock
 from launch.files import write_file
-from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import card_memory, rates_for_card
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting, planned_shape
 from launch.planning.estimate.setting import Attention, MemorySetting
@@ -33,11 +32,9 @@ from launch.trials.record import REFUSED, State, read_earlier, seconds_left
 from launch.trials.trial import (
     Runner,
     expand_short_options,
-    gpus_for,
     plan_probe,
     say_document,
     say_plan,
-    trainer_versions,
     unsupported_problems,
 )
 from launch.trials.tune.predict import Prediction, Probe, Workload, predict
@@ -52,10 +49,9 @@ def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
     too_few_samples."""
     prepare_inputs(plan, display.say)
     options = plan.config.tune
-    versions = trainer_versions(plan)
-    card = _card_name(plan, gpus_for(plan))
-    has_flash = "flash-attn" in versions
-    base, card_gib = _base_setting(plan, has_flash)
+    on_gpus = plan.parallel.width.device == Device.cuda
+    card = plan.machine.card or plan.config.cluster.gpu_type or "an unknown GPU" if on_gpus else None
+    base, card_gib = _base_setting(plan)
     lengths = _find_lengths(plan, display)
     _refuse_too_few_samples(plan, lengths)
     limit = sequence_limit(plan.config, plan.flags)
@@ -66,10 +62,10 @@ def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
         measured_lengths=lengths is not None,
         card_rates=rates_for_card(card),
         fuses=plan.config.trainer.fuses_loss,
-        flash=has_flash and plan.config.trainer.family == Family.open_instruct,
+        flash=plan.machine.has_flash_attention and plan.config.trainer.family == Family.open_instruct,
         card_gib=card_gib,
     )
-    space = build_space(plan, versions)
+    space = build_space(plan, plan.machine.versions)
     return TuneRecord(
         folder=folder,
         plan=plan,
@@ -80,7 +76,7 @@ def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
         predictions=[predict(candidate, workload) for candidate in space.candidates],
         limits=options,
         card=card,
-        versions=versions,
+        versions=plan.machine.versions,
     )
 
 
@@ -95,28 +91,22 @@ def predict_full(record: TuneRecord, plan: Plan) -> Prediction | None:
 
     `plan`: of the stage without its adapter. Raises UserError: unknown_shape.
     """
-    base, card_gib = _base_setting(plan, "flash-attn" in record.versions)
+    base, card_gib = _base_setting(plan)
     workload = replace(record.workload, base=base, card_gib=card_gib)
-    predictions = [predict(candidate, workload) for candidate in build_space(plan, record.versions).candidates]
+    predictions = [predict(candidate, workload) for candidate in build_space(plan, plan.machine.versions).candidates]
     most = (card_gib or 0.0) * (1 - record.limits.room)
     fitting = [prediction for prediction in predictions if card_gib is None or (prediction.memory_gib or 0.0) <= most]
     return min(fitting, key=lambda prediction: prediction.seconds, default=None)
 
 
-def _card_name(plan: Plan, gpus: Gpus) -> str | None:
-    """The name of the card that the plan runs on; None on CPU."""
-    if plan.parallel.width.device != Device.cuda:
-        return None
-    return gpus.seen[0].name if gpus.seen else plan.config.cluster.gpu_type or "an unknown GPU"
-
-
-def _base_setting(plan: Plan, has_flash: bool) -> tuple[MemorySetting, float | None]:
+def _base_setting(plan: Plan) -> tuple[MemorySetting, float | None]:
     """The recipe's own setting, and the card's memory in GiB, None where memory cannot be predicted. Raises UserError:
     unknown_shape."""
+    has_flash, environ = plan.machine.has_flash_attention, plan.machine.environ
     try:
-        setting = planned_setting(plan, os.environ, flash=has_flash)
+        setting = planned_setting(plan, environ, flash=has_flash)
     except UnknownMemoryError:
-        shape = planned_shape(plan, os.environ)
+        shape = planned_shape(plan, environ)
         if shape is None:
             message = f"nothing can be predicted: the shape of {plan.inputs.model.reference} is unknown"
             cure = "download the model to this machine, or set model.shape.layers= and the other model.shape keys"
@@ -124,21 +114,16 @@ def _base_setting(plan: Plan, has_flash: bool) -> tuple[MemorySetting, float | N
         attention = Attention.flash if has_flash else Attention.sdpa
         size, ranks, kind = plan.batch.per_device, plan.batch.width, plan.config.stage.kind
         return MemorySetting(shape, kind, plan.parallel.mode, ranks, size, 1, attention=attention), None
-    card = card_memory(plan.config.cluster, os.environ)
+    card = card_memory(plan.config.cluster, environ)
     return setting, card.gib if card else None
 
 
 def _find_lengths(plan: Plan, display: Display) -> Lengths | None:
     """The data's lengths; the data is tokenised first if necessary. None where tokenising does not yield them."""
-    file = plan.lengths_file
-    if file is None:
-        return None
-    lengths = load_lengths(file)
-    if lengths is not None:
-        return lengths
+    lengths = load_lengths(plan.lengths_file)
     can_tokenise = tokenized_folder(plan) is not None and plan.config.trainer.family == Family.open_instruct
-    if not can_tokenise or plan.config.tune.dry_run:
-        return None
+    if lengths or plan.lengths_file is None or not can_tokenise or plan.config.tune.dry_run:
+        return lengths
     problems = stopping_problems(inspect(plan, [enough_gpus]))
     if problems:  # before anything is tokenised for probes that cannot start
         raise UserError(problems)
@@ -146,7 +131,7 @@ def _find_lengths(plan: Plan, display: Display) -> Lengths | None:
     if build_cache(plan, display) != EXIT_DONE:
         message, cure = "the data could not be tokenised", "run the stage with cache_only=true to see why"
         raise UserError(Problem("no_tokenised_data", message, "data", cure))
-    return load_lengths(file)
+    return load_lengths(plan.lengths_file)
 
 
 def _refuse_too_few_samples(plan: Plan, lengths: Lengths | None) -> None:
