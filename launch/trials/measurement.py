@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import statistics
 import time
@@ -13,6 +14,7 @@ from typing import Any
 from launch.config.schema import Device, Kind, Packing
 from launch.execution.record.outcome import Outcome, folder_status
 from launch.execution.record.reader import RunRecord
+from launch.execution.report.run import summarize_events
 from launch.planning.estimate.shape import token_flops
 from launch.planning.parallel import Width, has_master_weights
 from launch.planning.plan import Plan
@@ -98,7 +100,7 @@ def read_measurement(plan: Plan, steps: int, card_gib: float | None = None) -> M
         steps=tuple(step for step in run.steps() if step["step"] <= steps),
         evidence=tuple(run.evidence),
         inspected_ranks=frozenset(rank for rank in ranks if isinstance(rank, int)),
-        phases=_phase_seconds(run.events()),
+        phases=_phase_seconds(run),
         total_steps=run.total_steps,
         card_gib=card_gib,
     )
@@ -110,22 +112,13 @@ def archive_earlier_try(plan: Plan) -> None:
         plan.folder.rename(plan.folder.with_name(f"{plan.folder.name}.{time.strftime('%Y%m%d-%H%M%S')}"))
 
 
-def _phase_seconds(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Seconds of each phase of rank 0, up to the last event that has a time."""
+def _phase_seconds(run: RunRecord) -> dict[str, float]:
+    """Seconds of each phase; the last one ended with the run."""
     seconds: dict[str, float] = {}
-    phase, phase_start, last = None, 0.0, 0.0
-    for event in events:
-        at = event.get("time")
-        if not isinstance(at, (int, float)):
-            continue
-        last = max(last, at)
-        if event.get("kind") == "phase" and event.get("rank") == 0:
-            if phase is not None:
-                seconds[phase] = seconds.get(phase, 0.0) + at - phase_start
-            phase, phase_start = str(event["phase"]), at
-    if phase is not None and last > phase_start:
-        seconds[phase] = seconds.get(phase, 0.0) + last - phase_start
-    return {phase: round(value, 3) for phase, value in seconds.items()}
+    for phase in itertools.chain(*summarize_events(run).attempts):
+        if phase.ended is not None:
+            seconds[phase.name] = round(seconds.get(phase.name, 0.0) + phase.ended - phase.began, 3)
+    return seconds
 
 
 LEAST_NOISE = 0.02  # of a rate measured over a few steps

@@ -21,7 +21,9 @@ from launch.trials.rollout.engine import plan_rollout, run_widths
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import SubmitMode, read_request
 from launch.trials.trial import Runner, probe_line
+from launch.worker.json_codec import versioned
 from tests.conftest import composed, fixed_machine
+from tests.execution.record.records import event
 
 _composed = functools.cache(composed)  # composing is most of a test's time, and nothing changes what it gives
 
@@ -105,16 +107,13 @@ def leave_run(plan: Plan, outcome: Outcome, metrics: Sequence[Mapping[str, Any]]
     folder.write_json("plan.json", plan.as_json())
     lines = [json.dumps(step) for step in metrics]
     folder.metrics.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    events: list[dict[str, Any]] = [
-        {"kind": "phase", "time": 0.0, "rank": 0, "phase": "load"},
-        {"kind": "total_steps", "time": 6.0, "rank": 0, "steps": total_steps},
-        {"kind": "phase", "time": 6.0, "rank": 0, "phase": "training"},
+    events = [
+        event("phase", 0.0, phase="load"),
+        event("total_steps", 6.0, steps=total_steps),
+        event("phase", 6.0, phase="training"),
+        *(event("evidence", 7.0, rank=rank, what="dtype", value="bf16") for rank in range(plan.batch.width)),
     ]
-    events += [
-        {"kind": "evidence", "time": 7.0, "rank": rank, "what": "dtype", "value": "bf16"}
-        for rank in range(plan.batch.width)
-    ]
-    folder.events.write_text("".join(f"{json.dumps(event)}\n" for event in events), encoding="utf-8")
+    folder.events.write_text("".join(f"{json.dumps(versioned(line))}\n" for line in events), encoding="utf-8")
     item = {"what": "dtype", "requested": "bf16", "found": "bf16", "verdict": "proven"}
     folder.write_json("evidence.json", {"schema_version": 1, "items": [item]})
     folder.finish(outcome)
