@@ -159,12 +159,12 @@ def _has_settings(run: RunRecord, plan: Plan) -> bool:
         return False
     defaults = OmegaConf.to_container(OmegaConf.structured(RootConfig))
     with_trainer = _version(run) == plan.identity_version  # another version may map a recipe to other flags
-    then, now, default = (_settings(values, with_trainer) for values in (run.settings, plan.resolved, defaults))
+    then, now, default = (training_settings(values, with_trainer) for values in (run.settings, plan.resolved, defaults))
     # a key that the other version did not know had its default
     return bool(then) and all(then.get(key, default.get(key)) == value for key, value in now.items())
 
 
-def _settings(config: Any, with_trainer: bool, prefix: str = "") -> dict[str, Any]:
+def training_settings(config: Any, with_trainer: bool, prefix: str = "") -> dict[str, Any]:
     """Return what decides the training, by dotted key."""
     settings: dict[str, Any] = {}
     for name, value in config.items():
@@ -172,7 +172,7 @@ def _settings(config: Any, with_trainer: bool, prefix: str = "") -> dict[str, An
         if key in _NOT_TRAINED or (key == "trainer" and not with_trainer):
             continue
         if isinstance(value, Mapping) and value:
-            settings |= _settings(value, with_trainer, f"{key}.")
+            settings |= training_settings(value, with_trainer, f"{key}.")
         else:
             settings[key] = value
     return settings

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launch import resources
 from launch.config.line import CommandLine, format_value, override_key
 from launch.config.schema import Packing
 from launch.config.trials import BenchConfig
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
 from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
+from launch.execution.same_run import training_settings
 from launch.planning.identity import compute_identity
 from launch.planning.plan import Plan
 from launch.trials.bench.record import BenchRecord, BenchRun, Side, parse_rates
@@ -82,7 +82,7 @@ def read_request(line: CommandLine) -> BenchRequest:
 
 
 LEAST_STEPS = 2  # after the warm-up
-_LISTED_ABOVE = ("global_batch_size", "per_device_batch_size", "precision", "max_grad_norm")  # of the recipe
+_LISTED_ABOVE = ("recipe.per_device_batch_size", "recipe.precision", "parallel.mode")  # as they come out
 
 
 def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> BenchRecord:
@@ -161,40 +161,27 @@ def _data_settings(side: Side) -> dict[str, str]:
 
 def list_differences(a: Plan, b: Plan) -> list[tuple[str, str, str]]:
     """The differences between two plans as (what, A's, B's), without the folders that each run has for itself."""
-    by_flags = a.trainer == b.trainer  # else their flags have different names, so the recipes are compared
-    facts = [_list_facts(plan, by_flags) for plan in (a, b)]
-    for name in ("patches", "options"):  # of which only one of them has
-        own = [getattr(plan, name) for plan in (a, b)]
-        for fact, names, others in zip(facts, own, reversed(own), strict=True):
-            fact[name] = " ".join(each for each in names if each not in others) or "-"
-    names = dict.fromkeys([*facts[0], *sorted(facts[1])])
-    rows = [(name, *(fact.get(name, "-") for fact in facts)) for name in names]
-    return [(name, ours, theirs) for name, ours, theirs in rows if ours != theirs]
+    ours, theirs = ({name: format_value(value) for name, value in _list_facts(plan).items()} for plan in (a, b))
+    rows = [(name, ours.get(name, "-"), theirs.get(name, "-")) for name in dict.fromkeys([*ours, *theirs])]
+    return [row for row in rows if row[1] != row[2]]
 
 
-def _list_facts(plan: Plan, by_flags: bool) -> dict[str, str]:
-    batch, parallel, recipe, launch = plan.batch, plan.parallel, plan.config.recipe, plan.config.trainer.launch
-    facts = {
+def _list_facts(plan: Plan) -> dict[str, Any]:
+    """What the settings come to, and those that decide the training."""
+    batch, parallel = plan.batch, plan.parallel
+    settings = training_settings(plan.resolved, with_trainer=False)
+    return {
         "trainer": plan.trainer,
-        "width": str(parallel.width),
+        "width": parallel.width,
         "parallel": parallel.mode,
         "precision": parallel.precision,
         "per device x accumulation": f"{batch.per_device} x {batch.accumulation}",
-        "clip": recipe.max_grad_norm,
         "upstream": plan.upstream.description,
         "python": plan.command[0],
         "model": plan.inputs.model.reference,
-        "patches": "",
-        "options": "",
+        "expandable_segments": plan.config.expandable_segments,
+        **{name: value for name, value in settings.items() if name not in _LISTED_ABOVE and value != {}},
     }
-    if by_flags:  # without those that follow from what is compared already
-        derived = {launch.get(key) for key in ("output", "accumulation", "per_device")}
-        facts |= {f"flags.{name}": plan.flags[name].value for name in sorted(plan.flags) if name not in derived}
-    else:
-        facts |= {f"recipe.{name}": value for name, value in vars(recipe).items() if name not in _LISTED_ABOVE}
-    for name in sorted({*plan.env} - {"PYTHONPATH"}):
-        facts[name] = plan.env[name].replace(str(plan.folder), "{folder}").replace(str(resources.ROOT), "{project}")
-    return {name: format_value(value) for name, value in facts.items()}
 
 
 def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int]:

@@ -35,8 +35,10 @@ def test_what_differs_is_reported(tmp_path: Path) -> None:
     bench = planned(tmp_path, *WORDS, b=("recipe.per_device_batch_size=8", "recipe.liger=true"))
     assert bench.differences == (
         ("per device x accumulation", "4 x 32", "8 x 16"),
-        ("flags.use_liger_kernel", "false", "true"),
+        ("recipe.liger", "false", "true"),
     )
+    flags = planned(tmp_path, *WORDS, a=("expandable_segments=false",), b=("flags.logging_steps=2",))
+    assert flags.differences == (("expandable_segments", "false", "true"), ("flags.logging_steps", "-", "2"))
     assert not bench.same_setting and not bench.planning_notes
 
 
