@@ -5,7 +5,7 @@ The patch `preview` and trl_preview.py hand them over; launch/data/samples.py re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from .json_codec import decode, encode
 
 PAIR = ("chosen", "rejected")
 Place = tuple[int, int]  # of characters: first, behind the last
-Render = Callable[[Sequence[Mapping[str, Any]], Any], str]  # messages and tools -> the text that is tokenised
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class SampleReport:
 
     request: Request
     tokenizer: Any
-    render: Render
+    template: str | None = None  # instead of the tokenizer's own
     samples: list[dict[str, Any]] = field(default_factory=list)
     lengths: list[dict[str, Any]] = field(default_factory=list)  # of each data set
 
@@ -89,7 +88,11 @@ class SampleReport:
         self.request.out.write_text(encode(content), encoding="utf-8")
 
     def _describe(self, side: TokenizedSide) -> dict[str, Any]:
-        text = self.render(side.messages, side.tools)
+        text = str(
+            self.tokenizer.apply_chat_template(
+                side.messages, tools=side.tools, chat_template=self.template, tokenize=False
+            )
+        )
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         spans, whole = encoded["offset_mapping"], list(encoded["input_ids"])
         start = _find(list(side.ids), whole)

@@ -66,7 +66,7 @@ def _preview_class(job: trl_entry.Job, request: samples.Request) -> Any:
                 if _NO_ASSISTANT not in str(error):
                     raise
                 refusal = {"message": str(error).partition(". ")[0], "row": _find_refused(prepare, dataset)}
-                samples.SampleReport(request, processing_class, lambda messages, tools: "").write(refusal=refusal)
+                samples.SampleReport(request, processing_class).write(refusal=refusal)
                 sys.exit(0)
             return self.prepared
 
@@ -93,12 +93,7 @@ def _write(request: samples.Request, args: Any, trainer: Any, collator: Any) -> 
     if not is_pairs and "labels" not in columns:
         raise trl_entry.EntryError(f"the samples of {type(trainer).__mro__[2].__name__} cannot be shown")
     cut = slice(-args.max_length, None) if args.truncation_mode == "keep_end" else slice(None, args.max_length)
-    template = getattr(trainer, "chat_template", None)
-
-    def render(messages: Any, tools: Any) -> str:
-        return str(tokenizer.apply_chat_template(messages, tools=tools, chat_template=template, tokenize=False))
-
-    report = samples.SampleReport(request, tokenizer, render)
+    report = samples.SampleReport(request, tokenizer, getattr(trainer, "chat_template", None))
     report.begin_dataset()
     used = []
     for source, whole in zip(trainer.source, trainer.prepared, strict=True):

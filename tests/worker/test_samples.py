@@ -30,6 +30,9 @@ class Words:
             at += len(word)
         return {"input_ids": [self._ids.get(text[a:b], 0) for a, b in spans], "offset_mapping": spans}
 
+    def apply_chat_template(self, messages: Sequence[dict[str, Any]], **options: Any) -> str:
+        return TEXT
+
     def decode(self, ids: list[int]) -> str:
         return f"<{ids[0]}>"
 
@@ -48,7 +51,7 @@ def report(
     tokenizer = Words(TEXT)
     whole = tokenizer(TEXT)["input_ids"]
     request = samples.Request(tmp_path / "out.json", detail=1, rows=None, per_device=1)
-    written = samples.SampleReport(request, tokenizer, lambda messages, tools: TEXT)
+    written = samples.SampleReport(request, tokenizer)
     written.begin_dataset()
     side = samples.TokenizedSide("messages", messages, ids or whole, [False] * len(ids or whole))
     written.add([side], kept=True, limit=limit)

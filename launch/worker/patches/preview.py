@@ -63,10 +63,7 @@ def _hand_over(context: PatchContext, request: Request, configs: Any, tokenizer_
     tokenizer = tokenizer_config.tokenizer
     collate, hidden = _make_collator(context, tokenizer), _hidden_by_padding(context, tokenizer)
 
-    def render(messages: Any, tools: Any) -> str:
-        return str(tokenizer.apply_chat_template(messages, tools=tools, tokenize=False))
-
-    report = samples.SampleReport(request, tokenizer, render)
+    report = samples.SampleReport(request, tokenizer)
     first: list[Any] = []  # of the samples that are trained on, for a batch
     for config in configs:
         steps = list(zip(config.transform_fn, config.transform_fn_args, strict=True))
