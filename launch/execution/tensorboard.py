@@ -37,12 +37,12 @@ def tensorboard_writer(folder: Path, say: Callable[[str], None]) -> Iterator[Non
 
 
 def _follow(folder: Path, finished: threading.Event, say: Callable[[str], None]) -> None:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
     redact, target = process_redactor().redact_text, folder / "tensorboard"
     try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
         target.mkdir(parents=True, exist_ok=True)
         for old_file in target.glob("events.out.tfevents.*.launch"):
             old_file.unlink()
@@ -57,8 +57,8 @@ def _follow(folder: Path, finished: threading.Event, say: Callable[[str], None])
                         step = event.data["step"]
                         file.add_event(Event(wall_time=event.time, step=step, summary=Summary(value=values)))
                 file.flush()
-    except OSError as error:
-        say(f"warning: TensorBoard's file can't be written: {error.strerror or error}")
+    except (ImportError, OSError) as error:  # the plan was made in another interpreter, or the disk is full
+        say(f"warning: TensorBoard's file can't be written: {getattr(error, 'strerror', None) or error}")
 
 
 def extract_scalars(values: Mapping[str, Any]) -> dict[str, float]:

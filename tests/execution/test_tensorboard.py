@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,13 @@ def test_an_unwritable_folder_ends_the_writing_and_not_the_run(tmp_path: Path) -
     with tensorboard_writer(tmp_path, lines.append):
         pass
     assert len(lines) == 1 and "TensorBoard's file can't be written" in lines[0]
+
+
+def test_a_node_without_the_package_ends_the_writing_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
+    lines: list[str] = []
+    with tensorboard_writer(tmp_path, lines.append):
+        pass
+    assert len(lines) == 1 and "TensorBoard's file can't be written: import of tensorboard" in lines[0]
