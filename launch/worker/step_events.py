@@ -52,24 +52,13 @@ class PaddedTokens:
 _RATES = ("eval_samples_per_second", "eval_steps_per_second", "eval_num_tokens")  # of the evaluation itself
 
 
-class StepClock:
-    """Makes fields of "step" events of the Trainer's logs, with the seconds since the previous one."""
-
-    def __init__(self, now: float) -> None:
-        self._before = now
-
-    def fields(self, step: int, logs: Mapping[str, Any], now: float) -> dict[str, Any]:
-        """Build the fields for the logs of `step`, written at time `now` (seconds)."""
-        numbers = {_OWN_NAMES.get(name, name): value for name, value in logs.items() if isinstance(value, (int, float))}
-        fields = numbers | {"step": step, "seconds": now - self._before}
-        self._before = now
-        if "total_tokens" in fields:
-            fields["total_tokens"] = int(fields["total_tokens"])
-        return fields
-
-    def skip_until(self, now: float) -> None:
-        """Leave out the time since the last logged step: it belongs to an evaluation."""
-        self._before = now
+def step_fields(step: int, logs: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """Build the fields of a "step" event from the Trainer's logs of `step`."""
+    numbers = {_OWN_NAMES.get(name, name): value for name, value in logs.items() if isinstance(value, (int, float))}
+    fields = numbers | {"step": step, "seconds": seconds}
+    if "total_tokens" in fields:
+        fields["total_tokens"] = int(fields["total_tokens"])
+    return fields
 
 
 def evaluation_fields(logs: Mapping[str, Any]) -> dict[str, float]:
@@ -92,12 +81,12 @@ def step_events(events: EventWriter) -> Any:
         """
 
         def __init__(self) -> None:
-            self._clock = StepClock(time.perf_counter())
+            self._logged_at = time.perf_counter()  # the last step; the time of an evaluation belongs to none
             self._evaluated_step: dict[str, Any] | None = None  # its fields, while it is evaluated
 
         def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
             padded.follow(model)
-            self._clock = StepClock(time.perf_counter())
+            self._logged_at = time.perf_counter()
             if state.is_world_process_zero:
                 events.emit("total_steps", steps=state.max_steps)
                 events.emit("phase", phase="training")
@@ -114,7 +103,8 @@ def step_events(events: EventWriter) -> Any:
             tokens_padded = padded.take(args.device)
             if not state.is_world_process_zero:
                 return
-            fields = self._clock.fields(state.global_step, logs, time.perf_counter())
+            before, self._logged_at = self._logged_at, time.perf_counter()
+            fields = step_fields(state.global_step, logs, self._logged_at - before)
             if "total_tokens" in fields and tokens_padded > 0:
                 fields["tokens_padded"] = tokens_padded
             fields |= peak_memory()
@@ -129,7 +119,7 @@ def step_events(events: EventWriter) -> Any:
                 events.emit("phase", phase="training")
                 events.emit("step", **self._evaluated_step, **measured)
                 self._evaluated_step = None
-                self._clock.skip_until(time.perf_counter())
+                self._logged_at = time.perf_counter()
             events.emit("evaluation", step=step, **measured)
 
         def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:

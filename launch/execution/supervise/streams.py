@@ -17,10 +17,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from launch.execution.record.events import Event, parse_event
+from launch.execution.record.events import parse_event
 from launch.redact import StreamRedactor, process_redactor
+
+if TYPE_CHECKING:
+    from launch.execution.supervise.observer import Observer
 
 LINE_LIMIT = 1 << 16  # bytes; the rest of a longer line is dropped here, but kept in the log
 CHUNK = 1 << 18  # bytes per read; bounds how long the other streams wait
@@ -53,16 +56,6 @@ class Channel:
 
     def events(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.events"
-
-
-class Sink(Protocol):
-    """Takes what the pump reads, called from the pump's thread. `source` is a global rank or LAUNCHER."""
-
-    def lines(self, source: int, lines: Sequence[str], now: float) -> None: ...
-
-    def event(self, event: Event) -> None: ...
-
-    def tick(self, now: float) -> None: ...
 
 
 class _LogFile:
@@ -105,7 +98,7 @@ class LineCutter:
 class _OutputReader:
     """Handles the output of one process: redacted into its log, line by line to the sink."""
 
-    def __init__(self, source: int, log: _LogFile, sink: Sink) -> None:
+    def __init__(self, source: int, log: _LogFile, sink: Observer) -> None:
         self.source, self.log, self._sink = source, log, sink
         self._redactor, self._cutter = StreamRedactor(process_redactor()), LineCutter()
 
@@ -128,7 +121,7 @@ class _OutputReader:
 class _EventReader:
     """Parses the events of one rank, JSON lines; invalid ones are counted and dropped."""
 
-    def __init__(self, rank: int, sink: Sink) -> None:
+    def __init__(self, rank: int, sink: Observer) -> None:
         self.invalid_events = 0
         self._rank, self._sink, self._cutter = rank, sink, LineCutter()
 
@@ -151,7 +144,7 @@ class Pump:
     An exception in the sink does not stop the reading; the first one is kept in `fault`.
     """
 
-    def __init__(self, channel: Channel, launcher: int, logs: Path, sink: Sink) -> None:
+    def __init__(self, channel: Channel, launcher: int, logs: Path, sink: Observer) -> None:
         self.fault: Exception | None = None
         self._sink = sink
         self._selector = selectors.DefaultSelector()

@@ -37,16 +37,11 @@ _DISK_EVERY = 5.0  # seconds
 _CHECKPOINTS_EVERY = 60.0  # seconds; reading the size of every checkpoint file loads a network file system
 
 
-@dataclass(frozen=True)
-class CheckpointSize:
-    """A checkpoint on disk."""
+def measure_checkpoint(checkpoint: Checkpoint) -> tuple[int, float]:
+    """Return the bytes of a checkpoint's files, and when the last was written, in unix seconds.
 
-    bytes: int
-    last_write: float  # unix seconds
-
-
-def measure_checkpoint(checkpoint: Checkpoint) -> CheckpointSize:
-    """Add up the files of a checkpoint; files that disappear meanwhile do not count."""
+    Files that disappear meanwhile do not count.
+    """
     size, last_write = 0, 0.0
     for path in checkpoint.path.rglob("*"):
         try:
@@ -56,7 +51,7 @@ def measure_checkpoint(checkpoint: Checkpoint) -> CheckpointSize:
         if path.is_file():
             size += status.st_size
             last_write = max(last_write, status.st_mtime)
-    return CheckpointSize(size, last_write)
+    return size, last_write
 
 
 def free_bytes(path: Path) -> int | None:
@@ -153,7 +148,7 @@ class Watch:
         if good_until is None:
             return (checkpoints[-1] if checkpoints else None), []
         wall_time = time.time() - (time.monotonic() - good_until)
-        good = [checkpoint for checkpoint in checkpoints if measure_checkpoint(checkpoint).last_write <= wall_time]
+        good = [checkpoint for checkpoint in checkpoints if measure_checkpoint(checkpoint)[1] <= wall_time]
         later = [checkpoint for checkpoint in checkpoints if checkpoint not in good]
         return (good[-1] if good else None), later
 
@@ -200,7 +195,7 @@ class Watch:
             if now - self._checkpoint_checked >= _CHECKPOINTS_EVERY:
                 self._checkpoint_checked = now
                 checkpoints = self._checkpoints()
-                self._checkpoint_bytes = measure_checkpoint(checkpoints[-1]).bytes if checkpoints else None
+                self._checkpoint_bytes = measure_checkpoint(checkpoints[-1])[0] if checkpoints else None
             checkpoint_bytes = self._checkpoint_bytes or self._config.checkpoint_bytes
             model_bytes = self._config.model_bytes
             if model_bytes is not None and output is not None:  # what is written of it needs no space any more
