@@ -44,7 +44,6 @@ class Setting:
     liger: bool = False
     checkpointing: bool = False
     trainer: str = "finetune"
-    compiled: bool = True  # of OLMo-core's trainers
 
     @property
     def stage(self) -> str:
@@ -53,7 +52,6 @@ class Setting:
     @property
     def name(self) -> str:
         marks = [self.packing] + ["liger"] * self.liger + ["ckpt"] * self.checkpointing
-        marks += ["eager"] * (not self.compiled)
         stage = self.stage
         shape = f"{self.model}-{stage}-gpu{self.gpus}-{self.parallel}-{self.per_device}x{self.length}"
         return "-".join([shape, *marks])
@@ -80,8 +78,10 @@ SETTINGS = (
     Setting("olmo2_1b", 1, "fsdp", 4, 2048, "bins", trainer="olmo_core_finetune"),
     Setting("olmo2_1b", 1, "fsdp", 2, 2048, "bins", checkpointing=True, trainer="olmo_core_finetune"),
     Setting("olmo2_1b", 1, "fsdp", 2, 1024, trainer="dpo"),
-    Setting("olmo2_1b", 1, "fsdp", 2, 2048, "bins", trainer="olmo_core_finetune", compiled=False),
-    Setting("olmo2_1b", 1, "fsdp", 4, 1024, "bins", trainer="dpo"),
+    Setting("olmo2_1b", 1, "fsdp", 8, 2048, "bins", trainer="olmo_core_finetune"),
+    Setting("olmo2_1b", 1, "fsdp", 4, 1024, trainer="dpo"),
+    Setting("olmo2_1b", 1, "fsdp", 2, 4096, "bins", trainer="dpo"),
+    Setting("olmo2_1b", 1, "fsdp", 8, 2048, "bins", checkpointing=True, trainer="olmo_core_finetune"),
     # two GPUs
     Setting("1b", 2, "zero2", 8, 1024),
     Setting("1b", 2, "zero3", 8, 1024, liger=True),
@@ -142,7 +142,6 @@ def words_of(
         "recipe.warmup_ratio=0",
         "allow=[gpus_busy,loss_falls,first_dpo_loss,reward_accuracy]",
         *(["flags.config_name=olmo2_1B_v2"] if setting.model == "olmo2_1b" else []),
-        *([] if setting.compiled else ["flags.compile_model=false"]),
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from launch.config.schema import Precision
+from launch.config.schema import Kind, Precision
 from launch.planning.estimate.setting import Attention, MemorySetting
 
 _INVERSE_RMS = 4  # bytes: the inverse root of a row's mean square, in fp32
@@ -88,7 +88,15 @@ def cast_weight_bytes(setting: MemorySetting) -> float:
 
 
 def layer_bytes(setting: MemorySetting) -> float:
-    """Return the bytes that one layer saves when it is not checkpointed."""
+    """Return the bytes that one layer saves when it is not checkpointed.
+
+    Compiled, backward recomputes norms, rotations' products and the gate, and keeps what matrices and attention need:
+    four hidden states, queries, keys and values before and after their norm, and the two halves of the MLP.
+    """
+    if setting.compiled:
+        shape = setting.shape
+        widths = 4 * shape.hidden + 3 * (shape.query_width + shape.key_width) + 2 * shape.intermediate
+        return setting.tokens * (setting.element * widths + 4 * shape.heads) + mask_bytes(setting)
     norms = 2 * norm_bytes(setting.shape.hidden, setting)
     per_token = norms + attention_bytes(setting) + mlp_bytes(setting) + input_copy_bytes(setting)
     return setting.tokens * per_token + mask_bytes(setting)
@@ -133,6 +141,9 @@ def mlp_backward_bytes(setting: MemorySetting) -> float:
 
 # bytes per element: the saved log-softmax, its gradient and the gradient of its input, all in fp32
 _LOGITS_BACKWARD = 12
+# of OLMo-core, compiled: bf16 logits and their fp32 gradient; DPO's log-probs have a log-softmax besides. Both numbers
+# are fitted to benchmarks/h200_memory_olmo.json
+_COMPILED_LOGITS = {Kind.sft: 6, Kind.dpo: 10}
 # TOKEN_CHUNK_SIZE (trl/kernels/chunked_logprob.py:31) and _CHUNKED_LOGPROB_CHUNK_SIZE (trl/trainer/utils.py:1506)
 _TILE_TOKENS, _TILE_WORDS = 4096, 32768
 
@@ -149,7 +160,8 @@ def loss_bytes(setting: MemorySetting) -> float:
     if setting.chunked_head:
         return _chunked_bytes(setting)
     if not setting.fused_loss:
-        return float(_LOGITS_BACKWARD * tokens * shape.vocabulary)
+        each = _COMPILED_LOGITS.get(setting.kind, _LOGITS_BACKWARD) if setting.compiled else _LOGITS_BACKWARD
+        return float(each * tokens * shape.vocabulary)
     chunk = chunk_tokens(tokens, shape.vocabulary, shape.hidden)
     return element * (float(chunk) * shape.vocabulary + shape.embedding + tokens * shape.hidden)
 

@@ -145,6 +145,8 @@ def longest_micro_batch(lengths: Lengths, setting: MemorySetting) -> int:
     Padded, its rows are as long as the longest sample of the data, which is in some micro batch. Packed, it is a sum,
     taken some standard deviations above its mean, but at most the longest sample times the micro batch size.
     """
+    if setting.compiled and setting.packing:  # OLMo-core's packed rows are always as long as the limit
+        return setting.tokens
     if not setting.packing:
         halves = lengths.longer or lengths.tokens
         return setting.sequences * halves.longest
@@ -255,15 +257,22 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         raise UnknownMemoryError("the length of a sample has no limit")
     attention = _ATTENTION.get(flag("attn_implementation"), Attention.flash if flash else Attention.sdpa)
     liger = bool(flag("use_liger_kernel", False))
+    compiled = plan.parallel.mode == Mode.fsdp
+    if compiled and not flag("compile_model", True):
+        raise UnknownMemoryError("the estimate covers OLMo-core's trainers with torch.compile only")
+    packed = bool(flag("packing", False) or flag("padding_free", False) or trainer.always_packs)
+    one_row = (
+        compiled and packed and trainer.kind == Kind.dpo
+    )  # a step is one row of each half; see planning/batches.py
     setting = MemorySetting(
         shape=shape,
         kind=trainer.kind,
         mode=plan.parallel.mode,
         ranks=plan.parallel.width.world_size,
-        micro_batch=plan.batch.per_device,
+        micro_batch=1 if one_row else plan.batch.per_device,
         tokens=1,
-        accumulation=plan.batch.accumulation,
-        packing=bool(flag("packing", False) or flag("padding_free", False)),
+        accumulation=1 if one_row else plan.batch.accumulation,
+        packing=packed,
         liger=liger,
         fused_loss=liger and trainer.fuses_loss and not is_trl,  # TRL has a head in chunks
         checkpointing=bool(flag("gradient_checkpointing", False)) or flag("activation_memory_budget", 1) < 1,
@@ -271,6 +280,7 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         precision=plan.parallel.precision
         if is_trl
         else Precision.bf16,  # finetune.py:596 and dpo_tune_cache.py:338, whatever the launcher sets
+        compiled=compiled,
         fused_optimizer=bool(flag("fused_optimizer", True)),
         autocast=is_trl and plan.lora is None and not plan.parallel.zero_stage and "dtype" not in plan.flags,
         chunked_head=is_trl,

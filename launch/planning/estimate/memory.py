@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launch.config.schema import Mode, Precision
+from launch.config.schema import Kind, Mode, Precision
 from launch.planning.estimate.activations import (
     head_bytes,
     layer_bytes,
@@ -172,7 +172,7 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
     through all of backward for the embedding's, and their sum is a third tensor.
     """
     shape, element = setting.shape, setting.weight_element
-    fresh = setting.mode in (Mode.single, Mode.ddp, Mode.zero1) and setting.accumulation == 1
+    fresh = setting.mode in (Mode.single, Mode.ddp, Mode.zero1, Mode.fsdp) and setting.accumulation == 1
     held = 0.0 if fresh else gradients
     second = second_gradient_bytes(setting, gradients)
     saved, mlp_backward = saved_bytes(setting), mlp_backward_bytes(setting)
@@ -325,7 +325,8 @@ def step_temporary_bytes(setting: MemorySetting) -> float:
 
     ZeRO makes a flat copy of the rank's gradients and converts it to fp32 (deepspeed stage_1_and_2.py:3114-3118,
     stage3.py:2683-2690), all at once at stages 1 and 2 and one sub-group at a time at stage 3. The fused AdamW needs
-    nothing more; the foreach one holds a copy of the parameters' size (torch/optim/adamw.py).
+    nothing more; the foreach one holds a copy of the parameters' size (torch/optim/adamw.py). OLMo-core's in
+    olmo_core_finetune holds three at once, of all weights (olmo_core/optim/adamw.py:82-99), in dpo of one (:1-48).
     """
     shape, ranks = setting.shape, setting.ranks
     shard = shape.parameters / ranks
@@ -335,6 +336,8 @@ def step_temporary_bytes(setting: MemorySetting) -> float:
         return (setting.element + 4) * min(shard, SUB_GROUP)
     if setting.mode == Mode.zero3_offload:
         return setting.element * min(shard, SUB_GROUP)
+    if setting.mode == Mode.fsdp:
+        return 3 * 4 * shard if setting.kind == Kind.sft else 4 * shape.embedding / ranks
     return 0.0 if setting.fused_optimizer else setting.element * shape.parameters
 
 

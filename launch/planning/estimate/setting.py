@@ -54,6 +54,7 @@ class MemorySetting:
     reference_factor: float = 0.0  # samples of a forward pass that precomputes log-probs over those of a training one
     adapter: AdapterSetting | None = None  # None: all weights are trained
     expandable_segments: bool = False  # of torch's allocator
+    compiled: bool = False  # by torch.compile, as OLMo-core's trainers are
     fused_optimizer: bool = True  # AdamW in one kernel, without the temporaries of the foreach one
 
     @property
@@ -89,4 +90,4 @@ class MemorySetting:
     @property
     def weight_element(self) -> int:
         """Bytes of a trained weight and of its gradient."""
-        return 4 if self.autocast else self.element
+        return 4 if self.autocast or self.mode == Mode.fsdp else self.element

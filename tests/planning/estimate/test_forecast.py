@@ -30,7 +30,6 @@ from tests.conftest import composed, fixed_machine
 
 CARD = CardMemory(139.8, "a card")
 CHATS = Lengths(Kind.sft, Histogram.of([100] * 900 + [600] * 90 + [3000] * 10), None)
-OLMO_CORE = ["stage=sft", "gpus=2", "trainer=olmo_core_finetune", "model=olmo2_1b", "recipe.packing=bins"]
 LLAMA = {
     "model_type": "llama",
     "num_hidden_layers": 2,
@@ -71,7 +70,7 @@ def test_dpo_runs_both_halves_of_a_pair_and_keeps_the_logits() -> None:
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
-        (OLMO_CORE, "trainer=olmo_core_finetune"),
+        (["stage=rm"], "trainer=reward_modeling"),
         (["stage=sft", "flags.use_lora=true"], "--use_lora"),
         (["stage=sft", "model.path=somebody/else"], "the shape of somebody/else"),
         (["stage=demo"], "GPUs only"),
