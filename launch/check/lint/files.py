@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
 
 from launch.check.lint.job_yaml import find_commands_in_yaml
-from launch.check.lint.makefile import dockerfile_as_shell, find_recipes, template_as_shell
+from launch.check.lint.makefile import Recipes, dockerfile_as_shell, find_recipes, template_as_shell
 from launch.check.lint.markdown import find_code_blocks
 from launch.check.lint.scan_result import NO_COMMANDS, LintFinding, ScanResult, error, merge, warning
 from launch.check.lint.shell import find_commands, line_lookup
@@ -22,42 +21,6 @@ from launch.config.yaml_nodes import Node, NotYamlError, read_yaml
 MAX_BYTES = 64 * 1024 * 1024
 
 
-class FileKind(Enum):
-    """How to read a file."""
-
-    SHELL = "shell"
-    MARKDOWN = "Markdown"
-    YAML = "YAML"
-    MAKEFILE = "Makefile"
-    JUSTFILE = "justfile"
-    DOCKERFILE = "Dockerfile"
-    TEMPLATE = "template"
-    OTHER = "other"
-
-
-_SUFFIXES = {
-    **dict.fromkeys((".sh", ".bash", ".sbatch", ".slurm", ".zsh", ".ksh", ".txt", ".cmd", ".job"), FileKind.SHELL),
-    **dict.fromkeys((".md", ".markdown", ".mdx"), FileKind.MARKDOWN),
-    **dict.fromkeys((".yaml", ".yml", ".json"), FileKind.YAML),
-    **dict.fromkeys((".mk", ".make"), FileKind.MAKEFILE),
-    **dict.fromkeys((".j2", ".jinja", ".jinja2", ".tpl", ".tmpl"), FileKind.TEMPLATE),
-    ".just": FileKind.JUSTFILE,
-    ".dockerfile": FileKind.DOCKERFILE,
-}
-_NAMES = {
-    **dict.fromkeys(("makefile", "gnumakefile"), FileKind.MAKEFILE),
-    **dict.fromkeys(("justfile", ".justfile"), FileKind.JUSTFILE),
-}
-_SHELL_LANGUAGES = ("", "bash", "sh", "shell", "zsh", "console", "shell-session", "shellsession", "text", "txt")
-_LANGUAGES = {  # of the blocks in Markdown
-    **dict.fromkeys(_SHELL_LANGUAGES, FileKind.SHELL),
-    **dict.fromkeys(("yaml", "yml", "json"), FileKind.YAML),
-    **dict.fromkeys(("make", "makefile"), FileKind.MAKEFILE),
-    **dict.fromkeys(("just", "justfile"), FileKind.JUSTFILE),
-    **dict.fromkeys(("docker", "dockerfile"), FileKind.DOCKERFILE),
-}
-# Usually data: skipped when a folder is searched, read when the user names the file.
-_SKIPPED_IN_FOLDERS = frozenset({".json"})
 _SHEBANG = re.compile(r"#!\s*(?:\S*/env\s+(?:-\S+\s+|\w+=\S*\s+)*)?(?:\S*/)?([^\s/]+)")
 _SHELLS = re.compile(r"\w*sh|g?make|just")
 _PLACEHOLDER = re.compile(
@@ -86,19 +49,8 @@ def list_files(path: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             inner = Path(folder, name)
-            if inner.suffix not in _SKIPPED_IN_FOLDERS and file_kind(inner) is not FileKind.OTHER and inner.is_file():
+            if inner.suffix != ".json" and _reader_of(inner) is not None and inner.is_file():  # JSON is mostly data
                 yield inner
-
-
-def file_kind(path: Path) -> FileKind:
-    """Derive the kind from the name. A name without a suffix is shell, as many job scripts have none."""
-    name = path.name.lower()
-    if name in _NAMES or name.startswith("dockerfile"):
-        return _NAMES.get(name, FileKind.DOCKERFILE)
-    suffix = path.suffix.lower()
-    if suffix in _SUFFIXES:
-        return _SUFFIXES[suffix]
-    return FileKind.OTHER if suffix else FileKind.SHELL
 
 
 def read_content(path: Path, explicit: bool) -> FileContent:
@@ -109,24 +61,24 @@ def read_content(path: Path, explicit: bool) -> FileContent:
     text, notes = _read_text(path)
     if text is None:
         return FileContent(ScanResult((), tuple(notes)))
-    kind = file_kind(path)
-    if kind is FileKind.OTHER:
+    read = _reader_of(path)
+    if read is None:
         if not explicit:
             return FileContent()
         if _CODE_SUFFIX.fullmatch(path.suffix.lower()) and not text.startswith("#!"):
             message = f"{path.suffix} files are not supported: lint reads shell, Markdown, YAML and make files"
             return FileContent(ScanResult((), (*notes, warning("not_read", message, 1))))
-        kind = FileKind.SHELL
+        read = _read_shell
     interpreter = _SHEBANG.match(text)
     name = "" if interpreter is None else interpreter.group(1)
-    if name and _SHELLS.fullmatch(name) is None and kind is FileKind.SHELL:
+    if name and _SHELLS.fullmatch(name) is None and read is _read_shell:
         unread = (not_followed(f"lint does not read {name}", 1),) if starts_trainer(text) else ()
         return FileContent(ScanResult((), tuple(notes), unread))
-    content = _parse(text.replace("\r\n", "\n"), kind)
+    content = read(text.replace("\r\n", "\n"), 1)
     scan = content.scan
     if "zsh" in (name, path.suffix[1:]) and "$" in text:
         scan = scan.doubted("not_followed", "not followed: zsh splits variables unlike bash")
-    if "\r\n" in text and kind in (FileKind.SHELL, FileKind.MAKEFILE):
+    if "\r\n" in text and read in (_read_shell, _read_makefile):
         message = "the lines end with CRLF, and bash passes the carriage return on with the last word of a line"
         scan = scan.doubted("carriage_return", message, "convert the file: sed -i 's/\\r$//' FILE")
     return replace(content, scan=replace(scan, notes=(*notes, *scan.notes)))
@@ -166,44 +118,77 @@ def _decode(raw: bytes) -> tuple[str | None, list[LintFinding]]:
     return text, notes
 
 
-def _parse(text: str, kind: FileKind, first: int = 1) -> FileContent:
-    """Parse a text that starts on line `first` of the file."""
-    if kind is FileKind.MARKDOWN:
-        return _parse_markdown(text)
-    if kind is FileKind.YAML:
-        return _parse_yaml(text, first)
-    if kind in (FileKind.MAKEFILE, FileKind.JUSTFILE):
-        recipes = find_recipes(text, kind is FileKind.MAKEFILE)
-        scans = [find_commands(part, line_lookup(part, first + line - 1)) for line, part in recipes.parts]
-        reason = "a trainer is named outside of the recipes"
-        outside = tuple(not_followed(reason, first + line - 1) for line in recipes.outside)
-        return FileContent(merge([*scans, ScanResult(unfollowed=outside)]))
-    if kind is FileKind.TEMPLATE:
-        text = template_as_shell(text)
-    elif kind is FileKind.DOCKERFILE:
-        text = dockerfile_as_shell(text)
+def _read_shell(text: str, first: int) -> FileContent:
+    """Read a text that starts on line `first` of the file, as the readers below."""
     return FileContent(find_commands(text, line_lookup(text, first)))
 
 
-def _parse_markdown(text: str) -> FileContent:
+def _read_template(text: str, first: int) -> FileContent:
+    return _read_shell(template_as_shell(text), first)
+
+
+def _read_dockerfile(text: str, first: int) -> FileContent:
+    return _read_shell(dockerfile_as_shell(text), first)
+
+
+def _read_makefile(text: str, first: int) -> FileContent:
+    return _read_recipes(find_recipes(text, True), first)
+
+
+def _read_justfile(text: str, first: int) -> FileContent:
+    return _read_recipes(find_recipes(text, False), first)
+
+
+def _read_recipes(recipes: Recipes, first: int) -> FileContent:
+    scans = [find_commands(part, line_lookup(part, first + line - 1)) for line, part in recipes.parts]
+    reason = "a trainer is named outside of the recipes"
+    outside = tuple(not_followed(reason, first + line - 1) for line in recipes.outside)
+    return FileContent(merge([*scans, ScanResult(unfollowed=outside)]))
+
+
+def _read_markdown(text: str, first: int) -> FileContent:
     scans: list[ScanResult] = []
     documents: list[tuple[Node, ...]] = []
     for block in find_code_blocks(text):
-        if block.language not in _LANGUAGES:
+        read = next((read for read, _, languages in _READERS if re.fullmatch(languages, block.language)), None)
+        if read is None:
             if starts_trainer(block.text):
                 reason = f"lint does not read {block.language}"
                 scans.append(ScanResult(unfollowed=(not_followed(reason, block.line),)))
             continue
-        inner = _parse(_PLACEHOLDER.sub("${_}", block.text), _LANGUAGES[block.language], block.line)
+        inner = read(_PLACEHOLDER.sub("${_}", block.text), block.line)
         documents.extend(inner.documents)
         if block.fenced or inner.scan.commands:  # an indented block may be prose
             scans.append(inner.scan)
     return FileContent(merge(scans), tuple(documents))
 
 
-def _parse_yaml(text: str, first: int) -> FileContent:
+def _read_yaml(text: str, first: int) -> FileContent:
     try:  # blank lines replace what is before it
         documents = tuple(read_yaml("\n" * (first - 1) + text))
     except NotYamlError as fault:
         return FileContent(ScanResult((), (warning("not_yaml", f"not valid YAML: {fault.reason}", fault.line),)))
     return FileContent(find_commands_in_yaml(documents), (documents,))
+
+
+_Reader = Callable[[str, int], FileContent]
+# reader, its files by their names in lower case, and its languages of the blocks in Markdown
+_READERS: tuple[tuple[_Reader, str, str], ...] = (
+    (_read_makefile, r"(?:gnu)?makefile|.+\.(?:mk|make)", "make|makefile"),
+    (_read_justfile, r"\.?justfile|.+\.just", "just|justfile"),
+    (_read_dockerfile, r"dockerfile.*|.+\.dockerfile", "docker|dockerfile"),
+    (_read_markdown, r".+\.(?:md|markdown|mdx)", "(?!)"),
+    (_read_yaml, r".+\.(?:ya?ml|json)", "ya?ml|json"),
+    (_read_template, r".+\.(?:j2|jinja2?|tmpl|tpl)", "(?!)"),
+    # many job scripts have no suffix
+    (
+        _read_shell,
+        r".+\.(?:(?:ba|z|k)?sh|sbatch|slurm|txt|cmd|job)|\.?[^.]*\.?",
+        "|(?:ba|z)?sh|shell|console|shell-?session|text|txt",
+    ),
+)
+
+
+def _reader_of(path: Path) -> _Reader | None:
+    """Return the reader of a file by its name; None if lint does not read such files."""
+    return next((read for read, names, _ in _READERS if re.fullmatch(names, path.name.lower(), re.DOTALL)), None)
