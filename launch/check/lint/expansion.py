@@ -48,6 +48,8 @@ def _unknown_part(source: str, line: int, is_single: bool) -> Argument:
 
 def _join(parts: list[Argument], line: int) -> Argument:
     """Return the argument that the parts form; without any, an empty one on `line`."""
+    if len(parts) == 1:
+        return parts[0]
     is_resolved = all(part.is_resolved for part in parts)
     unknown = next((index for index, part in enumerate(parts) if not part.is_resolved), len(parts))
     return Argument(

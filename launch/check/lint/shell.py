@@ -124,8 +124,8 @@ def _unresolve(arguments: Sequence[Argument]) -> tuple[Argument, ...]:
 
 def _find_in_document(document: ShellDocument, variables: Variables, line_of: LineLookup, reparses: int) -> ScanResult:
     scans: list[ScanResult] = []
-    for index, command in enumerate(document.commands):
-        arguments = _expand(command, variables)
+    expanded = [_expand(command, variables) for command in document.commands]
+    for index, (command, arguments) in enumerate(zip(document.commands, expanded, strict=True)):
         scan = find_in_arguments(arguments, reparses, command, variables)
         if scan.commands:
             lost = _note_lost_arguments(document.commands, index, line_of)
@@ -140,7 +140,8 @@ def _find_in_document(document: ShellDocument, variables: Variables, line_of: Li
                 scan = scan.doubted("not_followed", message)
         scans.append(scan)
     bodies = [_find_in_heredoc(heredoc, line_of, reparses) for heredoc in document.heredocs]
-    scan = merge([*scans, ScanResult((), (), tuple(find_unfollowed_declarations(document, variables))), *bodies])
+    unfollowed = tuple(find_unfollowed_declarations(document, expanded, variables))
+    scan = merge([*scans, ScanResult((), (), unfollowed), *bodies])
     by_line = {entry.line: entry for entry in reversed(scan.unfollowed)}
     return replace(scan, unfollowed=tuple(by_line[line] for line in sorted(by_line)))
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import pairwise
 
-from launch.check.lint.expansion import expand_words
 from launch.check.lint.launchers import (
     command_name,
     is_launcher_name,
@@ -87,13 +86,18 @@ def is_python(argument: Argument) -> bool:
     return argument.is_resolved and is_python_name(argument.text.rsplit("/", 1)[-1])
 
 
-def find_unfollowed_declarations(document: ShellDocument, variables: Variables) -> Iterator[LintFinding]:
-    """Yield what changes what other commands of the text mean: namerefs, IFS, traps, launchers that are redefined."""
+def find_unfollowed_declarations(
+    document: ShellDocument, expanded: Sequence[Sequence[Argument]], variables: Variables
+) -> Iterator[LintFinding]:
+    """Yield what changes what other commands of the text mean: namerefs, IFS, traps, launchers that are redefined.
+
+    `expanded`: the arguments of each command.
+    """
     in_folder = any(
         _TRAINERS_FOLDER.fullmatch(argument.text)
-        for command in document.commands
+        for command, arguments in zip(document.commands, expanded, strict=True)
         if not is_assignment(command.words[0])
-        for argument in expand_words(command.words, variables)
+        for argument in arguments
     )
     written = _files_written(document.commands)
     for index, command in enumerate(document.commands):
