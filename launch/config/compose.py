@@ -54,6 +54,7 @@ _GUARD_OFF = re.compile(r"^(guards(?:\.\w+)?)=(?:false|off)$", re.IGNORECASE)  #
 
 _HYDRA_STATE = RLock()
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:
     """
     if line.asks_hydra:
         return _show(line)
-    return _each(compose_all(line), task) if line.sweeps else task(compose_once(line))
+    codes = _map(compose_all(line), task) if line.sweeps else [task(compose_once(line))]
+    return next((code for code in codes if code), EXIT_DONE)
 
 
 def _show(line: CommandLine) -> int:
@@ -122,14 +124,7 @@ def _show(line: CommandLine) -> int:
 
 def compose_all(line: CommandLine) -> list[Composed]:
     """Compose every configuration of a sweep. Raises UserError with the problems of all of them."""
-    configurations: list[Composed] = []
-
-    def collect(single: CommandLine) -> int:
-        configurations.append(compose_once(single))
-        return EXIT_DONE
-
-    _each(expand_sweep(line), collect)
-    return configurations
+    return _map(expand_sweep(line), compose_once)
 
 
 def expand_sweep(line: CommandLine) -> list[CommandLine]:
@@ -149,17 +144,17 @@ def expand_sweep(line: CommandLine) -> list[CommandLine]:
     return [replace(line, argv=combination) for combination in combinations]
 
 
-def _each(items: Iterable[T], task: Callable[[T], int]) -> int:
-    """Call `task` with every item; the first exit code that is not 0. Raises UserError with the problems of all."""
-    codes, problems = [0], list[Problem]()
+def _map(items: Iterable[T], function: Callable[[T], R]) -> list[R]:
+    """Call the function with every item. Raises UserError with the problems of all."""
+    results, problems = list[R](), list[Problem]()
     for item in items:
         try:
-            codes.append(task(item))
+            results.append(function(item))
         except UserError as error:
             problems += error.problems
     if problems:
         raise UserError(list(dict.fromkeys(problems)))
-    return next((code for code in codes if code), 0)
+    return results
 
 
 def compose_once(line: CommandLine) -> Composed:

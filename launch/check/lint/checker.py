@@ -183,12 +183,12 @@ class CommandChecker:
 
 def _list_as_string(schema: Schema, entry: FlagEntry) -> LintFinding | None:
     """Return the problem of an entry that gives a flag with a list a single string."""
-    flag = schema.fields.get(entry.key.replace("-", "_"))
-    value = resolve_alias(entry.value)
+    key, value = entry[0], resolve_alias(entry[1])
+    flag = schema.fields.get(key.text.replace("-", "_"))
     if flag is None or flag.nargs != "+" or not isinstance(value, Scalar) or value.type != "str":
         return None
     if "str" in [part.strip() for part in flag.type.split("|")]:  # `str | list[str]` takes both
         return None
     items = ", ".join(value.text.replace(",", " ").split()[:6])
-    message = f"{entry.key} takes a list, but '{value.text[:80]}' is a single string"
-    return error("bad_type", message, entry.line, entry.key, cure=f"write {entry.key}: [{items}]")
+    message = f"{key.text} takes a list, but '{value.text[:80]}' is a single string"
+    return error("bad_type", message, key.line, key.text, cure=f"write {key.text}: [{items}]")

@@ -31,13 +31,7 @@ _VARIABLE = re.compile(r"\$[({A-Za-z_]|\{\{")
 MAX_JSON = 20_000  # characters of a map that is passed as one value
 
 
-@dataclass(frozen=True)
-class FlagEntry:
-    """One flag of a map."""
-
-    key: str  # as written
-    line: int
-    value: Node
+FlagEntry = tuple[Scalar, Node]  # a flag of a map, as written, and its value
 
 
 @dataclass(frozen=True)
@@ -91,23 +85,23 @@ def flag_arguments(entries: Iterable[FlagEntry]) -> list[Argument]:
     otherwise take it for a flag.
     """
     arguments: list[Argument] = []
-    for entry in entries:
-        value = resolve_alias(entry.value)
+    for key, node in entries:
+        value = resolve_alias(node)
         if isinstance(value, Scalar) and value.type == "null":
             continue
-        flag = f"--{entry.key}"
+        flag = f"--{key.text}"
         if isinstance(value, Sequence):
-            arguments.append(literal_argument(flag, entry.line))
+            arguments.append(literal_argument(flag, key.line))
             arguments.extend(_value_argument(resolve_alias(item)) for item in value.items)
         elif isinstance(value, Mapping) and _is_sweep(value):
             swept = Argument("<swept>", value.line, is_resolved=False)
-            arguments.extend((literal_argument(flag, entry.line), swept))
+            arguments.extend((literal_argument(flag, key.line), swept))
         else:
             argument = _value_argument(value)
             if argument.is_resolved and argument.text.startswith("-"):
-                arguments.append(literal_argument(f"{flag}={argument.text}", entry.line))
+                arguments.append(literal_argument(f"{flag}={argument.text}", key.line))
             else:
-                arguments.extend((literal_argument(flag, entry.line), argument))
+                arguments.extend((literal_argument(flag, key.line), argument))
     return arguments
 
 
@@ -138,8 +132,8 @@ def _is_sweep(node: Mapping) -> bool:
 
 
 def _flag_map(node: Mapping, trainer: TrainerScript | None, excluded: tuple[str, ...] = ()) -> FlagMap:
-    entries = tuple(FlagEntry(key.text, key.line, value) for key, value in node.entries() if key.text not in excluded)
-    return FlagMap(entries[0].line if entries else node.line, entries, trainer)
+    entries = tuple(entry for entry in node.entries() if entry[0].text not in excluded)
+    return FlagMap(entries[0][0].line if entries else node.line, entries, trainer)
 
 
 def _walk_mappings(nodes: Iterable[Node]) -> Iterator[Mapping]:

@@ -12,12 +12,12 @@ from launch.check.lint.flag_files import FlagMap, find_flag_maps
 from launch.check.lint.scan_result import LintFinding, warning
 from launch.check.lint.shell import find_in_arguments
 from launch.check.lint.shell_syntax import literal_argument
-from launch.check.lint.trainers import TrainerScript, open_instruct_trainer, trl_trainer
+from launch.check.lint.trainers import TrainerScript
 from launch.check.lint.unfollowed import not_followed
 
 # In the order of preference when a file of flags suits several.
-_OWN = ("finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling")
-TRAINERS = (*map(open_instruct_trainer, _OWN), trl_trainer("sft"), trl_trainer("dpo"))
+_NAMES = ("finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling", "trl_sft", "trl_dpo")
+TRAINERS = tuple(map(TrainerScript, _NAMES))
 
 
 @dataclass(frozen=True)
@@ -108,4 +108,4 @@ def _check_with_best_trainer(file: str, flags: FlagMap, checker: CommandChecker)
 def _count_unknown(flags: FlagMap, trainer: TrainerScript, checker: CommandChecker) -> int:
     """Count the keys that the trainer does not define; all of them if its flags cannot be read."""
     names = checker.schemas.flag_names(trainer)
-    return sum(entry.key.replace("-", "_") not in names for entry in flags.entries)
+    return sum(key.text.replace("-", "_") not in names for key, _ in flags.entries)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-OPEN_INSTRUCT = "open_instruct"
-TRL = "trl"
-
 # A text without any of these cannot start a trainer; checked before a file is parsed as shell.
 MARKER = re.compile(
     r"(?:finetune|dpo\w*|ppo\w*|grpo\w*|reward_modeling\w*|sft)\.py\b|\bopen_instruct\.\w|\btrl\.|\btrl\s+\w|trl['\"]"
@@ -34,26 +31,20 @@ class TrainerScript:
     """A trainer that a command starts."""
 
     name: str  # short name: finetune, trl_sft
-    script: str  # as the output shows it: open_instruct/finetune.py, trl.scripts.sft
 
     @property
     def is_trl(self) -> bool:
         return self.name.startswith("trl_")
 
+    @property
+    def script(self) -> str:
+        """The script as the output shows it: open_instruct/finetune.py, trl.scripts.sft."""
+        return f"trl.scripts.{self.name.removeprefix('trl_')}" if self.is_trl else f"open_instruct/{self.name}.py"
+
 
 def starts_trainer(text: str) -> bool:
     """Return True if the text looks like a command, or code, that starts a trainer."""
     return MARKER.search(text) is not None and _LAUNCHER.search(text) is not None
-
-
-def open_instruct_trainer(name: str) -> TrainerScript:
-    """Return the trainer in `open_instruct/<name>.py`."""
-    return TrainerScript(name, f"{OPEN_INSTRUCT}/{name}.py")
-
-
-def trl_trainer(command: str) -> TrainerScript:
-    """Return the trainer that `trl <command>` starts."""
-    return TrainerScript(f"trl_{command}", f"trl.scripts.{command}")
 
 
 def trainer_from_path(text: str) -> TrainerScript | None:
@@ -69,13 +60,13 @@ def trainer_from_module(text: str) -> TrainerScript | None:
 
 def _recognise(own: re.Match[str] | None, of_trl: re.Match[str] | None) -> TrainerScript | None:
     if own is not None:
-        return None if _NOT_TRAINERS.fullmatch(own.group(1)) else open_instruct_trainer(own.group(1))
+        return None if _NOT_TRAINERS.fullmatch(own.group(1)) else TrainerScript(own.group(1))
     return trainer_from_trl_command(of_trl.group(1)) if of_trl is not None else None
 
 
 def trainer_from_trl_command(text: str) -> TrainerScript | None:
     """Return the trainer that `trl <text>` starts, None if it is not one."""
-    return trl_trainer(text) if text in _TRL_COMMANDS else None
+    return TrainerScript(f"trl_{text}") if text in _TRL_COMMANDS else None
 
 
 def parse_trainer(text: str) -> TrainerScript | None:
@@ -87,4 +78,4 @@ def parse_trainer(text: str) -> TrainerScript | None:
     stem = text.rsplit("/", 1)[-1].removesuffix(".py")
     if stem.startswith("trl_"):
         return trainer_from_trl_command(stem.removeprefix("trl_"))
-    return None if re.fullmatch(_NAME, stem) is None else open_instruct_trainer(stem)
+    return None if re.fullmatch(_NAME, stem) is None else TrainerScript(stem)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launch.check.lint.cautions import GivenFlags, cautions, find_cautions
-from launch.check.lint.trainers import open_instruct_trainer
+from launch.check.lint.trainers import TrainerScript
 from launch.upstream.rules.conversion import UNKNOWN
 from launch.upstream.trainers import OPEN_INSTRUCT
 from tests.check.lint.helpers import locked_checker
@@ -24,7 +24,7 @@ def kinds(
     """Return the warnings; None among the values takes away one that every command here has."""
     values = {**({"logging_steps": 1} if trainer == "finetune" else DPO), **values}
     given = {flag: value for flag, value in values.items() if value is not None}
-    return [it.id for it in find_cautions(GivenFlags(open_instruct_trainer(trainer), given, is_complete, names))]
+    return [it.id for it in find_cautions(GivenFlags(TrainerScript(trainer), given, is_complete, names))]
 
 
 CASES: list[tuple[str, str, Values, list[Values]]] = [  # id, trainer, where it warns, where it does not
@@ -87,7 +87,7 @@ def test_each_caution(id: str, trainer: str, warned: Values, silent: list[Values
 def test_every_caution_has_a_case_and_its_flags_exist() -> None:
     assert {case[0] for case in CASES} == {caution.id for caution in cautions()}
     schemas = locked_checker().schemas
-    flags = {name: schemas.flag_names(open_instruct_trainer(name)) for name in OPEN_INSTRUCT}
+    flags = {name: schemas.flag_names(TrainerScript(name)) for name in OPEN_INSTRUCT}
     for caution in cautions():
         assert caution.flag in caution.when, caution.id
         assert any(caution.when.keys() <= flags[name] for name in caution.trainers or flags), caution.id

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launch.check.lint.checker import LintVerdict
-from launch.check.lint.flag_files import FlagEntry, flag_arguments
+from launch.check.lint.flag_files import flag_arguments
 from launch.check.lint.linter import check_file
 from launch.check.lint.trainers import parse_trainer
 from launch.config.yaml_nodes import Mapping, read_yaml
@@ -19,10 +19,7 @@ FLAGS = "model_name_or_path: m\nlearning_rate: 1e-5\nseed: 1\nlogging_steps: 1\n
 def command_line(text: str) -> list[str]:
     (root,) = read_yaml(text)
     assert isinstance(root, Mapping)
-    return [
-        argument.text
-        for argument in flag_arguments(FlagEntry(key.text, key.line, value) for key, value in root.entries())
-    ]
+    return [argument.text for argument in flag_arguments(root.entries())]
 
 
 @pytest.mark.parametrize(
