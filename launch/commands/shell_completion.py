@@ -5,7 +5,6 @@ The shell functions are Hydra's own (`launch -sc install=bash`); they call `laun
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -101,24 +100,14 @@ def _trainer_of(before: Sequence[str]) -> str:
 
 def _keys() -> dict[str, tuple[str, ...]]:
     """Return every key that a stage may have, with its values where they are a fixed set."""
-    from launch.config.schema import RootConfig
+    from launch.config.schema import walk_keys
 
     keys: dict[str, tuple[str, ...]] = {}
-
-    def collect(cls: type, prefix: str) -> None:
-        hints = typing.get_type_hints(cls)
-        for field in dataclasses.fields(cls):
-            kinds = [hints[field.name], *typing.get_args(hints[field.name])]
-            inner = next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None)
-            if field.name == "trainer" and not prefix:
-                continue
-            if isinstance(inner, type) and typing.get_origin(hints[field.name]) is not list:
-                collect(inner, f"{prefix}{field.name}.")
-            else:
-                members = [name for kind in kinds for name in getattr(kind, "__members__", ())]
-                keys[prefix + field.name] = tuple(members or (("true", "false") if bool in kinds else ()))
-
-    collect(RootConfig, "")
+    for key, hint in walk_keys():
+        if not key.startswith("trainer."):
+            kinds = [hint, *typing.get_args(hint)]
+            members = [name for kind in kinds for name in getattr(kind, "__members__", ())]
+            keys[key] = tuple(members or (("true", "false") if bool in kinds else ()))
     return keys
 
 

@@ -31,9 +31,9 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launch import resources
-from launch.config.compose_errors import COMPOSE_ERRORS, check_limits, config_roots, explain, line_origins
+from launch.config.compose_errors import COMPOSE_ERRORS, check_limits, config_roots, explain
 from launch.config.line import MULTIRUN, CommandLine, check_overrides, hydra_problem, quote_value
-from launch.config.origins import GROUPS, Origins
+from launch.config.origins import GROUPS, Origins, find_line
 from launch.config.schema import RootConfig
 from launch.config.shorthand import expand
 from launch.config.validate import validate
@@ -205,9 +205,6 @@ def _initialized(line: CommandLine) -> Iterator[list[str]]:
         _register()
         surrounding = HydraConfig.instance().cfg
         try:
-            # what sets Hydra itself in the stage's file, or in one that it builds on
-            if where := line_origins(line, folder).of("hydra").where:
-                raise UserError(hydra_problem("hydra", where))
             with hydra.initialize_config_dir(str(resources.CONFIGS), job_name="launch", version_base="1.3"):
                 yield argv
         except COMPOSE_ERRORS as error:
@@ -237,7 +234,8 @@ class _CheckedSource(FileConfigSource):
                 *(name for entry in entries for name in (entry if isinstance(entry, dict) else [entry])),
             ]
         if any("hydra" in _NAME_PARTS.split(str(name)) for name in names):
-            raise UserError(hydra_problem("hydra", str(path)))
+            line = find_line(path, ["hydra"])
+            raise UserError(hydra_problem("hydra", f"{path}:{line}" if line else str(path)))
         return result
 
     def is_config(self, config_path: str) -> bool:

@@ -65,7 +65,7 @@ class Origins:
         if overridden:
             return Provenance(Origin.override, f"override {overridden}")
         for path, part, origin in self._places(key):
-            if path and (line := _find_line(path, part.split("."))):
+            if path and (line := find_line(path, part.split("."))):
                 return Provenance(origin, f"{self._short_name(path)}:{line}")
         return Provenance(Origin.recipe if key.partition(".")[0] == "recipe" else Origin.launcher, None)
 
@@ -145,6 +145,6 @@ def _read_defaults(path: Path) -> list[tuple[str, str]]:
     return _read_version(*_version(path))[1]
 
 
-def _find_line(path: Path, keys: Sequence[str]) -> int | None:
+def find_line(path: Path, keys: Sequence[str]) -> int | None:
     """Return the 1-based line of a nested key in a YAML file. Keys that are dotted in the file are not found."""
     return _read_version(*_version(path))[0].of(tuple(keys))

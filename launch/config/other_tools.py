@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -146,18 +146,11 @@ def explain_verb(word: str, *, exact: bool = False) -> str | None:
 @cache
 def _own_keys() -> dict[str, str]:
     """Map the last part of each of launch's own keys to the key, where only one has it."""
-    from launch.config.schema import RootConfig
+    from launch.config.schema import walk_keys
 
-    found: dict[str, list[str]] = {}
-
-    def walk(node: Any, above: str) -> None:
-        for entry in fields(node):
-            inner = getattr(node, entry.name, None)
-            if is_dataclass(inner):
-                if above or entry.name in _GROUPS:
-                    walk(inner, f"{above}{entry.name}.")
-            elif above:
-                found.setdefault(entry.name, []).append(f"{above}{entry.name}")
-
-    walk(RootConfig(), "")
-    return {name: keys[0] for name, keys in found.items() if len(keys) == 1}
+    keys: dict[str, list[str]] = {}
+    for key, _ in walk_keys():
+        group, _, name = key.rpartition(".")
+        if group.partition(".")[0] in _GROUPS:
+            keys.setdefault(name, []).append(key)
+    return {name: named[0] for name, named in keys.items() if len(named) == 1}

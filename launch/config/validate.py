@@ -10,7 +10,6 @@ import importlib
 import operator
 import os
 import re
-import types
 import typing
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -22,7 +21,7 @@ from launch.config.line import format_value, override_key
 from launch.config.origins import Origins
 from launch.config.other_tools import explain_like, explain_name, trainer_flag
 from launch.config.ranges import FLAG_RANGES, Range, out_of_range
-from launch.config.schema import OWN_RECIPE_KEYS, RECIPE_KEYS, RecipeConfig, RootConfig
+from launch.config.schema import OWN_RECIPE_KEYS, RECIPE_KEYS, RecipeConfig, RootConfig, hints, node_class
 from launch.errors import Cure, Problem, Way, did_you_mean, nearest, path_problem
 from launch.redact import process_redactor
 from launch.worker.expectations import EVIDENCE, STATE
@@ -64,7 +63,7 @@ def _name_problems(name: str | None, origins: Origins) -> list[Problem]:
 
 def _empty_problems(node: object, above: str, origins: Origins) -> Iterator[Problem]:
     """Find texts that are set to nothing, as by `model.path=$MODEL` with a variable that the shell doesn't have."""
-    for name, hint in _hints(typing.cast(Any, type(node))).items():
+    for name, hint in hints(typing.cast(Any, type(node))).items():
         value, key = getattr(node, name), f"{above}{name}"
         if dataclasses.is_dataclass(value):
             yield from _empty_problems(value, f"{key}.", origins)
@@ -106,8 +105,8 @@ def suggest_key(parent: str, name: str, siblings: list[str], value: str | None =
         return meant
     candidates = [prefix + near for near in nearest(name, siblings, 1, 0.7)]
     for field in dataclasses.fields(RootConfig):
-        node = _node_class(_hints(RootConfig)[field.name])
-        candidates += [f"{field.name}.{inner}" for inner in nearest(name, _hints(node), 1, 0.8)] if node else []
+        node = node_class(hints(RootConfig)[field.name])
+        candidates += [f"{field.name}.{inner}" for inner in nearest(name, hints(node), 1, 0.8)] if node else []
     if candidates:
         way = [Way((f"{candidates[0]}={value}",), prefix + name)] if value else []
         return Cure("did you mean '{0}'?" if way else f"did you mean '{candidates[0]}'?", *way)
@@ -119,11 +118,11 @@ def suggest_key(parent: str, name: str, siblings: list[str], value: str | None =
 
 def _node_problems(node: object, above: str, origins: Origins) -> Iterator[Problem]:
     """Find nodes that an interpolation (`data.mix=${recipe}`) replaced by one of another type."""
-    for name, hint in _hints(typing.cast(Any, type(node))).items():
+    for name, hint in hints(typing.cast(Any, type(node))).items():
         value, key = getattr(node, name), f"{above}{name}"
-        expected = _node_class(hint)
+        expected = node_class(hint)
         if typing.get_origin(hint) is list:
-            item = _node_class(typing.get_args(hint)[0])
+            item = node_class(typing.get_args(hint)[0])
             is_right = isinstance(value, list) and (item is None or all(isinstance(entry, item) for entry in value))
         elif expected is not None:
             is_right = value is None or isinstance(value, expected)
@@ -138,14 +137,14 @@ def _node_problems(node: object, above: str, origins: Origins) -> Iterator[Probl
 
 def _unknown_keys(cls: type, plain: Mapping[str, Any], above: str, origins: Origins) -> Iterator[Problem]:
     """Find keys that the schema lacks: Hydra's `+` adds any."""
-    hints = _hints(cls)
+    known = hints(cls)
     for name, value in plain.items():
         key = f"{above}{name}"
-        if name not in hints:
-            where, cure = origins.of(key).where, suggest_key(above.rstrip("."), name, list(hints), _show(value))
+        if name not in known:
+            where, cure = origins.of(key).where, suggest_key(above.rstrip("."), name, list(known), _show(value))
             yield Problem("unknown_key", f"there is no key '{key}'", where, cure)
             continue
-        node = _node_class(hints[name])
+        node = node_class(known[name])
         if node is not None and isinstance(value, Mapping):
             yield from _unknown_keys(node, value, f"{key}.", origins)
 
@@ -241,17 +240,6 @@ def flag_problem(flag: str, recipe: RecipeConfig, key: str | None, value: Any, w
 def _show(value: Any) -> str | None:
     """Return a value as an override has it; None for a list or a map."""
     return None if isinstance(value, list | Mapping) else format_value(value)
-
-
-@cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _node_class(hint: Any) -> type | None:
-    """Return the dataclass of a node's type; None for a value, a list or a map."""
-    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    return next((option for option in options if dataclasses.is_dataclass(option)), None)  # type: ignore[return-value]
 
 
 # The lists of rules with an `id` each. Layers above define them, so they are imported only when a line has an `allow`.
