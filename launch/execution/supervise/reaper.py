@@ -7,7 +7,7 @@ per line:
 
     {"kind": "started", "pid": 123}
     {"kind": "exited", "status": 0}                       negative: the signal that ended the launcher
-    {"kind": "swept", "ended": 7, "killed": 2, "left": 0}   the last report: how many processes it had to end
+    {"kind": "swept", "ended": 7, "left": 0}               the last report: how many processes it had to end
 
 The launcher's own output goes to this process's stderr.
 torch elastic puts each worker into its own session (torch/distributed/elastic/multiprocessing), so killing a process
@@ -49,7 +49,6 @@ class Reaper:
         self.run_id: str = order["set"].get("LAUNCH_RUN_ID", "")
         self.seen: dict[_Key, psutil.Process] = {}
         self.ended: set[_Key] = set()
-        self.killed: set[_Key] = set()
         self.status: int | None = None
         self.pid = 0
         self.kill = False  # skip SIGTERM
@@ -185,9 +184,7 @@ class Reaper:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)
                 self.ended.add(key)
-                if number == signal.SIGKILL:
-                    self.killed.add(key)
-                else:
+                if number != signal.SIGKILL:
                     process.resume()  # a stopped process (SIGSTOP) does not handle SIGTERM
         return len(descendants)
 
@@ -258,7 +255,7 @@ def main() -> None:
         reaper.sweep()
         reaper.reap()
         left = len(reaper.live_descendants())
-        reaper.send_report(kind="swept", ended=len(reaper.ended), killed=len(reaper.killed), left=left)
+        reaper.send_report(kind="swept", ended=len(reaper.ended), left=left)
         if reaper.order["remove"]:
             shutil.rmtree(reaper.order["remove"], ignore_errors=True)
 

@@ -119,18 +119,14 @@ class _OutputReader:
 
 
 class _EventReader:
-    """Parses the events of one rank, JSON lines; invalid ones are counted and dropped."""
+    """Parses the events of one rank, JSON lines; invalid ones are dropped."""
 
     def __init__(self, rank: int, sink: Observer) -> None:
-        self.invalid_events = 0
         self._rank, self._sink, self._cutter = rank, sink, LineCutter()
 
     def feed(self, data: bytes, now: float) -> None:
         for line in self._cutter.feed(data):
-            event = parse_event(line, self._rank)
-            if event is None:
-                self.invalid_events += 1
-            else:
+            if (event := parse_event(line, self._rank)) is not None:
                 self._sink.event(replace(event, data=process_redactor().redact_object(event.data)))
 
     def close(self, now: float) -> None:
@@ -166,11 +162,6 @@ class Pump:
         os.set_blocking(launcher, False)
         self._add(launcher, output)
         self._thread = threading.Thread(target=self._read_all, name="launch-pump", daemon=True)
-
-    @property
-    def invalid_events(self) -> int:
-        """Number of lines on the event channels that were not valid events."""
-        return sum(events.invalid_events for events in self._events)
 
     @property
     def lost_bytes(self) -> int:

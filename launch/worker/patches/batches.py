@@ -83,7 +83,6 @@ BALANCED = PatchInfo(
     id=_BALANCED,
     reason="ranks wait for the longest micro batch; this balances the samples of a global batch across them by length",
     wanted=lambda facts: facts.balanced,
-    condition="recipe.balanced is true",
     lines={
         "open_instruct/finetune.py": {
             (663, 664): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",
@@ -181,7 +180,6 @@ TOKEN_WEIGHTING = PatchInfo(
     id=_WEIGHTING,
     reason="finetune.py averages the means of micro batches of different sizes; this weights every token equally",
     wanted=lambda facts: facts.token_weighting,
-    condition="recipe.loss_averaging is tokens",
     lines={
         "open_instruct/finetune.py": {
             (663, 664): "train_dataloader = DataLoader( train_dataset, shuffle=True, collate_fn=collate_fn,",

@@ -94,7 +94,6 @@ SINGLE_PROCESS_GROUP = PatchInfo(
     id="dpo_single_process_group",
     reason="the reference cache calls torch.distributed even for one process, which then has no process group",
     wanted=lambda facts: facts.world_size == 1 and not facts.zero_stage,
-    condition="one process, and neither accelerate nor DeepSpeed created a process group",
     lines={
         "open_instruct/dpo_utils.py": {
             451: "dist.barrier()",
@@ -110,7 +109,6 @@ UNLISTED_GPU = PatchInfo(
     id="dpo_unlisted_gpu",
     reason="DPO refuses a GPU that upstream's table of GPU speeds lacks, though only a utilisation figure needs it",
     wanted=lambda facts: not facts.on_cpu,
-    condition="torch sees a CUDA device whose name is not in upstream's GPU_SPECS",
     lines={
         "open_instruct/utils.py": {
             1805: "GPU_SPECS = {",

@@ -26,7 +26,6 @@ LOCAL_MODEL = PatchInfo(
     id="finetune_local_model",
     reason="finetune.py downloads the model even if it is a local folder, and fails on the folder's name",
     wanted=lambda facts: facts.local_model,
-    condition="the model is a local folder (tested at each call)",
     lines={
         "open_instruct/finetune.py": {
             41: "from huggingface_hub import HfApi, snapshot_download",
@@ -57,7 +56,6 @@ def add_norm(local: Mapping[str, Any], last: hooks.LastNorm) -> None:
 GRAD_NORM = PatchInfo(
     id=_ID,
     reason="finetune.py measures the gradient norm for clipping but does not report it; this adds it to the logs",
-    condition="always; without clipping and DeepSpeed there is no norm",
     lines={
         "open_instruct/finetune.py": {
             73: "logger = get_logger(__name__)",

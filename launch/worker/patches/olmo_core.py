@@ -281,7 +281,6 @@ def _install_placeholders(context: PatchContext) -> None:
 UNUSED_IMPORTS = PatchInfo(
     id="unused_imports",
     reason="dpo.py's data loader imports vllm, docker, openenv, backoff and aiohttp for GRPO; DPO uses none of them",
-    condition="one of vllm, docker, openenv, backoff and aiohttp is not installed",
     lines={
         "open_instruct/dpo.py": {25: "from open_instruct import data_loader as data_loader_lib"},
         "open_instruct/data_loader.py": {29: "import vllm", 761: "generation_config: vllm.SamplingParams,"},

@@ -60,7 +60,6 @@ DEEPSPEED = PatchInfo(
     id="deepspeed_on_cpu",
     reason="without a GPU accelerate treats every DeepSpeed rank as a single process; this sets its backend to gloo",
     wanted=lambda facts: facts.on_cpu and facts.zero_stage > 0,
-    condition="torch sees no CUDA device, and accelerate is configured to use DeepSpeed",
     lines={
         "accelerate/state.py": {
             195: "self._prepare_backend(cpu, use_sagemaker_dp, original_backend)",
@@ -94,7 +93,6 @@ OLMO_CORE = PatchInfo(
     id="olmo_core_on_cpu",
     reason="OLMo-core requires NCCL and the memory statistics of a CUDA device even without one",
     wanted=lambda facts: facts.on_cpu,
-    condition="torch sees no CUDA device",
     lines={
         "olmo_core/train/__init__.py": {88: 'backend: Optional[str] = "cpu:gloo,cuda:nccl",'},
         "olmo_core/distributed/utils.py": {168: "torch.cuda.set_device(device)"},
@@ -117,7 +115,6 @@ CUDA_MEMORY_ON_CPU = PatchInfo(
     id="cuda_memory_on_cpu",
     reason="finetune.py reads CUDA's memory statistics at every logged step, and fails without CUDA",
     wanted=lambda facts: facts.on_cpu,
-    condition="torch sees no CUDA device",
     lines={
         "open_instruct/finetune.py": {
             903: "torch.cuda.max_memory_reserved(device=torch.cuda.current_device())",
@@ -149,7 +146,6 @@ CPU_DEVICE = PatchInfo(
     id="dpo_cpu_device",
     reason="without CUDA the reference cache and the utilisation figures fail when they query the device",
     wanted=lambda facts: facts.on_cpu,
-    condition="torch sees no CUDA device",
     lines={
         "open_instruct/dpo_utils.py": {487: "torch.cuda.get_device_properties(0).total_memory"},
         "open_instruct/model_utils.py": {115: "torch.load(path, weights_only=True, map_location=device)"},

@@ -122,7 +122,6 @@ class PatchInfo:
     reason: str
     lines: UpstreamLines  # that it relies on
     apply: Callable[[PatchContext], None]
-    condition: str = "always"
     not_needed: Callable[[PatchContext], str | None] = always  # returns why it is not needed, or None if it is
     takes_value: bool = False
     wanted: Callable[[PlanFacts], bool | str | None] = always_wanted  # True, or the VALUE of a patch that takes one

@@ -141,7 +141,6 @@ PATCH = PatchInfo(
     id="preview",
     reason="hands the samples over as the trainer's own transforms tokenise them, and ends before a model is loaded",
     wanted=on_request,
-    condition="of `preview` and `check` alone; the value is the file of the request",
     lines={
         "open_instruct/dataset_transformation.py": {
             1947: "def get_dataset_v1(dc: DatasetConfig, tc: TokenizerConfig):",
@@ -159,5 +158,5 @@ PATCH = PatchInfo(
         },
     },
     apply=_preview_open_instruct,
-    takes_value=True,
+    takes_value=True,  # the file of the request
 )

@@ -119,7 +119,6 @@ RESUME = PatchInfo(
     id=_ID,
     reason="upstream resumes at a wrong batch if an epoch ends in a shorter step, and skips data in later epochs",
     wanted=on_request,
-    condition="the run is resumed; the value is the checkpoint's folder",
     lines={
         "open_instruct/finetune.py": {
             744: "last_checkpoint_path = get_last_checkpoint_path(args)",
@@ -139,5 +138,5 @@ RESUME = PatchInfo(
         "accelerate/data_loader.py": {469: "return len(self.base_dataloader)", 1460: "iteration=dataloader.iteration,"},
     },
     apply=_resume,
-    takes_value=True,
+    takes_value=True,  # the checkpoint's folder
 )

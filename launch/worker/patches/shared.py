@@ -159,7 +159,6 @@ LENGTHS = PatchInfo(
     id="lengths",
     reason="counts the lengths of the tokenised samples for the next plan's predictions; changes nothing",
     wanted=on_request,
-    condition="always; the value is the output file",
     lines={
         "open_instruct/dataset_transformation.py": {
             2382: "def get_cached_dataset_tulu_with_statistics(",
@@ -168,7 +167,7 @@ LENGTHS = PatchInfo(
         "open_instruct/finetune.py": {500: 'transform_fn_args = [{"max_seq_length": args.max_seq_length}, {}]'},
     },
     apply=_write_after_tokenizing,
-    takes_value=True,
+    takes_value=True,  # the output file
 )
 
 
@@ -219,7 +218,6 @@ ADAPTER_INPUTS = PatchInfo(
     wanted=lambda facts: bool(
         facts.flags.get("use_lora") and not facts.flags.get("lora_dropout") and not facts.zero_stage
     ),
-    condition="LoRA without dropout in bf16, without DeepSpeed",
     lines={
         "accelerate/accelerator.py": {1415: "def prepare(self, *args, device_placement=None):"},
         "open_instruct/finetune.py": {
