@@ -84,12 +84,12 @@ def _stale_problem(trainer: TrainerConfig, flag: str, key: str, origins: Origins
 def _value_problems(schema: Schema, trainer: TrainerConfig, flags: Mapping[str, Flag]) -> list[Problem]:
     problems = []
     for error in check_values(schema, values_of(flags), complete=True):
-        flag = flags.get(error.flag)
-        where = (flag.provenance.where if flag else None) or f"flags.{error.flag}"
-        past = explain_unknown_flag(trainer.name, error.flag, schema.fields) if error.kind == "unknown_flag" else None
+        name = str(error.where)
+        where = (flags[name].provenance.where if name in flags else None) or f"flags.{name}"
+        past = explain_unknown_flag(trainer.name, name, schema.fields) if error.id == "unknown_flag" else None
         message = f"{error.message}: {past.message}" if past else error.message
         cure = (f"use flags.{past.use}" if past.use else "leave it out") if past else error.cure
-        problems.append(Problem(error.kind, message, where, cure))
+        problems.append(Problem(error.id, message, where, cure))
     return problems
 
 

@@ -28,7 +28,7 @@ def _text(argument: str | ArgvToken) -> str:
 
 def kinds(argv: Sequence[str | ArgvToken], base: Sequence[str] = NEEDED) -> list[tuple[str, str | None, int | None]]:
     report = check_argv(synthetic_schema(), [*argv, *base])
-    return [(p.kind, p.flag, p.index) for p in report.problems]
+    return [(p.id, p.where, index) for index, p in report.problems]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_all_problems_at_once() -> None:
 
 def test_cures_name_the_correct_spelling() -> None:
     def cure(*argv: str) -> str | None:
-        return check_argv(synthetic_schema(), [*argv, *NEEDED]).problems[0].cure
+        return check_argv(synthetic_schema(), [*argv, *NEEDED]).problems[0][1].cure
 
     assert cure("--stesp", "1") == "did you mean --steps or --switches?"
     assert cure("--typed-mapping_", "1") == "did you mean --typed_mapping or --mapping?"
@@ -139,11 +139,10 @@ def test_given_values_are_never_none() -> None:
     """`--maybe_int $N` is an int, whichever: `slow and on` is certain (upstream: `dataset_mixer_list is not None`)."""
     report = check_argv(synthetic_schema(), ["--mode=slow", "--maybe_int", variable("N"), *NEEDED])
     assert report.values["maybe_int"] is UNKNOWN
-    (problem,) = report.problems
-    assert (problem.kind, problem.flag) == ("contradiction", "mode")
-    assert problem.message == "mode 'slow' and maybe_int (given) and on True (its default): slow and on"
-    assert problem.where is not None
-    assert problem.where.startswith("synthetic.py:")
+    ((_, problem),) = report.problems
+    assert (problem.id, problem.where) == ("contradiction", "mode")
+    message = "mode 'slow' and maybe_int (given) and on True (its default): slow and on (synthetic.py:"
+    assert problem.message.startswith(message)
 
 
 @st.composite
@@ -190,11 +189,11 @@ def test_trl_takes_a_config_file(schema_of: Callable[[str], Schema]) -> None:
     assert schema.config_flag
     assert check_argv(schema, ["--use_cpu", "--config", "sft.yaml"]).ok is None
     assert check_argv(schema, ["--config", "sft.yaml", "--lerning_rate", "1"]).ok is False
-    assert check_argv(schema, ["--config"]).problems[0].kind == "missing_value"
+    assert check_argv(schema, ["--config"]).problems[0][1].id == "missing_value"
     config = {"fp16": True}
     assert check_argv(schema, ["--config", "sft.yaml", "--output_dir", "x"], config).ok is True
     both = check_argv(schema, ["--config", "sft.yaml", "--bf16", "true"], config)
-    assert [problem.kind for problem in both.problems] == ["contradiction"]
+    assert [problem.id for _, problem in both.problems] == ["contradiction"]
 
 
 def test_help_ends_the_parsing() -> None:

@@ -81,12 +81,11 @@ def compare(schema: Schema, real_parsers: RealParsers, trainer: str, argv: list[
     """`machine`: what `__post_init__` raises depends on this machine, so only our certain refusals are compared."""
     report = check_argv(schema, argv)
     real = real_parsers.query(trainer=trainer, argv=argv)
-    raised = [problem for problem in report.problems if problem.kind == "contradiction"]
-    others = [problem for problem in report.problems if problem.kind != "contradiction" and problem.refused]
+    raised = [problem for _, problem in report.problems if problem.id == "contradiction"]
     refused = real["parse"] is not None or bool(real["left"])
     if any(schema.fields[name].kind in ("object", "unknown") for name in report.given):
         return  # whether the text converts is not known
-    assert bool(others) == refused, (argv, report.problems, real)
+    assert bool(report.rejected) == refused, (argv, report.problems, real)
     if refused:
         assert report.ok is False
         return
@@ -98,7 +97,7 @@ def compare(schema: Schema, real_parsers: RealParsers, trainer: str, argv: list[
     elif not machine:
         assert real["raised"] is None, (argv, real["raised"], report)
     if report.ok is False and not raised:
-        kinds = {problem.kind for problem in report.problems}
+        kinds = {problem.id for _, problem in report.problems}
         assert kinds
         assert kinds <= set(STRICTER)
     elif report.ok is None:

@@ -44,7 +44,7 @@ from tests.upstream.captured import synthetic_schema
 )
 def test_refused(name: str, value: Any, kind: str, cure: str | None) -> None:
     (problem,) = check_values(synthetic_schema(), {name: value})
-    assert (problem.kind, problem.flag, problem.cure) == (kind, name, cure)
+    assert (problem.id, problem.where, problem.cure) == (kind, name, cure)
     if name in synthetic_schema().fields:
         with pytest.raises(ValueError, match=name):
             render_flag(synthetic_schema().fields[name], value)
@@ -76,7 +76,7 @@ def test_rendered(name: str, value: Any, expected: list[str]) -> None:
 def test_required_values_are_only_checked_when_complete() -> None:
     assert check_values(synthetic_schema(), {"needed": None}) == []
     missing = [
-        p.flag for p in check_values(synthetic_schema(), {"needed": "a"}, complete=True) if p.kind == "missing_required"
+        p.where for p in check_values(synthetic_schema(), {"needed": "a"}, complete=True) if p.id == "missing_required"
     ]
     assert missing == ["needed_choice", "factory_choice", "needed_list"]
 
@@ -108,7 +108,7 @@ def test_rendered_values_are_parsed_back(pair: tuple[Field, Any]) -> None:
     if check_values(synthetic_schema(), {item.name: value}):
         return
     report = check_argv(synthetic_schema(), render_flag(item, value))
-    bad = [p for p in report.problems if p.kind not in ("missing_required", "contradiction")]
+    bad = [p for _, p in report.problems if p.id not in ("missing_required", "contradiction")]
     assert bad == []
     expected = [bool(v) for v in value] if item.kind == "truthy" else value
     assert report.values[item.name] == expected

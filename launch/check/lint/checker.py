@@ -15,9 +15,9 @@ from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainers import TrainerScript
 from launch.config.yaml_nodes import Scalar, load_yaml, resolve_alias
-from launch.errors import UserError
+from launch.errors import Problem, UserError
 from launch.upstream.pin.ledger import explain_unknown_flag
-from launch.upstream.rules.argv import ArgvProblem, ArgvReport, check_argv
+from launch.upstream.rules.argv import ArgvReport, check_argv
 from launch.upstream.rules.parser import ArgvToken
 from launch.upstream.schema import Schema
 
@@ -111,34 +111,32 @@ class CommandChecker:
             return arguments[index].line if index is not None and index < len(arguments) else line
 
         # An unknown flag may be the misspelt one that a rule would miss.
-        is_complete = all(problem.kind != "unknown_flag" for problem in report.problems) and all(
+        is_complete = all(problem.id != "unknown_flag" for _, problem in report.problems) and all(
             argument.is_resolved or argument.is_single for argument in arguments
         )
-        problems = (self._explain_problem(trainer, schema, problem, line_at) for problem in report.problems)
+        problems = (
+            self._explain_problem(trainer, schema, problem, line_at(index)) for index, problem in report.problems
+        )
         warnings = self._find_warnings(trainer, schema, report, is_complete, line_at)
         return LintVerdict(file, line, trainer.script, report.ok, (*problems, *warnings))
 
-    def _explain_problem(
-        self, trainer: TrainerScript, schema: Schema, problem: ArgvProblem, line_at: LineAt
-    ) -> LintFinding:
+    def _explain_problem(self, trainer: TrainerScript, schema: Schema, problem: Problem, line: int) -> LintFinding:
         message, cure = problem.message, problem.cure
-        if problem.kind in ("unknown_flag", "abbreviated") and problem.flag is not None:
-            explanation = explain_unknown_flag(trainer.name, problem.flag.replace("-", "_"), schema.fields)
+        if problem.id in ("unknown_flag", "abbreviated") and problem.where is not None:
+            explanation = explain_unknown_flag(trainer.name, problem.where.replace("-", "_"), schema.fields)
             if explanation is not None:
                 message = f"{message}: {explanation.message}"
                 cure = f"write --{explanation.use}" if explanation.use else "leave it out"
-        if problem.where is not None:
-            message = f"{message} ({problem.where})"
-        report = warning if problem.kind == "unverified" else error
-        return report(problem.kind, message, line_at(problem.index), problem.flag, cure=cure)
+        report = warning if problem.id == "unverified" else error
+        return report(problem.id, message, line, problem.where, cure=cure)
 
     def _find_warnings(
         self, trainer: TrainerScript, schema: Schema, report: ArgvReport, is_complete: bool, line_at: LineAt
     ) -> Iterator[LintFinding]:
         """Warn about given flags that do nothing or do not work, and combinations that the trainer does not honour."""
         advice = self.advice.get(trainer.name, Advice())
-        wrong_flags = {problem.flag for problem in report.problems}
-        kinds = {problem.kind for problem in report.problems}
+        wrong_flags = {problem.where for _, problem in report.problems}
+        kinds = {problem.id for _, problem in report.problems}
         for flag, index in report.given.items():
             if flag in wrong_flags:
                 continue

@@ -136,7 +136,7 @@ def _find_stale_references(impact: TrainerImpact, schema: Schema, references: li
             yield Problem("stale_allowlist", message, reference.where, f"write '{use}'" if use else "fix this line")
         else:
             for problem in check_values(schema, {reference.flag: reference.value}):
-                yield Problem(problem.kind, problem.message, reference.where, problem.cure)
+                yield replace(problem, where=reference.where)
 
 
 def _find_newly_required(trainer: str, schema: Schema, references: list[FlagReference], file: str) -> Iterator[Problem]:

@@ -1,7 +1,6 @@
 """Checks a trainer's command line with its own parser, and more strictly, and reports every problem at once.
 
-Stricter than argparse, and reported with `refused=False`: `abbreviated` (argparse completes a unique prefix) and
-`duplicate` (argparse uses the last value). The parser refuses everything else that is reported as refused.
+Stricter than argparse: `abbreviated` (argparse completes a unique prefix) and `duplicate` (it uses the last value).
 """
 
 from __future__ import annotations
@@ -11,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launch.errors import nearest
+from launch.errors import Problem, UserError, nearest
 from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.conversion import (
     EXPECTED_VALUES,
     UNKNOWN,
-    ConversionError,
     choice_error,
     convert,
     unsettable_error,
@@ -29,25 +27,14 @@ _STRICTER = ("abbreviated", "duplicate")
 
 
 @dataclass(frozen=True)
-class ArgvProblem:
-    """One problem of a command line."""
-
-    # unknown_flag, unverified, abbreviated, duplicate, bad_type, bad_choice, missing_value, missing_required,
-    # positional or contradiction
-    kind: str
-    flag: str | None  # without dashes; the field's name where it is known, None for a positional
-    index: int | None  # of the token on the command line; None for missing flags and combinations
-    message: str
-    cure: str | None = None
-    refused: bool | None = True  # the real parser refuses the command because of it; None: undecided
-    where: str | None = None  # upstream's file:line, for a contradiction
-
-
-@dataclass(frozen=True)
 class ArgvReport:
     """The problems of a command line, the values that it sets, and what can't be decided."""
 
-    problems: tuple[ArgvProblem, ...]
+    # by the index of the token, None for missing flags and combinations; `where` is the flag, without dashes. Ids:
+    # unknown_flag, unverified, abbreviated, duplicate, bad_type, bad_choice, missing_value, missing_required,
+    # positional, contradiction
+    problems: tuple[tuple[int | None, Problem], ...]
+    rejected: bool | None  # argparse refuses it; None: undecided
     values: Mapping[str, Any]  # {field name: value} of the given flags; lists for `+`, `UNKNOWN` if it can't be known
     given: Mapping[str, int]  # {field name: token index} of the first occurrence
     undecided: tuple[str, ...] = ()  # why the parser's verdict is uncertain
@@ -56,16 +43,14 @@ class ArgvReport:
     @property
     def refused(self) -> bool | None:
         """Whether the trainer's own parser (with `__post_init__`) refuses the command; None: undecided."""
-        if any(problem.refused for problem in self.problems):
+        if self.rejected or any(problem.id == "contradiction" for _, problem in self.problems):
             return True
-        if self.undecided or any(problem.refused is None for problem in self.problems):
-            return None
-        return False
+        return None if self.undecided or self.rejected is None else False
 
     @property
     def ok(self) -> bool | None:
         """False if the parser refuses, or a flag is abbreviated or given twice; None: undecided."""
-        if self.refused or any(problem.kind in _STRICTER for problem in self.problems):
+        if self.refused or any(problem.id in _STRICTER for _, problem in self.problems):
             return False
         return None if self.refused is None else True
 
@@ -86,7 +71,8 @@ def check_argv(schema: Schema, argv: Sequence[str | ArgvToken], config: Mapping[
 class _ArgvChecker:
     schema: Schema
     config: Mapping[str, Any] | None
-    problems: list[ArgvProblem] = field(default_factory=list)
+    problems: list[tuple[int | None, Problem]] = field(default_factory=list)
+    rejected: bool | None = False
     values: dict[str, Any] = field(default_factory=dict)
     given: dict[str, int] = field(default_factory=dict)
     undecided: list[str] = field(default_factory=list)
@@ -104,14 +90,14 @@ class _ArgvChecker:
             self._store(given, split, tokens)
         self._check_others(split, tokens)
         if split.error:
-            self._add_problem("bad_type", None, None, split.error)
+            self._add(None, Problem("bad_type", split.error))
         if not split.asks_help:  # argparse prints the help and exits with 0: nothing after it matters
             self._check_required()
             self._check_contradictions()
 
     def report(self) -> ArgvReport:
-        ordered = sorted(self.problems, key=lambda problem: (problem.index is None, problem.index or 0))
-        return ArgvReport(tuple(ordered), self.values, self.given, tuple(self.undecided), tuple(self.assumed))
+        problems = tuple(sorted(self.problems, key=lambda item: (item[0] is None, item[0] or 0)))
+        return ArgvReport(problems, self.rejected, self.values, self.given, tuple(self.undecided), tuple(self.assumed))
 
     def _skip_file_argument(self, tokens: list[ArgvToken]) -> int | None:
         """Return the index of the first argument after `file.yaml`; None if the values come from that file.
@@ -139,7 +125,7 @@ class _ArgvChecker:
         self.config_given = True
         if position + 1 == len(tokens):
             message = "--config needs the path of a YAML file"
-            self._add_problem("missing_value", "config", tokens[position][0], message)
+            self._add(tokens[position][0], Problem("missing_value", message, "config"))
         elif self.config is None:
             self.undecided.append(f"the values in {tokens[position + 1][1].text}")
         return tokens[:position] + tokens[position + 2 :]
@@ -153,7 +139,7 @@ class _ArgvChecker:
             if token.text == "--" and not token.unknown:
                 # these parsers have no positionals
                 message = "everything after '--' is positional, which this parser refuses"
-                self._add_problem("positional", None, index, message)
+                self._add(index, Problem("positional", message))
                 return
             if is_flag(token.text) or token.unknown or not is_new:
                 before.add(index)
@@ -166,7 +152,7 @@ class _ArgvChecker:
                 self._add_unknown_flag(index, token.text.partition("=")[0], split)
             elif is_new:
                 message, cure = f"'{token.text}' does not belong to a flag", _positional_cure(split, tokens, index)
-                self._add_problem("positional", None, index, message, cure)
+                self._add(index, Problem("positional", message, None, cure))
 
     @staticmethod
     def _may_contain_flags(given: GivenOption) -> bool:
@@ -181,10 +167,10 @@ class _ArgvChecker:
         if index in split.completions:
             self._add_abbreviated(split, index, tokens[index])
         if index in split.negated_values:
-            self._add_problem("bad_type", name, index, f"--no_{name} takes no value", f"write --{name} false")
+            self._add(index, Problem("bad_type", f"--no_{name} takes no value", name, f"write --{name} false"))
         if name in self.given:
             message = f"{name} is given twice; argparse silently uses the last value"
-            self._add_problem("duplicate", name, index, message, "keep one of them", refused=False)
+            self._add(index, Problem("duplicate", message, name, "keep one of them"), rejects=False)
         self.given.setdefault(name, index)
         if self.schema.is_unverified(name):
             self._add_unverified(name, index)
@@ -196,7 +182,7 @@ class _ArgvChecker:
             missing = "at least one value" if option.nargs == "+" else "a value"
             number = _dashed_number(tokens, index + 1)
             cure = f"write --{name}={number}: the value begins with '-'" if number else None
-            self._add_problem("missing_value", name, index, f"{name} needs {missing}", cure)
+            self._add(index, Problem("missing_value", f"{name} needs {missing}", name, cure))
             self.values[name] = UNKNOWN
             if number and index + 1 in split.others:
                 split.others.remove(index + 1)  # it is part of the same mistake
@@ -213,8 +199,8 @@ class _ArgvChecker:
             return UNKNOWN
         try:
             value = convert(flag, token.text)
-        except ConversionError as error:
-            self._add_problem(error.kind, flag.name, index, error.message, error.cure)
+        except UserError as error:
+            self._add(index, *error.problems)
             return UNKNOWN
         if value is UNKNOWN:
             self.undecided.append(f"whether {flag.name} accepts '{token.text}': {flag.unknown.get('type', flag.type)}")
@@ -225,11 +211,9 @@ class _ArgvChecker:
             self.undecided.append(f"whether {token.text} is a value or a flag")
         choices = None if flag.choices is None or flag.none_words else [str(choice) for choice in flag.choices]
         if choices is not None and token.prefix and not any(c.startswith(token.prefix) for c in choices):
-            error = choice_error(flag, token.text)
-            self._add_problem(error.kind, flag.name, index, error.message, error.cure)
+            self._add(index, *choice_error(flag, token.text).problems)
         elif flag.kind == "never":
-            error = unsettable_error(flag)
-            self._add_problem(error.kind, flag.name, index, error.message, error.cure)
+            self._add(index, *unsettable_error(flag).problems)
         elif flag.kind not in ("str", "truthy") or choices is not None:
             expected = EXPECTED_VALUES.get(flag.kind, "one of its choices")
             self.undecided.append(f"whether {token.text} is {expected}, for {flag.name}")
@@ -241,10 +225,10 @@ class _ArgvChecker:
         if len(matches) > 1:
             message = f"--{given} is ambiguous: it could be {', '.join(matches[:6])}"
             cure = f"write --{names[0]}" if len(names) == 1 else "write the full name"
-            self._add_problem("abbreviated", given, index, message, cure)
+            self._add(index, Problem("abbreviated", message, given, cure))
             return
         message = f"--{given} is short for --{names[0]}; argparse completes it silently"
-        self._add_problem("abbreviated", given, index, message, f"write {matches[0]}", refused=False)
+        self._add(index, Problem("abbreviated", message, given, f"write {matches[0]}"), rejects=False)
 
     def _add_unknown_flag(self, index: int, text: str, split: SplitArgv) -> None:
         given = text.lstrip("-")
@@ -258,13 +242,12 @@ class _ArgvChecker:
         if self.schema.is_unverified(name):
             self._add_unverified(name, index)
             return
-        script = self.schema.entry.rpartition("/")[2]
-        message = f"{script} has no flag {text}"
-        self._add_problem("unknown_flag", given, index, message, cure, refused=None if unread else True)
+        message = f"{self.schema.entry.rpartition('/')[2]} has no flag {text}"
+        self._add(index, Problem("unknown_flag", message, given, cure), rejects=None if unread else True)
 
     def _add_unverified(self, name: str, index: int) -> None:
-        message = unverified_message(self.schema, name)
-        self._add_problem("unverified", name, index, message, "the job asks the trainer's own parser", refused=None)
+        cure = "the job asks the trainer's own parser"
+        self._add(index, Problem("unverified", unverified_message(self.schema, name), name, cure), rejects=None)
 
     def _check_required(self) -> None:
         for flag in self.schema.fields.values():
@@ -275,7 +258,8 @@ class _ArgvChecker:
             if self.more_flags_possible:
                 self.undecided.append(f"whether the required {flag.name} is given")
                 continue
-            self._add_problem("missing_required", flag.name, None, f"{flag.name} is required", f"add --{flag.name}")
+            message = f"{flag.name} is required"
+            self._add(None, Problem("missing_required", message, flag.name, f"add --{flag.name}"))
 
     def _check_contradictions(self) -> None:
         values = {**(self.config or {}), **self.values, **dict.fromkeys(self.open_lists, UNKNOWN)}
@@ -293,27 +277,15 @@ class _ArgvChecker:
             else:
                 flag = next((name for name in flags if name in self.given), None)
                 settings = _describe_settings(self.schema, flags, self.values)
-                self.problems.append(
-                    ArgvProblem(
-                        "contradiction",
-                        flag or next(iter(flags), None),
-                        None if flag is None else self.given[flag],
-                        f"{settings}: {contradiction.message}" if settings else contradiction.message,
-                        where=contradiction.where,
-                    )
+                problem = Problem(
+                    "contradiction", f"{settings}: {text}" if settings else text, flag or next(iter(flags), None)
                 )
+                self.problems.append((None if flag is None else self.given[flag], problem))
 
-    def _add_problem(
-        self,
-        kind: str,
-        flag: str | None,
-        index: int | None,
-        message: str,
-        cure: str | None = None,
-        *,
-        refused: bool | None = True,
-    ) -> None:
-        self.problems.append(ArgvProblem(kind, flag, index, message, cure, refused))
+    def _add(self, index: int | None, problem: Problem, *, rejects: bool | None = True) -> None:
+        """Add a problem; rejects=None: whether argparse refuses the command because of it is not known."""
+        self.problems.append((index, problem))
+        self.rejected = self.rejected or rejects if rejects is not False else self.rejected
 
 
 def _describe_settings(schema: Schema, flags: tuple[str, ...], values: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from launch.errors import did_you_mean
+from launch.errors import Problem, UserError, did_you_mean
 from launch.upstream.schema import Field
 
 _TRUE_WORDS = ("yes", "true", "t", "y", "1")
@@ -26,18 +26,10 @@ class UnknownValue(Enum):
 UNKNOWN = UnknownValue.UNKNOWN
 
 
-class ConversionError(Exception):
-    """The parser refuses the string. `kind` is bad_type or bad_choice."""
-
-    def __init__(self, kind: str, message: str, cure: str | None = None) -> None:
-        self.kind, self.message, self.cure = kind, message, cure
-        super().__init__(message)
-
-
 def convert(field: Field, text: str) -> Any:
     """Convert and check a string as argparse does; `UNKNOWN` where the field's type can't be read.
 
-    Raises ConversionError where the parser exits with an error.
+    Raises UserError where the parser exits with an error: bad_type, bad_choice.
     """
     if field.none_words and text.lower() in ("none", "null"):
         value: Any = None
@@ -51,18 +43,19 @@ def convert(field: Field, text: str) -> Any:
     return value
 
 
-def choice_error(field: Field, text: str) -> ConversionError:
-    """Build the error of a string that is not among the field's choices."""
+def choice_error(field: Field, text: str) -> UserError:
+    """Return the error of a string that is not among the field's choices."""
     allowed = [str(choice) for choice in field.choices or ()]
     listed = ", ".join(allowed[:12]) + (", ..." if len(allowed) > 12 else "")
     message = f"{field.name} must be one of {listed}, got '{text}'"
-    return ConversionError("bad_choice", message, did_you_mean(text, allowed))
+    return UserError(Problem("bad_choice", message, field.name, did_you_mean(text, allowed)))
 
 
 def _to_bool(field: Field, text: str) -> bool:
     if text.lower() in (*_TRUE_WORDS, *_FALSE_WORDS):
         return text.lower() in _TRUE_WORDS
-    raise ConversionError("bad_type", f"{field.name} must be true or false, got '{text}'", "write true or false")
+    message = f"{field.name} must be true or false, got '{text}'"
+    raise UserError(Problem("bad_type", message, field.name, "write true or false"))
 
 
 def _to_choice(field: Field, text: str) -> Any:
@@ -81,10 +74,10 @@ def _to_dict(field: Field, text: str) -> dict[str, Any]:
     raise unsettable_error(field)
 
 
-def unsettable_error(field: Field) -> ConversionError:
-    """Build the error of a field that no command line can set."""
+def unsettable_error(field: Field, id: str = "bad_type") -> UserError:
+    """Return the error of a field that no command line can set."""
     message = f"{field.name} can't be set on the command line: {field.unsettable_because}"
-    return ConversionError("bad_type", message, "leave it out")
+    return UserError(Problem(id, message, field.name, "leave it out"))
 
 
 def _to_number(field: Field, text: str) -> int | float:
@@ -99,7 +92,7 @@ def _to_number(field: Field, text: str) -> int | float:
             except (ValueError, OverflowError):
                 pass
         message = f"{field.name} must be {EXPECTED_VALUES[field.kind]}, got '{text}'"
-        raise ConversionError("bad_type", message, cure) from None
+        raise UserError(Problem("bad_type", message, field.name, cure)) from None
 
 
 _CONVERTERS: Mapping[str, Callable[[Field, str], Any]] = {

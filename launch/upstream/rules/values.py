@@ -4,45 +4,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from launch.errors import nearest
-from launch.upstream.rules.conversion import EXPECTED_VALUES, ConversionError, convert
+from launch.errors import Problem, UserError, nearest
+from launch.upstream.rules.conversion import EXPECTED_VALUES, convert, unsettable_error
 from launch.upstream.schema import Field, Schema
 
 
-@dataclass(frozen=True)
-class ValueProblem:
-    """A value that a flag can't take."""
+def check_values(schema: Schema, values: Mapping[str, Any], complete: bool = False) -> list[Problem]:
+    """Return every problem of {field name: value}, `where` being the name; None means that the flag is not given.
 
-    # unknown_flag, bad_type, bad_choice, missing_value (an empty list), unsettable (no command line can set the
-    # field) or missing_required
-    kind: str
-    flag: str  # as given
-    message: str
-    cure: str | None = None
-
-
-def check_values(schema: Schema, values: Mapping[str, Any], complete: bool = False) -> list[ValueProblem]:
-    """Return every problem of {field name: value}; a value of None means that the flag is not given.
+    Ids: unknown_flag, bad_type, bad_choice, missing_value (an empty list), unsettable (no command line can set the
+    field), missing_required.
 
     Stricter than the command line: a list must be a list (not one string), and a bool is neither a string nor a number.
     `complete`: also report required fields without a value.
     """
-    problems: list[ValueProblem] = []
+    problems: list[Problem] = []
     for name, value in values.items():
         field = flag_field(schema, name, value)
         if field is None:
             suggestions = nearest(name.replace("-", "_"), schema.fields)
             cure = f"did you mean {' or '.join(suggestions)}?" if suggestions else None
-            script = schema.entry.rpartition("/")[2]
-            problems.append(ValueProblem("unknown_flag", name, f"{script} has no flag '{name}'", cure))
+            message = f"{schema.entry.rpartition('/')[2]} has no flag '{name}'"
+            problems.append(Problem("unknown_flag", message, name, cure))
         elif value is not None:
             problems.extend(_find_problems(field, value))
     if complete:
         problems.extend(
-            ValueProblem("missing_required", field.name, f"{field.name} is required", f"set {field.name}")
+            Problem("missing_required", f"{field.name} is required", field.name, f"set {field.name}")
             for field in schema.fields.values()
             if field.required and field.in_parser and values.get(field.name) is None
         )
@@ -85,40 +76,35 @@ def render_flag(field: Field, value: Any) -> list[str]:
     return [flag, *texts]
 
 
-def _find_problems(field: Field, value: Any) -> Iterator[ValueProblem]:
+def _find_problems(field: Field, value: Any) -> Iterator[Problem]:
     if not field.settable:
-        message = f"{field.name} can't be set on the command line: {field.unsettable_because}"
-        yield ValueProblem("unsettable", field.name, message, "leave it out")
+        yield from unsettable_error(field, "unsettable").problems
     elif field.nargs == "+":
         yield from _find_list_problems(field, value)
     else:
-        problem = _find_scalar_problem(field, value)
-        if problem is not None:
-            yield problem
+        yield from _find_scalar_problems(field, value)
 
 
-def _find_list_problems(field: Field, value: Any) -> Iterator[ValueProblem]:
+def _find_list_problems(field: Field, value: Any) -> Iterator[Problem]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         parts = value.replace(",", " ").split() if isinstance(value, str) else [str(value)]
         message = f"{field.name} must be a list, got {_describe_value(value)}"
-        yield ValueProblem("bad_type", field.name, message, f"write [{', '.join(parts)}]")
+        yield Problem("bad_type", message, field.name, f"write [{', '.join(parts)}]")
         return
     if not value:
-        cure = "leave it out, or add an element"
-        yield ValueProblem("missing_value", field.name, f"{field.name} must not be an empty list", cure)
+        message = f"{field.name} must not be an empty list"
+        yield Problem("missing_value", message, field.name, "leave it out, or add an element")
     for part in value:
-        problem = _find_scalar_problem(field, part)
-        if problem is not None:
-            yield problem
+        yield from _find_scalar_problems(field, part)
     if len(value) > 1 and any(_to_argv_text(field, part).startswith("-") for part in value):
         message = f"{field.name}: an element that begins with '-' must be the only one"
-        yield ValueProblem("bad_type", field.name, message)
+        yield Problem("bad_type", message, field.name)
 
 
-def _find_scalar_problem(field: Field, value: Any) -> ValueProblem | None:
+def _find_scalar_problems(field: Field, value: Any) -> Sequence[Problem]:
     cure = None
     if isinstance(value, Mapping) and field.kind == "str" and "dict" in field.type:
-        return None
+        return ()
     if isinstance(value, bool) and field.kind not in ("bool", "unknown", "object"):
         allowed = field.kind == "choice" and value in (field.choices or ())
         cure = "quote it to set a string" if field.kind == "str" else None
@@ -126,12 +112,12 @@ def _find_scalar_problem(field: Field, value: Any) -> ValueProblem | None:
         allowed = isinstance(value, str | int | float)
     if not allowed:
         message = f"{field.name} must be {_describe_expected(field)}, got {_describe_value(value)}"
-        return ValueProblem("bad_type", field.name, message, cure)
+        return (Problem("bad_type", message, field.name, cure),)
     try:
         convert(field, _to_argv_text(field, value))
-    except ConversionError as error:
-        return ValueProblem(error.kind, field.name, error.message, error.cure)
-    return None
+    except UserError as error:
+        return error.problems
+    return ()
 
 
 def _describe_expected(field: Field) -> str:
