@@ -23,7 +23,10 @@ from launch.upstream.resolve import ResolvedSchema, resolve_schema
 from launch.upstream.schema import Field, Schema
 from launch.upstream.trainers import ENTRIES, TRL, trainer_name
 
-_LEFT_OUT = ("name", "const", "declared", "none_words", "in_parser")  # of a field's attributes, in JSON
+_ATTRIBUTES = (  # of a field, in JSON
+    *("type", "kind", "nargs", "choices", "default", "required", "help", "owner", "group", "file", "line"),
+    *("aliases", "negatable", "settable", "unsettable_because", "unknown"),
+)
 
 
 def flags(args: list[str]) -> int:
@@ -72,9 +75,8 @@ def flags(args: list[str]) -> int:
 
 def flag_json(trainer: str, field: Field) -> dict[str, Any]:
     """Return one flag as JSON; `renamed_from` lists its earlier names with this trainer, oldest first."""
-    content = {name: value for name, value in vars(field).items() if name not in _LEFT_OUT}
-    content = {name: list(value) if isinstance(value, tuple) else value for name, value in content.items()}
-    return {**content, "unknown": dict(field.unknown), "renamed_from": _earlier_names(trainer, field.name)}
+    content = {name: getattr(field, name) for name in _ATTRIBUTES}
+    return {**content, "renamed_from": _earlier_names(trainer, field.name)}
 
 
 def render_table(fields: Sequence[Field], former: Sequence[LedgerEntry], width: int, full_help: bool) -> list[str]:

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-SCHEMA_VERSION = 2
+from launch.worker.json_codec import to_json
+
+SCHEMA_VERSION = 3
 _OF_THIS_MACHINE = ("is_locked", "source_words", "moved")  # not in the JSON
 
 
@@ -35,22 +37,24 @@ class Field:
     kind: str
     nargs: str | None  # None: exactly one value; `?`: none or one; `+`: one or more (a list)
     const: Any  # the value of a bare `--name` where nargs is `?`
-    choices: tuple[Any, ...] | None  # the allowed values after conversion; None: no restriction
+    choices: Sequence[Any] | None  # the allowed values after conversion; None: no restriction
     default: Any  # the trainer's value without the flag, including `set_defaults` and HfArgumentParser's quirks
-    declared: Any  # the dataclass's own default: differs for `str | list[str]` and under `set_defaults`
     required: bool  # the parser refuses a command line without it
     help: str | None  # the metadata's help text, or the docstring after the field
     owner: str  # the class that defines the field
     group: str  # the class of the parser call that includes it
     file: str  # relative to the source tree, or to the package folder
     line: int
-    aliases: tuple[str, ...] = ()  # more option strings, from the metadata
+    aliases: Sequence[str] = ()  # more option strings, from the metadata
     negatable: bool = False  # `--no_name` exists (the default is literally True)
-    settable: bool = True  # some command line can set it
-    unsettable_because: str | None = None
+    unsettable_because: str | None = None  # None: some command line can set it
     none_words: bool = False  # `none` and `null` convert to None (TRL's copy of the parser)
     in_parser: bool = True
     unknown: Mapping[str, str] = field(default_factory=dict)  # {type | default | choices: why}
+
+    @property
+    def settable(self) -> bool:
+        return self.unsettable_because is None
 
     @property
     def where(self) -> str:
@@ -64,7 +68,7 @@ class ParserClass:
     name: str
     file: str
     line: int
-    fields: tuple[str, ...]
+    fields: Sequence[str]
     # `methods`: `__post_init__` and the methods that it calls ({owner, name, file, line, source}), in the order in
     # which Python finds them, and functions, without owner; `names`: the constants that they refer to
     post_init: Mapping[str, Any] | None = None
@@ -75,19 +79,16 @@ class Schema:
     """What a trainer's command line accepts."""
 
     entry: str  # the script's path or the module's name
-    parser: str  # the parser's class name
     parser_at: str  # file:line of the parser call
-    parse_call: str | None  # `parse`, `parse_args_into_dataclasses` or `parse_args_and_config`
     yaml_file: bool  # accepts `script.py file.yaml` (ArgumentParserPlus.parse, open_instruct/utils.py)
     config_flag: bool  # accepts `--config file.yaml` (TRL)
     abbreviations: bool  # argparse's prefix matching is on
-    classes: tuple[ParserClass, ...]
+    classes: Sequence[ParserClass]
     fields: Mapping[str, Field]
-    unknown: tuple[Unknown, ...]  # empty where everything about the parser itself is known
-    names: Mapping[
-        str, Sequence[str]
-    ]  # {flag: the names that upstream looks its value up in}; `olmo_presets`, `verifiers`
-    stand_ins: tuple[str, ...]  # the packages that were not installed when it was captured
+    unknown: Sequence[Unknown]  # empty where everything about the parser itself is known
+    # {flag: the names that upstream looks its value up in}; `olmo_presets`, `verifiers`
+    names: Mapping[str, Sequence[str]]
+    stand_ins: Sequence[str]  # the packages that were not installed when it was captured
     files: Mapping[str, str]  # {path: git blob id} of upstream's files that were imported
     packages: Mapping[str, str]  # {distribution: version} of the packages that were imported
     is_locked: bool = False  # it is the committed lock's
@@ -102,28 +103,13 @@ class Schema:
 
 def schema_to_json(schema: Schema) -> dict[str, Any]:
     """Convert to plain JSON values; `schema_from_json` restores an equal Schema."""
-    content = {name: value for name, value in vars(schema).items() if name not in _OF_THIS_MACHINE}
-    content["classes"] = [_to_record(parser_class) for parser_class in schema.classes]
-    content["fields"] = {name: _to_record(field) for name, field in schema.fields.items()}
-    content["unknown"] = [_to_record(unknown) for unknown in schema.unknown]
-    return {"schema_version": SCHEMA_VERSION, **content, "stand_ins": list(schema.stand_ins)}
+    content = {name: value for name, value in to_json(schema).items() if name not in _OF_THIS_MACHINE}
+    return {"schema_version": SCHEMA_VERSION, **content}
 
 
 def schema_from_json(data: Mapping[str, Any]) -> Schema:
-    """Invert `schema_to_json`. Raises ValueError for another `schema_version`."""
-    content = dict(data)
-    if content.pop("schema_version", None) != SCHEMA_VERSION:
-        raise ValueError(f"a schema with schema_version {data.get('schema_version')!r} can't be read")
-    content["classes"] = tuple(ParserClass(**_with_tuples(record, ("fields",))) for record in data["classes"])
-    fields = data["fields"].items()
-    content["fields"] = {name: Field(**_with_tuples(record, ("choices", "aliases"))) for name, record in fields}
-    content["unknown"] = tuple(Unknown(**record) for record in data["unknown"])
-    return Schema(**{**content, "stand_ins": tuple(data["stand_ins"])})
-
-
-def _to_record(value: Unknown | Field | ParserClass) -> dict[str, Any]:
-    return {name: list(part) if isinstance(part, tuple) else part for name, part in vars(value).items()}
-
-
-def _with_tuples(record: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: tuple(value) if name in names and value is not None else value for name, value in record.items()}
+    """Invert `schema_to_json`. Raises TypeError for the JSON of another version."""
+    content = {name: value for name, value in data.items() if name != "schema_version"}
+    content["classes"] = [ParserClass(**record) for record in data["classes"]]
+    content["fields"] = {name: Field(**record) for name, record in data["fields"].items()}
+    return Schema(**{**content, "unknown": [Unknown(**record) for record in data["unknown"]]})

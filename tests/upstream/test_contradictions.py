@@ -13,7 +13,8 @@ import pytest
 from launch.upstream.pin.lock import locked_schema
 from launch.upstream.rules.contradictions import find_contradictions
 from launch.upstream.rules.conversion import UNKNOWN
-from launch.upstream.rules.post_init import Unknown, run_post_init
+from launch.upstream.rules.post_init import run_post_init
+from launch.upstream.rules.unknown import Unknown
 from launch.upstream.schema import Schema
 from tests.upstream.captured import capture_script, synthetic_schema
 

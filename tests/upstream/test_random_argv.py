@@ -115,7 +115,7 @@ def _settings(examples: int) -> settings:
         *[("synthetic", 400), ("finetune", 200), ("dpo_tune_cache", 200), ("trl_sft", 150)],
         *(
             pytest.param(trainer, 100, marks=pytest.mark.slow)
-            for trainer in ("dpo", "olmo_core_finetune", "reward_modeling", "grpo_fast", "trl_dpo")
+            for trainer in ("dpo", "olmo_core_finetune", "reward_modeling", "grpo_fast", "grpo", "trl_dpo")
         ),
     ],
 )

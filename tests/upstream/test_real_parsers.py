@@ -19,6 +19,7 @@ TRAINERS = (
     "olmo_core_finetune",
     "trl_sft",
     "trl_dpo",
+    *(pytest.param(trainer, marks=pytest.mark.slow) for trainer in ("dpo", "grpo_fast", "grpo", "trl_grpo")),
 )
 
 

@@ -58,7 +58,7 @@ class Description:
                 text = field.metadata.get("help") or record.pop("docstring", None)
                 record["help"] = inspect.cleandoc(str(text)).strip() or None if text else None
                 if reason := record.pop("from_environment", None):
-                    record |= {"default": None, "declared": None, "unknown": {"default": reason}}
+                    record |= {"default": None, "unknown": {"default": reason}}
                 record.pop("docstring", None)
             file, line = self.place(cls)
             names = [field.name for field in dataclasses.fields(cls)]
@@ -67,9 +67,7 @@ class Description:
             )
         lineage = [cls.__name__ for cls in type(parser).__mro__]
         return {
-            "parser": type(parser).__name__,
             "parser_at": parser_at,
-            "parse_call": method,
             "yaml_file": "ArgumentParserPlus" in lineage and method == "parse",
             "config_flag": method == "parse_args_and_config",
             "abbreviations": parser.allow_abbrev,
@@ -84,24 +82,18 @@ class Description:
         declared = field.default
         if declared is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
             declared = field.default_factory()
-        declared = None if declared is dataclasses.MISSING else declared
-        default = action.default if action else declared
+        default = action.default if action else None if declared is dataclasses.MISSING else declared
         try:
             default = _to_plain(default)
         except TypeError as error:
             default, unknown["default"] = None, str(error)
-        try:
-            declared = _to_plain(declared)
-        except TypeError:
-            declared = None
         record: dict[str, typing.Any] = {
             "name": field.name, "kind": "unknown", "nargs": None, "const": None, "choices": None,
-            "default": default, "declared": declared, "required": False, "aliases": [], "negatable": False,
-            "settable": True, "unsettable_because": None, "none_words": False, "in_parser": True, "unknown": unknown,
+            "default": default, "required": False, "aliases": [], "negatable": False,
+            "unsettable_because": None, "none_words": False, "in_parser": True, "unknown": unknown,
         }  # fmt: skip
         if action is None:
-            because = "the dataclass sets it itself (init=False)"
-            return record | {"settable": False, "unsettable_because": because, "in_parser": False}
+            return record | {"unsettable_because": "the dataclass sets it itself (init=False)", "in_parser": False}
         kind, choices = _kind(action)
         reason: str | None = None
         if kind in ("dict", "never") and action.nargs != "?":
@@ -118,7 +110,6 @@ class Description:
             "required": action.required,
             "aliases": [text for text in action.option_strings if text not in spellings],
             "negatable": negatable,
-            "settable": reason is None,
             "unsettable_because": reason,
             "none_words": getattr(action.type, "__qualname__", "").startswith("_accept_none."),
         }

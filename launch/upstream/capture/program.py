@@ -171,7 +171,7 @@ class _Capture:
             keeps_unknown = bool(given.get("return_remaining_strings")) or method.__name__ == "parse_known_args"
             description = _load_description().Description(self.root, _StandIn)
             schema = description.describe(parser, built_at, method.__name__, keeps_unknown=keeps_unknown)
-            self.finish({"schema_version": 2, "entry": self.entry, **schema, "names": self.names(parser)})
+            self.finish({"schema_version": 3, "entry": self.entry, **schema, "names": self.names(parser)})
         parser.error = lambda message: self.finish({"refused": message})
         try:
             method(*arguments, **options)

@@ -11,6 +11,7 @@ from typing import Any
 
 from launch.files import load_json
 from launch.upstream.pin.lock import DATA
+from launch.worker.json_codec import from_json
 
 LIBRARIES = ("accelerate", "deepspeed")
 _CLASSES: Mapping[str, Any] = {"map": Mapping, "list": (list, tuple), "str": str}
@@ -27,13 +28,6 @@ class KeySpec:
     lenient: bool = False  # values are converted as pydantic does ("true" is a bool, "3" an int)
     choices: tuple[Any, ...] = ()  # accepted values; empty: any
     removed: str | None = None  # the library's message about a key that it no longer has
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> KeySpec:
-        keys = {name: cls.from_json(key) for name, key in content.get("keys", {}).items()}
-        types, choices = tuple(content.get("types", ())), tuple(content.get("choices", ()))
-        kept = {name: content[name] for name in ("free", "lenient", "removed") if name in content}
-        return cls(keys=keys, types=types, choices=choices, **kept)
 
     def names(self) -> Iterator[tuple[str, ...]]:
         """Yield the path of every key in the tree, parents first."""
@@ -72,7 +66,7 @@ def library_keys_file(library: str) -> Path:
 @cache
 def _locked_keys(library: str) -> tuple[str, KeySpec]:
     content = load_json(library_keys_file(library))
-    return content["version"], KeySpec.from_json(content["spec"])
+    return content["version"], from_json(KeySpec, content["spec"])
 
 
 def installed_version(name: str, site_packages: Iterable[Path]) -> str | None:

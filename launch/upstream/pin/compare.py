@@ -70,15 +70,11 @@ def _compare_aspects(old: Field, new: Field) -> Iterator[FlagChange]:
             if _conversion(old) != _conversion(new) and "type" not in old.unknown and "type" not in new.unknown:
                 yield FlagChange("type", old.name, None, before, after)
         elif before != after and not (aspect == "choices" and old.kind != new.kind):
-            yield FlagChange(aspect, old.name, None, _to_json_value(before), _to_json_value(after))
+            yield FlagChange(aspect, old.name, None, before, after)
 
 
 def _conversion(field: Field) -> tuple[str, str | None]:
     return field.kind, field.nargs
-
-
-def _to_json_value(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _detect_renames(

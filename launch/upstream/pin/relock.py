@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,10 @@ from launch.upstream.libraries.library_keys import LIBRARIES, installed_version,
 from launch.upstream.pin.commit import extracted, find_commit
 from launch.upstream.pin.lock import DATA, LOCK_FILE, SCHEMAS, load_lock
 from launch.upstream.schema import Schema, schema_to_json
-from launch.upstream.trainers import ENTRIES, OPEN_INSTRUCT, TRL
+from launch.upstream.trainers import ENTRIES, TRL
 
 _DISTRIBUTIONS = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai2_olmo_core"}
-_NOT_LOCKED: Mapping[str, Any] = {
-    "names": {},
-    "stand_ins": [],
-    "files": {},
-    "packages": {},
-}  # of a schema: the lock has them once
+_NOT_LOCKED: Mapping[str, Any] = {"names": {}, "stand_ins": [], "files": {}, "packages": {}}  # the lock has them once
 _SECONDS = 120.0
 
 
@@ -62,26 +58,19 @@ def _build_files(options: argparse.Namespace) -> dict[Path, str]:
     if options.only:
         return add_trainer(options.checkout, options.only, options.python)
     pin = find_commit(options.checkout, load_lock().pin).id
-    schemas = capture_trainers(options.checkout, pin, OPEN_INSTRUCT, options.python)
-    schemas |= capture_trainers(options.checkout, pin, TRL, options.python)
-    files = build_lock(pin, schemas, options.python)
+    files = build_lock(pin, capture_trainers(options.checkout, pin, ENTRIES, options.python), options.python)
     return files | {
         library_keys_file(name): json_text(renewed_library_keys(name, options.python)) for name in LIBRARIES
     }
 
 
-def capture_trainers(checkout: Path, commit: str, trainers: Mapping[str, str], python: str) -> dict[str, Schema]:
+def capture_trainers(checkout: Path, commit: str, trainers: Iterable[str], python: str) -> dict[str, Schema]:
     """Capture these trainers' schemas at a commit of the checkout's history, or of the installed TRL.
 
     Raises UserError: git_failed, trainer_script_missing, trainer_unreadable.
     """
-    installed = {name: entry for name, entry in trainers.items() if name in TRL}
-    schemas = {name: capture_schema(entry, None, python) for name, entry in installed.items()}
-    scripts = {name: entry for name, entry in trainers.items() if name not in TRL}
-    if scripts:
-        with extracted(checkout, commit) as root:
-            schemas |= {name: capture_schema(entry, root, python) for name, entry in scripts.items()}
-    return schemas
+    with nullcontext() if set(trainers) <= TRL.keys() else extracted(checkout, commit) as root:
+        return {name: capture_schema(ENTRIES[name], None if name in TRL else root, python) for name in trainers}
 
 
 def build_lock(pin: str, schemas: Mapping[str, Schema], python: str) -> dict[Path, str]:
@@ -106,7 +95,7 @@ def add_trainer(checkout: Path, name: str, python: str) -> dict[Path, str]:
     Raises UserError: unlocked_package, if a package has another version than the lock's; those of `capture_trainers`.
     """
     lock, folders = load_json(LOCK_FILE), package_folders(python)
-    (schema,) = capture_trainers(checkout, lock["pin"], {name: ENTRIES[name]}, python).values()
+    (schema,) = capture_trainers(checkout, lock["pin"], [name], python).values()
     for package, distribution in _DISTRIBUTIONS.items():
         version, locked = installed_version(distribution, folders), lock["packages"][package]
         if distribution.replace("_", "-") in schema.packages and version != locked:

@@ -6,13 +6,16 @@ The lock's code is executed here; code of any other checkout or package only in 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from launch.resources import ROOT
 from launch.upstream.rules import post_init
 from launch.upstream.rules.conversion import UNKNOWN
-from launch.upstream.rules.post_init import Contradiction, Unknown, encode, run_post_init
+from launch.upstream.rules.post_init import Contradiction, run_post_init
+from launch.upstream.rules.unknown import Unknown, to_json
 from launch.upstream.schema import Field, Schema
 
 _SECONDS = 20.0
@@ -55,8 +58,9 @@ def _run_apart(schema: Schema, executed: Sequence[Any]) -> list[Contradiction]:
         return []
     from launch.upstream.capture.process import run_isolated  # a plan by the lock starts nothing
 
-    request = json.dumps([[code, encode(fields)] for code, fields in executed])
-    result = run_isolated(sys.executable, post_init.__file__, [], _SECONDS, request)
+    request = json.dumps(executed, default=to_json)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = run_isolated(sys.executable, post_init.__file__, [], _SECONDS, request, environ=environ)
     if result.content is None:
         return [Contradiction(f"its __post_init__ can't be executed: {result.error}", schema.parser_at, (), None)]
     return [Contradiction(message, where, tuple(flags), certain) for message, where, flags, certain in result.content]

@@ -19,10 +19,12 @@ import sys
 import textwrap
 import threading
 import types
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from launch.upstream.rules.unknown import PATHS, ExecutionPath, Unknown, derived, from_json, kind_of, unknown_parts
 
 _BUILTINS: Mapping[str, Any] = {
     function.__name__: function
@@ -32,12 +34,11 @@ _BUILTINS: Mapping[str, Any] = {
         *(NotImplementedError, RuntimeError, AssertionError, AttributeError, ImportError),
     )
 }
-_OPERATORS = "add sub mul truediv floordiv mod pow lt le gt ge eq ne getitem neg abs call enter exit"
 _OF_LISTS = (len, isinstance, zip, enumerate, list, tuple, sum, any, all)  # which accept lists of unknown values
 _MISSING = (NameError, AttributeError, ImportError)  # raised because of what is missing here, not by the code
 _MAX_PATHS = 100
 _MUTABLE = (list, dict)  # of the values that a statement may change in place
-_UNKNOWN = "$unknown"
+_running = threading.Lock()  # PATHS are one thread's at a time
 _SOURCE = "upstream:"  # begins the file names of compiled code
 
 
@@ -49,99 +50,6 @@ class Contradiction:
     where: str  # upstream's file:line
     flags: tuple[str, ...]  # the fields that its condition reads
     certain: bool | None  # None: depends on an unknown value; False: depends on the machine
-
-
-@dataclass
-class _Path:
-    """One way through a statement."""
-
-    choices: tuple[bool, ...] = ()  # the truth of the unknown conditions, in order; later ones are false
-    made: list[tuple[bool, str]] = field(default_factory=list)  # each with the kind of the unknown value
-    reads: list[str] = field(default_factory=list)  # the fields since its last condition
-    conditions: list[list[str]] = field(default_factory=list)  # and what each one around has read
-    raised: dict[str, tuple[str, list[str], set[str]]] = field(default_factory=dict)  # {where: message, reads, kinds}
-    result: list[Any] = field(default_factory=list)  # of a `return`
-    after: set[str] = field(default_factory=set)  # the kinds that an earlier `return` depends on
-    fields: dict[str, Any] = field(default_factory=dict)  # at its end
-    scope: dict[str, Any] = field(default_factory=dict)
-
-    def decide(self, kind: str) -> bool:
-        answer = self.choices[len(self.made)] if len(self.made) < len(self.choices) else False
-        self.made.append((answer, kind))
-        return answer
-
-    @property
-    def kinds(self) -> set[str]:
-        return {kind for _, kind in self.made}
-
-    def others(self) -> Iterator[tuple[bool, ...]]:
-        """Yield the choices of further paths, of which each has one truth of the machine's at most."""
-        for index in range(len(self.choices), len(self.made)):
-            before = self.made[:index]
-            if self.made[index][1] != "machine" or (True, "machine") not in before:
-                yield (*(answer for answer, _ in before), True)
-
-
-_paths: list[_Path] = []  # those that are executed, of a statement and the methods that it calls
-_running = threading.Lock()  # they are one thread's at a time
-
-
-class Unknown:
-    """A value that is not known.
-
-    kind: a `text` or another `value` of the command line, neither of which is None; what depends on the `user`, or on
-    the `machine` alone. Operators and attributes give unknown values; its truth is the path's choice.
-    """
-
-    def __init__(self, kind: str = "machine") -> None:
-        self.__dict__["kind"] = kind
-
-    def __getattribute__(self, name: str) -> Any:
-        return object.__getattribute__(self, name) if name.startswith("__") else derived(self)
-
-    def __setattr__(self, name: str, value: Any) -> None: ...
-
-    def __call__(self, *others: Any) -> Unknown:
-        return derived(self, *others)
-
-    def __bool__(self) -> bool:
-        return _paths[-1].decide(_kind(derived(self)))
-
-    def __contains__(self, _: object) -> bool:
-        return bool(self)
-
-    def __iter__(self) -> Iterator[Unknown]:
-        if self:
-            yield derived(self)
-
-    def __format__(self, _: str) -> str:
-        return "?"
-
-    def __repr__(self) -> str:
-        return "?"
-
-    __hash__ = object.__hash__
-
-
-for _name in _OPERATORS.split():
-    for _prefix in ("", "r"):
-        setattr(Unknown, f"__{_prefix}{_name}__", Unknown.__call__)
-
-
-def _kind(value: Unknown) -> str:
-    return str(value.__dict__["kind"])
-
-
-def derived(*parts: Any) -> Unknown:
-    """Return the unknown value of what depends on these."""
-    return Unknown("user" if {_kind(part) for part in _unknown(parts)} - {"machine"} else "machine")
-
-
-def _unknown(value: Any) -> list[Unknown]:
-    """Return the unknown parts of a value."""
-    if type(value) is Unknown:
-        return [value]
-    return [part for item in value for part in _unknown(item)] if isinstance(value, list | tuple | set) else []
 
 
 class _ReturnError(BaseException):
@@ -183,24 +91,24 @@ class _Run:
             "super": lambda: _Owner(self, None, index),
         }
         scope["__builtins__"] = {"__import__": lambda *_: Unknown()}
-        raised = len(_paths[-1].raised)
+        raised = len(PATHS[-1].raised)
         for statement in method.statements:
             paths = self._execute(statement, scope)
             if all(path.result for path in paths):
                 return _merged([path.result[0] for path in paths], paths)
             if any(path.result for path in paths):
-                _paths[-1].after.update(*(path.kinds for path in paths))
-        return Unknown() if len(_paths[-1].raised) > raised else None  # a raise has taken the place of its result
+                PATHS[-1].after.update(*(path.kinds for path in paths))
+        return Unknown() if len(PATHS[-1].raised) > raised else None  # a raise has taken the place of its result
 
-    def _execute(self, statement: _Statement, scope: dict[str, Any]) -> list[_Path]:
+    def _execute(self, statement: _Statement, scope: dict[str, Any]) -> list[ExecutionPath]:
         """Execute a statement in each way, and merge what they did into `scope`, the fields and the path around it."""
-        fields, paths, waiting = self._fields, list[_Path](), list[tuple[bool, ...]]([()])
+        fields, paths, waiting = self._fields, list[ExecutionPath](), list[tuple[bool, ...]]([()])
         origins = [read for name in statement.used for read in self._origins.get(name, ())]
         while waiting and len(paths) < _MAX_PATHS:
-            path = _Path(waiting.pop(0), reads=[*origins], after={*_paths[-1].after})
+            path = ExecutionPath(waiting.pop(0), reads=[*origins], after={*PATHS[-1].after})
             self._fields = fields | {name: part.copy() for name, part in fields.items() if isinstance(part, _MUTABLE)}
             path.scope = scope | {name: _copied(scope.get(name)) for name in statement.used}
-            _paths.append(path)
+            PATHS.append(path)
             try:
                 exec(statement.code, path.scope)
             except _ReturnError as left:
@@ -213,7 +121,7 @@ class _Run:
                     is_upstream = trace.tb_frame.f_code.co_filename == statement.code.co_filename
                     line, trace = trace.tb_lineno if is_upstream else line, trace.tb_next
                 self.refuse(f"{statement.file}:{line}", "", len(path.conditions), f"{type(error).__name__}: {error}")
-            _paths.pop()
+            PATHS.pop()
             path.fields = self._fields
             waiting += path.others()
             paths.append(path)
@@ -226,20 +134,20 @@ class _Run:
             for where, (message, reads, kinds) in path.raised.items():
                 is_certain = not waiting and all(where in other.raised for other in paths)
                 undecided = set().union(*(other.kinds for other in paths if not is_certain))
-                _paths[-1].raised.setdefault(where, (message, reads, kinds | undecided | _paths[-1].after))
+                PATHS[-1].raised.setdefault(where, (message, reads, kinds | undecided | PATHS[-1].after))
         return paths
 
     def refuse(self, where: str, kind: str, depth: int, error: Any) -> None:
         """Record a `raise` below `depth` conditions, and go on as if it had not happened."""
-        text, path = str(error), _paths[-1]
+        text, path = str(error), PATHS[-1]
         around = [*path.conditions[:depth], path.reads if not kind else []]
         if not any(around):
-            around = [names for outer in _paths for names in (*outer.conditions, outer.reads)]
+            around = [names for outer in PATHS for names in (*outer.conditions, outer.reads)]
         reads = [read for names in around for read in names]
         path.raised.setdefault(where, (f"raises {kind}" if text in ("", "?") else text, reads, set()))
 
     def condition(self, depth: int, value: Any) -> Any:
-        path = _paths[-1]
+        path = PATHS[-1]
         path.conditions[depth:] = [path.reads]
         path.reads = []
         return value
@@ -252,14 +160,14 @@ class _Run:
             self._fields = dict.fromkeys(self._fields, Unknown("user" if function is setattr else "machine"))
             return Unknown()
         parts = [part for part in given if not isinstance(part, list)] if function in _OF_LISTS else given
-        unknown = _unknown([function, *parts])
+        unknown = unknown_parts([function, *parts])
         is_method = isinstance(getattr(function, "__self__", None), list | dict) or isinstance(
             function, functools.partial
         )
         if not unknown or is_method or function is setattr:
             return function(*arguments, **keywords)
         converts = function in (int, float, json.loads) or isinstance(function, enum.EnumType)
-        if converts and {"text", "user"} & {_kind(part) for part in unknown} and _paths[-1].decide("user"):
+        if converts and {"text", "user"} & {kind_of(part) for part in unknown} and PATHS[-1].decide("user"):
             raise ValueError(f"{function.__name__} refuses some texts")
         return derived(*unknown)
 
@@ -273,7 +181,7 @@ class _Run:
     def identical(self, first: Any, second: Any) -> bool:
         for one, other in ((first, second), (second, first)):
             if isinstance(one, Unknown):
-                return not (_kind(one) in ("text", "value") and other is None) and bool(one)
+                return not (kind_of(one) in ("text", "value") and other is None) and bool(one)
         return first is second
 
 
@@ -287,7 +195,7 @@ class _Instance:
         run = vars(self)["run"]
         if any(method.owner and method.name == name for method in run._methods):
             return functools.partial(run._call, name)
-        _paths[-1].reads += [name] if name in run._own else []
+        PATHS[-1].reads += [name] if name in run._own else []
         return run._fields.get(name, Unknown())
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -311,9 +219,9 @@ def run_post_init(post_init: Mapping[str, Any], fields: Mapping[str, Any]) -> li
 
     Upstream stops at the first raise; this reports the others too.
     """
-    whole = _Path()
+    whole = ExecutionPath()
     with _running:
-        _paths[:] = [whole]
+        PATHS[:] = [whole]
         _Run(json.dumps(post_init), fields)._call("__post_init__")
     return [
         Contradiction(message, where, tuple(dict.fromkeys(reads)), None if kinds - {"machine"} else not kinds)
@@ -321,22 +229,9 @@ def run_post_init(post_init: Mapping[str, Any], fields: Mapping[str, Any]) -> li
     ]
 
 
-def encode(value: Any) -> Any:
-    """Convert fields to JSON values for another process; `main` reads them."""
-    if isinstance(value, dict):
-        return {name: encode(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [encode(part) for part in value]
-    return {_UNKNOWN: _kind(value)} if isinstance(value, Unknown) else value
-
-
-def _decode(value: dict[str, Any]) -> Any:
-    return Unknown(value[_UNKNOWN]) if value.keys() == {_UNKNOWN} else value
-
-
 def main(result: str) -> None:
     """Run each `[post_init, fields]` of the JSON list on standard input; write the contradictions to a file."""
-    requests = json.load(sys.stdin, object_hook=_decode)
+    requests = json.load(sys.stdin, object_hook=from_json)
     found = [list(vars(c).values()) for post_init, fields in requests for c in run_post_init(post_init, fields)]
     Path(result).write_text(json.dumps(found), encoding="utf-8")
 
@@ -356,7 +251,7 @@ def _copied(value: Any) -> Any:
     return value.copy() if isinstance(value, _MUTABLE) else value
 
 
-def _merged(values: Sequence[Any], paths: Sequence[_Path]) -> Any:
+def _merged(values: Sequence[Any], paths: Sequence[ExecutionPath]) -> Any:
     """Return the value that all paths agree on, else an unknown one."""
     if all(value is values[0] or repr(value) == repr(values[0]) for value in values[1:]):
         return values[0]
