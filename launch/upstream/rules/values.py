@@ -46,7 +46,9 @@ def flag_field(schema: Schema, name: str, value: Any) -> Field | None:
     if field is None and schema.is_unverified(name):
         nargs = "+" if isinstance(value, list) else None
         like = next(iter(schema.fields.values()))
-        field = replace(like, name=name, kind="unknown", nargs=nargs, choices=None, required=False, settable=True)
+        field = replace(
+            like, name=name, kind="unknown", nargs=nargs, choices=None, required=False, unsettable_because=None
+        )
     return field
 
 
