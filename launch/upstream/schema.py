@@ -45,7 +45,7 @@ class Field:
     group: str  # the class of the parser call that includes it
     file: str  # relative to the source tree, or to the package folder
     line: int
-    aliases: Sequence[str] = ()  # more option strings, from the metadata
+    aliases: Sequence[str] = field(default_factory=list)  # more option strings, from the metadata
     negatable: bool = False  # `--no_name` exists (the default is literally True)
     unsettable_because: str | None = None  # None: some command line can set it
     none_words: bool = False  # `none` and `null` convert to None (TRL's copy of the parser)

@@ -136,7 +136,7 @@ def test_a_package_that_is_missing_has_a_stand_in(tmp_path: Path) -> None:
         "x: int = 1", "x: int = 1\n    mode: Mode = None"
     )
     schema = capture_script(tmp_path, text)
-    assert schema.stand_ins == ("no_such_package",)
+    assert schema.stand_ins == ["no_such_package"]
     assert schema.packages["no_such_package"] == ""
     assert schema.fields["x"].kind == "int"
     assert "Mode is of a package that is not installed" in schema.fields["mode"].unknown["type"]

@@ -43,7 +43,7 @@ def test_options_equal_those_of_the_real_parser(
 ) -> None:
     schema = schema_of(trainer)
     real = real_parsers.query(trainer=trainer, describe=True)
-    assert schema.unknown == ()
+    assert not schema.unknown
     ours = [_as_argparse(option) for option in list_options(schema)]
     for option, theirs in zip(list_options(schema), real, strict=False):
         if "default" in option.field.unknown:

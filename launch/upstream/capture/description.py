@@ -49,17 +49,15 @@ class Description:
         for cls in parser.dataclass_types:
             declared = self.declared_fields(cls)
             for field in dataclasses.fields(cls):
-                fields[field.name] = {
+                stated = {"owner": cls.__name__, "file": "", "line": 0, "type": str(field.type), "help": None}
+                record = fields[field.name] = {
                     **self.field(field, options.get(field.name), field.name in negated),
-                    **declared.get(field.name, {"owner": cls.__name__, "file": "", "line": 0, "type": str(field.type)}),
+                    **declared.get(field.name, stated),
                     "group": cls.__name__,
                 }
-                record = fields[field.name]
-                text = field.metadata.get("help") or record.pop("docstring", None)
+                text = field.metadata.get("help") or record["help"]
                 record["help"] = inspect.cleandoc(str(text)).strip() or None if text else None
-                if reason := record.pop("from_environment", None):
-                    record |= {"default": None, "unknown": {"default": reason}}
-                record.pop("docstring", None)
+                record["default"] = None if "default" in record["unknown"] else record["default"]
             file, line = self.place(cls)
             names = [field.name for field in dataclasses.fields(cls)]
             classes.append(
@@ -89,8 +87,7 @@ class Description:
             default, unknown["default"] = None, str(error)
         record: dict[str, typing.Any] = {
             "name": field.name, "kind": "unknown", "nargs": None, "const": None, "choices": None,
-            "default": default, "required": False, "aliases": [], "negatable": False,
-            "unsettable_because": None, "none_words": False, "in_parser": True, "unknown": unknown,
+            "default": default, "required": False, "unknown": unknown,
         }  # fmt: skip
         if action is None:
             return record | {"unsettable_because": "the dataclass sets it itself (init=False)", "in_parser": False}
@@ -115,7 +112,10 @@ class Description:
         }
 
     def declared_fields(self, cls: type) -> dict[str, dict[str, typing.Any]]:
-        """Return {field: owner, type, file, line and docstring} from the source of the class and its bases."""
+        """Return {field: owner, type, file, line and docstring} from the source of the class and its bases.
+
+        The default is unknown if it depends on the environment.
+        """
         found: dict[str, dict[str, typing.Any]] = {}
         for base in reversed(cls.__mro__):
             node = self.class_node(base) if "__dataclass_fields__" in vars(base) else None
@@ -131,12 +131,12 @@ class Description:
                         "type": annotation.value if is_text else ast.unparse(annotation),  # type: ignore[attr-defined]
                         "file": file,
                         "line": statement.lineno,
-                        "docstring": value.value if isinstance(value, ast.Constant) else None,
+                        "help": value.value if isinstance(value, ast.Constant) else None,
                     }
                     for part in ast.walk(statement):
                         if isinstance(part, ast.Call) and ast.unparse(part).startswith(("os.environ", "os.getenv")):
                             reason = f"{file}:{part.lineno}: '{ast.unparse(part)}' depends on the environment"
-                            record["from_environment"] = reason
+                            record["unknown"] = {"default": reason}
                             break
         return found
 

@@ -19,7 +19,7 @@ from launch.upstream.pin.ledger import HINTS_FILE
 from launch.upstream.pin.ledger_builder import extend_ledger
 from launch.upstream.pin.lock import SCHEMAS
 from launch.upstream.pin.relock import build_lock, json_text, json_with_lines, renewed_library_keys
-from launch.upstream.schema import Schema, schema_from_json
+from launch.upstream.schema import schema_from_json
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _find_losses(files: Mapping[Path, str]) -> Iterator[Problem]:
     """Find flags whose type, default or choices the committed lock knows and the new one doesn't."""
     for path, text in files.items():
         if path.parent == SCHEMAS and path.is_file():
-            old, new = _parse_schema(path.read_text(encoding="utf-8")), _parse_schema(text)
+            old, new = schema_from_json(load_json(path)), schema_from_json(json.loads(text))
             for name, field in new.fields.items():
                 before = old.fields.get(name)
                 if before is not None and before.type == field.type and set(field.unknown) - set(before.unknown):
@@ -100,10 +100,6 @@ def _find_losses(files: Mapping[Path, str]) -> Iterator[Problem]:
                     yield Problem(
                         "lock_would_lose", message, cure="name an interpreter that has the package: --python PYTHON"
                     )
-
-
-def _parse_schema(text: str) -> Schema:
-    return schema_from_json(json.loads(text))
 
 
 @contextmanager

@@ -33,13 +33,16 @@ def compare_schemas(old: Schema, new: Schema, known_renames: Mapping[str, str] |
     A part that can't be read on one side is unknown, not changed. Removals are reported only if the new parser could be
     read completely.
     """
-    before, after = _flags(old), _flags(new)
+    before, after = ({name: field for name, field in side.fields.items() if field.in_parser} for side in (old, new))
     removed = {name: field for name, field in before.items() if name not in after}
     added = {name: field for name, field in after.items() if name not in before}
     known = known_renames or {}
     renames = {name: new_name for name, new_name in known.items() if name in removed and new_name in after}
-    may_be_renamed = {name: field for name, field in removed.items() if known.get(name) != ""}
-    renames |= _detect_renames(may_be_renamed, added, renames)
+    pairs = ((field, other) for field in removed.values() if known.get(field.name) != "" for other in added.values())
+    scores = sorted((-flag_similarity(field, other), field.name, other.name) for field, other in pairs)
+    for score, name, new_name in scores:  # the most similar pairs first
+        if score and name not in renames and new_name not in renames.values():
+            renames[name] = new_name
     changes = []
     for name, field in removed.items():
         if name in renames:
@@ -56,10 +59,6 @@ def compare_schemas(old: Schema, new: Schema, known_renames: Mapping[str, str] |
     return changes
 
 
-def _flags(schema: Schema) -> dict[str, Field]:
-    return {name: field for name, field in schema.fields.items() if field.in_parser}
-
-
 def _compare_aspects(old: Field, new: Field) -> Iterator[FlagChange]:
     for aspect in _ASPECTS:
         if aspect in old.unknown or aspect in new.unknown:
@@ -67,7 +66,7 @@ def _compare_aspects(old: Field, new: Field) -> Iterator[FlagChange]:
         before, after = getattr(old, aspect), getattr(new, aspect)
         if aspect == "type":
             # A type is often respelled (`List[str]`, `list[str]`), so compare what the parser does with it.
-            if _conversion(old) != _conversion(new) and "type" not in old.unknown and "type" not in new.unknown:
+            if _conversion(old) != _conversion(new):
                 yield FlagChange("type", old.name, None, before, after)
         elif before != after and not (aspect == "choices" and old.kind != new.kind):
             yield FlagChange(aspect, old.name, None, before, after)
@@ -75,21 +74,6 @@ def _compare_aspects(old: Field, new: Field) -> Iterator[FlagChange]:
 
 def _conversion(field: Field) -> tuple[str, str | None]:
     return field.kind, field.nargs
-
-
-def _detect_renames(
-    removed: Mapping[str, Field], added: Mapping[str, Field], known_renames: Mapping[str, str]
-) -> dict[str, str]:
-    """Return {old name: new name}, the known renames and further ones, the most similar pairs first."""
-    renames = dict(known_renames)
-    scored = sorted(
-        ((flag_similarity(old, new), old.name, new.name) for old in removed.values() for new in added.values()),
-        key=lambda pair: (-pair[0], pair[1], pair[2]),
-    )
-    for score, old_name, new_name in scored:
-        if score > 0 and old_name not in renames and new_name not in renames.values():
-            renames[old_name] = new_name
-    return renames
 
 
 def flag_similarity(old: Field, new: Field) -> float:

@@ -88,27 +88,20 @@ def _assess_trainer(root: Path, name: str, entry: str, python: str, confirmed: M
 
 def _find_broken_configs(trainers: tuple[TrainerImpact, ...], configs: Path) -> Iterator[Problem]:
     impacts = {impact.trainer: impact for impact in trainers}
-    files = {path.stem: path for path in sorted((configs / "trainer").glob("*.yaml"))}
-    for name, path in files.items():
-        impact = impacts.get(name)
-        if impact is None:
-            continue
+    for path in (*sorted((configs / "trainer").glob("*.yaml")), *sorted((configs / "stage").glob("*.yaml"))):
+        is_stage, place = path.parent.name == "stage", _display_path(path)
+        trainer = Origins((), {"stage": path.stem}, (configs,)).chosen_by_stage("trainer") if is_stage else path.stem
         content, positions = _load_yaml(path)
-        if impact.schema is None:
-            assert impact.problem is not None
-            line, place = positions.of(("entry",)), _display_path(path)
-            yield replace(impact.problem, where=f"{place}:{line}" if line else place, cure=None)
-            continue
-        references = list(referenced_flags(content, positions, _display_path(path)))
-        yield from _find_stale_references(impact, impact.schema, references)
-        yield from _find_newly_required(name, impact.schema, references, _display_path(path))
-    for path in sorted((configs / "stage").glob("*.yaml")):
-        content, positions = _load_yaml(path)
-        trainer = Origins((), {"stage": path.stem}, (configs,)).chosen_by_stage("trainer")
         impact = impacts.get(trainer) if trainer else None
         if impact and impact.schema:
-            references = list(referenced_flags({"flags": content.get("flags")}, positions, _display_path(path)))
+            named = {"flags": content.get("flags")} if is_stage else content
+            references = list(referenced_flags(named, positions, place))
             yield from _find_stale_references(impact, impact.schema, references)
+            if not is_stage:
+                yield from _find_newly_required(impact.trainer, impact.schema, references, place)
+        elif impact and impact.problem and not is_stage:
+            line = positions.of(("entry",))
+            yield replace(impact.problem, where=f"{place}:{line}" if line else place, cure=None)
 
 
 def referenced_flags(content: Mapping[str, Any], positions: Positions, file: str) -> Iterator[FlagReference]:

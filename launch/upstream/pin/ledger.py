@@ -7,12 +7,12 @@ finetune still has the old name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from launch.files import load_json
 from launch.upstream.pin.lock import DATA, locked_schema
 from launch.upstream.trainers import ENTRIES, trainer_name
 
@@ -75,8 +75,7 @@ class Explanation:
 @cache
 def load_ledger() -> Ledger:
     """Return the committed ledger (read once per process)."""
-    content: dict[str, Any] = json.loads(LEDGER_FILE.read_text(encoding="utf-8"))
-    hints: dict[str, Any] = json.loads(HINTS_FILE.read_text(encoding="utf-8"))
+    content, hints = load_json(LEDGER_FILE), load_json(HINTS_FILE)
     entries = []
     for entry in content["entries"]:
         commit, trainers = content["commits"][entry["commit"]], tuple(entry["trainers"])

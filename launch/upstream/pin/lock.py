@@ -6,14 +6,13 @@ write.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from launch.errors import Problem, UserError
+from launch.files import load_json
 from launch.upstream.schema import Schema, schema_from_json
 from launch.upstream.trainers import ENTRIES, TRL, trainer_name
 
@@ -29,16 +28,15 @@ class Lock:
     pin: str  # commit of open-instruct
     files: Mapping[str, str]  # {path: git blob id} of open-instruct's files
     packages: Mapping[str, str]  # {library: version}: trl, transformers, olmo_core
-    names: Mapping[
-        str, Sequence[str]
-    ]  # {flag: the names that upstream looks its value up in}; `olmo_presets`, `verifiers`
+    # {flag: the names that upstream looks its value up in}; `olmo_presets`, `verifiers`
+    names: Mapping[str, Sequence[str]]
 
 
 @cache
 def load_lock() -> Lock:
     """Return the committed lock (read once per process)."""
-    content: dict[str, Any] = json.loads(LOCK_FILE.read_text(encoding="utf-8"))
-    return Lock(pin=content["pin"], files=content["files"], packages=content["packages"], names=content["names"])
+    content = load_json(LOCK_FILE)
+    return Lock(**{name: content[name] for name in ("pin", "files", "packages", "names")})
 
 
 def locked_schema(trainer: str) -> Schema:
@@ -55,5 +53,5 @@ def locked_schema(trainer: str) -> Schema:
 
 @cache
 def _load_schema(name: str) -> Schema:
-    schema = schema_from_json(json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8")))
+    schema = schema_from_json(load_json(SCHEMAS / f"{name}.json"))
     return replace(schema, is_locked=True, names={} if name in TRL else load_lock().names)

@@ -132,16 +132,13 @@ def json_with_lines(content: Mapping[str, Any], one_line_per_item: tuple[str, ..
     """Format JSON with one line per item of the named containers, and one line for every other key."""
     parts = []
     for key, value in content.items():
+        text = _one_line_json(value)
         if key in one_line_per_item:
-            items = (
-                [f"{json.dumps(name)}: {_one_line_json(item)}" for name, item in value.items()]
-                if isinstance(value, dict)
-                else [_one_line_json(item) for item in value]
+            pairs = value.items() if isinstance(value, dict) else ()
+            items = [f"{json.dumps(name)}: {_one_line_json(item)}" for name, item in pairs] or map(
+                _one_line_json, value
             )
-            opening, closing = "{}" if isinstance(value, dict) else "[]"
-            text = opening + "\n  " + ",\n  ".join(items) + "\n " + closing
-        else:
-            text = _one_line_json(value)
+            text = text[0] + "\n  " + ",\n  ".join(items) + "\n " + text[-1]
         parts.append(f" {json.dumps(key)}: {text}")
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
