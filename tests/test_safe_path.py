@@ -99,7 +99,7 @@ def path_after_import(argv: list[str], first: Path) -> list[str]:
     return list(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("module", ["launch", "launch.slurm.wrappers"])
+@pytest.mark.parametrize("module", ["launch", "launch.slurm.script"])
 def test_a_clone_that_is_not_installed_comes_last(module: str) -> None:
     path = path_after_import(["-m", module], ROOT)
     assert path[0] != str(ROOT) and path[-1] == str(ROOT)

@@ -32,12 +32,11 @@ class BatchScript:
     width: Width
     cluster: ClusterConfig
     overrides: Sequence[str]  # of `launch node`, or the arguments of another verb
-    cwd: str  # "": the folder from which the script is submitted
+    cwd: str
     python: str
     folder: str  # the job folder
     output: str  # the log's path, in which Slurm fills in %x and %j (%A and %a in an array)
     exports: Mapping[str, str] = field(default_factory=dict)
-    written_by: str = "python -m launch submit"
     verb: str = "node"
 
 
@@ -64,7 +63,6 @@ def render_array_sbatch(script: BatchScript, scripts: Sequence[Path]) -> str:
         title=script.title.replace("\n", " "),
         options=[*_options(script), f"--array=0-{len(scripts) - 1}{limit}"],
         has_literals=any(sign in str(path) for path in scripts for sign in "$`"),
-        written_by=script.written_by,
         scripts=[shlex.quote(str(path)) for path in scripts],
     )
 
@@ -80,8 +78,7 @@ def render_sbatch(script: BatchScript) -> str:
         title=script.title.replace("\n", " "),
         options=_options(script),
         setup=setup,
-        written_by=script.written_by,
-        cwd=shlex.quote(script.cwd) if script.cwd else "",
+        cwd=shlex.quote(script.cwd),
         folder=shlex.quote(script.folder),
         srun=_srun_options(script),
         command=shlex.join(command),
@@ -149,7 +146,7 @@ def _srun_options(script: BatchScript) -> list[str]:
     if script.cluster.container == Container.pyxis:
         options.append(shlex.quote(f"--container-image={script.cluster.image}"))
         # pyxis starts in the image's working directory, and `runs` may be relative to this one
-        options.append(f"--container-workdir={shlex.quote(script.cwd)}" if script.cwd else '--container-workdir="$PWD"')
+        options.append(f"--container-workdir={shlex.quote(script.cwd)}")
         if script.cluster.mounts:
             options.append(shlex.quote(f"--container-mounts={','.join(script.cluster.mounts)}"))
         if variables := _variables(script):  # else the image's own values take precedence
@@ -161,5 +158,4 @@ def _container_command(script: BatchScript) -> list[str]:
     if script.cluster.container != Container.apptainer:
         return []
     binds = [argument for mount in script.cluster.mounts for argument in ("--bind", mount)]
-    folder = ["--pwd", script.cwd] if script.cwd else []
-    return ["apptainer", "exec", "--nv", *folder, *binds, str(script.cluster.image)]
+    return ["apptainer", "exec", "--nv", "--pwd", script.cwd, *binds, str(script.cluster.image)]
