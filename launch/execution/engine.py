@@ -16,6 +16,7 @@ from launch.execution.caches import cache_lock, plan_cache_pass, read_dataset_ev
 from launch.execution.completion import (
     add_digests,
     add_validation,
+    check_first_loss,
     digest_base,
     keep_finished_work,
     refuse_changes,
@@ -295,6 +296,7 @@ def _read_evidence(
     found = read_evidence(RunRecord(folder.path), requested, began, inspects=inspects)
     no_model = Evidence("saved_weights", "no model", "a trial of a few steps saves none: its weights are not checked")
     overridden = unchecked_settings(overridden_settings(plan.config, plan.parallel))
+    found = (*found, *check_first_loss(plan, RunRecord(folder.path)))
     return (*found, *overridden) if proofs is not None else (*found, no_model)
 
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from launch.execution import completion
-from launch.execution.completion import add_validation, keep_finished_work, verify_completion, verify_evidence
+from launch.execution.completion import (
+    add_validation,
+    check_first_loss,
+    keep_finished_work,
+    verify_completion,
+    verify_evidence,
+)
 from launch.execution.record.evidence import merge_events
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.record.reader import RunRecord
 from launch.planning.plan import build_plan
-from launch.worker.finding import Evidence
+from launch.worker.finding import PROVEN, REFUTED, Evidence
 from tests.conftest import composed, fixed_machine
 
 Judge = Callable[[int, int | None, str], Outcome]
@@ -161,3 +168,33 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
     assert kept.exit_code == (0 if is_kept else outcome.exit_code)
     assert (str(outcome.cause) in str(kept.afterwards)) == is_kept
     assert not is_kept or (kept.steps, kept.cause, kept.guard) == (10, None, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "loss", "verdict"),
+    [
+        (("recipe.beta=0.1",), 0.6931, PROVEN),
+        (("recipe.beta=0.1",), 0.6956, PROVEN),  # precomputed in another shape, in bf16
+        (("recipe.beta=0.1",), 0.75, REFUTED),
+        (("recipe.beta=0.1",), math.nan, REFUTED),
+        (("recipe.beta=2",), 0.75, PROVEN),  # the noise of the log-probs counts 20 times
+        (("recipe.beta=2",), 1.2, REFUTED),
+        (("trainer=dpo_tune_cache", "recipe.loss=simpo"), 1.2, None),
+        (("flags.loss_type=[ipo]",), 25.0, None),
+        (("recipe.lora.rank=4", "recipe.beta=0.1"), 0.75, REFUTED),
+        (("stage=demo",), 5.0, None),
+    ],
+)
+def test_the_first_loss_of_dpo_is_that_of_the_reference(
+    words: tuple[str, ...], loss: float, verdict: str | None, tmp_path: Path
+) -> None:
+    line = ("stage=demo_dpo", "trainer=trl_dpo", *words) if "stage=demo" not in words else (*words, "trainer=trl_sft")
+    line = line if "trainer=dpo_tune_cache" not in words else ("stage=demo_dpo", *words)
+    plan = build_plan(composed(*line), fixed_machine(tmp_path))
+    plan.folder.mkdir(parents=True)
+    metrics = plan.folder / "metrics.jsonl"
+    metrics.write_text(json.dumps({"step": 1, "loss": loss}) + "\n", encoding="utf-8")
+    found = check_first_loss(plan, RunRecord(plan.folder))
+    assert [item.verdict for item in found] == ([] if verdict is None else [verdict])
+    metrics.write_text(json.dumps({"step": 2, "loss": 9.0}) + "\n", encoding="utf-8")
+    assert check_first_loss(plan, RunRecord(plan.folder)) == ()  # the first step is not recorded

@@ -11,11 +11,11 @@ from typing import Any
 
 from launch.config.schema import Device, Kind
 from launch.config.trials import GatesConfig
+from launch.execution.completion import SIGMOID_LOSSES
 from launch.trials.measurement import Measurement, compute_speed, finite, padding_share, second_half_ratio
 
 LOSS_KINDS = (Kind.sft, Kind.dpo, Kind.rm)  # RLVR's loss is 0 by construction, and its data is sampled
 _DPO = (Kind.dpo,)
-_SIGMOID = (None, "dpo", "dpo_norm")  # recipe.loss values that mean -log sigmoid(beta x difference); None: the default
 _NO_REFERENCE = ("simpo",)
 OUT_OF_MEMORY = ("out_of_memory", "host_memory")
 
@@ -281,7 +281,7 @@ def first_dpo_loss(case: GateCase) -> GateResult | None:
     """At the first step the policy is the reference, so the sigmoid loss is ln 2; else the reference is another model,
     a stale cache, or gets other inputs."""
     losses = case.now.series("loss")
-    if case.now.plan.config.recipe.loss not in _SIGMOID or not losses or losses[0][0] != 1:
+    if case.now.plan.config.recipe.loss not in SIGMOID_LOSSES or not losses or losses[0][0] != 1:
         return None
     loss, tolerance = losses[0][1], case.config.first_dpo_loss.tolerance
     distance = abs(loss - math.log(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from launch.execution.diagnosis.advice import Cure, Situation, cure_for_errors
 from launch.execution.diagnosis.causes import CauseFinder
 from launch.execution.diagnosis.tracebacks import RaisedError, event_chain, parse_error, printed_chain
 from launch.execution.record.events import Event
-from launch.planning.estimate.setting import MemorySetting
+from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import ModelShape, with_parameters
 from launch.planning.parallel import Batch
 from launch.worker.trainer import error_chain
@@ -178,3 +179,18 @@ def test_a_library_that_aborts_is_understood_by_its_last_lines() -> None:
     )
     cure = finder.find_cause(-6).cure
     assert cure is not None and cure.id == "host_memory"
+
+
+def test_a_smaller_batch_is_the_largest_that_the_data_allows(tmp_path: Path) -> None:
+    """With the lengths that the trainer wrote: eight long samples are rare, and a batch of them is never all long."""
+    shape = with_parameters(ModelShape(0, 32, 4096, 14336, 32, 8, 128256))
+    memory = MemorySetting(shape, Kind.sft, Mode.single, 1, 32, 32 * 4096, packing=True, liger=True, fused_loss=True)
+    memory = replace(memory, attention=Attention.flash)
+    file = tmp_path / "lengths.json"
+    counts = {"tokens": {"200": 900, "1000": 100}, "label_tokens": None}
+    file.write_text(json.dumps({"schema_version": 1, "kind": "sft", **counts}), encoding="utf-8")
+    message = "torch.OutOfMemoryError: CUDA out of memory. GPU 0 has a total capacity of 139.80 GiB"
+    situation = replace(PLAN, batch=Batch(32, 32, 1, 1), mode=Mode.single, memory=memory)
+    by_limit, by_lengths = (cure_for(message, replace(situation, lengths=path)) for path in (None, file))
+    assert by_limit and "per_device_batch_size=2:" in by_limit.text and "at the maximum length" in by_limit.text
+    assert by_lengths and "per_device_batch_size=8:" in by_lengths.text and "longest micro batch" in by_lengths.text

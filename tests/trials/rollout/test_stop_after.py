@@ -37,7 +37,6 @@ def run_for(
         argv=(sys.executable, str(script(folder, body))),
         reader="trl",
         env={"FAKE": str(folder)},
-        cwd=folder,
         stop_after=steps,
         seconds=seconds,
         stop_file=enough,
