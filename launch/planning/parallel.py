@@ -172,13 +172,13 @@ def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -
     return Parallel(mode, width, _resolve_precision(config.recipe.precision, trainer, width), buckets)
 
 
-def has_master_weights(family: Family, zero_stage: int | None, precision: Precision) -> bool:
+def has_master_weights(family: Family, parallel: Parallel) -> bool:
     """Whether the optimizer updates fp32 weights.
 
     open-instruct loads bf16 weights (finetune.py:596, dpo_tune_cache.py:338), so that only DeepSpeed keeps fp32 ones;
     TRL loads fp32 weights and casts in the forward pass.
     """
-    return family == Family.trl or bool(zero_stage) or precision == Precision.fp32
+    return family == Family.trl or bool(parallel.zero_stage) or parallel.precision == Precision.fp32
 
 
 def default_mode(width: Width) -> Mode:

@@ -49,8 +49,7 @@ class Measurement:
     @property
     def has_masters(self) -> bool:
         """Whether the optimizer updates fp32 master weights."""
-        parallel = self.plan.parallel
-        return has_master_weights(self.plan.config.trainer.family, parallel.zero_stage, parallel.precision)
+        return has_master_weights(self.plan.config.trainer.family, self.plan.parallel)
 
     @property
     def finished(self) -> bool:

@@ -20,6 +20,7 @@ from launch.execution.display import Display
 from launch.execution.engine import build_cache
 from launch.execution.prepare import prepare_inputs
 from launch.execution.record.lock import run_lock
+from launch.execution.record.reader import mapping, objects
 from launch.files import write_file
 from launch.planning.estimate.cards import card_memory, rates_for_card
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting, planned_shape
@@ -182,15 +183,16 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
         raise UserError(Problem("compare_full", message, "tune.compare_full", "set recipe.lora.rank=16, or remove it"))
     name = plan.config.name or f"{plan.stage}-{plan.parallel.width}-{plan.identity}"
     folder = plan.runs / plan.stage / f"tune-{name}"
-    read_earlier(folder, "tune", {"identity": plan.identity})
+    earlier = read_earlier(folder, "tune", {"identity": plan.identity})
     with run_lock(folder, display.say):
         record = begin_record(folder, plan, display)
-        code = _search(record, request, display)
+        runs = [] if plan.config.restart else objects(mapping(earlier).get("runs"))
+        code = _search(record, request, display, [str(run.get("label")) for run in runs])
         _refuse_if_none_started(record)
         return record, code
 
 
-def _search(record: TuneRecord, request: CommandLine, display: Display) -> int:
+def _search(record: TuneRecord, request: CommandLine, display: Display, probed: Sequence[str]) -> int:
     def prepare(probe: Probe) -> None:
         is_full, count = probe is record.full, f"{len(record.runs)} of at most {record.limits.probes}"
         display.say(f"{'full fine-tuning' if is_full else f'probe {count}'}: {probe.label}")
@@ -206,7 +208,7 @@ def _search(record: TuneRecord, request: CommandLine, display: Display) -> int:
     say_plan(display, record, [*record.notes, *_prediction_lines(record)])
     refuse_if_nothing_fits(record)
     if not record.limits.dry_run or len(record.predictions) == 1:
-        search(record, take, partial(extra_options, record.plan))
+        search(record, take, partial(extra_options, record.plan), probed)
         if record.plan.config.tune.compare_full and record.stop != Stop.interrupted:
             probe_full(record, request, take)
     if record.best is not None:
@@ -237,8 +239,15 @@ Run = Callable[[Prediction, int], None]  # probes a setting for so many steps
 _COMPLETED = (Stop.best_beats_the_rest, Stop.all_tried)
 
 
-def search(record: TuneRecord, take: Callable[[Probe], None], extras: Callable[[Candidate], Sequence[Extra]]) -> None:
-    """Fill the record. `take` runs a probe; `extras` are the options to try on the best one, one after another."""
+def search(
+    record: TuneRecord,
+    take: Callable[[Probe], None],
+    extras: Callable[[Candidate], Sequence[Extra]],
+    probed: Sequence[str] = (),
+) -> None:
+    """Fill the record. `take` runs a probe; `extras` are the options to try on the best one, one after another;
+    `probed` are the settings of an earlier call, which come first: what it measured counts, whatever is predicted now.
+    """
     if len(record.predictions) == 1:
         record.stop = Stop.one_setting
         return
@@ -250,6 +259,11 @@ def search(record: TuneRecord, take: Callable[[Probe], None], extras: Callable[[
         if probe.state == State.interrupted:
             record.stop = Stop.interrupted
 
+    known = {prediction.label: prediction for prediction in record.predictions}
+    for prediction in [known[label] for label in probed if label in known]:
+        late = record.stop or exhausted_limit(prediction.seconds, record.runs, record.limits)
+        if not late and prediction.candidate != record.space.base:  # which comes last, with the time that is left
+            run(prediction, record.limits.steps)
     while record.stop is None:
         choice = next_probe(record.estimates, record.runs, record.limits)
         if isinstance(choice, Stop):

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from launch.config.line import format_value, override_key
@@ -14,7 +15,7 @@ from launch.config.schema import Buckets, Device, Family, Kind, LossAveraging, M
 from launch.errors import Problem, UserError
 from launch.planning.checks import check_dealing
 from launch.planning.flags import values_of
-from launch.planning.parallel import Parallel, bucket_sizes, divisors, has_master_weights
+from launch.planning.parallel import bucket_sizes, divisors, has_master_weights
 from launch.planning.plan import Plan
 from launch.planning.recipe import flags_of_key, value_of_flags
 from launch.worker.json_codec import to_json
@@ -248,17 +249,14 @@ def _modes(plan: Plan, installed: Collection[str], left_out: list[str]) -> tuple
     if "deepspeed" not in installed:
         left_out.append("ZeRO: deepspeed is not installed in the trainer's interpreter")
         modes = tuple(mode for mode in modes if mode in (Mode.single, Mode.ddp))
-    masters = _has_masters(plan.parallel, plan.config.trainer)
-    kept = [mode for mode in modes if _has_masters(replace(plan.parallel, mode=mode), plan.config.trainer) == masters]
+    has_masters = partial(has_master_weights, plan.config.trainer.family)
+    masters = has_masters(plan.parallel)
+    kept = [mode for mode in modes if has_masters(replace(plan.parallel, mode=mode)) == masters]
     dropped = ", ".join(mode.value for mode in modes if mode not in kept)
     if dropped:
         verbs = ("does not keep", "does") if masters else ("keeps", "does not")
         left_out.append(f"{dropped}: it {verbs[0]} fp32 master weights, and {own.value} {verbs[1]}")
     return tuple(kept)
-
-
-def _has_masters(parallel: Parallel, trainer: TrainerConfig) -> bool:
-    return has_master_weights(trainer.family, parallel.zero_stage, parallel.precision)
 
 
 def _packings(base: Candidate, trainer: TrainerConfig, left_out: list[str]) -> tuple[Packing, ...]:

@@ -203,6 +203,13 @@ def test_a_search_that_has_ended_and_is_called_again_probes_nothing_more(tmp_pat
     assert kept.probed == probes.probed and again.stop == ended.stop and again.used == ended.used
 
 
+def test_what_an_earlier_call_probed_comes_first_whatever_is_predicted_now(record: TuneRecord) -> None:
+    last = [estimate.prediction.label for estimate in record.estimates if estimate.is_open][-1]
+    base, probes = record.base_estimate.prediction.label, Probes()
+    search(record, probes, lambda best: [], ["gone", base, last])
+    assert probes.probed[0] == last and record.best is not None and record.best.label != last
+
+
 def test_probes_with_one_cause_end_it_and_are_reported(record: TuneRecord) -> None:
     class Dead(Probes):
         def result(self, prediction: Prediction) -> Probe:
