@@ -264,8 +264,8 @@ def _describe_never_began(jobs: _RunJobs, status: JobStatus) -> str:
 
 def _find_rank_log(folder: Path, rank: int) -> Path:
     """Return the log of a rank, on whichever of the run's nodes it ran. Raises UserError: no_such_rank."""
-    logs = {path.stem.removeprefix("rank-"): path for path in folder.glob("nodes/*/logs/rank-*.log") if path.is_file()}
-    logs |= {path.stem.removeprefix("rank-"): path for path in (folder / "logs").glob("rank-*.log") if path.is_file()}
+    paths = [*folder.glob("nodes/*/logs/rank-*.log"), *folder.glob("logs/rank-*.log")]
+    logs = {path.stem.removeprefix("rank-"): path for path in paths if path.is_file()}
     if str(rank) not in logs:
         ranks = sorted(logs, key=lambda name: (len(name), name))
         cure = f"its ranks: {', '.join(ranks)}" if ranks else "no rank has printed anything yet"

@@ -76,10 +76,8 @@ def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
 
 def _choices(key: str) -> list[str]:
     """Return the options of a group, or the values of a key with a fixed set of them."""
-    if key in _GROUPS:
-        return [path.stem for root in _roots() for path in (root / key).glob("*.yaml")]
-    if key == "+tuned":
-        return [path.stem for root in _roots() for path in (root / "tuned").glob("*.yaml")]
+    if key in (*_GROUPS, "+tuned"):
+        return [path.stem for root in _roots() for path in (root / key.strip("+")).glob("*.yaml")]
     return list(_keys().get(key, ()))
 
 
