@@ -81,7 +81,7 @@ def test_allow_takes_every_rule_guard_gate_and_expectation() -> None:
     extra = allowable_ids() - expected
     sources = "".join((ROOT / "launch" / folder).read_text() for folder in _SLURM_SOURCES)
     for file in (
-        "trials/bench/settings.py",
+        "trials/bench/engine.py",
         "check/machine/parser.py",
         "planning/saved_model.py",
         "data/samples.py",
