@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
@@ -16,9 +15,8 @@ from launch.pipelines.record import write_record
 from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
 from launch.slurm.planned_jobs import PlannedJob, job_problems, plan_run_job, plan_tokenize_job
-from launch.slurm.queue import JobRecord, look_at_jobs
+from launch.slurm.queue import look_at_jobs
 from launch.slurm.schedule import (
-    SubmissionStep,
     TokenizeFirst,
     add_evaluations,
     as_arrays,
@@ -70,7 +68,7 @@ def submit(line: CommandLine) -> int:
     ids = submit_steps(steps, dry_run=dry_run)
     if pipeline and not dry_run:
         write_record(pipeline)
-    records = _look_at_steps(steps, ids)
+    records = look_at_jobs([step.job_ids(submitted)[0] for step, submitted in zip(steps, ids, strict=False)])
     if line.json:
         print_json(report_json(steps, ids, records))
     else:
@@ -100,13 +98,6 @@ def _plan_jobs(line: CommandLine) -> list[PlannedJob]:
 
     compose(line, add)
     return jobs
-
-
-def _look_at_steps(steps: Sequence[SubmissionStep], ids: Sequence[str]) -> dict[str, JobRecord]:
-    """Read what Slurm reports of each submitted job, by id; the tasks of an array have the record of its first one."""
-    ids_by_step = [step.job_ids(step_id) for step, step_id in zip(steps, ids, strict=False)]
-    records = look_at_jobs([job_ids[0] for job_ids in ids_by_step])
-    return {job_id: records[job_ids[0]] for job_ids in ids_by_step if job_ids[0] in records for job_id in job_ids}
 
 
 def _split_finished(jobs: list[PlannedJob], *, dry_run: bool) -> tuple[list[PlannedJob], list[PlannedJob]]:

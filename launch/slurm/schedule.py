@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -118,20 +117,16 @@ def as_arrays(jobs: Sequence[PlannedJob], tokenize_first: TokenizeFirst) -> list
     """
     steps: list[SubmissionStep] = []
     tokenizing_steps: dict[Path, int] = {}  # data key -> step
-    awaited_steps: dict[int, int] = {}  # job -> step
     keys = [job.plan.lengths_file or Path(job.plan.identity) for job in jobs]  # the same for the same tokens
+    groups: dict[str, list[int]] = {}
     for index, (job, key) in enumerate(zip(jobs, keys, strict=True)):
         if key not in tokenizing_steps and needs_tokenize_job(job, tokenize_first, shared=keys.count(key) > 1):
             tokenizing_steps[key] = len(steps)
             steps.append(SubmissionStep((plan_tokenize_job(job),)))
-        if key in tokenizing_steps:
-            awaited_steps[index] = tokenizing_steps[key]
-    groups: dict[str, list[int]] = {}
-    for index, job in enumerate(jobs):
-        requested = [str(job.plan.parallel.width), vars(job.plan.config.cluster)]  # of Slurm, with all settings
-        groups.setdefault(json.dumps(requested, default=str, sort_keys=True), []).append(index)
+        requested = f"{job.plan.parallel.width} {job.plan.config.cluster}"  # of Slurm, with all settings
+        groups.setdefault(requested, []).append(index)
     for members in groups.values():
-        after = sorted({awaited_steps[index] for index in members if index in awaited_steps})
+        after = sorted({tokenizing_steps[keys[index]] for index in members if keys[index] in tokenizing_steps})
         steps.append(SubmissionStep(tuple(jobs[index] for index in members), tuple(after)))
     return steps
 

@@ -240,9 +240,9 @@ def report_json(
             "script": str(step.folder.script),
             "log": str(job.folder.log(job_id)) if job_id else None,
             "after": after,
-            "limits": _limits_json(job, records.get(job_id or "")),
+            "limits": _limits_json(job, record),
         }
-        for step, job, job_id, after in _jobs(steps, ids)
+        for step, job, job_id, after, record in _jobs(steps, ids, records)
     ]
 
 
@@ -261,11 +261,10 @@ def report_lines(
     steps: Sequence[SubmissionStep], ids: Sequence[str], records: Mapping[str, JobRecord]
 ) -> Iterator[str]:
     """The same as lines of text."""
-    for step, job, job_id, after in _jobs(steps, ids):
+    for step, job, job_id, after, record in _jobs(steps, ids, records):
         if job_id is None:
             yield f"{job.name}: sbatch {step.folder.script}"
             continue
-        record = records.get(job_id)
         yield f"{job.name}: job {job_id}{', after job ' + ', '.join(after) if after else ''}"
         if record is not None and record.can_never_start:
             yield f"  it can never start: Slurm's reason is {record.reason}. Stop it and submit it with other limits"
@@ -296,10 +295,11 @@ def describe_worst_loss(job: PlannedJob) -> str:
 
 
 def _jobs(
-    steps: Sequence[SubmissionStep], ids: Sequence[str]
-) -> Iterator[tuple[SubmissionStep, PlannedJob, str | None, list[str]]]:
+    steps: Sequence[SubmissionStep], ids: Sequence[str], records: Mapping[str, JobRecord]
+) -> Iterator[tuple[SubmissionStep, PlannedJob, str | None, list[str], JobRecord | None]]:
+    """Yield each job with its id, those that it waits for, and its record: of an array the first task's."""
     for index, step in enumerate(steps):
         after = [ids[earlier] for earlier in step.after] if ids else []
         job_ids = step.job_ids(ids[index]) if ids else [None] * len(step.jobs)
         for job, job_id in zip(step.jobs, job_ids, strict=True):
-            yield step, job, job_id, after
+            yield step, job, job_id, after, records.get(job_ids[0] or "")
