@@ -58,10 +58,10 @@ def submit(line: CommandLine) -> int:
         raise UserError(Problem("submit_conflict", message, "override stop_if_worse", "remove it"))
     pipeline = plan_pipeline(request, notify, "submit") if request.stages else None
     planned = _plan_stages(pipeline) if pipeline else _plan_jobs(request.line)
-    jobs, finished = _split_finished(drop_duplicates(planned, notify), dry_run=dry_run)
+    jobs, finished = _split_finished(drop_duplicates(planned), dry_run=dry_run)
     steps = (as_chain if pipeline else as_arrays)(jobs, tokenize_first)
     if not pipeline:
-        report_shapes(steps, notify)
+        report_shapes(steps)
     steps = add_evaluations(steps, finished)
     for warning in dict.fromkeys(str(it) for job in jobs for it in job.plan.warnings if it.id == "unverified"):
         notify(f"warning: {warning}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,7 @@ from launch.execution.caches import find_tokenized_data, supports_cache_pass
 from launch.slurm.jobs import JobFolder
 from launch.slurm.planned_jobs import PlannedJob, plan_evaluation_job, plan_tokenize_job, write_job_folder
 from launch.slurm.script import render_array_sbatch
+from launch.terminal import notify
 
 
 class TokenizeFirst(StrEnum):
@@ -73,7 +74,7 @@ class SubmissionStep:
         self.folder.write("array.sbatch", render_array_sbatch(array, paths), mode=0o755)
 
 
-def drop_duplicates(jobs: Sequence[PlannedJob], notify: Callable[[str], None]) -> list[PlannedJob]:
+def drop_duplicates(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
     """Drop the jobs that equal an earlier one, with a notice.
 
     Raises UserError: name_taken (two different jobs have the same folder).
@@ -154,7 +155,7 @@ def needs_tokenize_job(job: PlannedJob, tokenize_first: TokenizeFirst, *, shared
     return wanted and (job.is_pending or find_tokenized_data(plan) is None)
 
 
-def report_shapes(steps: Sequence[SubmissionStep], notify: Callable[[str], None]) -> None:
+def report_shapes(steps: Sequence[SubmissionStep]) -> None:
     """Explain why a sweep becomes more than one array."""
     run_steps = [step for step in steps if not step.is_singleton]
     if len(run_steps) > 1:

@@ -51,15 +51,15 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
         problems += limit_problems([job.plan for job in jobs])
         if problems:
             raise UserError(list(dict.fromkeys(problems)))
-    with submission_locks(steps, notify, dry_run=dry_run):
+    with submission_locks(steps, dry_run=dry_run):
         for step in steps:
             step.write()
         if dry_run:
             return []
         for step in steps:
             allowed = all("sbatch_refused" in job.plan.config.allow for job in step.jobs)
-            check_script(step.folder, notify, allowed=allowed)
-        return submit_all(steps, notify)
+            check_script(step.folder, allowed=allowed)
+        return submit_all(steps)
 
 
 def _preflight(job: PlannedJob) -> list[Problem]:
@@ -68,9 +68,7 @@ def _preflight(job: PlannedJob) -> list[Problem]:
 
 
 @contextlib.contextmanager
-def submission_locks(
-    steps: Sequence[SubmissionStep], notify: Callable[[str], None], *, dry_run: bool
-) -> Iterator[None]:
+def submission_locks(steps: Sequence[SubmissionStep], *, dry_run: bool) -> Iterator[None]:
     """Lock the job folders, so that no file that a job still reads is written, and nothing is submitted twice.
 
     Raises UserError: already_submitted, run_is_locked, not_writable, no_slurm, slurm_unresponsive.
@@ -96,7 +94,7 @@ def job_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def check_script(folder: JobFolder, notify: Callable[[str], None], *, allowed: bool) -> None:
+def check_script(folder: JobFolder, *, allowed: bool) -> None:
     """Check with `sbatch --test-only` that Slurm accepts the script.
 
     A refusal that is `allowed`, or that drained or down nodes may explain, is only a warning. Raises UserError:
@@ -111,7 +109,7 @@ def check_script(folder: JobFolder, notify: Callable[[str], None], *, allowed: b
         raise UserError(_refused(result, folder.script))
 
 
-def submit_all(steps: Sequence[SubmissionStep], notify: Callable[[str], None], settle: float = _SETTLE) -> list[str]:
+def submit_all(steps: Sequence[SubmissionStep], settle: float = _SETTLE) -> list[str]:
     """Submit the scripts of locked folders in turn and return their job ids; if one fails, cancel those before it.
 
     Raises UserError: sbatch_refused, no_slurm, slurm_unresponsive.
@@ -124,7 +122,7 @@ def submit_all(steps: Sequence[SubmissionStep], notify: Callable[[str], None], s
                 _record(step, ids[-1])
     except BaseException:
         if ids:
-            _cancel(ids, notify)
+            _cancel(ids)
         raise
     return ids
 
@@ -218,7 +216,7 @@ def _refused(result: SlurmResult, script: Path) -> Problem:
     return Problem("sbatch_refused", f"Slurm refuses the job: {result.message}", str(script), cure)
 
 
-def _cancel(ids: Sequence[str], notify: Callable[[str], None]) -> None:
+def _cancel(ids: Sequence[str]) -> None:
     try:
         cancelled = query_slurm(["scancel", *ids]).status == 0
     except UserError:

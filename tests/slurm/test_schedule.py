@@ -171,16 +171,16 @@ def test_the_job_that_evaluates_has_one_gpu(golden: Callable[[str, Sequence[str]
     golden("sbatch-evaluate", options)
 
 
-def test_a_sweep_is_an_array_of_each_shape(tmp_path: Path) -> None:
+def test_a_sweep_is_an_array_of_each_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [planned_job(tmp_path, *SFT, f"recipe.seed={seed}", f"name=s{seed}") for seed in (1, 2)]
     wide = planned_job(tmp_path, "stage=sft", "gpus=4", "nodes=2", "name=wide")
     steps = as_arrays([runs[0], wide, runs[1]], TokenizeFirst.auto)
     assert order(steps) == [(["sft/s1.tokenize"], ()), (["sft/s1", "sft/s2"], (0,)), (["sft/wide"], (0,))]
-    messages: list[str] = []
-    report_shapes(steps, messages.append)
-    assert "2 different shapes" in messages[0] and "gpu8: 2, gpu2x4: 1" in messages[0]
-    report_shapes(steps[:2], messages.append)
-    assert len(messages) == 1
+    report_shapes(steps)
+    message = capsys.readouterr().err
+    assert "2 different shapes" in message and "gpu8: 2, gpu2x4: 1" in message
+    report_shapes(steps[:2])
+    assert capsys.readouterr().err == ""
 
 
 def test_data_that_differs_is_tokenised_by_jobs_of_their_own(tmp_path: Path) -> None:

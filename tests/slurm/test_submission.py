@@ -22,7 +22,9 @@ def stand_in(folder: Path, name: str, does: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_ctrl_c_while_slurm_accepts_the_job_cancels_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_slurm_accepts_the_job_cancels_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     binaries = tmp_path / "bin"
     stand_in(binaries, "sbatch", "kill -INT $PPID; sleep 0.2; echo 12")
     stand_in(binaries, "scancel", f'echo "$@" >{tmp_path}/cancelled')
@@ -30,11 +32,10 @@ def test_ctrl_c_while_slurm_accepts_the_job_cancels_it(tmp_path: Path, monkeypat
     folder = JobFolder(tmp_path / "jobs")
     folder.write("job.sbatch", "#!/bin/bash\n")
     job = replace(planned_job(tmp_path, *SFT), folder=folder)
-    messages: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        submit_all([SubmissionStep((job,))], messages.append)
+        submit_all([SubmissionStep((job,))])
     assert (tmp_path / "cancelled").read_text() == "12\n"
-    assert messages == ["cancelled job 12, which was already submitted"]
+    assert capsys.readouterr().err == "launch: cancelled job 12, which was already submitted\n"
 
 
 def test_a_slurm_that_is_away_is_reported_at_the_first_try(
