@@ -13,6 +13,7 @@ from launch.__main__ import main
 from launch.api.planning import pipeline_overrides
 from launch.config.line import CommandLine
 from launch.errors import UserError
+from launch.pipelines.engine import _describe_end
 from launch.pipelines.links import FINAL_KINDS, Pipeline, plan_pipeline, read_request
 from launch.pipelines.record import describe_stages, find_pipeline, stale_runs, write_record
 from launch.planning.plan import Plan
@@ -276,6 +277,21 @@ def test_a_stage_that_saved_no_checkpoint_is_refused_with_its_own_restart(
     written = capsys.readouterr()
     assert "stage 1 of 2" not in written.out and "[nothing_to_resume]" in written.err
     assert "demo:restart=true archives this run" in written.err and "demo:recipe.checkpoint_steps=N" in written.err
+
+
+def test_how_to_go_on_after_an_end() -> None:
+    """Not by the same command where it would start all of it over, or end it again."""
+
+    def end(*overrides: str, stage: int = 1) -> str:
+        pipeline = planned(*DEMO, *overrides)
+        return _describe_end(pipeline, pipeline.plans[stage])
+
+    assert end(stage=0).endswith("ended in demo; demo_dpo not begun; the same command goes on from there")
+    assert end("restart=true").endswith("ended in demo_dpo; without restart=true the same command goes on from there")
+    for plan in planned(*DEMO, "name=x", "evaluate=true").plans:
+        leave_run(plan)
+    judged = end("name=x", "evaluate=true", "stop_if_worse=true")
+    assert judged.endswith("in demo_dpo; without stop_if_worse=true the same command goes on from there")
 
 
 def test_what_a_stage_may_leave_open_of_the_adapter_that_it_trains_further() -> None:
