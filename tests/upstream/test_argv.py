@@ -133,7 +133,7 @@ def test_unknown_tokens(argv: list[str | ArgvToken], ok: bool | None) -> None:
 
 def test_unknown_tokens_may_contain_required_flags() -> None:
     report = check_argv(synthetic_schema(), [variable("ARGS")])
-    assert report.problems == ()
+    assert not report.problems
     assert report.ok is None
     assert "whether the required needed is given" in report.undecided
 
@@ -182,7 +182,7 @@ def test_some_scripts_take_a_yaml_file_first(schema_of: Callable[[str], Schema])
     schema = schema_of("reward_modeling")
     assert schema.yaml_file
     report = check_argv(schema, ["train.yaml", "--learning_rate=1"])
-    assert (report.ok, report.problems) == (None, ())
+    assert (report.ok, report.problems) == (None, [])
     assert not schema_of("finetune").yaml_file
     assert check_argv(schema_of("finetune"), ["train.yaml"]).ok is False
 

@@ -26,19 +26,20 @@ from launch.upstream.schema import Field, Schema
 _STRICTER = ("abbreviated", "duplicate")
 
 
-@dataclass(frozen=True)
+@dataclass(kw_only=True)
 class ArgvReport:
     """The problems of a command line, the values that it sets, and what can't be decided."""
 
     # by the index of the token, None for missing flags and combinations; `where` is the flag, without dashes. Ids:
     # unknown_flag, unverified, abbreviated, duplicate, bad_type, bad_choice, missing_value, missing_required,
     # positional, contradiction
-    problems: tuple[tuple[int | None, Problem], ...]
-    rejected: bool | None  # argparse refuses it; None: undecided
-    values: Mapping[str, Any]  # {field name: value} of the given flags; lists for `+`, `UNKNOWN` if it can't be known
-    given: Mapping[str, int]  # {field name: token index} of the first occurrence
-    undecided: tuple[str, ...] = ()  # why the parser's verdict is uncertain
-    assumed: tuple[str, ...] = ()  # conditions on the machine under which a `__post_init__` would refuse
+    problems: list[tuple[int | None, Problem]] = field(default_factory=list)
+    rejected: bool | None = False  # argparse refuses it; None: undecided
+    # {field name: value} of the given flags; lists for `+`, `UNKNOWN` if it can't be known
+    values: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, int] = field(default_factory=dict)  # {field name: token index} of the first occurrence
+    undecided: list[str] = field(default_factory=list)  # why the parser's verdict is uncertain
+    assumed: list[str] = field(default_factory=list)  # conditions on the machine under which a `__post_init__` refuses
 
     @property
     def refused(self) -> bool | None:
@@ -62,21 +63,16 @@ def check_argv(schema: Schema, argv: Sequence[str | ArgvToken], config: Mapping[
     one plain argument: a string field accepts it, and for a number the verdict is undecided. Elsewhere it may stand for
     any arguments. `config` is the content of the file that TRL's `--config` names, if it has been read.
     """
-    checker = _ArgvChecker(schema, config)
+    checker = _ArgvChecker(schema=schema, config=config)
     checker.check([token if isinstance(token, ArgvToken) else ArgvToken(token) for token in argv])
-    return checker.report()
+    checker.problems.sort(key=lambda item: (item[0] is None, item[0] or 0))
+    return checker
 
 
-@dataclass
-class _ArgvChecker:
+@dataclass(kw_only=True)
+class _ArgvChecker(ArgvReport):
     schema: Schema
     config: Mapping[str, Any] | None
-    problems: list[tuple[int | None, Problem]] = field(default_factory=list)
-    rejected: bool | None = False
-    values: dict[str, Any] = field(default_factory=dict)
-    given: dict[str, int] = field(default_factory=dict)
-    undecided: list[str] = field(default_factory=list)
-    assumed: list[str] = field(default_factory=list)
     open_lists: list[str] = field(default_factory=list)  # those with an unquoted variable: how long they are is unknown
     more_flags_possible: bool = False  # an unknown token may stand for further flags
     config_given: bool = False
@@ -94,10 +90,6 @@ class _ArgvChecker:
         if not split.asks_help:  # argparse prints the help and exits with 0: nothing after it matters
             self._check_required()
             self._check_contradictions()
-
-    def report(self) -> ArgvReport:
-        problems = tuple(sorted(self.problems, key=lambda item: (item[0] is None, item[0] or 0)))
-        return ArgvReport(problems, self.rejected, self.values, self.given, tuple(self.undecided), tuple(self.assumed))
 
     def _skip_file_argument(self, tokens: list[ArgvToken]) -> int | None:
         """Return the index of the first argument after `file.yaml`; None if the values come from that file.
