@@ -181,7 +181,7 @@ def test_time_limits(time: str) -> None:
 
 
 def test_keys_of_a_cluster_are_checked() -> None:
-    with pytest.raises(UserError, match=r"did you mean 'cluster.partition'"):
+    with pytest.raises(UserError, match=r"did you mean 'cluster.partition=gpu'"):
         composed("stage=demo", "cluster.partitio=gpu")
     with pytest.raises(UserError, match=r"there is no cluster 'nosuch'; choose from ngc, slurm"):
         composed("stage=demo", "cluster=nosuch")
