@@ -7,6 +7,7 @@ Nothing of TRL is replaced: its trainers are subclassed, and get their model, to
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -210,6 +211,7 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
     class Entry(base):  # type: ignore[misc]
         truncates = flattens
         _skips_casts: bool | None = None  # not known before the model is there
+        _trained_batch: contextlib.ExitStack  # of the micro batch that is trained
         _saved: tuple[int, bool] | None = None
 
         def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, *more: Any) -> Any:
@@ -219,17 +221,23 @@ def entry_class(base: Any, args: Any, events: EventWriter) -> Any:
             return super()._prepare_dataset(dataset, processing_class, args, *more)
 
         def training_step(self, *arguments: Any, **options: Any) -> Any:
-            """Run a micro batch forward and backward; with checkpointing the backward pass repeats the casts."""
+            """Run a micro batch forward and backward; with checkpointing the backward pass repeats the casts.
+
+            From the loss on they are left out: what is generated for it runs outside autocast.
+            """
             if self._skips_casts is None:
                 self._skips_casts = skips_input_casts(self.model, self.accelerator)
                 if self._skips_casts:
                     events.emit("evidence", what="adapter_inputs", value="not cast", how=INPUTS_LEFT)
-            if not self._skips_casts:
+            with contextlib.ExitStack() as self._trained_batch:
                 return super().training_step(*arguments, **options)
-            from peft.helpers import disable_input_dtype_casting
 
-            with disable_input_dtype_casting(self.model):
-                return super().training_step(*arguments, **options)
+        def compute_loss(self, *arguments: Any, **options: Any) -> Any:
+            if self._skips_casts and self.model.training:
+                from peft.helpers import disable_input_dtype_casting
+
+                self._trained_batch.enter_context(disable_input_dtype_casting(self.model))
+            return super().compute_loss(*arguments, **options)
 
         def evaluate(self, *arguments: Any, **options: Any) -> Any:
             if self.is_in_train and self.state.global_step >= self.state.max_steps:

@@ -53,6 +53,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
         ("ranks", ("processes=2",)),
         ("zero2", ("processes=2", "parallel=zero2")),
         ("adapter", ("recipe.lora.rank=4",)),
+        ("adapter-bf16", ("recipe.lora.rank=4", "recipe.precision=bf16")),  # samples outside autocast
     ],
 )
 def test_it_trains_and_records(home: Path, name: str, words: tuple[str, ...]) -> None:
