@@ -35,6 +35,7 @@ _NOT_TRAINED = frozenset(
         *("trainer.refused_values", "trainer.inert"),
     )
 )
+_OF_A_VERSION = ("recipe.checkpoint_steps",)  # which another version may set otherwise: the demo stages saved nothing
 
 # patches of version 1 of TRL's trainers: those that are options of launch's entry now, and those that it needs none for
 _RENAMED = {"trl_subset": "subset", "trl_validation": "validation", "trl_chat_template": "chat_template"}
@@ -158,10 +159,11 @@ def _has_settings(run: RunRecord, plan: Plan) -> bool:
     if width != (plan.batch.width, plan.parallel.width.device.value) or run.plan.get("trainer") != plan.trainer:
         return False
     defaults = OmegaConf.to_container(OmegaConf.structured(RootConfig))
-    with_trainer = _version(run) == plan.identity_version  # another version may map a recipe to other flags
-    then, now, default = (training_settings(values, with_trainer) for values in (run.settings, plan.resolved, defaults))
+    is_current = _version(run) == plan.identity_version  # another version may map a recipe to other flags
+    then, now, default = (training_settings(values, is_current) for values in (run.settings, plan.resolved, defaults))
+    compared = now.keys() - (() if is_current else _OF_A_VERSION)
     # a key that the other version did not know had its default
-    return bool(then) and all(then.get(key, default.get(key)) == value for key, value in now.items())
+    return bool(then) and all(then.get(key, default.get(key)) == now[key] for key in compared)
 
 
 def training_settings(config: Any, with_trainer: bool, prefix: str = "") -> dict[str, Any]:

@@ -28,7 +28,9 @@ RUNS = {
 }
 STREAMS = ("events.jsonl", "metrics.jsonl", "attempts.jsonl")
 # contents that are the libraries' own, or the machine's
-UNREAD = re.compile(r"^(logs/|model/README\.md|(model/)?tokenizer\.json|versions\.json|report\.html|.*\.lock)")
+UNREAD = re.compile(
+    r"^(logs/|model/README\.md|model/checkpoint-\d+/|(model/)?tokenizer\.json|versions\.json|report\.html|.*\.lock)"
+)
 _MEASURED = re.compile(
     r"(^|\.)(time|started|finished|seconds|pid|host|user|machine|commit|dirty|ended_processes|transformers_version|"
     r"peft_version|adapter|tokens_per_second\w*)$"
