@@ -38,33 +38,31 @@ LISTED = [tuple(setting.split()) for line in SETTINGS.strip().splitlines() for s
 WIDTHS = ("device=cpu", "gpus=8")
 
 
+def outcome_of(line: CommandLine) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+    """Return the problems of a line, and the warnings of its plan."""
+    try:
+        return (), plan_composed(compose_once(line)).warnings
+    except UserError as error:
+        return error.problems, ()
+
+
 def problems_of(line: CommandLine) -> tuple[Problem, ...]:
-    try:
-        plan_composed(compose_once(line))
-    except UserError as error:
-        return error.problems
-    return ()
-
-
-def advice_of(line: CommandLine) -> list[Problem]:
-    """Return what is printed of a line: its problems with the cures that work, or its plan's warnings."""
-    try:
-        return list(plan_composed(compose_once(line)).warnings)
-    except UserError as error:
-        return check_cures(line, error.problems)
+    return outcome_of(line)[0]
 
 
 def follow_cures(line: CommandLine) -> tuple[int, list[tuple[object, ...]]]:
     """Follow every cure of what is printed of a line; return their number, and those that lead back."""
     followed, dead = 0, list[tuple[object, ...]]()
-    for problem in advice_of(line):
+    problems, warnings = outcome_of(line)
+    for problem in [*check_cures(line, problems), *warnings]:
         ways = exact_ways(problem.cure)
         assert len({key for way in ways for key in keys_of(way)}) <= 3, problem
         for way in ways:
             followed += 1
-            after = problems_of(apply_way(way, line))
+            after, warnings_after = outcome_of(apply_way(way, line))
             same = any((other.id, other.where) == (problem.id, problem.where) for other in after)
             same = same and not (way.removes and problem.message not in {other.message for other in after})
+            same |= problem in warnings_after
             keys = {key for other in after for back in ways_of(other.cure) for key in keys_of(back)}
             about = [other for other in after if any(key in str(other) for key in keys_of(way))]
             if same or (way.sets and about and keys and keys <= keys_of(way)):

@@ -15,7 +15,7 @@ from launch.config.origins import Origin, Provenance
 from launch.config.ranges import HIGH_LEARNING_RATE
 from launch.config.schema import RECIPE_KEYS, RLVR_KEYS, Device, Kind, Precision, RootConfig
 from launch.config.validate import flag_problem
-from launch.errors import Cure, Problem, UserError
+from launch.errors import Cure, Problem, UserError, Way
 from launch.planning.chat_template import needs_begin_token
 from launch.planning.inputs import Inputs, build_data_flags
 from launch.planning.lora import Lora, recipe_value
@@ -333,7 +333,8 @@ def _add_user_flags(composed: Composed, flags: dict[str, Flag], problems: list[P
             # a flag that is the key's own, and those of an adapter
             elif key is not None and (isinstance(trainer.recipe[key], str) or key.startswith("lora.")):
                 message = f"--{name} is recipe.{key}; flags.{name} wins"
-                cure = Cure("set {0}", "recipe.lora.rank=16" if value is True else f"recipe.{key}={value}")
+                instead = "recipe.lora.rank=16" if value is True else f"recipe.{key}={value}"
+                cure = Cure("set {0}", Way((instead,), removes=f"flags.{name}"))
                 warnings.append(Problem("flag_over_recipe", message, where, cure))
             flags[name] = Flag(value, provenance)
     return warnings
