@@ -218,7 +218,7 @@ def test_only_a_name_that_is_near_is_suggested(loss: str, cure: str) -> None:
 
 
 SFT, DPO = ("stage=demo", "trainer=trl_sft", "gpus=0"), ("stage=demo_dpo", "trainer=trl_dpo", "gpus=0")
-SAVED = "recipe.checkpoint_steps=10"
+SAVED, UNSAVED = "recipe.checkpoint_steps=10", "recipe.checkpoint_steps=null"
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ SAVED = "recipe.checkpoint_steps=10"
         (("stage=sft", SAVED, "flags.checkpointing_steps=epoch"), "recipe.checkpoint_steps=10"),
         ((*SFT, SAVED, "flags.save_total_limit=1"), None),  # a default beside the key's value
         ((*SFT, SAVED, "flags.save_steps=10"), None),
-        ((*SFT, "flags.save_only_model=true"), None),  # nothing is to be resumed
+        ((*SFT, UNSAVED, "flags.save_only_model=true"), None),  # nothing is to be resumed
         ((*SFT, "flags.learning_rate=1e-5"), None),  # the shipped recipe's value is no request
         ((*SFT, "recipe.checkpoint_steps=null", "flags.save_total_limit=1"), None),
     ],
@@ -266,7 +266,7 @@ def test_a_flag_that_undoes_a_requested_key_is_refused(line: tuple[str, ...], un
         ((*DPO, "flags.ref_model_mixup_alpha=0.5"), "--sync_ref_model"),
         ((*DPO, "flags.sync_ref_model=true", "flags.ref_model_mixup_alpha=0.5"), None),
         ((*SFT, "flags.packing_strategy=wrapped"), "--packing"),
-        ((*SFT, "flags.save_total_limit=1"), "--save_strategy no"),
+        ((*SFT, UNSAVED, "flags.save_total_limit=1"), "--save_strategy no"),
         ((*SFT, SAVED, "flags.save_total_limit=1"), None),
         ((*SFT, "flags.eval_steps=5"), "--eval_strategy"),
     ],
