@@ -270,10 +270,11 @@ def test_a_stage_that_saved_no_checkpoint_is_refused_with_its_own_restart(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The cure is for the stage alone: without its name all stages would start over."""
-    unfinished = planned(*DEMO).plans[0]
+    words = (*DEMO, "demo:recipe.checkpoint_steps=null")
+    unfinished = planned(*words).plans[0]
     leave_run(unfinished, done=False)
     (unfinished.folder / "metrics.jsonl").write_text('{"step": 3, "loss": 1.0}\n')
-    assert main(["run", *DEMO]) == 2
+    assert main(["run", *words]) == 2
     written = capsys.readouterr()
     assert "stage 1 of 2" not in written.out and "[nothing_to_resume]" in written.err
     assert "demo:restart=true archives this run" in written.err and "demo:recipe.checkpoint_steps=N" in written.err
