@@ -135,7 +135,7 @@ def test_trainers_without_an_evaluation_refuse_with_the_reason(
         (["data.validation=0.1", "recipe.eval_steps=101"], "eval_never", "more than recipe.max_steps=100"),
         (["data.validation=0.1", "recipe.early_stop=2"], "early_stop_checkpoints", "needs recipe.eval_steps"),
         (
-            ["data.validation=0.1", "recipe.early_stop=2", "recipe.eval_steps=5"],
+            ["data.validation=0.1", "recipe.early_stop=2", "recipe.eval_steps=5", "recipe.checkpoint_steps=null"],
             "early_stop_checkpoints",
             "recipe.checkpoint_steps is null",
         ),
