@@ -24,10 +24,11 @@ _NEXT = re.compile(r" (?=[a-z_]+(?:\.\w+)*=)")
 
 @dataclass(frozen=True)
 class Way:
-    """One way out of a problem on the command line: overrides to set, and a key or an option to remove."""
+    """One way out of a problem: overrides to set, a key or an option to remove, or a command to run first."""
 
     sets: tuple[str, ...] = ()
     removes: str | None = None
+    runs: str | None = None  # in a shell: `launch check`, `export NAME=VALUE`
 
     @property
     def is_exact(self) -> bool:
@@ -35,26 +36,30 @@ class Way:
         return bool(self.sets or self.removes) and not any(_PLACEHOLDER.search(override) for override in self.sets)
 
     def __str__(self) -> str:
-        return " ".join(self.sets) or str(self.removes)
+        return f"`{self.runs}`" if self.runs else " ".join(self.sets) or str(self.removes)
 
 
 class Cure(str):
     """What to do about a problem: the ways out, and a sentence that names them at `{0}`, `{1}`.
 
-    A way given as a text has overrides, `gpus=1 device=cuda`, or the key of one to remove, `~recipe.liger`.
+    A way given as a text has overrides, `gpus=1 device=cuda`, the key of one to remove, `~recipe.liger`, or a command,
+    `$ launch check`.
     """
 
     sentence: str
     ways: tuple[Way, ...]
 
     def __new__(cls, sentence: str, *ways: Way | str) -> Cure:
-        parsed = [way if isinstance(way, Way) else _parse_way(way) for way in ways]
+        parsed = [way if isinstance(way, Way) else parse_way(way) for way in ways]
         cure = super().__new__(cls, _PLACE.sub(lambda place: str(parsed[int(place[1])]), sentence))
         cure.sentence, cure.ways = sentence, tuple(parsed)
         return cure
 
 
-def _parse_way(text: str) -> Way:
+def parse_way(text: str) -> Way:
+    """Read a way from its text; see `Cure`."""
+    if text.startswith("$ "):
+        return Way(runs=text[2:])
     return Way(removes=text[1:]) if text.startswith("~") else Way(tuple(_NEXT.split(text)))
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from launch.api.cures import apply_way, check_cures, exact_ways, keys_of
 from launch.api.planning import plan_composed
+from launch.commands.verbs import VERBS, help_text
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine
 from launch.errors import Cure, Problem, UserError, Way, ways_of
+from tests.paths import ROOT
 
 KINDS = {
     "finetune": "sft",
@@ -121,3 +127,37 @@ def test_other_verbs_and_cures_in_words_stay() -> None:
     assert (problem.message, problem.cure) == (unknown, "set recipe.lora.rank=8")
     assert check_cures(CommandLine("rollout", False, ("stage=sft",)), [other]) == [other]
     assert check_cures(plan_line("stage=sft"), [other])[0].cure is None
+
+
+COMMAND = re.compile(r"(?:`|^\$ )(?:python -m |\{[^}]*\} -m )?launch ([a-z]\w*)([^`]*)")
+SOURCES = [*(ROOT / "launch").rglob("*.py"), *(ROOT / "launch").rglob("*.yaml")]
+
+
+def texts_of(file: Path) -> Iterator[str]:
+    """Yield the texts of a source file; of an f-string, with `X` for what is filled in."""
+    if file.suffix == ".yaml":
+        yield file.read_text(encoding="utf-8")
+        return
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_every_command_that_is_advised_exists() -> None:
+    """Verbs and options of `launch ...` in every message, cure and help text."""
+    found = {match.groups() for file in SOURCES for text in texts_of(file) for match in COMMAND.finditer(text)}
+    assert len(found) > 20
+    helps = {name: help_text(VERBS[name]) for name, _ in found if name in VERBS}
+    unknown = [name for name, _ in found if name not in VERBS]
+    options = [(name, option) for name, rest in found for option in re.findall(r"(?<!\S)--[a-z-]+", rest)]
+    missing = [(name, option) for name, option in options if option not in helps.get(name, "")]
+    assert (unknown, missing) == ([], [])
+
+
+def test_a_command_is_a_way_that_is_not_planned() -> None:
+    cure = Cure("{0}, or set {1}", "$ export CUDA_VISIBLE_DEVICES=0,1", "gpus=2")
+    assert cure == "`export CUDA_VISIBLE_DEVICES=0,1`, or set gpus=2"
+    assert [(way.runs, way.is_exact) for way in cure.ways] == [("export CUDA_VISIBLE_DEVICES=0,1", False), (None, True)]
+    assert exact_ways(cure) == [cure.ways[1]]

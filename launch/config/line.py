@@ -236,7 +236,7 @@ def check_overrides(line: CommandLine) -> None:
 def _one_value(key: str, value: str) -> str:
     """Return the cure for a comma list where one value is expected."""
     if key == "gpus" and value.startswith("0,"):  # cards, not widths
-        return Cure(f"set {{0}}, and export CUDA_VISIBLE_DEVICES={value}", f"gpus={len(value.split(','))}")
+        return Cure("set {0}, after {1}", f"gpus={len(value.split(','))}", f"$ export CUDA_VISIBLE_DEVICES={value}")
     return {
         "stage": "set one stage, or add sweep=true to run each in turn",
         "pipeline": "set stage=; `run`, `plan`, `check` and `submit` take a pipeline",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from launch.data.sources import file_format, unpack_cure
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 from launch.files import open_file
 
 MAX_ROW_BYTES = 32 << 20  # a longer row is no text that somebody wrote, but a file without line ends
@@ -245,7 +245,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        cure = "install it beside launch (pip install pyarrow), or convert the file to .jsonl"
+        cure = Cure("install it beside launch ({0}), or convert the file to .jsonl", "$ pip install pyarrow")
         raise UserError(Problem("parquet_needs_pyarrow", "parquet files need pyarrow", str(path), cure)) from error
     try:
         with pyarrow.parquet.ParquetFile(path) as table:

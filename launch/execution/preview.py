@@ -20,7 +20,7 @@ from launch.config.schema import Family
 from launch.data.local import Conversion
 from launch.data.rows import read_rows
 from launch.data.samples import Sample, Side, TokenizedSamples, find_sample_problems, parse_samples
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 from launch.execution.prepare import build_missing
 from launch.external import failure_reason
 from launch.files import load_json
@@ -106,7 +106,9 @@ def _run(plan: Plan, sets: Sequence[DataSet], folder: Path, rows: int | None, de
     )
     if done.returncode or not out.is_file():
         message = f"{plan.trainer} could not tokenise the data: {failure_reason(done)}"
-        raise UserError(Problem("preview_failed", message, None, "`launch check` checks packages, model and tokens"))
+        raise UserError(
+            Problem("preview_failed", message, None, Cure("{0} checks packages, model and tokens", "$ launch check"))
+        )
     content: dict[str, Any] = load_json(out)
     return content
 

@@ -60,7 +60,7 @@ def checked_argv(schema: Schema, trainer: TrainerConfig, origins: Origins, flags
 
 def unverified_warnings(schema: Schema, flags: Mapping[str, Flag]) -> tuple[Problem, ...]:
     """Name the given flags of which only the trainer's own parser knows whether it has them."""
-    cure = "`launch check` where its packages are asks its parser, as the job does first"
+    cure = Cure("{0} where its packages are asks its parser, as the job does first", "$ launch check")
     return tuple(
         Problem("unverified", unverified_message(schema, name), flag.provenance.where, cure)
         for name, flag in flags.items()
@@ -257,7 +257,7 @@ def tuned_warnings(tuned: TunedConfig, here: Mapping[str, object]) -> tuple[Prob
     if not differences:
         return ()
     message = f"tuned={tuned.name} was measured with {'; '.join(differences)}: it may be slower here, or not fit"
-    cure = "`python -m launch tune` with the same overrides measures again"
+    cure = Cure("{0} with the same overrides measures again", "$ launch tune")
     return (Problem("tuned_elsewhere", message, "tuned", cure),)
 
 

@@ -169,9 +169,9 @@ def _data_problems(config: RootConfig, origins: Origins) -> list[Problem]:
     if not trainer.validation_flags:
         message = f"{trainer.name} does not evaluate while it trains: {trainer.why['validation']}"
         kind = config.stage.kind
-        also = ", or train with TRL ({1})" if kind in (Kind.sft, Kind.dpo) else ""
-        sentence = f"remove {{0}} and score the finished model with `launch eval`{also}"
-        cure = Cure(sentence, f"~{_KEY}", f"trainer=trl_{kind.value}")
+        also = ", or train with TRL ({2})" if kind in (Kind.sft, Kind.dpo) else ""
+        sentence = f"remove {{0}} and score the finished model with {{1}}{also}"
+        cure = Cure(sentence, f"~{_KEY}", "$ launch eval", f"trainer=trl_{kind.value}")
         return [Problem("validation_unsupported", message, where, cure)]
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if (is_number and 0 < value < 1) or (isinstance(value, str) and value):

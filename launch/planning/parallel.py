@@ -22,7 +22,7 @@ def require_one_machine(config: RootConfig) -> None:
     """
     if config.nodes > 1:
         message = f"this command runs on one machine, got nodes={config.nodes}"
-        cure = "`python -m launch submit` with the same overrides submits a Slurm job"
+        cure = Cure("{0} with the same overrides submits a Slurm job", "$ launch submit")
         raise UserError(Problem("several_nodes", message, "nodes", cure))
 
 

@@ -82,7 +82,8 @@ def _entity(config: RootConfig, environ: Mapping[str, str]) -> str:
 def _tracking_problems(config: RootConfig, environ: Mapping[str, str]) -> list[Problem]:
     trainer, tracking = config.trainer, config.tracking
     if tracking == Tracking.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        cure = Cure(f"{sys.executable} -m pip install {requirement('tensorboard')}, or set {{0}}", "tracking=none")
+        install = f"$ {sys.executable} -m pip install {requirement('tensorboard')}"
+        cure = Cure("{1}, or set {0}", "tracking=none", install)
         return [Problem("no_tensorboard", "tensorboard is not installed for launch's own Python", "tracking", cure)]
     if tracking not in _WANDB:
         return []

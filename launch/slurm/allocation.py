@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 
 _FILE_DELAY = 3.0  # seconds until a file that another node wrote is visible on a shared file system
 _POLL = 0.2  # seconds
@@ -52,11 +52,12 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
         )
     except (KeyError, ValueError) as error:
         message = f"this process is not a task of a Slurm job step ({error})"
-        cure = "`python -m launch submit` writes the batch script that runs it"
+        cure = Cure("{0} writes the batch script that runs it", "$ launch submit")
         raise UserError(Problem("no_allocation", message, None, cure)) from error
     if allocation.node_rank >= len(hosts):
         message = f"LAUNCH_HOSTS lists {len(hosts)} hosts, but this is node {allocation.node_rank}"
-        cure = 'set LAUNCH_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST") in the batch script'
+        hosts_of_job = '$ export LAUNCH_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST")'
+        cure = Cure("{0} in the batch script", hosts_of_job)
         raise UserError(Problem("no_allocation", message, None, cure))
     return allocation
 

@@ -17,6 +17,7 @@ from launch.check.machine.rules import RULES
 from launch.commands.verbs import GROUPS, VERBS, VISIBLE, help_text, overview
 from launch.config.guards import GuardsConfig
 from launch.config.validate import allowable_ids
+from launch.errors import parse_way
 from launch.execution.facts import GuardContext
 from launch.execution.reward_guards import build_guards
 from launch.trials.rollout.gates_across import GATES
@@ -161,7 +162,7 @@ def template_of_choice(node: ast.expr, function: ast.FunctionDef, line: int) -> 
     name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
     if isinstance(node, ast.Call) and name == "Cure":
         sentence, *ways = (template(part, function, line) or "..." for part in node.args)
-        return re.sub(r"\{(\d)\}", lambda place: (ways[int(place[1]) :] or ["..."])[0].lstrip("~"), sentence)
+        return re.sub(r"\{(\d)\}", lambda place: str(parse_way((ways[int(place[1]) :] or ["..."])[0])), sentence)
     return "set ..." if name == "set_any" else ""
 
 

@@ -55,10 +55,11 @@ def gpus_are_free(plan: Plan, host: Host) -> Finding:
     in_use = [gpu for gpu in selected if _is_in_use(gpu)]
     if in_use:
         free = [gpu.index for gpu in gpus.seen if not _is_in_use(gpu) and gpu.index]
-        cure = "stop what runs there, or set {0}"
+        cure = Cure("stop what runs there, or set {0}", "allow=[gpus_busy]")
         if len(free) >= width.local:
-            cure = f"export CUDA_VISIBLE_DEVICES={','.join(free[: width.local])} to use free ones; or {cure}"
-        return failed("; ".join(_describe_use(gpu) for gpu in in_use), Cure(cure, "allow=[gpus_busy]"))
+            frees = f"$ export CUDA_VISIBLE_DEVICES={','.join(free[: width.local])}"
+            cure = Cure("{0} to use free ones; or stop what runs there, or set {1}", frees, "allow=[gpus_busy]")
+        return failed("; ".join(_describe_use(gpu) for gpu in in_use), cure)
     busy = [gpu for gpu in selected if (gpu.utilisation or 0.0) >= _BUSY_PERCENT]
     if busy:
         facts = ", ".join(f"GPU {gpu.index} is {gpu.utilisation:.0f}% busy" for gpu in busy)

@@ -46,8 +46,8 @@ def checkout_matches_pin(plan: Plan, host: Host) -> Finding:
     """Patches, hazards and the trainers' flags were read from the pinned commit; another commit may differ."""
     if plan.upstream.matches_pin:
         return passed(plan.upstream.description)
-    sentence = "check out the pin, or set {0}; `launch upstream diff` shows the differences"
-    cure = Cure(sentence, "allow=[upstream_mismatch]")
+    sentence = "check out the pin, or set {0}; {1} shows the differences"
+    cure = Cure(sentence, "allow=[upstream_mismatch]", "$ launch upstream diff")
     return failed(plan.upstream.description, cure)
 
 
@@ -80,13 +80,13 @@ def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
     return passed(f"{len(needed)} packages in {python}")
 
 
-def install_hint(plan: Plan) -> str:
+def install_hint(plan: Plan) -> Cure:
     """Return the command that installs the trainer's packages."""
     quantized = plan.lora is not None and plan.lora.quantize == Quantization.nf4  # bitsandbytes
     extras = "train,open-instruct" if plan.config.trainer.family == Family.open_instruct or quantized else "train"
     extras += ",eval" if plan.config.evaluate else ""
     setup = " (scripts/setup does)" if resources.IN_CLONE else ""
-    return f"install them there: pip install {resources.requirement(extras)}{setup}"
+    return Cure(f"install them there: {{0}}{setup}", f"$ pip install {resources.requirement(extras)}")
 
 
 def run_environment(plan: Plan, host: Host) -> dict[str, str]:

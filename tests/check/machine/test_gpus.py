@@ -75,7 +75,7 @@ def test_a_card_with_somebody_on_it_is_named_with_those_that_are_free(tmp_path: 
     finding = gpus_are_free.inspect(planned("stage=sft", "gpus=2"), machine(environ))
     assert finding.level == "fail"
     assert finding.message == "GPU 0: 70000 of 81559 MiB in use by process 4242 (python3)"
-    assert finding.cure and finding.cure.startswith("export CUDA_VISIBLE_DEVICES=1,2")
+    assert finding.cure and finding.cure.startswith("`export CUDA_VISIBLE_DEVICES=1,2`")
     free = machine(environ | {"CUDA_VISIBLE_DEVICES": "1,2"})
     assert gpus_are_free.inspect(planned("stage=sft", "gpus=2"), free).level == "pass"
 
