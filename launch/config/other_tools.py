@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,35 +60,15 @@ class Row:
 
 @cache
 def load_table(file: Path = FILE) -> tuple[tuple[Row, ...], Mapping[str, str]]:
-    """Read the rows, and the verb that each other word means. Raises ValueError for a file of another form."""
+    """Read the rows, and the verb that each other word means. Raises TypeError for a field that a row has not."""
     import yaml  # only for an answer
 
     content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    known = {entry.name for entry in fields(Row)}
-    rows = []
-    for entry in content["rows"]:
-        if unknown := entry.keys() - known:
-            raise ValueError(f"{file}: row {entry.get('topic')}: there is no field {', '.join(sorted(unknown))}")
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
-        }
-        row = Row(**values)
-        if row.names and not (row.set or row.values or row.instead):
-            raise ValueError(f"{file}: row {row.topic}: its names have no answer")
-        rows.append(row)
-    verbs = {word: verb for verb, words in content["verbs"].items() for word in words}
-    return tuple(rows), verbs
-
-
-def render_table() -> str:
-    """Return the Markdown table of docs/how-to/from-other-tools.md."""
-    lines = ["| | here | axolotl | TRL (CLI, 1.16) | LLaMA-Factory |", "|---|---|---|---|---|"]
-    for row in load_table()[0]:
-        names = (getattr(row, tool) for tool in TOOLS)
-        cells = [cell if isinstance(cell, str) else ", ".join(f"`{name}`" for name in cell) for cell in names]
-        if row.here:
-            lines.append(f"| {' | '.join([row.topic, row.here, *cells])} |")
-    return "\n".join(lines) + "\n"
+    rows: list[dict[str, Any]] = [
+        {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        for row in content["rows"]
+    ]
+    return tuple(Row(**row) for row in rows), {word: verb for verb, words in content["verbs"].items() for word in words}
 
 
 def replacing(name: str, *overrides: str, sentence: str = "") -> Cure:

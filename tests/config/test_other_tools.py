@@ -11,7 +11,7 @@ from launch import resources
 from launch.commands.verbs import VISIBLE
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine, parse_line
-from launch.config.other_tools import TOOLS, explain_name, load_table, render_table
+from launch.config.other_tools import TOOLS, explain_name, load_table
 from launch.errors import UserError
 
 PAGE = resources.ROOT / "docs" / "how-to" / "from-other-tools.md"
@@ -127,12 +127,27 @@ def test_no_name_is_in_two_rows_but_those_of_one_thing() -> None:
     assert {name: topics for name, topics in answers.items() if len(topics) > 1} == {}
 
 
-def test_a_row_of_another_form_is_refused(tmp_path: Path) -> None:
+def test_every_name_has_an_answer() -> None:
+    rows = load_table()[0]
+    assert [row.topic for row in rows if row.names and not (row.set or row.values or row.instead)] == []
+
+
+def test_a_row_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "table.yaml"
-    for row, words in (("{topic: x, nmae: [a]}", "there is no field nmae"), ("{topic: x, also: [a]}", "no answer")):
-        file.write_text(f"verbs: {{}}\nrows:\n  - {row}\n", encoding="utf-8")
-        with pytest.raises(ValueError, match=words):
-            load_table(file)
+    file.write_text("verbs: {}\nrows:\n  - {topic: x, nmae: [a]}\n", encoding="utf-8")
+    with pytest.raises(TypeError, match="nmae"):
+        load_table(file)
+
+
+def render_table() -> str:
+    """Return the Markdown table of docs/how-to/from-other-tools.md."""
+    lines = ["| | here | axolotl | TRL (CLI, 1.16) | LLaMA-Factory |", "|---|---|---|---|---|"]
+    for row in load_table()[0]:
+        names = (getattr(row, tool) for tool in TOOLS)
+        cells = [cell if isinstance(cell, str) else ", ".join(f"`{name}`" for name in cell) for cell in names]
+        if row.here:
+            lines.append(f"| {' | '.join([row.topic, row.here, *cells])} |")
+    return "\n".join(lines) + "\n"
 
 
 def test_the_page_has_the_table(pytestconfig: pytest.Config) -> None:
