@@ -20,7 +20,7 @@ from launch import external, files, terminal
 from launch.execution.display import LiveDisplay, PlainDisplay
 from launch.execution.record.folder import RunFolder, render_command_script
 from launch.execution.replay import Tail
-from launch.execution.tensorboard import EventFile
+from launch.execution.tensorboard import tensorboard_writer
 from launch.redact import MASK, Redactor, StreamRedactor, process_redactor
 
 LAUNCH = Path(files.__file__).parent
@@ -32,7 +32,6 @@ MASKING = {
     "external.py": "its formatter masks",
     "execution/display.py": "its lines and its bar are masked",
     "execution/supervise/streams.py": "masks as a stream",
-    "execution/tensorboard.py": "numbers, and tags that it masks",
 }
 EXACT = {
     "__main__.py": "opens /dev/null",
@@ -210,13 +209,19 @@ def _stream(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def _event_file(path: Path, text: str) -> None:
-    file = EventFile(path, 0.0)
-    file.add_scalars({text: 1.0}, 1, 0.0)
-    file.close()
+    run = path.parent / "run"
+    run.mkdir()
+    files.write_exact(
+        run / "metrics.jsonl", json.dumps({"schema_version": 1, "step": 1, "time": 1.0, text: 1.0}) + "\n"
+    )
+    with tensorboard_writer(run, print):
+        pass
+    [written] = run.glob("tensorboard/*.launch")
+    written.rename(path)
 
 
 def _script(path: Path, text: str) -> None:
-    files.write_file(path, render_command_script(["train", text], {"NOTE": text}, [], None), 0o755)
+    files.write_file(path, render_command_script(["train", text], {"NOTE": text}, []), 0o755)
 
 
 EXITS: dict[str, Exit] = {
@@ -299,7 +304,7 @@ def test_json_stays_json(tmp_path: Path) -> None:
 
 
 def test_a_script_stays_a_script(tmp_path: Path) -> None:
-    text = render_command_script(["train", "--x", "a b"], {"HF_TOKEN": "hunter7", "A": "b"}, [], None)
+    text = render_command_script(["train", "--x", "a b"], {"HF_TOKEN": "hunter7", "A": "b"}, [])
     files.write_file(tmp_path / "command.sh", text, 0o755)
     assert (tmp_path / "command.sh").read_text(encoding="utf-8") == text and "HF_TOKEN:?export it first" in text
     assert stat.S_IMODE((tmp_path / "command.sh").stat().st_mode) == 0o755

@@ -20,8 +20,8 @@ from launch.config.validate import find_numbers, range_problems
 from launch.errors import UserError
 from tests.conftest import composed
 
-# the verbs of these check them, and an overlay of `tune` is a record; RefusedValue is of a trainer's file
-CHECKED_ELSEWHERE = ("bench", "tune", "rollout", "tuned", "trainer")
+# an overlay of `tune` is a record; RefusedValue is of a trainer's file
+CHECKED_ELSEWHERE = ("tuned", "trainer")
 
 
 def numeric_keys(cls: Any, above: str = "") -> Iterator[tuple[str, type]]:

@@ -154,7 +154,7 @@ def _find_process(holder: Holder) -> psutil.Process:
     Raises psutil.NoSuchProcess; ValueError or OverflowError for an id that no process can have.
     """
     process = psutil.Process(holder.pid)
-    if abs(process.create_time() - holder.born) >= _SAME_BIRTH:
+    if not abs(process.create_time() - holder.born) < _SAME_BIRTH:  # nor is it where a forged time is NaN
         raise psutil.NoSuchProcess(holder.pid)
     return process
 

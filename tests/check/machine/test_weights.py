@@ -127,10 +127,12 @@ def test_a_run_that_is_ended_writes_what_it_comes_to(tmp_path: Path) -> None:
 
 
 def test_the_number_of_rows_says_how_many_checkpoints_there_are(tmp_path: Path) -> None:
-    """50 steps with a checkpoint every 200: none is ever written."""
-    chats = tmp_path / "chats.jsonl"
-    row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
-    chats.write_text((json.dumps(row) + "\n") * 800, encoding="utf-8")
-    words = ("stage=sft", f"data.mix=[{{name: {chats}}}]", "recipe.global_batch_size=16", "recipe.epochs=1")
-    assert checkpoint_count(planned(tmp_path, *words)) == 0
-    assert checkpoint_count(planned(tmp_path, *words, "recipe.epochs=5")) == 1
+    """Ten steps with a checkpoint every 200: none is ever written."""
+    words = ("stage=sft", "recipe.global_batch_size=16", f"cache={tmp_path}")
+    plan = planned(tmp_path, *words, "recipe.epochs=1")
+    assert checkpoint_count(plan) == 4 and plan.lengths_file  # as many as are kept: the rows are unknown
+    plan.lengths_file.parent.mkdir(parents=True)
+    tokens = {"schema_version": 1, "kind": "sft", "tokens": {"100": 160}, "label_tokens": None}
+    plan.lengths_file.write_text(json.dumps(tokens), encoding="utf-8")
+    assert checkpoint_count(plan) == 0
+    assert checkpoint_count(planned(tmp_path, *words, "recipe.epochs=25")) == 1
