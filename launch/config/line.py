@@ -144,9 +144,8 @@ def refuse_rank(line: CommandLine, environ: Mapping[str, str]) -> None:
     if not environ.get("LOCAL_RANK") or line.verb in ("plan", "submit", "node"):
         return
     message = f"torchrun or accelerate started this process as one of {ranks} ranks, and launch starts a run's ranks"
-    own = [] if line.sets("gpus") or line.sets("device") else [f"gpus={ranks}"]
-    command = shlex.join(["launch", *([line.verb] if line.verb != "run" else []), *line.argv, *own])
-    raise UserError(Problem("started_as_rank", message, "LOCAL_RANK", f"start it alone: {command}"))
+    command = shlex.join(["launch", line.verb, *line.argv])
+    raise UserError(Problem("started_as_rank", message, "LOCAL_RANK", Cure("start it alone: {0}", f"$ {command}")))
 
 
 def _is_word(arguments: Sequence[str]) -> bool:

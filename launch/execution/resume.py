@@ -10,6 +10,7 @@ from pathlib import Path
 from launch import resources
 from launch.config.schema import Family
 from launch.errors import EXIT_INTERRUPTED, Cure, Problem, UserError
+from launch.execution.display import format_duration
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
 from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.reader import RunRecord, mapping, number, objects
@@ -64,7 +65,7 @@ def decide_start(plan: Plan) -> AttemptStart:
     if not checkpoints and last_logged_step(plan.folder) == 0:
         return AttemptStart()  # it ended before its first step: there is nothing to keep or lose
     if not any(checkpoint.complete for checkpoint in checkpoints) and (lost := _short_interruption(plan)) is not None:
-        reason = f"interrupted after {_minutes(lost)} of training, before its first checkpoint"
+        reason = f"interrupted after {format_duration(lost)} of training, before its first checkpoint"
         return AttemptStart(restart_reason=reason)
     if not plan.config.trainer.resumable:
         message = f"{plan.folder} holds an unfinished run, and resuming {plan.trainer} is not supported"
@@ -135,10 +136,6 @@ def _trained_seconds(run: RunRecord) -> float | None:
     return sum(filter(None, times)) if any(times) else None
 
 
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
-
-
 def last_logged_step(run: Path) -> int:
     """Return the last step that a run logged; 0 without any."""
     return max((entry["step"] for entry in RunRecord(run).steps()), default=0)
@@ -170,7 +167,7 @@ def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:
     ending = f"it ended with: {outcome.cause}" if outcome and outcome.cause else "it was killed externally"
     step = last_logged_step(plan.folder)
     seconds = _trained_seconds(RunRecord(plan.folder))
-    lost = f"; to start over loses {_minutes(seconds)} of training" if seconds is not None else ""
+    lost = f"; to start over loses {format_duration(seconds)} of training" if seconds is not None else ""
     message = f"{plan.folder} holds an unfinished run of this plan, at step {step} ({ending}{lost})"
     if not find_output_faults(plan.model_dir, plan.config.trainer.leaves):
         message += ", with no checkpoint. Its model folder is complete, but its trainer's exit was not recorded"

@@ -165,6 +165,6 @@ def test_a_rank_of_another_launcher_starts_nothing() -> None:
     with pytest.raises(UserError) as refusal:
         refuse_rank(line, rank)
     [problem] = refusal.value.problems
-    assert (problem.id, problem.cure) == ("started_as_rank", "start it alone: launch stage=sft gpus=8")
+    assert (problem.id, problem.cure) == ("started_as_rank", "start it alone: `launch run stage=sft`")
     for harmless in (CommandLine("plan", False, ("stage=sft",)), line):
         refuse_rank(harmless, rank if harmless.verb == "plan" else {"ACCELERATE_MIXED_PRECISION": "bf16"})

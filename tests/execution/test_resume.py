@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
+from launch.execution.display import format_duration
 from launch.execution.resume import clear_run_folder, decide_start, is_finished, resume_plan
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
@@ -121,7 +122,7 @@ def test_an_early_interruption_starts_again_by_itself(tmp_path: Path, trainer: s
     plan = plan_of(tmp_path, f"trainer={trainer}")
     interrupted(plan, 280.0, exit_code)
     start = decide_start(plan)
-    assert start.restart_reason == "interrupted after 9 min of training, before its first checkpoint"
+    assert start.restart_reason == "interrupted after 9:20 of training, before its first checkpoint"
     lines: list[str] = []
     clear_run_folder(plan, start, lines.append)
     [archive] = plan.folder.parent.iterdir()
@@ -135,7 +136,7 @@ def test_a_late_interruption_and_a_failure_are_refused_with_what_would_be_lost(
     plan = plan_of(tmp_path)
     interrupted(plan, seconds, exit_code)
     kind, text = problem_of(plan)
-    assert kind == "nothing_to_resume" and f"to start over loses {seconds / 30:.0f} min of training" in text
+    assert kind == "nothing_to_resume" and f"to start over loses {format_duration(2 * seconds)} of training" in text
 
 
 def test_an_early_interruption_with_a_checkpoint_or_a_model_is_not_thrown_away(tmp_path: Path) -> None:
