@@ -6,6 +6,7 @@ With LAUNCH_UPDATE_FAULTS set, the measured times are written into the table.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -90,11 +91,11 @@ def run(
         argv=(sys.executable, *before, *worker),
         reader=reader,
         env={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **(env or {})},
-        cwd=home,
         watch_config=replace(watched, guard_context=replace(watched.guard_context, ranks=tuple(range(ranks)))),
     )
     began = time.time()
-    outcome = supervise(execution, folder, PlainDisplay(shown))
+    with contextlib.chdir(home):
+        outcome = supervise(execution, folder, PlainDisplay(shown))
     folder.finish(outcome)
     return Fault(outcome, folder, shown.getvalue(), time.time() - since(home, began))
 
