@@ -106,6 +106,7 @@ class TrialRecord(ABC, Generic[R]):
     warmup: int  # the first steps of a run, which count for no speed
     runs: list[R] = field(default_factory=list, kw_only=True)  # in the order in which they run
     began: str = field(default_factory=utc_now, kw_only=True)
+    updated: str = field(default_factory=utc_now, kw_only=True)  # when it was last written
 
     @property
     def state(self) -> State:
@@ -175,7 +176,7 @@ class TrialRecord(ABC, Generic[R]):
             "global_batch": plan.batch.global_,
             "state": self.state,
             "began": self.began,
-            "updated": utc_now(),
+            "updated": self.updated,
             "summary": [sentence for sentence in self.summary if sentence],
             "notes": self.notes,
             "runs": [self.run_json(run) for run in self.rows],
@@ -186,6 +187,7 @@ class TrialRecord(ABC, Generic[R]):
 
     def write(self) -> None:
         """Write VERB.json, VERB.txt and VERB.md; each file whole or not at all."""
+        self.updated = utc_now()
         write_json(self.path, self.as_json())
         document = build_document(load_json(self.path), self.folder)
         for suffix, content in ((".txt", document.text()), (".md", document.markdown())):

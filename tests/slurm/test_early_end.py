@@ -57,9 +57,7 @@ def test_the_warning_of_a_job_that_still_prepares(tasks: Tasks) -> None:
     errors = nodes[0].communicate(timeout=60)[1]
     assert (nodes[0].returncode, nodes[1].wait(60)) == (130, 130), errors
     assert tasks.failed() == "the time limit is near"
-    assert "job 7 is not requeued: there is no complete checkpoint (recipe.checkpoint_steps=25)" in errors, (
-        errors
-    )
+    assert "job 7 is not requeued: there is no complete checkpoint (recipe.checkpoint_steps=25)" in errors, errors
 
 
 def test_a_node_that_refuses_names_the_cause_for_all(tasks: Tasks) -> None:
