@@ -82,7 +82,7 @@ def build_eval_parser() -> VerbParser:
     parser = VerbParser("""launch eval RUN [tasks=NAME,...] [key=value ...] [--json]
 
 examples:
-  launch eval demo/cpu1-971f135a                            the demo's own tasks, offline, within a minute
+  launch eval demo/cpu1-090111ba                            the demo's own tasks, offline, within a minute
   launch eval sft_25pct/gpu8-8fa3c2d1                       Tulu 3's tasks
   launch eval dpo/lower_lr tasks=gsm8k,ifeval limit=100     tasks of the harness
   launch eval sft/mine tasks=./my_tasks --json | jq '.tasks[].verdict'
@@ -106,7 +106,7 @@ def build_generate_parser() -> VerbParser:
     parser = VerbParser("""launch generate RUN [RUN ...] "PROMPT" | prompts=FILE | --chat [key=value ...] [--json]
 
 examples:
-  launch generate demo/cpu1-971f135a "What does `os.path.join` do?"
+  launch generate demo/cpu1-090111ba "What does `os.path.join` do?"
   launch generate sft/a dpo/b "Write a haiku about GPUs." temperature=0.8 seed=1     side by side
   launch generate sft/a --chat                                                       a conversation
   launch generate sft/a dpo/b prompts=questions.txt out=answers.jsonl
