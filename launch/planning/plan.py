@@ -66,6 +66,7 @@ from launch.planning.tracking import (
 )
 from launch.upstream.schema import Schema
 from launch.worker.json_codec import versioned
+from launch.worker.patches import PATCHES
 
 # finetune.py:298, dpo_tune_cache.py:268, dpo.py:166, olmo_core_utils.py:202
 TOKENIZE_ONLY_FLAG = "cache_dataset_only"
@@ -385,13 +386,6 @@ def _identify(stage: _Rendered) -> tuple[str, dict[str, str]]:
     return identity, digests | flag_files
 
 
-_SAME_TRAINING = (
-    "lengths=",
-    "adapter_inputs",
-    "olmo_core_first_checkpoint",
-)  # begin patches with and without which a run trains the same
-
-
 def _decisive_parts(stage: _Rendered, files: Sequence[str | None], flag_files: Mapping[str, str]) -> dict[str, Any]:
     """Return everything that decides what a run trains; whatever else was rendered is not part of its identity.
 
@@ -414,7 +408,7 @@ def _decisive_parts(stage: _Rendered, files: Sequence[str | None], flag_files: M
         "parallel": [parallel.mode.value, parallel.precision.value, str(parallel.width)],
         "clip": config.recipe.max_grad_norm,
         "env": {name: value for name, value in stage.env.items() if name not in not_decisive},
-        "patches": [patch for patch in stage.patches if not patch.startswith(_SAME_TRAINING)],
+        "patches": [patch for patch in stage.patches if PATCHES[patch.partition("=")[0]].decides],
         **({"options": options} if trainer.family == Family.trl else {}),
         "files": list(files),
         **({"flag_files": flag_files} if flag_files else {}),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Family, Precision
-from launch.planning.estimate.forecast import find_model_size, planned_shape
+from launch.planning.estimate.forecast import planned_shape
 from launch.planning.estimate.speed import count_steps
-from launch.planning.model_folder import hub_cache
+from launch.planning.model_folder import count_parameters, hub_cache, hub_snapshot
 from launch.planning.plan import Plan
 from launch.table import format_bytes
 from launch.worker.finding import Finding
@@ -46,6 +47,32 @@ def checkpoint_count(plan: Plan, ends_after: int | None = None) -> int:
     if kept is None or kept < 0:
         return written or 2  # of an unknown number: the least
     return min(written, kept + 1) if written is not None else kept + 1
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """The number of a model's parameters."""
+
+    parameters: float
+    source: str  # where the number comes from
+
+
+def find_model_size(plan: Plan, environ: Mapping[str, str]) -> ModelSize | None:
+    """Return the number of parameters of a plan's model; None when it is unknown on this machine."""
+    model = plan.inputs.model
+    folder = model.local or hub_snapshot(model.reference, environ)
+    counted = count_parameters(folder) if folder else None
+    if counted:
+        return ModelSize(counted, "its safetensors files")
+    packed = sum(path.stat().st_size for path in folder.glob("pytorch_model*.bin")) if folder else 0
+    if packed:
+        return ModelSize(packed / 2, "the size of its pytorch_model files, at 2 bytes a parameter")
+    configured = plan.config.model
+    if configured.shape.parameters and not configured.path:  # model.path is another model than the YAML's shape
+        return ModelSize(configured.shape.parameters, "its shape")
+    if configured.trained_by and plan.shape:
+        return ModelSize(plan.shape.parameters, "the shape of the model that it is trained from")
+    return None
 
 
 def written_bytes(plan: Plan, environ: Mapping[str, str], *, merged: bool = False) -> tuple[float, float] | None:

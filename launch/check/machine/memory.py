@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from launch.check.machine.disk import find_model_size
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.config.schema import Device, Family, Mode, Precision
 from launch.errors import Cure, ways_of
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import CardMemory, smallest_card
-from launch.planning.estimate.forecast import MemoryFit, describe, find_model_size, forecast_memory
+from launch.planning.estimate.forecast import MemoryFit, describe, forecast_memory
 from launch.planning.estimate.memory import bytes_per_parameter
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan

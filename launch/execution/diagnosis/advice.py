@@ -14,7 +14,7 @@ from pathlib import Path
 from launch.config.schema import Device, Mode
 from launch.execution.diagnosis.known import KnownCause, known
 from launch.execution.diagnosis.tracebacks import RaisedError
-from launch.planning.estimate.forecast import UNCERTAINTY, remedy_for
+from launch.planning.estimate.forecast import NEXT_MODE, UNCERTAINTY, remedy_for
 from launch.planning.estimate.memory import estimate_memory
 from launch.planning.estimate.setting import MemorySetting
 from launch.planning.lengths import load_lengths
@@ -24,12 +24,6 @@ from launch.resources import IN_CLONE, requirement
 POSSIBLY = "possibly: "  # begins the text of an uncertain cure
 _NAMED_PATH = re.compile(r"(?:No space left on device|Disk quota exceeded)[^'\"]{0,20}['\"](?P<path>/[^'\"]+)['\"]")
 _CAPACITY = re.compile(r"total capacity of (?P<gib>[\d.]+) GiB")
-_NEXT_MODE = {
-    Mode.ddp: Mode.zero2,
-    Mode.zero1: Mode.zero2,
-    Mode.zero2: Mode.zero3,
-    Mode.zero3: Mode.zero3_offload,
-}
 
 
 @dataclass(frozen=True)
@@ -65,7 +59,7 @@ def out_of_memory(match: re.Match[str], situation: Situation) -> str:
     options = []
     if not situation.gradient_checkpointing:
         options.append("recipe.gradient_checkpointing=true")
-    next_mode = _NEXT_MODE.get(situation.mode) if situation.mode and batch.width > 1 else None
+    next_mode = NEXT_MODE.get(situation.mode) if situation.mode and batch.width > 1 else None
     if next_mode:
         options.append(f"parallel={next_mode}")
     if situation.device == Device.cuda:

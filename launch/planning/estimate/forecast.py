@@ -318,7 +318,7 @@ def _adapter_setting(plan: Plan, shape: ModelShape) -> AdapterSetting | None:
     )
 
 
-_NEXT_MODE = {Mode.ddp: Mode.zero2, Mode.zero1: Mode.zero2, Mode.zero2: Mode.zero3, Mode.zero3: Mode.zero3_offload}
+NEXT_MODE = {Mode.ddp: Mode.zero2, Mode.zero1: Mode.zero2, Mode.zero2: Mode.zero3, Mode.zero3: Mode.zero3_offload}
 
 
 @dataclass(frozen=True)
@@ -360,7 +360,7 @@ def _candidates(setting: MemorySetting, *, liger: bool) -> Iterator[MemorySettin
             changed = replace(setting, mode=mode, checkpointing=checkpointing, liger=with_liger, fused_loss=fused)
             sizes = divisors(setting.micro_batch * setting.accumulation)
             yield from (with_samples(changed, size) for size in reversed(sizes) if size <= setting.micro_batch)
-        mode = _NEXT_MODE.get(mode) if setting.ranks > 1 else None
+        mode = NEXT_MODE.get(mode) if setting.ranks > 1 else None
 
 
 def with_samples(setting: MemorySetting, size: int) -> MemorySetting:
@@ -379,29 +379,3 @@ def _overrides(before: MemorySetting, after: MemorySetting) -> dict[str, str]:
         "parallel": (before.mode, after.mode, after.mode.value),
     }
     return {key: value for key, (old, new, value) in overrides.items() if old != new}
-
-
-@dataclass(frozen=True)
-class ModelSize:
-    """The number of a model's parameters."""
-
-    parameters: float
-    source: str  # where the number comes from
-
-
-def find_model_size(plan: Plan, environ: Mapping[str, str]) -> ModelSize | None:
-    """Return the number of parameters of a plan's model; None when it is unknown on this machine."""
-    model = plan.inputs.model
-    folder = model.local or hub_snapshot(model.reference, environ)
-    counted = count_parameters(folder) if folder else None
-    if counted:
-        return ModelSize(counted, "its safetensors files")
-    packed = sum(path.stat().st_size for path in folder.glob("pytorch_model*.bin")) if folder else 0
-    if packed:
-        return ModelSize(packed / 2, "the size of its pytorch_model files, at 2 bytes a parameter")
-    configured = plan.config.model
-    if configured.shape.parameters and not configured.path:  # model.path is another model than the YAML's shape
-        return ModelSize(configured.shape.parameters, "its shape")
-    if configured.trained_by and plan.shape:
-        return ModelSize(plan.shape.parameters, "the shape of the model that it is trained from")
-    return None

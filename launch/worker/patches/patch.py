@@ -124,6 +124,7 @@ class PatchInfo:
     apply: Callable[[PatchContext], None]
     not_needed: Callable[[PatchContext], str | None] = always  # returns why it is not needed, or None if it is
     takes_value: bool = False
+    decides: bool = True  # what the run trains; if not, it is no part of a plan's identity
     wanted: Callable[[PlanFacts], bool | str | None] = always_wanted  # True, or the VALUE of a patch that takes one
 
     def __post_init__(self) -> None:

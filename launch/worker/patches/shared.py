@@ -157,6 +157,7 @@ def _write_after_tokenizing(context: PatchContext) -> None:
 
 LENGTHS = PatchInfo(
     id="lengths",
+    decides=False,
     reason="counts the lengths of the tokenised samples for the next plan's predictions; changes nothing",
     wanted=on_request,
     lines={
@@ -214,6 +215,7 @@ def _leave_adapter_inputs(context: PatchContext) -> None:
 INPUTS_LEFT = "PEFT's setting of each adapted layer while it trains"
 ADAPTER_INPUTS = PatchInfo(
     id="adapter_inputs",
+    decides=False,
     reason="PEFT casts each adapted layer's input to fp32 and autocast casts it back: left out, with the same numbers",
     wanted=lambda facts: bool(
         facts.flags.get("use_lora") and not facts.flags.get("lora_dropout") and not facts.zero_stage

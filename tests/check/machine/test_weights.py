@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.machine.disk import checkpoint_count, disk_has_room, written_bytes
+from launch.check.machine.disk import checkpoint_count, disk_has_room, find_model_size, written_bytes
 from launch.check.machine.memory import model_fits
 from launch.check.machine.rule import Host
 from launch.execution.caches import plan_cache_pass
-from launch.planning.estimate.forecast import find_model_size
 from launch.planning.model_folder import count_parameters, hub_snapshot
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
