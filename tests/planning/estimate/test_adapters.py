@@ -7,6 +7,8 @@ seed and the recipe's: 2,400 chats (1,200 pairs), shuffled by accelerate, and by
 from __future__ import annotations
 
 import importlib.util
+import re
+import statistics
 from functools import lru_cache
 from random import Random
 from typing import Any
@@ -143,3 +145,30 @@ def test_what_would_fit_is_the_largest_batch_that_the_lengths_allow() -> None:
     assert by_limit and by_limit.setting.micro_batch == 4
     assert by_lengths and by_lengths.overrides == {"recipe.per_device_batch_size": "16"}
     assert by_lengths.gib < gib
+
+
+def median(call: int, setting: str, figure: str = "tokens_per_second") -> float:
+    """The median of a setting's rounds in one call of benchmarks/lora.py."""
+    rounds = [row for row in read_settings("h200_lora_8b.json") if (row["call"], row["setting"]) == (call, setting)]
+    assert rounds
+    return float(statistics.median(row[figure] for row in rounds))
+
+
+def test_an_adapter_is_faster_than_all_weights_in_the_same_call() -> None:
+    """1.25 times at any batch, and 1.12 times in less than 60% of the memory, are what the page claims at the least."""
+    full, adapter = "full-finetune-liger", "lora-trl-flash-liger"
+    assert median(2, f"{adapter}-32") / median(2, full) >= 1.25
+    assert median(1, adapter) / median(1, full) >= 1.12
+    assert median(1, adapter, "memory_gib") / median(1, full, "memory_gib") < 0.6
+    adapters = [row for row in read_settings("h200_lora_8b.json") if row["setting"] != full]
+    assert {row["evidence"]["adapter_inputs"] for row in adapters} == {"not cast"}
+
+
+def test_the_page_has_the_measured_figures() -> None:
+    page = (resources.ROOT / "docs" / "explanation" / "gpus.md").read_text(encoding="utf-8")
+    for run in RUNS:
+        if run["casts"] or run.get("quantize"):
+            assert f"| {run['tokens_per_second']:,} | {run['memory_gib']:.1f} GiB |" in page, name(run)
+    for call, setting in ((1, "lora-trl-flash-liger"), (2, "lora-trl-flash-liger-32"), (2, "full-finetune-liger")):
+        memory = f"{median(call, setting, 'memory_gib'):.1f} GiB"
+        assert re.search(rf"\| {int(median(call, setting) + 0.5):,} \|.*\| {memory} \|", page), setting
