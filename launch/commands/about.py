@@ -14,6 +14,7 @@ from launch.host.interpreter import installed_versions, package_folders
 from launch.terminal import echo, print_json
 from launch.upstream.pin.checkout import find_checkout
 from launch.upstream.pin.lock import load_lock
+from launch.worker.json_codec import versioned
 
 KEYS = "keys"
 
@@ -46,14 +47,15 @@ def version(arguments: list[str]) -> int:
     checkout = find_checkout(None, os.environ, resources.ROOT)
     packages = installed_versions(package_folders(sys.executable), PACKAGES)
     if options.json:
-        content = {
-            "schema_version": 1,
-            "launch": __version__,
-            "python": platform.python_version(),
-            "pin": pin,
-            "checkout": {"dir": str(checkout.root), "matches_pin": checkout.matches_pin} if checkout else None,
-            "packages": packages,
-        }
+        content = versioned(
+            {
+                "launch": __version__,
+                "python": platform.python_version(),
+                "pin": pin,
+                "checkout": {"dir": str(checkout.root), "matches_pin": checkout.matches_pin} if checkout else None,
+                "packages": packages,
+            }
+        )
         print_json(content)
         return EXIT_DONE
     echo(f"launch {__version__}, Python {platform.python_version()}")

@@ -26,7 +26,7 @@ from launch.planning.plan import Plan, build_plan
 from launch.table import Table
 from launch.terminal import echo, notify, print_json
 from launch.worker.finding import Finding
-from launch.worker.json_codec import SCHEMA_VERSION
+from launch.worker.json_codec import versioned
 
 _WIDTH = 100
 
@@ -81,15 +81,16 @@ def _check_plan(plan: Plan, options: argparse.Namespace, *, is_pending: bool = F
         findings += inspect_data(plan, options.rows)
     stopping = [finding for finding in findings if finding.stops]
     if options.json:
-        payload = {
-            "schema_version": SCHEMA_VERSION,
-            "stage": plan.stage,
-            "name": plan.name,
-            "ok": not stopping,
-            "seconds": round(time.monotonic() - started, 3),
-            "findings": [_as_json(finding) for finding in findings],
-            "warnings": plan.warnings,
-        }
+        payload = versioned(
+            {
+                "stage": plan.stage,
+                "name": plan.name,
+                "ok": not stopping,
+                "seconds": round(time.monotonic() - started, 3),
+                "findings": [_as_json(finding) for finding in findings],
+                "warnings": plan.warnings,
+            }
+        )
         print_json(payload)
     else:
         for row in [*format_table(findings), "", *filter(None, [_summary(findings)])]:
@@ -153,14 +154,15 @@ def preview(line: CommandLine) -> int:
         if data.batch is not None:
             notes.append(f"a micro batch of these samples: {data.batch.describe()}")
         if options.json:
-            payload = {
-                "schema_version": SCHEMA_VERSION,
-                "stage": plan.stage,
-                "trainer": plan.trainer,
-                "samples": data.samples,
-                "batch": data.batch,
-                "warnings": problems,
-            }
+            payload = versioned(
+                {
+                    "stage": plan.stage,
+                    "trainer": plan.trainer,
+                    "samples": data.samples,
+                    "batch": data.batch,
+                    "warnings": problems,
+                }
+            )
             print_json(payload)
             return EXIT_DONE
         if options.html:

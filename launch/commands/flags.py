@@ -22,6 +22,7 @@ from launch.upstream.pin.lock import load_lock
 from launch.upstream.resolve import ResolvedSchema, resolve_schema
 from launch.upstream.schema import Field, Schema
 from launch.upstream.trainers import ENTRIES, TRL, trainer_name
+from launch.worker.json_codec import versioned
 
 _ATTRIBUTES = (  # of a field, in JSON
     *("type", "kind", "nargs", "choices", "default", "required", "help", "owner", "group", "file", "line"),
@@ -50,16 +51,18 @@ def flags(args: list[str]) -> int:
         advice = resolved.advice("--upstream DIR, without --from-lock, asks the parser of DIR")
         source = f"the lock, although {resolved.difference}; {advice}"
     if options.json:
-        content = {
-            "schema_version": 1,
-            "trainer": trainer,
-            "source": source,
-            "flags": {name: flag_json(trainer, schema.fields[name]) for name in matching},
-            "renames": {name: former_flags[name] for name in matching_former},
-            "unknown": [
-                {"what": unknown.what, "reason": unknown.reason, "where": unknown.where} for unknown in schema.unknown
-            ],
-        }
+        content = versioned(
+            {
+                "trainer": trainer,
+                "source": source,
+                "flags": {name: flag_json(trainer, schema.fields[name]) for name in matching},
+                "renames": {name: former_flags[name] for name in matching_former},
+                "unknown": [
+                    {"what": unknown.what, "reason": unknown.reason, "where": unknown.where}
+                    for unknown in schema.unknown
+                ],
+            }
+        )
         print_json(content, indent=1)
         return EXIT_DONE
     width = shutil.get_terminal_size((120, 24)).columns

@@ -21,7 +21,7 @@ from launch.execution.report.page import write_run_report
 from launch.files import write_json_lines
 from launch.planning.lora import Adapter, read_adapter
 from launch.terminal import echo, notify, print_json
-from launch.worker.json_codec import to_json
+from launch.worker.json_codec import to_json, versioned
 
 
 def generate(argv: list[str]) -> int:
@@ -127,7 +127,7 @@ def _as_rows(
 ) -> Iterator[dict[str, object]]:
     for number, conversation in enumerate(conversations):
         by_run = {model.label: to_json(of_model[number]) for model, of_model in zip(models, answers, strict=True)}
-        yield {"schema_version": 1, "messages": conversation, "seed": sampling.seed, "answers": by_run}
+        yield versioned({"messages": conversation, "seed": sampling.seed, "answers": by_run})
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, object]] = ()) -> None:

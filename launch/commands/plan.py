@@ -27,7 +27,7 @@ from launch.redact import process_redactor
 from launch.table import Table
 from launch.terminal import echo, notify, print_json
 from launch.upstream.trainers import OLMO_CORE_DPO
-from launch.worker.json_codec import SCHEMA_VERSION
+from launch.worker.json_codec import versioned
 
 PLAN_HELP = """usage: launch plan stage=NAME [key=value ...] [--json]
 
@@ -72,7 +72,7 @@ def _plan_pipeline(line: CommandLine) -> int:
     planned = [PlannedRun(plan) for plan in pipeline.plans]
     if line.json:
         stages = [{**run.as_json(), **cost.as_json()} for run, cost in zip(planned, costs, strict=True)]
-        print_json({"schema_version": SCHEMA_VERSION, "pipeline": pipeline.name, "stages": stages})
+        print_json(versioned({"pipeline": pipeline.name, "stages": stages}))
         return EXIT_DONE
     for run in planned:
         _show(run, f"{run.plan.stage}: ")

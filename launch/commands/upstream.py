@@ -20,7 +20,7 @@ from launch.upstream.pin.impact import Impact, TrainerImpact, assess_impact
 from launch.upstream.pin.ledger import LEDGER_FILE
 from launch.upstream.pin.lock import load_lock
 from launch.upstream.trainers import OPEN_INSTRUCT
-from launch.worker.json_codec import to_json
+from launch.worker.json_codec import to_json, versioned
 
 
 def upstream(args: list[str]) -> int:
@@ -78,7 +78,7 @@ def _status(checkout: Checkout | None, as_json: bool) -> int:
                 "differing": list(checkout.differing),
                 "matches_pin": checkout.matches_pin,
             }
-        content = {"schema_version": 1, "pin": lock.pin, "gitlink": gitlink, "packages": dict(lock.packages)}
+        content = versioned({"pin": lock.pin, "gitlink": gitlink, "packages": dict(lock.packages)})
         print_json({**content, "trainers": list(OPEN_INSTRUCT), "checkout": checkout_json}, 1)
         return EXIT_DONE
     libraries = ", ".join(f"{name} {version}" for name, version in lock.packages.items())
@@ -94,20 +94,22 @@ def _status(checkout: Checkout | None, as_json: bool) -> int:
 
 def impact_json(impact: Impact) -> dict[str, Any]:
     """Return the comparison as JSON: `changes` by trainer, and in `unreadable` why a trainer has none."""
-    return {
-        "schema_version": 1,
-        "pin": load_lock().pin,
-        "commit": impact.commit,
-        "changes": {
-            trainer.trainer: [
-                {name: value for name, value in vars(change).items() if value is not None} for change in trainer.changes
-            ]
-            for trainer in impact.trainers
-            if trainer.schema
-        },
-        "unreadable": {trainer.trainer: to_json(trainer.problem) for trainer in impact.trainers if trainer.problem},
-        "breaks": to_json(impact.breaks),
-    }
+    return versioned(
+        {
+            "pin": load_lock().pin,
+            "commit": impact.commit,
+            "changes": {
+                trainer.trainer: [
+                    {name: value for name, value in vars(change).items() if value is not None}
+                    for change in trainer.changes
+                ]
+                for trainer in impact.trainers
+                if trainer.schema
+            },
+            "unreadable": {trainer.trainer: to_json(trainer.problem) for trainer in impact.trainers if trainer.problem},
+            "breaks": to_json(impact.breaks),
+        }
+    )
 
 
 def describe(impact: Impact) -> list[str]:

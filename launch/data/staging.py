@@ -17,10 +17,10 @@ from launch.data.local import TRAIN_FILE, VALIDATION_FILE, Conversion, DataFiles
 from launch.data.sources import file_format
 from launch.errors import Problem, UserError
 from launch.files import load_json, write_json
+from launch.worker.json_codec import versioned
 from launch.worker.trl_data import choose_limit, hash_row
 
 ABOUT_FILE = "about.json"
-SCHEMA_VERSION = 1
 _GROWTH = {"": 1.2, ".gz": 8.0, ".bz2": 8.0, ".xz": 10.0}  # bytes of the copy for a byte of the file, at most as a rule
 
 
@@ -90,12 +90,13 @@ def _write(data: LocalData, folder: Path) -> StagedRows:
         held_out = _split(train, folder / VALIDATION_FILE, data.validation, data.where)
         rows -= held_out
     staged = StagedRows(rows, held_out, conversion.formats, shared)
-    about = {
-        "schema_version": SCHEMA_VERSION,
-        "rows": {"train": staged.train, "validation": staged.validation, "shared": shared},
-        "formats": dict(staged.formats),
-        "files": [str(path) for path in data.sources],
-    }
+    about = versioned(
+        {
+            "rows": {"train": staged.train, "validation": staged.validation, "shared": shared},
+            "formats": dict(staged.formats),
+            "files": [str(path) for path in data.sources],
+        }
+    )
     write_json(folder / ABOUT_FILE, about)
     return staged
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.files import load_json, write_exact
+from launch.worker.json_codec import versioned
 
 MARKER = "demo.json"
 ABANDONED_AFTER = 3600.0  # seconds; a build takes ten, so an older staging folder is from a killed build
@@ -47,7 +48,7 @@ def build_once(folder: Path, kind: str, key: str, build: Callable[[Path], dict[s
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".building", dir=folder.parent))
     try:
         facts = build(staging)
-        marker = {"schema_version": 1, "kind": kind, "key": key, "facts": facts, "files": _file_sizes(staging)}
+        marker = versioned({"kind": kind, "key": key, "facts": facts, "files": _file_sizes(staging)})
         write_exact(staging / MARKER, json.dumps(marker, indent=2) + "\n")
         staging.chmod(0o755)  # mkdtemp's 0700 would hide the copy on a shared file system from other users
         while not _move_into_place(staging, folder):

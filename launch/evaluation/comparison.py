@@ -13,8 +13,8 @@ from launch.evaluation.run_facts import Progress, RunFacts
 from launch.files import load_json
 from launch.trials.bench.verdict import relative_difference
 from launch.trials.version_1 import upgrade
+from launch.worker.json_codec import versioned
 
-SCHEMA_VERSION = 1
 SECTIONS = ("settings", "data", "versions", "patches")
 _POINTS = (0.25, 0.5, 0.75, 1.0)  # of the training that all runs have in common
 _WINDOW = 0.05  # of that training, whose losses are averaged at each point
@@ -70,17 +70,18 @@ class Comparison:
         return _judge(speeds[0], speeds[index], self.noise.speed, ("slower", "faster"))
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "runs": [self._run(index) for index in range(len(self.runs))],
-            "differs": [asdict(difference) for difference in self.differences],
-            "losses": {
-                "unit": self.unit,
-                "why_not": self.why_no_losses,
-                "points": [{"at": point.amount, "losses": list(point.losses)} for point in self.points],
-            },
-            "noise": asdict(self.noise),
-        }
+        return versioned(
+            {
+                "runs": [self._run(index) for index in range(len(self.runs))],
+                "differs": [asdict(difference) for difference in self.differences],
+                "losses": {
+                    "unit": self.unit,
+                    "why_not": self.why_no_losses,
+                    "points": [{"at": point.amount, "losses": list(point.losses)} for point in self.points],
+                },
+                "noise": asdict(self.noise),
+            }
+        )
 
     def _run(self, index: int) -> dict[str, Any]:
         run = self.runs[index]

@@ -21,8 +21,8 @@ from launch.execution.report.page import write_run_report
 from launch.host.interpreter import inventory
 from launch.planning.plan import Plan
 from launch.worker.evaluating import TaskSpec
+from launch.worker.json_codec import versioned
 
-SCHEMA_VERSION = 1
 _BATCH_SIZE = 8  # questions at once, where none is set
 _WIDTH = 34  # characters of a model's label
 
@@ -92,15 +92,16 @@ class Evaluation:
         return any(task.broken for task in self.tasks)
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "model": self.model.label,
-            "run": run_name(self.model.run) if self.model.run else None,
-            "harness": self.harness,
-            "computed": self.computed,
-            "seconds": round(self.seconds, 1),
-            "tasks": self.tasks,
-        }
+        return versioned(
+            {
+                "model": self.model.label,
+                "run": run_name(self.model.run) if self.model.run else None,
+                "harness": self.harness,
+                "computed": self.computed,
+                "seconds": round(self.seconds, 1),
+                "tasks": self.tasks,
+            }
+        )
 
 
 def evaluate_model(

@@ -20,6 +20,7 @@ from launch.pipelines.links import Pipeline
 from launch.pipelines.record import stage_runs
 from launch.planning.plan import Plan
 from launch.table import Table, format_number
+from launch.worker.json_codec import versioned
 
 SAMPLES = "samples.json"  # in the folder of a stage's run
 _PROMPTS = 3
@@ -40,7 +41,7 @@ def answer_prompts(pipeline: Pipeline, plan: Plan, say: Callable[[str], None]) -
     try:
         with open_responder(find_model(str(plan.folder), plan.runs)) as responder:
             answers = {prompt: responder.answer(as_conversation(prompt), _SAMPLING).text for prompt in prompts}
-        write_json(plan.folder / SAMPLES, {"schema_version": 1, "answers": answers})
+        write_json(plan.folder / SAMPLES, versioned({"answers": answers}))
     except (UserError, OSError) as error:
         say(f"warning: no sample answers: {error.problems[0] if isinstance(error, UserError) else error}")
 

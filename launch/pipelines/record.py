@@ -11,15 +11,15 @@ from pathlib import Path
 from launch.execution.record.reader import RunRecord, objects, run_name
 from launch.files import read_json_object, write_json
 from launch.pipelines.links import FOLDER, Pipeline
+from launch.worker.json_codec import versioned
 
 FILE = "pipeline.json"
-SCHEMA_VERSION = 1
 
 
 def write_record(pipeline: Pipeline) -> None:
     """Write the record. Raises OSError."""
     stages = [{"stage": plan.stage, "run": run_name(plan.folder), "identity": plan.identity} for plan in pipeline.plans]
-    write_json(pipeline.folder / FILE, {"schema_version": SCHEMA_VERSION, "name": pipeline.name, "stages": stages})
+    write_json(pipeline.folder / FILE, versioned({"name": pipeline.name, "stages": stages}))
 
 
 def find_pipelines(runs: Path) -> list[Path]:

@@ -21,6 +21,7 @@ from launch.data.local import Digest
 from launch.files import load_json, open_file, write_exact
 from launch.planning.inputs import Inputs, InputSource
 from launch.planning.parallel import Parallel, Width
+from launch.worker.json_codec import versioned
 
 DIGITS = 8
 NAME = "{name}"  # stands for a run's name until its identity, a digest of what was rendered, is known
@@ -248,7 +249,7 @@ class DigestCache:
         if not self._changed or not (creates or self._file.parent.is_dir()):
             return
         with contextlib.suppress(OSError):
-            write_exact(self._file, json.dumps({"schema_version": 1, "files": self._cached}))
+            write_exact(self._file, json.dumps(versioned({"files": self._cached})))
 
     def _of_file(self, path: Path) -> str:
         stat = path.stat()

@@ -21,8 +21,8 @@ from launch.files import load_json
 from launch.planning.flags import Flag
 from launch.planning.identity import compute_identity
 from launch.planning.recipe import flags_of_key
+from launch.worker.json_codec import SCHEMA_VERSION
 
-SCHEMA_VERSION = 1
 _SEED = 20
 _DRAWS = 4000  # micro batches drawn for the quantile of a sum
 

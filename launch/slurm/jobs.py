@@ -21,6 +21,7 @@ from launch.execution.record.reader import RunRecord, RunStatus, find_runs, run_
 from launch.files import append_json, first_written, read_json_lines, read_json_object, write_file, write_json
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.slurm_cli import query_slurm
+from launch.worker.json_codec import versioned
 
 # of the folders of jobs that make no run folder: those that only tokenise, and those that evaluate a run's model
 TOKENIZE_SUFFIX = ".tokenize"
@@ -75,11 +76,11 @@ class JobFolder:
         write_file(self.path / name, text, mode)
 
     def write_json(self, name: str, value: dict[str, Any]) -> None:
-        write_json(self.path / name, {"schema_version": 1, **value}, 0o644)
+        write_json(self.path / name, versioned(value), 0o644)
 
     def record_submission(self, job_id: str, array_script: Path | None = None) -> None:
         """Append a job to jobs.jsonl; `array_script`: of the array that the job is a task of."""
-        line = {"schema_version": 1, "job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        line = versioned({"job_id": job_id, "submitted": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
         if array_script is not None:
             line["script"] = str(array_script)
         append_json(self.path / "jobs.jsonl", line)

@@ -22,6 +22,7 @@ from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder
 from launch.slurm.queue import JobRecord, parse_job_record
 from launch.slurm.slurm_cli import query_slurm
+from launch.worker.json_codec import versioned
 
 _DECISION, _FORMER_DECISION = "requeue.json", "asked.json"
 
@@ -40,7 +41,7 @@ def write_decision(attempt: Path, messages: Sequence[str], *, requeued: bool, is
 
     `is_retry`: after a fault of the hardware.
     """
-    content = {"schema_version": 1, "messages": messages, "requeued": requeued, "retry": is_retry}
+    content = versioned({"messages": messages, "requeued": requeued, "retry": is_retry})
     write_json(attempt / _DECISION, content)
 
 

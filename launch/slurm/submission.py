@@ -24,6 +24,7 @@ from launch.slurm.queue import JobRecord
 from launch.slurm.schedule import SubmissionStep
 from launch.slurm.slurm_cli import SlurmResult, query_slurm, report_retry, run_once
 from launch.terminal import notify
+from launch.worker.json_codec import versioned
 
 _PAUSES = (2.0, 5.0)  # seconds before sbatch is retried
 # what `sbatch --test-only` prints for a job that sbatch accepts, when nodes that it needs are drained or down
@@ -231,15 +232,16 @@ def report_json(
 ) -> list[dict[str, Any]]:
     """One object per run; `ids` has the id of each step, or is empty if nothing was submitted."""
     return [
-        {
-            "schema_version": 1,
-            "run": job.name,
-            "job_id": job_id,
-            "script": str(step.folder.script),
-            "log": str(job.folder.log(job_id)) if job_id else None,
-            "after": after,
-            "limits": _limits_json(job, record),
-        }
+        versioned(
+            {
+                "run": job.name,
+                "job_id": job_id,
+                "script": str(step.folder.script),
+                "log": str(job.folder.log(job_id)) if job_id else None,
+                "after": after,
+                "limits": _limits_json(job, record),
+            }
+        )
         for step, job, job_id, after, record in _jobs(steps, ids, records)
     ]
 

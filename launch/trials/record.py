@@ -17,7 +17,7 @@ from launch.trials.card_rate import CardRate
 from launch.trials.measurement import Figures, Measurement, measurement_json
 from launch.trials.version_1 import upgrade
 from launch.trials.view import SCHEMA_VERSION, build_document
-from launch.worker.json_codec import to_json
+from launch.worker.json_codec import versioned
 
 
 class State(StrEnum):
@@ -164,25 +164,27 @@ class TrialRecord(ABC, Generic[R]):
 
     def as_json(self) -> dict[str, Any]:
         plan = self.plan
-        record = {
-            "schema_version": SCHEMA_VERSION,
-            "verb": self.verb,
-            "id": self.folder.name.removeprefix(f"{self.verb}-"),
-            "stage": plan.stage,
-            "kind": plan.config.stage.kind,
-            "trainer": plan.trainer,
-            "upstream": plan.upstream.description,
-            "model": plan.inputs.model.reference,
-            "global_batch": plan.batch.global_,
-            "state": self.state,
-            "began": self.began,
-            "updated": self.updated,
-            "summary": [sentence for sentence in self.summary if sentence],
-            "notes": self.notes,
-            "runs": [self.run_json(run) for run in self.rows],
-            **self.contents(),
-        }
-        rounded: dict[str, Any] = _rounded(to_json(record))
+        record = versioned(
+            {
+                "verb": self.verb,
+                "id": self.folder.name.removeprefix(f"{self.verb}-"),
+                "stage": plan.stage,
+                "kind": plan.config.stage.kind,
+                "trainer": plan.trainer,
+                "upstream": plan.upstream.description,
+                "model": plan.inputs.model.reference,
+                "global_batch": plan.batch.global_,
+                "state": self.state,
+                "began": self.began,
+                "updated": self.updated,
+                "summary": [sentence for sentence in self.summary if sentence],
+                "notes": self.notes,
+                "runs": [self.run_json(run) for run in self.rows],
+                **self.contents(),
+            },
+            SCHEMA_VERSION,
+        )
+        rounded: dict[str, Any] = _rounded(record)
         return rounded
 
     def write(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launch.worker.json_codec import to_json
+from launch.worker.json_codec import to_json, versioned
 
 SCHEMA_VERSION = 3
 _OF_THIS_MACHINE = ("is_locked", "source_words", "moved")  # not in the JSON
@@ -104,7 +104,7 @@ class Schema:
 def schema_to_json(schema: Schema) -> dict[str, Any]:
     """Convert to plain JSON values; `schema_from_json` restores an equal Schema."""
     content = {name: value for name, value in to_json(schema).items() if name not in _OF_THIS_MACHINE}
-    return {"schema_version": SCHEMA_VERSION, **content}
+    return versioned(content, SCHEMA_VERSION)
 
 
 def schema_from_json(data: Mapping[str, Any]) -> Schema:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .channel import EventWriter
+from .json_codec import versioned
 
 SFT = ("",)
 PAIRS = ("chosen_", "rejected_")  # column prefixes of preference pairs
@@ -93,18 +94,18 @@ def _count_unmasked(labels: Any, starts: Any) -> Any:
     return before[starts[1:]] - before[first]
 
 
-SCHEMA_VERSION = 1
 _MAX_PAIRS = 4096  # pairs whose two lengths are kept
 
 
 def build_content(lengths: SampleLengths) -> dict[str, Any]:
     """Build the file's content: histograms {length: samples} and, for pairs, the lengths of an evenly spaced subset."""
-    content: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "sft" if len(lengths.halves) == 1 else "dpo",
-        "label_tokens": None if lengths.loss_tokens is None else sum(lengths.loss_tokens),
-        "tokens": _histogram(lengths.tokens()),
-    }
+    content: dict[str, Any] = versioned(
+        {
+            "kind": "sft" if len(lengths.halves) == 1 else "dpo",
+            "label_tokens": None if lengths.loss_tokens is None else sum(lengths.loss_tokens),
+            "tokens": _histogram(lengths.tokens()),
+        }
+    )
     if len(lengths.halves) == 2:
         chosen, rejected = lengths.halves
         content["chosen"], content["rejected"] = _histogram(chosen), _histogram(rejected)

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .json_codec import SCHEMA_VERSION, decode
+from .json_codec import decode, versioned
 from .model_loading import ModelRequest, load_model, read_base
 
 _NETWORK_ERRORS = ("Connection", "OfflineMode", "Timeout", "MaxRetry", "LocalEntryNotFound", "HubHTTP", "ConnectError")
@@ -195,7 +195,7 @@ def evaluate(model: Any, job: Job, limit: int | None) -> None:
         for row in task_rows
     ]
     job.samples.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
-    content = {"schema_version": SCHEMA_VERSION, "tasks": tasks}
+    content = versioned({"tasks": tasks})
     job.result.write_text(json.dumps(content, indent=1, default=str), encoding="utf-8")
 
 

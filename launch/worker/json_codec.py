@@ -46,9 +46,9 @@ def to_json(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def versioned(value: Any) -> dict[str, Any]:
+def versioned(value: Any, version: int = SCHEMA_VERSION) -> dict[str, Any]:
     """Return an object as JSON that a file holds alone: its version, then the fields."""
-    return {"schema_version": SCHEMA_VERSION, **to_json(value)}
+    return {"schema_version": version, **to_json(value)}
 
 
 def encode(value: Any, indent: int | None = None) -> str:

@@ -20,6 +20,7 @@ from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.argv import ArgvReport, check_argv
 from launch.upstream.rules.parser import ArgvToken
 from launch.upstream.schema import Schema
+from launch.worker.json_codec import versioned
 
 LineAt = Callable[[int | None], int]  # from an argument's index to its line; None: the command's own
 
@@ -46,7 +47,7 @@ class LintVerdict:
 
     def as_json(self) -> dict[str, Any]:
         subject = {"file": self.file, "line": self.line, "script": self.script, "ok": self.ok}
-        return {"schema_version": 1, **subject, "problems": self.problems, "warnings": self.warnings}
+        return versioned({**subject, "problems": self.problems, "warnings": self.warnings})
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from launch.files import (
     read_file,
     read_json_object,
 )
-from launch.worker.json_codec import SCHEMA_VERSION
+from launch.worker.json_codec import versioned
 
 _RECENT_STEPS = 20  # whose median duration gives the time left
 _TAIL = 1 << 16  # bytes at the end of metrics.jsonl that hold them
@@ -62,23 +62,24 @@ class RunStatus:
 
     def as_json(self) -> dict[str, Any]:
         holder, outcome = self.holder, self.outcome
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "run": self.name,
-            "folder": str(self.path),
-            "state": self.state,
-            "since": round(self.since, 3),
-            **{name: getattr(holder, name, None) for name in ("pid", "host", "user")},
-            "heartbeat_seconds": None if self.heartbeat is None else round(self.heartbeat, 1),
-            "phase": self.phase,
-            "step": self.step,
-            "total_steps": self.total_steps,
-            "loss": self.loss,
-            "tokens_per_second": self.tokens_per_second,
-            "validation": self.validation,
-            "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
-            **{name: getattr(outcome, name, None) for name in ("exit_code", "cause", "cause_id", "cure")},
-        }
+        return versioned(
+            {
+                "run": self.name,
+                "folder": str(self.path),
+                "state": self.state,
+                "since": round(self.since, 3),
+                **{name: getattr(holder, name, None) for name in ("pid", "host", "user")},
+                "heartbeat_seconds": None if self.heartbeat is None else round(self.heartbeat, 1),
+                "phase": self.phase,
+                "step": self.step,
+                "total_steps": self.total_steps,
+                "loss": self.loss,
+                "tokens_per_second": self.tokens_per_second,
+                "validation": self.validation,
+                "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
+                **{name: getattr(outcome, name, None) for name in ("exit_code", "cause", "cause_id", "cure")},
+            }
+        )
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from launch.upstream.pin.commit import extracted, find_commit
 from launch.upstream.pin.lock import DATA, LOCK_FILE, SCHEMAS, load_lock
 from launch.upstream.schema import Schema, schema_to_json
 from launch.upstream.trainers import ENTRIES, TRL
+from launch.worker.json_codec import versioned
 
 _DISTRIBUTIONS = {"trl": "trl", "transformers": "transformers", "olmo_core": "ai2_olmo_core"}
 _NOT_LOCKED: Mapping[str, Any] = {"names": {}, "stand_ins": [], "files": {}, "packages": {}}  # the lock has them once
@@ -77,15 +78,16 @@ def build_lock(pin: str, schemas: Mapping[str, Schema], python: str) -> dict[Pat
     """Build the lock's files ({path: text}) from the captured schemas; nothing is written."""
     folders = package_folders(python)
     versions = {name: installed_version(info, folders) for name, info in _DISTRIBUTIONS.items()}
-    lock = {
-        "schema_version": 1,
-        "pin": pin,
-        "files": dict(
-            sorted({path: blob for schema in schemas.values() for path, blob in schema.files.items()}.items())
-        ),
-        "packages": {**load_lock().packages, **{name: version for name, version in versions.items() if version}},
-        "names": {flag: names for schema in schemas.values() for flag, names in schema.names.items()},
-    }
+    lock = versioned(
+        {
+            "pin": pin,
+            "files": dict(
+                sorted({path: blob for schema in schemas.values() for path, blob in schema.files.items()}.items())
+            ),
+            "packages": {**load_lock().packages, **{name: version for name, version in versions.items() if version}},
+            "names": {flag: names for schema in schemas.values() for flag, names in schema.names.items()},
+        }
+    )
     return {LOCK_FILE: json_text(lock), **{SCHEMAS / f"{name}.json": schema_text(s) for name, s in schemas.items()}}
 
 
