@@ -165,7 +165,7 @@ def cluster(argv: list[str]) -> int:
         echo(text, end="")
         return EXIT_DONE
     write_option(path, text)
-    echo(f"wrote {path}; review it, then try: python -m launch submit stage=demo cluster={path.stem} dry_run=true")
+    echo(f"wrote {path}; review it, then try: launch submit stage=demo cluster={path.stem} dry_run=true")
     return EXIT_DONE
 
 

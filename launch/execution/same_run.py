@@ -91,7 +91,7 @@ def unfinished_problem(run: RunRecord, plan: Plan, verb: str = "run") -> Problem
         f"{run.plan.get('identity')} (version {_version(run)}), now {plan.identity} (version {plan.identity_version})"
     )
     overrides = [override for override in plan.origins.overrides if override_key(override) != "restart"]
-    command = ["python", "-m", "launch", verb, *overrides]
+    command = ["launch", verb, *overrides]
     if differences:
         message += f". This version starts it differently: {', '.join(differences[:3])}"
         restart = shlex.join([*command, "restart=true"])

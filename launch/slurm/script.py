@@ -1,4 +1,4 @@
-"""Renders batch scripts: Slurm's options, the environment, and one srun of `python -m launch node`."""
+"""Renders batch scripts: Slurm's options, the environment, and one srun of `launch node`."""
 
 from __future__ import annotations
 

@@ -137,11 +137,11 @@ def test_runs_that_belong_together_are_listed_below_their_folder(runs: Path, sev
 
 def test_the_printed_command_finds_the_run(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     width = write_run(runs / "sft/rollout-1/gpu1-abc", steps=1)
-    assert command_for("logs", runs / "demo/good", "-f") == "python -m launch logs demo/good -f"
-    assert command_for("stop", width) == "python -m launch stop sft/rollout-1/gpu1-abc"
+    assert command_for("logs", runs / "demo/good", "-f") == "launch logs demo/good -f"
+    assert command_for("stop", width) == "launch stop sft/rollout-1/gpu1-abc"
     monkeypatch.chdir("/")
     argv = shlex.split(command_for("logs", runs / "demo/good"))
-    assert argv[3:] == ["logs", "demo/good", f"runs={runs}"] and logs(argv[4:]) == 0
+    assert argv[1:] == ["logs", "demo/good", f"runs={runs}"] and logs(argv[2:]) == 0
 
 
 def test_ctrl_c_stops_following_and_stop_stops_the_run(runs: Path) -> None:

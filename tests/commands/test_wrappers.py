@@ -45,7 +45,7 @@ def test_is_what_submit_renders(
     [rendered_by_submit] = (tmp_path / "runs" / ".jobs").glob("*/*/job.sbatch")
     rendered = rendered_by_submit.read_text(encoding="utf-8")
     # what is of this machine, this folder and this plan
-    rendered = rendered.replace(sys.executable, PYTHON).replace("python -m launch submit", WRITER)
+    rendered = rendered.replace(sys.executable, PYTHON).replace("launch submit", WRITER)
     rendered = rendered.replace(f"={tmp_path}/", "=").replace(f" {tmp_path}/", " ")
     rendered = re.sub(r"^cd .*\n", "", rendered, flags=re.MULTILINE)
     rendered = rendered.replace(f"{tmp_path}/runs/", "runs/")

@@ -27,7 +27,7 @@ OF_ANY_TYPE = {
 }
 HEAD = """# Every key
 
-Each can be set on the command line as KEY=VALUE, and in a stage's YAML. `python -m launch stage=NAME --cfg job` prints
+Each can be set on the command line as KEY=VALUE, and in a stage's YAML. `launch stage=NAME --cfg job` prints
 their values for a stage. A key without a default here must be set by the stage. `null` means not set.
 """
 

@@ -284,12 +284,12 @@ def run_name(folder: Path) -> str:
 def command_for(verb: str, folder: Path, *options: str) -> str:
     """Return the command that applies `verb` to a run, for the current folder.
 
-    For example `python -m launch logs sft/gpu8 --follow`.
+    For example `launch logs sft/gpu8 --follow`.
     """
     name = run_name(folder)
     runs = folder.absolute().parents[name.count("/")]
     location = [] if runs == Path.cwd() / "runs" else [f"runs={runs}"]
-    return shlex.join(["python", "-m", "launch", verb, name, *options, *location])
+    return shlex.join(["launch", verb, name, *options, *location])
 
 
 def resolve_run(name: str, runs: Path, submitted: Sequence[Path] = ()) -> Path:
