@@ -6,7 +6,10 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Generic, TypeVar
+
+from launch.redact import process_redactor
 
 T = TypeVar("T")
 
@@ -61,6 +64,15 @@ class Table:
             table = [line for row in table for line in _wrap_last(row, room)]
         cells = (row if len(row) < 2 else map(str.ljust, row, widths) for row in table)
         return ["  ".join(row).rstrip() for row in cells]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the rows without secrets."""
+        tags = ["th", *["td"] * (len(self.full_rows) - 1)]
+        rows = (
+            "".join(f"<{tag}>{escape(process_redactor().redact_text(cell))}</{tag}>" for cell in row)
+            for tag, row in zip(tags, self.full_rows, strict=True)
+        )
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
     def markdown(self) -> list[str]:
         """Format the rows as Markdown.

@@ -13,9 +13,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import launch
+from launch.__main__ import main
 from launch.api.planning import overrides
 from launch.errors import UserError
 from launch.worker.json_codec import to_json
+from tests.execution.record.records import write_run
 
 
 def test_importing_launch_imports_nothing_else() -> None:
@@ -109,3 +111,29 @@ def test_a_run_from_its_start_to_its_metrics(tmp_path: Path, monkeypatch: pytest
         training.stop()
     again = launch.run("demo", trainer="trl_sft", recipe={"max_steps": 2})
     assert again.folder == training.folder
+
+
+def test_what_the_api_returns_shows_itself_in_a_line_and_in_a_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planned = launch.plan("sft", gpus=8, cluster={"gpu_type": "h100"})
+    name = f"sft/{planned.folder.name}"
+    assert repr(planned) == f"<{name}: finetune, global 128 = 8 ranks x 1 per device x 16 accumulation>"
+    assert (
+        repr(planned.memory).startswith("<") and repr(planned.memory).count("\n") == 0 < len(repr(planned.memory)) < 200
+    )
+    table = planned._repr_html_()
+    assert table.startswith(f"<table><tr><th>plan</th><th>{name}</th></tr><tr><td>stage</td><td>")
+    assert table.count("<tr>") == len(planned.facts()) + 1
+    assert repr(launch.status()) == "<0 runs in runs>" and str(launch.status()) == "no runs in runs"
+    for number in (1, 2):
+        write_run(tmp_path / "runs" / "demo" / f"r{number}", steps=number)
+    assert repr(launch.runs()[0].status()) == "<demo/r1: unfinished, step 1/1, loss 4.0000>"
+    listed, compared = launch.status(), launch.compare("demo/r1", launch.runs()[1])
+    assert repr(listed) == "<2 runs in runs>" and repr(compared) == "<demo/r1, demo/r2 compared>"
+    assert "<td>demo/r2</td>" in listed._repr_html_() and "<th>demo/r2</th>" in compared._repr_html_()
+    capsys.readouterr()
+    for shown, argv in ((listed, ["status"]), (compared, ["compare", "demo/r1", "demo/r2"])):
+        assert main(argv) == 0
+        assert capsys.readouterr().out == f"{shown}\n"

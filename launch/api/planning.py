@@ -84,6 +84,20 @@ class PlannedRun:
             deals="true" in mapping_of(self.plan.config.trainer, "balanced"),
         )
 
+    def facts(self) -> list[tuple[str, str]]:
+        """What `launch plan` prints above the flags: names and texts."""
+        from launch.api.plan_facts import plan_facts
+
+        return plan_facts(self.plan, self.memory, self.tokens)
+
+    def __repr__(self) -> str:
+        return f"<{self.plan.stage}/{self.plan.name}: {self.plan.trainer}, global {self.batch}>"
+
+    def _repr_html_(self) -> str:
+        from launch.table import Table
+
+        return Table("", [("plan", f"{self.plan.stage}/{self.plan.name}"), *self.facts()])._repr_html_()
+
     def as_json(self) -> dict[str, Any]:
         """The object that `launch plan --json` prints."""
         content: dict[str, Any] = to_json({**self.plan.as_json(), "memory": self.memory, "tokens": self.tokens})

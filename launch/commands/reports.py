@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from launch.api import tables
 from launch.api.running import Run
 from launch.commands.run_parsers import build_compare_parser, build_report_parser
 from launch.errors import EXIT_DONE, Problem, UserError
-from launch.evaluation.comparison import compare_runs, read_noise
-from launch.evaluation.comparison_table import comparison_table, comparison_tables
-from launch.evaluation.run_facts import read_run_facts, split_checkpoint
+from launch.evaluation.comparison_table import comparison_tables
 from launch.execution.record.reader import resolve_run
 from launch.execution.report.page import FILE, announce_reading, render_document, render_runs, save_page
 from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.pipelines.page import render_pipeline
 from launch.pipelines.record import find_pipeline
 from launch.slurm.jobs import find_job_folders
-from launch.terminal import echo, notify, print_json
+from launch.terminal import echo, notify
 from launch.trials.view import read_trial, trial_verb
 
 
@@ -76,14 +75,5 @@ def compare(argv: list[str]) -> int:
     options = parser.parse(argv)
     if len(options.names) < 2:
         raise UserError(Problem("usage", "'compare' takes two runs or more", "command line", parser.usage))
-    names = [split_checkpoint(name) for name in options.names]
-    folders = [resolve_run(name, options.runs) for name, _ in names]
-    announce_reading(folders, notify)
-    runs = [read_run_facts(folder, checkpoint) for folder, (_, checkpoint) in zip(folders, names, strict=True)]
-    noise = read_noise(options.runs, [folder.parent.name for folder in folders])
-    comparison = compare_runs(runs, noise)
-    if options.json:
-        print_json(comparison)
-    else:
-        echo("\n".join(comparison_table(comparison)))
+    tables.compare(*options.names, folder=options.runs).show(options.json)
     return EXIT_DONE

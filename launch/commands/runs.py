@@ -2,159 +2,30 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
+from launch.api import tables
 from launch.commands.run_parsers import build_logs_parser, build_status_parser
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
-from launch.evaluation.record import describe_summary, read_summary
 from launch.execution.display import format_duration
-from launch.execution.record.lock import INTERVAL
-from launch.execution.record.outcome import ValidationRecord, describe_cure, folder_status, read_outcome
-from launch.execution.record.reader import RunStatus, command_for, is_running, resolve_run, run_name
+from launch.execution.record.outcome import describe_cure, folder_status, read_outcome
+from launch.execution.record.reader import command_for, is_running, resolve_run, run_name
 from launch.execution.replay import Replay, Tail, follow
-from launch.pipelines.record import describe_stages, find_pipeline, find_pipelines, stage_runs
-from launch.slurm.jobs import (
-    JobFolder,
-    JobStatus,
-    find_job_folder,
-    find_job_folders,
-    list_job_statuses,
-    read_job_status,
-)
-from launch.slurm.queue import QueuedJob, list_user_jobs
-from launch.table import Column, Table
-from launch.terminal import echo, notify, print_json, printable
-
-T = TypeVar("T")
-OVERDUE_HEARTBEAT = 3 * INTERVAL  # seconds without a heartbeat after which the table shows its age
+from launch.slurm.jobs import JobFolder, JobStatus, find_job_folder, find_job_folders, read_job_status
+from launch.slurm.queue import QueuedJob
+from launch.terminal import echo, printable
 
 
 def status(argv: list[str]) -> int:
     """Print the state of all runs, or of those named; with `--json` one object per run.
 
-    Slurm is queried once, and only if a job was ever submitted from here; it is a warning when it does not answer.
     Raises UserError: unknown_run, ambiguous_run, unknown_option, usage.
     """
     options = build_status_parser().parse(argv)
-    runs: Path = options.runs
-    submitted = list(find_job_folders(runs))
-    pipelines = [folder for name in options.names if (folder := find_pipeline(name, runs))]
-    names = [name for name in options.names if not find_pipeline(name, runs)]
-    folders = [run for pipeline in pipelines for _, run in stage_runs(pipeline)]
-    folders += [resolve_run(name, runs, submitted) for name in names]
-    queue = query_queue(runs)
-    if folders:
-        statuses = [read_job_status(folder, runs, queue) for folder in folders]
-    else:
-        statuses = list_job_statuses(runs, queue)
-    if options.json:
-        objects = [{**status.as_json(), "evaluation": read_summary(status.run.path)} for status in statuses]
-        print_json(objects)
-    elif not statuses:
-        echo(f"no runs in {runs}")
-    else:
-        echo("\n".join(status_table(statuses, time.time())))
-        for pipeline in pipelines or ([] if options.names else find_pipelines(runs)):
-            echo(f"pipeline {pipeline.name}: {describe_stages(pipeline)}")
+    tables.status(*options.names, folder=options.runs).show(options.json)
     return EXIT_DONE
-
-
-def query_queue(runs: Path) -> list[QueuedJob] | None:
-    """Return the user's jobs; None if nothing was ever submitted, or Slurm is missing or does not answer."""
-    if not (runs / ".jobs").is_dir() or shutil.which("squeue") is None:
-        return None
-    try:
-        return list_user_jobs()
-    except UserError as error:
-        notify(f"{error.problems[0]}; continuing without job states")
-        return None
-
-
-def status_table(statuses: Sequence[JobStatus], now: float) -> list[str]:
-    """Return a header and a line per run, a failed one's cause below it; with columns for jobs if there are any."""
-    header, *lines = Table.of("", _status_columns(now), statuses).lines()
-    table = [header]
-    for status, line in zip(statuses, lines, strict=True):
-        table.append(line)
-        outcome = status.run.outcome if status.state == status.run.state else None
-        cause = status.cause or (outcome.cause if outcome else None)
-        if cause:
-            table.append(f"  {cause}")
-        if outcome and outcome.validation and outcome.validation.early_stop:
-            table.append(f"  {outcome.validation.early_stop}")
-        if outcome and outcome.cure:
-            table.append(f"  {describe_cure(outcome)}")
-    return [printable(line) for line in table]
-
-
-def _status_columns(now: float) -> list[Column[JobStatus]]:
-    return [
-        Column("run", lambda status: status.run.name),
-        Column("state", _describe_state),
-        Column("step", lambda status: _describe_step(status.run)),
-        Column("loss", lambda status: _shown(status.run.loss, lambda loss: f"{loss:.4f}")),
-        Column("tokens/s", lambda status: _shown(status.run.tokens_per_second, lambda rate: f"{rate:,.0f}")),
-        Column("left", lambda status: _shown(status.run.seconds_left, format_duration)),
-        Column("since", lambda status: _describe_since(status, now)),
-        Column("eval_loss", lambda status: _shown(status.run.validation, _describe_validation), optional=True),
-        Column("evaluation", lambda status: _shown(read_summary(status.run.path), describe_summary), optional=True),
-        Column("job", lambda status: _job_cells(status)[0], optional=True),
-        Column("nodes", lambda status: _job_cells(status)[1], optional=True),
-        Column("job left", lambda status: _job_cells(status)[2], optional=True),
-    ]
-
-
-def _shown(value: T | None, form: Callable[[T], str]) -> str:
-    return "" if value is None else form(value)
-
-
-def _describe_step(run: RunStatus) -> str:
-    if run.step is None:
-        return run.phase or ""
-    return f"{run.step}" + (f"/{run.total_steps}" if run.total_steps else "")
-
-
-def _describe_since(status: JobStatus, now: float) -> str:
-    if status.run.holder:
-        return format_duration(now - status.since)
-    return time.strftime("%m-%d %H:%M", time.localtime(status.since))
-
-
-def _describe_validation(validation: ValidationRecord) -> str:
-    best = validation.best
-    is_last = best is None or best.step == validation.step
-    return f"{validation.eval_loss:.4f}" + (
-        "" if is_last or best is None else f" (best {best.eval_loss:.4f} at {best.step})"
-    )
-
-
-def _describe_state(status: JobStatus) -> str:
-    run, job, state = status.run, status.job, status.state
-    if run.holder and run.heartbeat is not None:
-        in_job = job is not None and job.holds_nodes  # the table shows its nodes, and nobody should kill a process
-        process = "" if in_job else f", process {run.holder.pid} on {run.holder.host}"
-        is_fresh = in_job and run.heartbeat < OVERDUE_HEARTBEAT
-        return state + process + ("" if is_fresh else f", heartbeat {run.heartbeat:.0f} s ago")
-    if run.outcome and run.outcome.exit_code and state == run.state:
-        return f"{state} ({run.outcome.exit_code})"
-    if job and job.is_waiting:
-        return state + job.reason_suffix
-    if job and state in ("ended", "unfinished"):
-        return f"{state} ({job.state.lower()})"
-    return state
-
-
-def _job_cells(status: JobStatus) -> tuple[str, str, str]:
-    """Return the job's id, the nodes it has or waits for, and how long it may still run."""
-    job = status.job
-    if job is None or not job.is_live:
-        return status.job_id or "", "", ""
-    return job.job_id, job.hosts or str(job.nodes), "" if job.left is None else format_duration(job.left)
 
 
 _QUERY_INTERVAL = 15.0  # seconds between two queries to Slurm, which has other users
@@ -202,7 +73,7 @@ class _RunJobs:
     def status(self, max_age: float = _QUERY_INTERVAL) -> JobStatus:
         """Return the run's status, from a query to Slurm at most `max_age` seconds old."""
         if self.folder is not None and (not self._queried or time.monotonic() - self._queried > max_age):
-            self._queue = query_queue(self._runs)
+            self._queue = tables.query_queue(self._runs)
             self._queried = time.monotonic()
         return read_job_status(self.run, self._runs, self._queue)
 

@@ -14,12 +14,7 @@ from launch.table import Table, format_number
 _WIDTH = 40  # characters of a value
 
 
-def comparison_table(comparison: Comparison) -> list[str]:
-    """Return the lines that `compare` prints."""
-    return [*_tabulate(comparison).lines(), *describe_noise(comparison)]
-
-
-def _tabulate(comparison: Comparison) -> Table:
+def tabulate(comparison: Comparison) -> Table:
     """Return a table with a column for each run: what differs, section by section, and what came of it."""
     runs = comparison.runs
     rows: list[tuple[str, ...] | None] = [("", *(run.name for run in runs))]
@@ -89,4 +84,4 @@ def comparison_tables(folders: Sequence[Path], runs: Path) -> tuple[list[Table],
         comparison = compare_runs([read_run_facts(folder) for folder in folders], noise)
     except (AttributeError, KeyError, TypeError, ValueError):  # a file of a record has another form
         return [], ["the runs are not compared: the record of one of them is damaged"]
-    return [_tabulate(comparison)], list(filter(None, describe_noise(comparison)))
+    return [tabulate(comparison)], list(filter(None, describe_noise(comparison)))

@@ -45,6 +45,13 @@ class TokenForecast:
     imbalance_upstream: float | None  # in upstream's order; None for bins and for a single rank
     imbalance_balanced: float | None  # dealt by length; None also where the trainer can't deal
 
+    @property
+    def summary(self) -> str:
+        return f"{self.samples:,} samples, mean {self.mean:,.0f}, longest {self.longest:,} tokens"
+
+    def __repr__(self) -> str:
+        return f"<{self.summary}>"
+
 
 def forecast_tokens(
     lengths: Lengths, recipe: RecipeConfig, batch: Batch, *, padded_together: int | None = None, deals: bool = True
@@ -159,12 +166,11 @@ def describe_tokens(forecast: TokenForecast | None, batch: Batch, family: Family
     if forecast is None:
         return [("lengths", UNKNOWN_TRL if family == Family.trl else UNKNOWN)]
     loss = f"; {forecast.loss_share:.0%} of the tokens carry loss" if forecast.loss_share is not None else ""
-    data = f"{forecast.samples:,} samples, mean {forecast.mean:,.0f}, longest {forecast.longest:,} tokens{loss}"
     step = f"{forecast.tokens_per_step:,.0f} per step without padding"
     if forecast.micro_batch is not None:
         step += f"; micro batch of {batch.per_device}: mean {forecast.micro_batch:,.0f}, 99% within "
         step += f"{forecast.micro_batch_p99:,}, {forecast.padding_share:.0%} padding"
-    facts = [("lengths", data), ("tokens", step)]
+    facts = [("lengths", f"{forecast.summary}{loss}"), ("tokens", step)]
     if forecast.imbalance_upstream is not None:
         text = f"tokens per rank, largest over mean: {forecast.imbalance_upstream:.2f} in upstream's order"
         if forecast.imbalance_balanced is not None:

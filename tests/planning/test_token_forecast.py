@@ -70,7 +70,7 @@ def test_dpo_py_is_such_a_one_and_what_cannot_deal_is_not_told_to(tmp_path: Path
         forecast = PlannedRun(plan).tokens
         assert forecast is not None and forecast.padding_share is not None
         assert (forecast.padding_share > 0.5) == (trainer == "dpo")
-        [line] = [line for line in describe(plan, {}, tokens=forecast) if line.startswith("balance")]
+        [line] = [line for line in describe(PlannedRun(plan), {}) if line.startswith("balance")]
         assert ("recipe.balanced" in line) == deals
 
 
@@ -84,11 +84,11 @@ def test_bins_and_a_rank_alone() -> None:
 def test_a_plan_says_what_it_does_not_know(tmp_path: Path) -> None:
     plan = plan_of(cwd=tmp_path)
     assert plan.lengths_file is not None
-    assert f"lengths     {UNKNOWN}" in describe(plan, {}, tokens=PlannedRun(plan).tokens)
+    assert f"lengths     {UNKNOWN}" in describe(PlannedRun(plan), {})
     plan.lengths_file.parent.mkdir(parents=True)
     content = {"schema_version": 1, "kind": "sft", "label_tokens": 60, "tokens": {"10": 5, "30": 5}}
     plan.lengths_file.write_text(json.dumps(content), encoding="utf-8")
-    lines = describe(plan, {}, tokens=PlannedRun(plan).tokens)
+    lines = describe(PlannedRun(plan), {})
     assert "lengths     10 samples, mean 20, longest 30 tokens; 30% of the tokens carry loss" in lines
     assert any(line.startswith("balance     tokens per rank, largest over mean: ") for line in lines)
 
@@ -109,7 +109,7 @@ def test_trls_run_measures_them_itself() -> None:
     overrides = ("trainer=trl_sft", "data.mix=[{name: some/data}]")
     plan = plan_of(*overrides)
     assert plan.options == (f"lengths={plan.lengths_file}",)
-    assert f"lengths     {UNKNOWN_TRL}" in describe(plan, {}, tokens=PlannedRun(plan).tokens)
+    assert f"lengths     {UNKNOWN_TRL}" in describe(PlannedRun(plan), {})
     assert plan_of(*overrides, "recipe.packing=flatten").lengths_file == plan.lengths_file
     assert plan_of(*overrides, "flags.assistant_only_loss=false").lengths_file != plan.lengths_file
     assert plan_of("trainer=trl_sft", "data.mix=[{name: some/data, share: 0.5}]").lengths_file != plan.lengths_file

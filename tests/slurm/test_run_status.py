@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.commands.runs import logs, status, status_table
+from launch.api.tables import status_table
+from launch.commands.runs import logs, status
 from launch.commands.stop import stop
 from launch.errors import UserError
 from launch.execution.record.folder import RunFolder
@@ -201,12 +202,12 @@ def test_the_living_job_counts(runs: Path) -> None:
 def test_the_table_has_jobs_where_there_are_any(runs: Path) -> None:
     write_run(runs / "sft" / "alone", steps=2)
     log = JobFolder.of(runs, "sft", "waits").log("12")
-    rows = [" ".join(line.split()) for line in status_table(list_job_statuses(runs, queue(runs, PENDING)), time.time())]
+    rows = [" ".join(line.split()) for line in status_table(list_job_statuses(runs, queue(runs, PENDING)))[1]]
     assert rows[0] == "run state step loss tokens/s left since job nodes job left"
     assert rows[2].startswith("sft/waits pending (Resources)") and rows[2].endswith("12 2 1:00:00")
     log.write_text("launch: no such thing [no_such]\n\n", encoding="utf-8")
     ended = replace(RUNNING, state="FAILED")
-    rows = [" ".join(line.split()) for line in status_table(list_job_statuses(runs, queue(runs, ended)), time.time())]
+    rows = [" ".join(line.split()) for line in status_table(list_job_statuses(runs, queue(runs, ended)))[1]]
     assert rows[2].startswith("sft/waits ended (failed)") and rows[3] == "launch: no such thing [no_such]"
 
 

@@ -60,6 +60,10 @@ class RunStatus:
     outcome: Outcome | None = None
     validation: ValidationRecord | None = None  # so far, while it runs
 
+    def __repr__(self) -> str:
+        step = f", step {self.step}" + (f"/{self.total_steps}" if self.total_steps else "") if self.step else ""
+        return f"<{self.name}: {self.state}{step}" + (f", loss {self.loss:.4f}>" if self.loss is not None else ">")
+
     def as_json(self) -> dict[str, Any]:
         holder, outcome = self.holder, self.outcome
         return versioned(

@@ -72,6 +72,9 @@ class MemoryForecast:
             return None
         return remedy_for(self.setting, self.card.gib / (1 + UNCERTAINTY), lengths=self.lengths)
 
+    def __repr__(self) -> str:
+        return f"<{describe(self)[0]}>"
+
     def as_json(self) -> dict[str, Any]:
         card = {"gib": round(self.card.gib, 2), "source": self.card.source} if self.card else None
         return {
