@@ -302,6 +302,6 @@ def unknown_ids(allow: list[str], origins: Origins) -> list[Problem]:
             cure = Cure("set {0}", f"allow=[{new}]") if new in allowable_ids() else "remove it: it cannot be allowed"
             problems.append(Problem("unknown_id", f"allow=[{id}]: this id is now {new}", where, cure))
             continue
-        cure = did_you_mean(id, sorted(allowable_ids())) or "docs/reference/rules.md lists the rules, guards and gates"
+        cure = did_you_mean(id, sorted(allowable_ids())) or "use the id that the message ends with"
         problems.append(Problem("unknown_id", f"allow=[{id}] turns nothing into a warning", where, cure))
     return problems

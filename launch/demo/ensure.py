@@ -19,6 +19,7 @@ from typing import Any
 from launch.demo.folders import BuiltFolder, build_once
 from launch.errors import Problem, UserError
 from launch.external import run_command
+from launch.resources import requirement
 
 SEED = 0
 MODEL_TIMEOUT = 600.0  # seconds; usually ten, but importing torch from a cold network file system can take minutes
@@ -125,7 +126,7 @@ def _build_model(folder: Path, python: str, program: str = "make_model.py") -> d
     last_line = (done.stderr.strip().splitlines() or ["no error output"])[-1]
     if done.returncode == EXIT_MISSING_PACKAGE:
         message = f"the trainer's interpreter has no package '{last_line}'"
-        cure = "install the train group with ./scripts/setup, or set python to another interpreter"
+        cure = f"install it there: `pip install {requirement('train')}`, or set python to another interpreter"
         raise UserError(Problem("demo_packages_missing", message, where, cure))
     if done.returncode != 0:
         message = f"building the demo's model failed with exit code {done.returncode}: {last_line}"

@@ -77,6 +77,6 @@ def _check_folder(name: str) -> Path:
     folder = Path(name).expanduser().absolute()
     if not any(folder.rglob("*.yaml")):
         message = f"{folder} has no task file (.yaml)"
-        cure = "docs/how-to/evaluate.md shows one"
+        cure = "a task is a .yaml with task, dataset_path, doc_to_text and doc_to_target"
         raise UserError(Problem("no_task_files", message, "override tasks", cure))
     return folder

@@ -45,7 +45,7 @@ def draft_config(partition: Partition, partitions: Sequence[Partition], facts: C
     also = f" # there are also {', '.join(others)}" if others else ""
     shared, mounted = ", ".join(facts.shared), "mounted here from a network"
     lines = [
-        "# Drafted from what Slurm reports; docs/how-to/clusters.md explains every key.",
+        "# Drafted from what Slurm reports; the documentation's page on clusters explains every key.",
         f"# {partition.name}: {size}",
         f"partition: {partition.name}{also}",
         *_account_lines([account for account in facts.accounts if partition.admits_account(account)], partition),

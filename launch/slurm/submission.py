@@ -213,7 +213,7 @@ def _record(step: SubmissionStep, job_id: str) -> None:
 
 
 def _refused(result: SlurmResult, script: Path) -> Problem:
-    cure = "change it with cluster.KEY=VALUE; docs/how-to/clusters.md lists the keys"
+    cure = "change it with cluster.KEY=VALUE; `launch plan stage=demo --cfg job` prints the keys"
     return Problem("sbatch_refused", f"Slurm refuses the job: {result.message}", str(script), cure)
 
 

@@ -8,6 +8,7 @@ import inspect
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,21 @@ from launch.worker.trl_entry import OPTIONS
 from tests.paths import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
+# what somebody does when a message comes, and where its source is
+DOING = {
+    "Typing a command": ("__main__", "commands", "config/line", "config/shorthand", "errors", "terminal", "files"),
+    "Writing a stage, a recipe or a cluster": ("config",),
+    "Preparing data": ("data",),
+    "Planning a run": ("planning", "api/planning", "demo"),
+    "Choosing a trainer and its flags": ("upstream",),
+    "Checking scripts and this machine": ("check", "host"),
+    "Running, resuming and stopping": ("execution", "api"),
+    "Running a pipeline": ("pipelines",),
+    "Evaluating, generating and comparing": ("evaluation",),
+    "Comparing settings: rollout, bench, tune, trial": ("trials",),
+    "Submitting to Slurm": ("slurm",),
+    "Anything else": ("",),
+}
 
 
 def verbs_page() -> str:
@@ -75,16 +91,19 @@ def rules_page() -> str:
         "",
         "## Messages",
         "",
-        "Every message of the launcher ends with one of these ids. `...` stands for what varies.",
-        "",
-        *table(
-            ("id", "message", "cure", "allow"),
-            sorted(
-                (f"`{name}`", "<br>".join(texts), "<br>".join(advice), "yes" if name in allowable_ids() else "")
-                for name, (texts, advice) in messages().items()
-            ),
-        ),
+        "Every message of the launcher ends with one of these ids. What varies is in capitals; a printed message has",
+        "its values filled in. They are grouped by what you are doing when a message can first come.",
     ]
+    allowable, left = allowable_ids(), messages()
+    for doing, rooms in DOING.items():
+        names = sorted(name for name, found in left.items() if any(path.startswith(rooms) for path in found.paths))
+        group = [(name, left.pop(name)) for name in names]
+        rows = (
+            (f"`{name}`", "<br>".join(found.texts), "<br>".join(found.cures), "yes" if name in allowable else "")
+            for name, found in group
+        )
+        lines += ["", f"### {doing}", "", *table(("id", "message", "cure", "allow"), rows)]
+    assert not left, f"in no group of DOING: {[(name, found.paths) for name, found in left.items()]}"
     return "\n".join(lines) + "\n"
 
 
@@ -118,9 +137,18 @@ def cures(rule: PreflightRule) -> list[str]:
     return list(dict.fromkeys(filter(None, advice)))
 
 
-def messages() -> dict[str, tuple[list[str], list[str]]]:
-    """Return the messages and cures of each id, from the calls `Problem(id, message, where, cure)` in the source."""
-    found: defaultdict[str, tuple[list[str], list[str]]] = defaultdict(lambda: ([], []))
+@dataclass
+class Message:
+    """The texts and cures of an id, and the files that have it."""
+
+    texts: list[str] = field(default_factory=list)
+    cures: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+
+def messages() -> dict[str, Message]:
+    """Return the messages of each id, from the calls `Problem(id, message, where, cure)` in the source."""
+    found: defaultdict[str, Message] = defaultdict(Message)
     for path in sorted((ROOT / "launch").rglob("*.py")):
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(function, ast.FunctionDef):
@@ -132,13 +160,15 @@ def messages() -> dict[str, tuple[list[str], list[str]]]:
                     message = template(text, function, call.lineno)
                     cure = template(given[0], function, call.lineno) if given else ""
                     if isinstance(name, ast.Constant) and message:
-                        for texts, one in zip(found[name.value], (message, cure), strict=True):
+                        of_id = found[name.value]
+                        for texts, one in ((of_id.texts, message), (of_id.cures, cure)):
                             texts.extend({one} - {"", *texts})
+                        of_id.paths.append(path.relative_to(ROOT / "launch").as_posix())
     return dict(found)
 
 
 def template(node: ast.expr, function: ast.FunctionDef, line: int) -> str:
-    """Return the text of a message; "" if it is not written as a text near its use."""
+    """Return the text of a message, what varies in capitals; "" if it is not written as a text near its use."""
     if isinstance(node, ast.Name):
         before = [
             statement
@@ -148,22 +178,52 @@ def template(node: ast.expr, function: ast.FunctionDef, line: int) -> str:
             and node.id in map(ast.unparse, statement.targets)
         ]
         return template(max(before, key=lambda each: each.lineno).value, function, line) if before else ""
-    if isinstance(node, ast.Constant):
-        return str(node.value or "")
-    if isinstance(node, ast.JoinedStr):
-        return "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in node.values)
+    if isinstance(node, ast.Constant | ast.JoinedStr):
+        return placeholder(node)
     return template_of_choice(node, function, line)
 
 
 def template_of_choice(node: ast.expr, function: ast.FunctionDef, line: int) -> str:
-    """Return the text of a cure that is a value, or one of two."""
+    """Return the text of a cure that is a value, one of two, or longer with a part that is not always there."""
+    if isinstance(node, ast.BinOp):
+        return template(node.left, function, line)
     if isinstance(node, ast.IfExp):
         return template(node.body, function, line) or template(node.orelse, function, line)
     name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
     if isinstance(node, ast.Call) and name == "Cure":
-        sentence, *ways = (template(part, function, line) or "..." for part in node.args)
-        return re.sub(r"\{(\d)\}", lambda place: str(parse_way((ways[int(place[1]) :] or ["..."])[0])), sentence)
-    return "set ..." if name == "set_any" else ""
+        sentence, *ways = (template(part, function, line) or placeholder(part) for part in node.args)
+        return re.sub(r"\{(\d)\}", lambda place: str(parse_way((ways[int(place[1]) :] or ["KEY=VALUE"])[0])), sentence)
+    return "set KEY=VALUE" if name == "set_any" else ""
+
+
+INNER = {
+    ast.Subscript: "value",
+    ast.BinOp: "left",
+    ast.GeneratorExp: "elt",
+    ast.ListComp: "elt",
+    ast.FormattedValue: "value",
+    ast.Starred: "value",
+}
+
+
+def placeholder(node: ast.expr) -> str:
+    """Return the text of a part of a message: of a value a word in capitals, the last name in its expression."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(placeholder, node.values))
+    if isinstance(node, ast.Constant):
+        return str(node.value or "")
+    if isinstance(node, ast.IfExp):
+        return max(placeholder(node.body), placeholder(node.orelse), key=len)
+    if isinstance(node, ast.Call):
+        is_method = isinstance(node.func, ast.Attribute) and not node.args
+        return (
+            "N"
+            if ast.unparse(node.func) == "len"
+            else placeholder(node.func if is_method else (node.args or [node.func])[0])
+        )
+    if type(node) in INNER:
+        return placeholder(getattr(node, INNER[type(node)]))
+    return (getattr(node, "id", None) or getattr(node, "attr", None) or "value").strip("_").upper()
 
 
 @pytest.mark.parametrize(("name", "render"), [("verbs.md", verbs_page), ("rules.md", rules_page)])
@@ -234,3 +294,15 @@ def page_title(page: Path) -> str:
 def test_every_page_begins_with_a_title() -> None:
     for page in sorted((ROOT / "docs").rglob("*.md")):
         assert page_title(page).startswith("# "), page
+
+
+def test_no_message_needs_a_clone_or_leaves_a_part_of_its_cure_out() -> None:
+    """What only a clone has is behind `resources.IN_CLONE`; `{"prompt": "..."}` is an example of a row."""
+    cures = {name: " ".join(message.cures) for name, message in messages().items()}
+    assert len(cures) > 250
+    assert not {
+        name: cure for name, cure in cures.items() if re.search(r"\./scripts|\bdocs/|submodule|constraints", cure)
+    }
+    assert {
+        name for name, cure in cures.items() if "..." in cure.replace('"..."', "").replace("`rollout ...", "")
+    } == set()
