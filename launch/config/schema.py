@@ -262,6 +262,7 @@ class TrainerConfig:
     launcher: Launcher = Launcher.accelerate
     precisions: list[Precision] = field(default_factory=list)
     devices: list[Device] = field(default_factory=lambda: [Device.cuda, Device.cpu])  # that it can train on
+    builds: str | None = None  # the families of models that it has presets of; null: any of transformers
     leaves: str = "config.json"  # glob of a file in the model folder after a successful run
     tokenized_first: bool = False  # it trains only on data that a separate pass has tokenised
     always_packs: bool = False  # several samples share a sequence, whatever its flags

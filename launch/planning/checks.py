@@ -142,12 +142,14 @@ def _schedulers(trainer: TrainerConfig) -> Sequence[str]:
     return locked_schema("finetune").fields[_SCHEDULER].choices or ()
 
 
-def check_model_preset(trainer: str, flags: Mapping[str, Flag], checkout: Path | None, registries: Registries) -> None:
+def check_model_preset(
+    trainer: TrainerConfig, flags: Mapping[str, Flag], checkout: Path | None, registries: Registries
+) -> None:
     """Reject a model without a preset, which upstream does only once the data is tokenised (olmo_core_utils.py:410).
 
     Checks nothing without a checkout, or where its presets are unknown. Raises UserError: no_olmo_preset.
     """
-    if trainer not in (OLMO_CORE_DPO, OLMO_CORE_SFT) or checkout is None:
+    if trainer.builds is None or checkout is None:
         return
     if "config_name" in flags and flags["config_name"].value:
         return
@@ -156,8 +158,7 @@ def check_model_preset(trainer: str, flags: Mapping[str, Flag], checkout: Path |
     if not presets or str(model.value) in presets:
         return
     near = did_you_mean(str(model.value), sorted(presets))
-    families = "OLMo-2, Olmo-3, OLMoE and Qwen3"
-    message = f"{trainer} has no preset for {model.value}: it builds {families}"
+    message = f"{trainer.name} has no preset for {model.value}: it builds {trainer.builds}"
     sentence = f"{near + ' ' if near else ''}set {{0}}, or {{1}} for a model of that shape"
     cure = Cure(sentence, "model=olmo2_1b", "flags.config_name=PRESET")
     raise UserError(Problem("no_olmo_preset", message, model.provenance.where, cure))

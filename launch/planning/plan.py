@@ -293,7 +293,7 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
     built = build_flags(composed, batch, parallel, inputs, paths, lora=stage.lora)
     attention = choose_attention(config, parallel, built.flags, machine)
     check_packing(trainer.name, built.flags)
-    check_model_preset(trainer.name, built.flags, checkout, machine.registries)
+    check_model_preset(trainer, built.flags, checkout, machine.registries)
     check_evaluation(config, built.flags, inputs.mixture)
     patches = choose_patches(config, parallel, inputs, built)
     options = choose_options(config, parallel, inputs, built)

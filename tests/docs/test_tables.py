@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 import launch.errors
 from launch.execution.record.events import Event, Metrics
+from launch.upstream.trainers import trainer_files
 from tests.paths import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -53,3 +56,36 @@ def test_every_name_of_the_run_folder_is_one_that_the_code_writes() -> None:
 def unexplained(run: Path) -> set[str]:
     """Return the files of a run that the page does not name; hidden ones are the launcher's own."""
     return {path.name for path in run.iterdir() if not path.name.startswith(".")} - run_folder_names()
+
+
+def trainers_table() -> list[str]:
+    """Return a row for each trainer: what its YAML declares, and whether a record in benchmarks/ is of it."""
+    records = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.json"))
+    heads = ("trainer", "trains", "Llama", "OLMo", "Qwen3", "LoRA", "packing", "resume", "CPU", "GPU tried")
+    rows = []
+    for name, trainer in trainer_files().items():
+        packing = [kind for kind in trainer["recipe"]["packing"] if kind != "none"]
+        is_tried = f'"trainer": "{name}"' in records or (trainer["kind"] == "rlvr" and "stage=rlvr" in records)
+        facts = (
+            *(family in trainer.get("builds", family) for family in ("Llama", "OLMo", "Qwen3")),
+            bool(trainer["recipe"]["lora.rank"]),
+            " or ".join(packing) + (", always" if trainer.get("always_packs") else "") if packing else False,
+            trainer.get("resumable", False),
+            "cpu" in trainer.get("devices", ["cpu"]),
+            is_tried,
+        )
+        cells = [fact if isinstance(fact, str) else "yes" if fact else "-" for fact in facts]
+        rows.append((f"`{name}`", trainer["kind"].upper(), *cells))
+    return [f"| {' | '.join(row)} |" for row in (heads, ("---",) * len(heads), *rows)]
+
+
+def test_the_table_of_trainers_is_what_their_files_declare(request: pytest.FixtureRequest) -> None:
+    page = ROOT / "docs" / "explanation" / "upstream.md"
+    text = page.read_text(encoding="utf-8")
+    table = "\n".join(trainers_table())
+    now = re.sub(
+        r"(<!-- trainers: .*? -->\n).*?(<!-- end -->)", lambda at: f"{at[1]}{table}\n{at[2]}", text, flags=re.DOTALL
+    )
+    if request.config.getoption("--update-golden"):
+        page.write_text(now, encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == now, "scripts/test --update-golden tests/docs/test_tables.py"

@@ -1,0 +1,65 @@
+"""The pictures of docs/assets: they show what the product prints and what benchmarks/ measured."""
+
+from __future__ import annotations
+
+import html
+import re
+import subprocess
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.integration import warm
+from tests.paths import ROOT
+
+ASSETS = ROOT / "docs" / "assets"
+
+
+@pytest.fixture(scope="module")
+def pictures() -> ModuleType:
+    loader = SourceFileLoader("pictures", str(ROOT / "scripts" / "pictures"))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def shape(line: str) -> str:
+    """Return a line without what differs between two runs: spaces, numbers, digests."""
+    return re.sub(r"\d[\w.,:]*|[0-9a-f]{8,}", "0", re.sub(r"\s", "", line))
+
+
+def recorded(theme: str) -> str:
+    """Return the text of the recorded terminal, without its spaces."""
+    drawn = (ASSETS / f"terminal-{theme}.svg").read_text(encoding="utf-8")
+    cells = re.findall(r'<text class="launch-r\d+"[^>]*>(.*?)</text>', drawn, re.DOTALL)
+    return re.sub(r"\s", "", html.unescape("".join(cells)))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_bars_are_those_of_the_bench(theme: str, pictures: ModuleType) -> None:
+    assert (ASSETS / f"speed-{theme}.svg").read_text(encoding="utf-8") == pictures.draw_speed(theme)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_recorded_refusal_is_what_plan_prints(theme: str, pictures: ModuleType, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "launch", *pictures.REFUSED]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert re.sub(r"\s", "", f"$ launch {' '.join(pictures.REFUSED)}{done.stderr}$") in recorded(theme)
+
+
+@pytest.mark.slow
+def test_the_recorded_demo_has_every_line_of_a_run(pictures: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+    command = [warm.python(), "-m", "launch", *pictures.DEMO]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=500)
+    text = shape(recorded("light"))
+    lines = [line for line in done.stdout.replace(f"{tmp_path}/", "").splitlines() if not line.startswith("step ")]
+    assert len(lines) > 15
+    assert [line for line in lines if shape(line) not in text] == []
