@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import zipfile
@@ -29,6 +30,12 @@ def run(argv: Sequence[str | Path], cwd: Path) -> str:
     done = subprocess.run(argv, cwd=cwd, env=clean_environ(), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def processor_seconds() -> float:
+    """Return the time that finished subprocesses took of the processor: downloads and other tests do not count."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +66,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "-c",
         resources.ROOT / "constraints.txt",
     ]
+    began = processor_seconds()
     run([*install, "--disable-pip-version-check", "--quiet"], folder.parent)
+    (folder / "seconds").write_text(str(processor_seconds() - began), encoding="utf-8")
     return folder / "bin" / "launch"
 
 
@@ -88,7 +97,8 @@ def test_the_cures_of_an_installed_package_need_no_clone(installed: Path, tmp_pa
         assert not [word for word in ("submodule", "constraints.txt", "scripts/", "-e '.") if word in done.stderr]
 
 
-def test_an_installation_without_torch_is_small(installed: Path) -> None:
+def test_an_installation_without_torch_is_small_and_quick(installed: Path) -> None:
+    assert float((installed.parent.parent / "seconds").read_text(encoding="utf-8")) < 20
     packages = next(installed.parent.parent.glob("lib/python3*/site-packages"))
     size = sum(file.stat().st_size for file in packages.rglob("*") if file.is_file())
     assert size < 40e6
