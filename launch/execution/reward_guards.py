@@ -1,6 +1,7 @@
 """The guards of RLVR, where the loss is 0 by construction: rewards and answers show what goes wrong. And all guards.
 
-All read what TRL's GRPOTrainer logs (trl/trainer/grpo_trainer.py) and launch's entry adds; no other trainer logs it.
+All read what TRL's GRPOTrainer logs (trl/trainer/grpo_trainer.py) and launch's entry adds; of other
+trainers TRL's SFT logs an entropy.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ class EntropyCollapse(Guard):
     _first: float | None = None
 
     def find_fault(self, step: LoggedStep, value: float) -> tuple[str, dict[str, float]] | None:
+        if step.finite("reward") is None:  # of SFT, whose rows may be learnt by heart
+            return None
         self._first = value if self._first is None else self._first
         if value >= self._first * self._config.share:
             return None

@@ -16,6 +16,7 @@ from launch.execution.reward_guards import (
 )
 from tests.execution.guards.facts import first
 
+R = {"reward": 0.5}
 STUCK = {"frac_reward_zero_std": 1.0, "reward": 0.0}
 CASES: list[tuple[Guard, list[dict[str, float]], int | None, str]] = [
     (Verifier(limits.VerifierGuard()), [{"verifier_failures": 1.0}], 0, "failed on 100.00% of the answers"),
@@ -33,8 +34,15 @@ CASES: list[tuple[Guard, list[dict[str, float]], int | None, str]] = [
     (RewardCollapse(limits.RewardCollapseGuard()), [{"reward": 0.8 - at / 50} for at in range(15)], None, ""),
     (KLDivergence(limits.KLGuard()), [*[{"kl": 0.1}] * 3, *[{"kl": 50.0}] * 5], 7, "50 a token at step 8"),
     (KLDivergence(limits.KLGuard()), [{"kl": 0.5}] * 30, None, ""),
-    (EntropyCollapse(limits.EntropyCollapseGuard()), [{"entropy": 4.0}, *[{"entropy": 0.1}] * 10], 10, "below 5%"),
-    (EntropyCollapse(limits.EntropyCollapseGuard()), [{"entropy": 4.0}, *[{"entropy": 0.9}] * 30], None, ""),
+    (
+        EntropyCollapse(limits.EntropyCollapseGuard()),
+        [{**R, "entropy": 4.0}, *[{**R, "entropy": 0.1}] * 10],
+        10,
+        "below 5%",
+    ),
+    (EntropyCollapse(limits.EntropyCollapseGuard()), [{**R, "entropy": 4.0}, *[{**R, "entropy": 0.9}] * 30], None, ""),
+    # SFT, which learns its rows by heart
+    (EntropyCollapse(limits.EntropyCollapseGuard()), [{"entropy": 4.0}, *[{"entropy": 0.1}] * 30], None, ""),
     (LengthLimit(limits.LengthLimitGuard()), [{"completions/clipped_ratio": 1.0}] * 50, 49, "100% of the answers"),
     (LengthLimit(limits.LengthLimitGuard()), [{"completions/clipped_ratio": 0.9}] * 80, None, ""),
 ]
