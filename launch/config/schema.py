@@ -159,6 +159,7 @@ class RecipeConfig:
     checkpoint_steps: int | None = COUNT.of(None)  # optimizer steps between checkpoints; null: none before the end
     eval_steps: int | None = COUNT.of(None)  # steps between evaluations on data.validation; null: at the end only
     early_stop: int | None = COUNT.of(None)  # stop after so many evaluations without a lower loss; the best is kept
+    sample_every: int | None = COUNT.of(None)  # steps between answers to three fixed prompts, recorded; null: none
     beta: float | None = POSITIVE.of(None)  # of DPO
     loss: str | None = None  # DPO: dpo, dpo_norm, ...; RLVR: grpo, dapo, ...; null: the trainer's default
     prompts_per_step: int | None = COUNT.of(None)  # of RLVR, as all below: prompts in one optimizer step

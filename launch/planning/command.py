@@ -138,6 +138,7 @@ def _gather_facts(config: RootConfig, parallel: Parallel, inputs: Inputs, flags:
         balanced=config.recipe.balanced,
         token_weighting=config.recipe.loss_averaging == LossAveraging.tokens,
         early_stop=None if config.recipe.early_stop is None else str(config.recipe.early_stop),
+        samples=None if config.recipe.sample_every is None else str(config.recipe.sample_every),
         held_out=None if inputs.held_out is None else repr(inputs.held_out),
         subset=flags.subset,
         template_file=template_file(flags.chat_template),

@@ -104,7 +104,8 @@ def step_events(events: EventWriter) -> Any:
             if not state.is_world_process_zero:
                 return
             before, self._logged_at = self._logged_at, time.perf_counter()
-            fields = step_fields(state.global_step, logs, self._logged_at - before)
+            seconds = self._logged_at - before - logs.get("sample_seconds", 0.0)
+            fields = step_fields(state.global_step, logs, seconds)
             if "total_tokens" in fields and tokens_padded > 0:
                 fields["tokens_padded"] = tokens_padded
             fields |= peak_memory()

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from . import trl_data, trl_rlvr
+from . import trl_data, trl_rlvr, trl_samples
 from .channel import EventWriter
 from .columns import write_lengths
 from .patches.patch import PlanFacts, on_request
@@ -65,6 +65,9 @@ _OPTIONS = (
         takes_value=False,
     ),
     Option("early_stop", "ends after this many evaluations without a lower loss", lambda facts: facts.early_stop),
+    Option(
+        "samples", "answers three fixed prompts every so many steps (RLVR: records ten)", lambda facts: facts.samples
+    ),
     Option("verifier", "rewards completions by these verifiers, weighted, in JSON", lambda facts: facts.verifier),
     Option("lengths", "writes the lengths of the tokenised samples to this file, for the next plan"),
     Option("preview", "hands the tokenised samples over, as this file requests, and ends before a model is loaded"),
@@ -172,7 +175,14 @@ def _build(job: Job) -> Any:
             raise EntryError(problems[0])
         scorer = trl_rlvr.Scorer(option, train, job.events)
         start["reward_funcs"], args.reward_weights = scorer.reward_functions(), list(scorer.weights.values())
-        entry = trl_rlvr.rlvr_class(entry, scorer, job.events, job.allowed)
+        every = _count_of("samples", options) if "samples" in options else None
+        entry = trl_rlvr.rlvr_class(entry, scorer, job.events, job.allowed, every)
+    elif "samples" in options:
+        held_out = data.get(script.dataset_test_split, train)
+        if prompts := trl_samples.find_prompts(held_out):
+            entry = trl_samples.sampling_class(entry, prompts, _count_of("samples", options), job.events)
+        else:
+            job.events.warn("recipe.sample_every: the rows have no prompts to answer")
     if entry.truncates:
         args.max_length = None
     try:

@@ -15,12 +15,12 @@ from typing import Any
 from .channel import EventWriter
 from .expectations import report_evidence
 from .finding import Evidence
+from .trl_samples import send_completion
 from .verifiers import BY_ROW, Call, Outcome, VerifierOption, VerifierProcess, is_own, verifier_of
 
 PROMPTS_SAMPLED = 32  # of the start model, before the first update
 MOST_CUT_OFF = 0.9  # share of the answers that reach the limit without an end
 _RECORDED = 10  # prompts whose completions are recorded at the start, in the middle and at the end
-_TEXT = 600  # characters of a recorded prompt or completion
 
 
 class Scorer:
@@ -99,8 +99,13 @@ def to_prompts(data: Any) -> Any:
     return data.map(convert, remove_columns=["messages"])
 
 
-def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collection[str]) -> Any:
-    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) that proves, times and records RLVR."""
+def rlvr_class(
+    entry: Any, scorer: Scorer, events: EventWriter, allowed: Collection[str], every: int | None = None
+) -> Any:
+    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) that proves, times and records RLVR.
+
+    Completions are recorded before the first step, then after `every` steps, without it in the middle, and at the end.
+    """
 
     class Rlvr(entry):  # type: ignore[misc]
         _is_proven = False
@@ -117,8 +122,9 @@ def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collect
         def _prepare_inputs(self, generation_batch: Any) -> Any:
             if self.model.training and not self._is_proven:
                 self._is_proven = True
-                half = self.state.max_steps // 2
-                self._recorded_steps = tuple(step for step in (half, self.state.max_steps - 1) if step)
+                last = self.state.max_steps - 1
+                steps = {*range(every, last, every), last} if every else {self.state.max_steps // 2, last}
+                self._recorded_steps = tuple(sorted(steps - {0}))
                 if self.state.global_step == 0:
                     report_evidence(self._prove_sampling(), allowed, events)
                 self._reset_counts()
@@ -206,16 +212,9 @@ def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collect
                 return
             logged = self._logs
             for number in range(0, min(len(logged["prompt"]), _RECORDED * self.num_generations), self.num_generations):
-                prompt = logged["prompt"][number]
-                asked = prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
                 rewards = {name: values[number] for name, values in logged["rewards"].items()}
+                rewards = {name: value for name, value in rewards.items() if not math.isnan(value)}
                 answer = text_of(logged["completion"][number])
-                events.emit(
-                    "completion",
-                    step=self.state.global_step,
-                    prompt=asked[:_TEXT],
-                    completion=answer[:_TEXT],
-                    rewards={name: value for name, value in rewards.items() if not math.isnan(value)},
-                )
+                send_completion(events, self.state.global_step, logged["prompt"][number], answer, rewards=rewards)
 
     return Rlvr

@@ -27,7 +27,8 @@ SILENT = EventWriter(None, 0)
 def test_the_ids_of_the_options_are_stable() -> None:
     # they stand in the records of runs
     assert list(OPTIONS) == [
-        *("validation", "subset", "chat_template", "continue_adapter", "early_stop", "verifier", "lengths", "preview")
+        *("validation", "subset", "chat_template", "continue_adapter", "early_stop", "samples", "verifier"),
+        *("lengths", "preview"),
     ]
     for name, option in OPTIONS.items():
         assert option.id == name

@@ -92,6 +92,7 @@ class PlanFacts:
     balanced: bool = False  # recipe.balanced
     token_weighting: bool = False  # recipe.loss_averaging=tokens
     early_stop: str | None = None  # recipe.early_stop
+    samples: str | None = None  # recipe.sample_every
     held_out: str | None = None  # the share of the data that is kept for validation
     subset: str | None = None  # the share of the data, for a trainer without a flag for it
     template_file: str | None = None  # of recipe.chat_template, for a trainer without a flag for it

@@ -1,0 +1,89 @@
+"""What a model writes while TRL trains it: answers to a few fixed prompts, sent as events.
+
+SFT and DPO: `sampling_class`, for recipe.sample_every. RLVR samples by its own rollouts (trl_rlvr.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .channel import EventWriter
+
+_PROMPTS = 3
+_TOKENS = 128  # of an answer at most
+_TEXT = 600  # characters of a recorded prompt or completion
+
+
+def send_completion(events: EventWriter, step: int, prompt: Any, completion: str, **more: Any) -> None:
+    """Send one completion of a prompt, which is a text or a conversation."""
+    asked = prompt if isinstance(prompt, str) else str(prompt[-1]["content"])
+    events.emit("completion", step=step, prompt=asked[:_TEXT], completion=completion[:_TEXT], **more)
+
+
+def find_prompts(rows: Any) -> list[Any]:
+    """Return the conversations, without their last answers, of the first rows; none of rows that are only text."""
+    found = []
+    for row in rows.select(range(min(_PROMPTS, len(rows)))) if hasattr(rows, "select") else ():
+        whole = row.get("messages") or row.get("chosen")
+        prompt = row.get("prompt") or (whole[:-1] if isinstance(whole, list) else None)
+        if prompt:
+            found.append([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)
+    return found
+
+
+def sampling_class(entry: Any, prompts: Sequence[Sequence[Mapping[str, str]]], every: int, events: EventWriter) -> Any:
+    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) that answers `prompts`.
+
+    Before the first step, after each `every` steps and after the last one, with the most likely token each time, which
+    leaves the training's random numbers as they are.
+    """
+
+    class Sampling(entry):  # type: ignore[misc]
+        def training_step(self, *arguments: Any, **options: Any) -> Any:
+            if self.state.global_step == 0 and not hasattr(self, "_begun"):
+                self._begun = True
+                self._sample()
+            return super().training_step(*arguments, **options)
+
+        def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+            step = self.state.global_step
+            if self.model.training and "loss" in logs and (step % every == 0 or step >= self.state.max_steps):
+                logs.update(self._sample())
+            super().log(logs, start_time)
+
+        def _sample(self) -> dict[str, float]:
+            """Send the answers; all ranks generate, since a shard of the weights may be on each."""
+            import torch
+            from trl.models.utils import unwrap_model_for_generation
+
+            began, lengths, ended = time.perf_counter(), 0, 0
+            tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
+            self.model.eval()
+            try:
+                with unwrap_model_for_generation(self.model_wrapped, self.accelerator) as model, torch.no_grad():
+                    ends = model.generation_config.eos_token_id
+                    ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
+                    for prompt in prompts:
+                        inputs = tokenizer.apply_chat_template(
+                            prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True
+                        ).to(self.accelerator.device)
+                        output = model.generate(
+                            **inputs,
+                            max_new_tokens=_TOKENS,
+                            do_sample=False,
+                            eos_token_id=sorted(ends),
+                            pad_token_id=tokenizer.pad_token_id or min(ends),
+                        )[0][inputs["input_ids"].shape[1] :]
+                        lengths, ended = lengths + len(output), ended + (int(output[-1]) in ends)
+                        if self.accelerator.is_main_process:
+                            text = tokenizer.decode(output, skip_special_tokens=True)
+                            send_completion(events, self.state.global_step, prompt, text)
+            finally:
+                self.model.train()
+            count = len(prompts)
+            seconds = time.perf_counter() - began
+            return {"sample_tokens": lengths / count, "sample_ended": ended / count, "sample_seconds": seconds}
+
+    return Sampling
