@@ -188,6 +188,11 @@ class Chart:
     lines: Sequence[Line]
     steps: tuple[int, int]  # of the horizontal axis, the same for all charts of a page
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether any curve has more than one point; single values are shown as numbers."""
+        return any(len(line.points) > 1 for line in self.lines)
+
     def as_json(self) -> dict[str, object]:
         """Return what page.js reads: the points, a value that is not finite as text."""
         return {
@@ -250,6 +255,9 @@ _KINDS = (
     ChartKind("Throughput", "tokens/s", r"tokens_per_second(_total)?"),
     ChartKind("Step time", "s", r"seconds"),
     ChartKind("Evaluation time", "s", r"eval_runtime"),
+    ChartKind("Length of the sampled answers", "tokens", r"sample_tokens"),
+    ChartKind("Sampled answers that end", "%", r"sample_ended", 100),
+    ChartKind("Sampling time", "s", r"sample_seconds"),
     ChartKind("Padding", "% of tokens", r"padding_share", 100),
     ChartKind("Peak GPU memory of rank 0", "GiB", r"memory(_reserved)?_gib"),
     ChartKind("Gradient norm", "", r"grad_norm"),

@@ -94,7 +94,7 @@
     const label = 6.5 * count(joined[0][joined[0].length - 1] ?? 0).length; // width of the longest step's
     const plot = new uPlot({
       width: host.clientWidth,
-      height: 210,
+      height: host.clientHeight,
       padding: [8, Math.max(12, label / 2), 0, 0],
       legend: { show: false },
       scales: { x: { time: false }, y: { range: (_, low, high) => valueRange(low, high) } },

@@ -26,7 +26,9 @@ from launch.execution.report.summary import (
     labels,
     losses_that_are_not_finite,
     read_evaluation,
+    read_samples,
     setup,
+    single_values,
     verdict,
     version_figures,
 )
@@ -70,6 +72,7 @@ def _render(title: str, measured: Mapping[str, Metrics], **content: Any) -> str:
     for metrics in measured.values():
         metrics.thin(_MAX_POINTS // len(measured))
     charts = build_charts(measured)
+    drawn = [chart for chart in charts if chart.is_drawn]
     script, style = ((_FOLDER / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     uplot = {name: (_FOLDER / "uplot" / file).read_text(encoding="utf-8") for name, file in _UPLOT.items()}
     page = (
@@ -83,8 +86,9 @@ def _render(title: str, measured: Mapping[str, Metrics], **content: Any) -> str:
             policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
             f"script-src {_digest(script)} {_digest(uplot['script'])}",
             written=time.time(),
-            charts=charts,
-            data=[chart.as_json() for chart in charts],
+            charts=drawn,
+            single=[figure for chart in charts if not chart.is_drawn for figure in single_values(chart)],
+            data=[chart.as_json() for chart in drawn],
             **content,
         )
     )
@@ -102,6 +106,7 @@ def _sections(label: str, run: ReportedRun) -> dict[str, Any]:
         "timelines": build_timelines(run.event_summary.attempts, [at.get("resumed_from") for at in run.attempts]),
         "warnings": sorted(run.event_summary.warnings.values(), key=lambda warned: -warned.count),
         "evaluation": read_evaluation(run.folder),
+        "samples": read_samples(run),
         "guards": guard_rows(run.settings),
         "plan_warnings": [_describe(warning) for warning in objects(run.plan.get("warnings"))],
         "flags": flag_rows(run.plan),

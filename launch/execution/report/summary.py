@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from launch.execution.display import format_duration
+from launch.execution.record.events import read_event
 from launch.execution.record.reader import mapping, number, objects
-from launch.execution.report.charts import format_value
+from launch.execution.report.charts import Chart, format_value
 from launch.execution.report.run import ReportedRun
 from launch.files import iterate_json_lines, read_json_object
 from launch.planning.flags import FLAG_COLUMNS, format_flag_value
@@ -75,6 +76,14 @@ def figures(run: ReportedRun) -> list[Figure]:
         if (margin := curves.get(name)) and margin.last:
             add(f"reward margin at step {margin.last[0]:,}", margin.last[1], "")
     return shown
+
+
+def single_values(chart: Chart) -> Iterator[Figure]:
+    """Yield the curves of a chart that have one value."""
+    for line in chart.lines:
+        for step, value in line.points:
+            label = chart.title if len(chart.lines) == 1 else f"{chart.title}, {line.label}"
+            yield Figure(label, f"{format_value(value)} {chart.unit}".rstrip(), f"at step {step:,}")
 
 
 def setup(run: ReportedRun) -> list[Figure]:
@@ -184,21 +193,13 @@ def git_rows(git: Mapping[str, Any]) -> list[list[str]]:
 
 _ANSWERS = 3  # of each task
 _MAX_ROWS = 2000  # of a file of answers
-_MAX_CHARACTERS = 2000
-
-
-@dataclass(frozen=True)
-class Answer:
-    task: str
-    prompt: str
-    text: str
-    target: str
+_MAX_CHARACTERS = 600
 
 
 @dataclass(frozen=True)
 class EvaluationSection:
     rows: list[list[str]]  # the first is the head
-    answers: list[Answer]
+    answers: list[list[str]]  # likewise: what each model answered to the first questions of each task
     source: str  # the model and the harness
 
 
@@ -209,23 +210,48 @@ def read_evaluation(folder: Path) -> EvaluationSection | None:
     if not tasks:
         return None
     models = list(dict.fromkeys(str(model.get("model")) for task in tasks for model in objects(task.get("models"))))
-    rows = [["task", "metric", *models, "gain over the first", "verdict"]]
+    rows = [["task", "metric", *models, "verdict"]]
     rows += [_score_row(task, models) for task in tasks]
-    files = [str(scored[-1].get("samples")) for task in tasks if (scored := objects(task.get("models")))]
-    answers = [answer for file in dict.fromkeys(files) for answer in _read_answers(Path(file))]
-    return EvaluationSection(rows, answers, f"{record.get('model')}, {record.get('harness')}")
+    answers: dict[tuple[str, str], list[str]] = {}  # by task and prompt: what is expected, and each model's answer
+    for index, name in enumerate(models):
+        scored = [model for task in tasks for model in objects(task.get("models")) if str(model.get("model")) == name]
+        for file in dict.fromkeys(str(model.get("samples")) for model in scored):
+            for task, prompt, text, target in _read_answers(Path(file)):
+                cells = answers.setdefault((task, prompt), [target, *[""] * len(models)])
+                cells[index + 1] = text
+    table = [["task", "prompt", "expected", *models], *([*key, *cells] for key, cells in answers.items())]
+    return EvaluationSection(rows, table, f"{record.get('model')}, {record.get('harness')}")
+
+
+def read_samples(run: ReportedRun) -> list[tuple[str, list[list[str]]]]:
+    """Return the prompts that the model answered while it trained, each with a table of its answers by step."""
+    prompts: dict[str, dict[int, list[str]]] = {}
+    for entry in run.events("completion"):
+        if (event := read_event(entry)) is None:
+            continue
+        scores = [(name, number(value)) for name, value in mapping(event.data.get("rewards")).items()]
+        rewards = [f"{name} {format_value(value)}" for name, value in scores if value is not None]
+        answer = ", ".join([_cut(event.data.get("completion")), *rewards])
+        prompts.setdefault(_cut(event.data.get("prompt")), {})[event.data["step"]] = [answer]
+    return [
+        (prompt, [["step", "answer"], *([f"{step:,}", *cells] for step, cells in sorted(answers.items()))])
+        for prompt, answers in prompts.items()
+    ]
 
 
 def _score_row(task: Mapping[str, Any], models: Sequence[str]) -> list[str]:
     scores = {str(model.get("model")): model for model in objects(task.get("models"))}
     better = "higher" if task.get("higher_is_better") else "lower"
+    half = number(task.get("gain_half_interval"))
+    spread = f"± {format_value(half)} at 95 %, " if half is not None else ""
     broken = ", ".join(map(str, task["broken"])) if isinstance(task.get("broken"), list) else ""
     return [
         str(task.get("task")),
         f"{task.get('metric')}, {better} is better",
         *(_plus_minus(mapping(scores.get(name)), "score", "stderr") for name in models),
-        f"{_plus_minus(task, 'gain', 'gain_half_interval')} ({task.get('questions')} questions, 95 %)",
-        f"broken: {broken}" if broken else str(task.get("verdict")),
+        f"broken: {broken}"
+        if broken
+        else f"{task.get('summary') or task.get('verdict')} ({spread}{task.get('questions')} questions)",
     ]
 
 
@@ -236,19 +262,17 @@ def _plus_minus(fields: Mapping[str, Any], value: str, spread: str) -> str:
     return format_value(center) + (f" ± {format_value(half)}" if half is not None and math.isfinite(half) else "")
 
 
-def _read_answers(path: Path) -> list[Answer]:
-    """Return the first generated answers of each task; a task that only scores given texts has none."""
-    counts: dict[str, int] = {}
-    answers = []
+def _read_answers(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    """Yield the task, prompt, answer and target of the first generated answers of each task; a task that only scores
+    given texts has none."""
+    counts: Counter[str] = Counter()
     for row in islice(iterate_json_lines(path), _MAX_ROWS):
         prompt, text = _first_text((row or {}).get("arguments")), _first_text((row or {}).get("filtered_resps"))
-        if row is None or text is None:
-            continue
-        task = str(row.get("task"))
-        counts[task] = counts.get(task, 0) + 1
-        if counts[task] <= _ANSWERS:
-            answers.append(Answer(task, _cut(prompt), _cut(text), _cut(row.get("target"))))
-    return answers
+        if row is not None and text is not None:
+            task = str(row.get("task"))
+            counts[task] += 1
+            if counts[task] <= _ANSWERS:
+                yield task, _cut(prompt), _cut(text), _cut(row.get("target"))
 
 
 def _first_text(value: object) -> str | None:

@@ -340,7 +340,7 @@ def test_the_table_of_a_chart_has_its_values(browser: Browser, pages: dict[str, 
     assert cells[7] == f"{steps[77]['loss']:.4g} (step 77)"
 
 
-HUGE = {"1e308": [1e308, -1e308, 1e308], "equal": [3.0] * 4, "tiny": [1e-300, 3e-300], "one": [2.0]}
+HUGE = {"1e308": [1e308, -1e308, 1e308], "equal": [3.0] * 4, "tiny": [1e-300, 3e-300]}
 
 
 @pytest.mark.parametrize("values", HUGE.values(), ids=HUGE)

@@ -20,8 +20,8 @@ def evaluate(folder: Path, text: str) -> None:
     samples = folder / "evaluation" / "0123.samples.jsonl"
     samples.parent.mkdir()
     rows: list[dict[str, Any]] = [
-        {"task": "ifeval", "arguments": [["Write a haiku.", {}]], "filtered_resps": [text], "target": 0}
-        for _ in range(5)
+        {"task": "ifeval", "arguments": [[f"Write haiku {number}.", {}]], "filtered_resps": [text], "target": 0}
+        for number in range(5)
     ]
     rows.append({"task": "arc", "arguments": [["Q", "A"]], "filtered_resps": [[-3.5, False]], "target": "A"})
     samples.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -29,7 +29,14 @@ def evaluate(folder: Path, text: str) -> None:
         {"model": "base", "score": 0.5166, "stderr": 0.065, "samples": "absent"},
         {"model": "demo/x", "score": 0.9833, "stderr": None, "samples": str(samples)},
     ]
-    task = {"task": "ifeval", "verdict": "better", "gain": 0.4667, "gain_half_interval": 0.1412, "questions": 60}
+    task = {
+        "task": "ifeval",
+        "verdict": "better",
+        "summary": "0.467 better than base",
+        "gain": 0.4667,
+        "gain_half_interval": 0.1412,
+        "questions": 60,
+    }
     task |= {"metric": "acc", "higher_is_better": True, "broken": [], "models": models}
     summary = {"model": "demo/x", "harness": "lm-eval 0.4.13", "tasks": [task, {**task, "broken": ["cut off"]}]}
     (folder / "evaluation.json").write_text(json.dumps(summary))
@@ -39,11 +46,12 @@ def test_scores_and_answers(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "demo" / "x", STEPS[:3])
     evaluate(folder, "An old silent pond")
     text = Page(render_runs([ReportedRun(folder)])).text
-    scores = "0.5166 ± 0.065 0.9833 0.4667 ± 0.1412 (60 questions, 95 %) better"
+    scores = "0.5166 ± 0.065 0.9833 0.467 better than base (± 0.1412 at 95 %, 60 questions)"
     assert f"ifeval acc, higher is better {scores}" in text
     assert "broken: cut off" in text
-    assert "3 sample answers" in text
-    assert text.count("Write a haiku. answered An old silent pond expected 0") == 3
+    for number in range(3):
+        assert f"ifeval Write haiku {number}. 0 An old silent pond" in text
+    assert "Write haiku 3." not in text
 
 
 def test_answers_stay_text(tmp_path: Path) -> None:
@@ -72,7 +80,7 @@ def test_a_broken_record_has_no_section_or_a_bare_one(text: str, tmp_path: Path)
     (folder / "evaluation.json").write_text(text)
     section = read_evaluation(folder)
     assert ("Evaluation" in Page(render_runs([ReportedRun(folder)])).text) == (section is not None)
-    assert section is None or section.answers == []
+    assert section is None or len(section.answers) == 1
 
 
 def test_a_run_that_was_not_evaluated_has_no_section(tmp_path: Path) -> None:

@@ -61,6 +61,26 @@ def page_of(*folders: Path) -> Page:
     return Page(render_runs([ReportedRun(folder) for folder in folders]))
 
 
+def test_one_value_is_a_number_and_the_loss_the_large_chart(tmp_path: Path) -> None:
+    steps: list[dict[str, object]] = [{**step} for step in STEPS]
+    steps[-1]["eval_token_accuracy"] = 0.25
+    page = page_of(write_run(tmp_path / "demo" / "x", steps))
+    assert "Measured once Token accuracy 25 % at step 100 Phases" in page.text
+    charts = [attributes for tag, attributes in page.tags if tag == "figure"]
+    large = [str(chart["aria-label"]) for chart in charts if chart["class"] == "chart large"]
+    assert len(large) == 1 and large[0].startswith("Loss") and not any("oken accuracy" in str(c) for c in charts)
+
+
+def test_what_the_model_wrote_while_it_trained(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "demo" / "x", STEPS[:3])
+    with (folder / "events.jsonl").open("a") as stream:
+        for step, text in ((20, "It is red."), (0, "It it it")):
+            event = {"kind": "completion", "step": step, "prompt": "What colour?", "completion": text, "rewards": {}}
+            stream.write(json.dumps({"schema_version": 1, "time": START, "rank": 0, **event}) + "\n")
+        stream.write('{"kind": "completion", "prompt": [3], "rewards": {"x": "y"}}\n')
+    assert "Samples while training What colour? step answer 0 It it it 20 It is red." in page_of(folder).text
+
+
 def test_a_finished_run(tmp_path: Path) -> None:
     page = page_of(write_run(tmp_path / "demo" / "first", STEPS))
     assert "done finished after 100 steps in 1:00" in page.text
@@ -177,7 +197,7 @@ def test_what_a_record_holds_stays_text(tmp_path: Path) -> None:
         {"kind": "warning", "time": START, "rank": 0, "message": HOSTILE},
         {"kind": "guard", "time": START, "rank": 0, **guard},
     ]
-    folder = write_run(tmp_path / "demo" / "a<b>&\x1b[31mc", [{"loss": 1.0, HOSTILE: 2.0}], outcome, events, plan)
+    folder = write_run(tmp_path / "demo" / "a<b>&\x1b[31mc", [{"loss": 1.0, HOSTILE: 2.0}] * 2, outcome, events, plan)
     items = [{"what": HOSTILE, "requested": HOSTILE, "found": [HOSTILE], "verdict": HOSTILE, "how": HOSTILE}]
     (folder / "evidence.json").write_text(json.dumps({"items": items}))
     (folder / "git.json").write_text(json.dumps({HOSTILE: {"commit": HOSTILE}}))
