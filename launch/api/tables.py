@@ -78,20 +78,27 @@ def status(*names: str, folder: str | Path = "runs") -> Shown:
 
 
 def compare(first: str | Run, second: str | Run, *more: str | Run, folder: str | Path = "runs") -> Shown:
-    """Compare runs, or their checkpoints (`sft/x/step_100`), with the first of them.
+    """Compare runs, their checkpoints (`sft/x/step_100`) or the scores of a base model with the first of them.
 
     Raises UserError: unknown_run, ambiguous_run, no_checkpoint.
     """
     from launch.evaluation.comparison import compare_runs, read_noise
     from launch.evaluation.comparison_table import describe_noise, tabulate
-    from launch.evaluation.run_facts import read_run_facts, split_checkpoint
+    from launch.evaluation.models import ModelSource, find_run_or_model
+    from launch.evaluation.run_facts import read_base_facts, read_run_facts, split_checkpoint
     from launch.execution.report.page import announce_reading
 
     runs = Path(folder)
-    names = [split_checkpoint(run if isinstance(run, str) else str(run.folder)) for run in (first, second, *more)]
-    folders = [resolve_run(name, runs) for name, _ in names]
+    names = [run if isinstance(run, str) else str(run.folder) for run in (first, second, *more)]
+    sides = [find_run_or_model(split_checkpoint(name)[0], runs) for name in names]
+    folders = [side for side in sides if isinstance(side, Path)]
     announce_reading(folders, notify)
-    facts = [read_run_facts(path, checkpoint) for path, (_, checkpoint) in zip(folders, names, strict=True)]
+    facts = [
+        read_base_facts(name, side.folder, folders)
+        if isinstance(side, ModelSource)
+        else read_run_facts(side, split_checkpoint(name)[1])
+        for name, side in zip(names, sides, strict=True)
+    ]
     comparison = compare_runs(facts, read_noise(runs, [path.parent.name for path in folders]))
     table, names_shown = tabulate(comparison), ", ".join(run.name for run in facts)
     lines = [*table.lines(), *describe_noise(comparison)]

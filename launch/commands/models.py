@@ -61,9 +61,11 @@ def _read_conversations(options: argparse.Namespace, usage: str | None) -> tuple
     names: list[str] = options.names
     takes_prompt = not (options.chat or options.prompts)
     if len(names) < 1 + takes_prompt or (options.chat and options.prompts):
-        raise UserError(Problem("usage", "'generate' takes runs, followed by a prompt", "command line", usage))
+        raise UserError(Problem("usage", "'generate' takes models, followed by prompts", "command line", usage))
     if takes_prompt:
-        return names[:-1], [as_conversation(names[-1], options.system)]
+        later = range(1, len(names) - 1)  # the first is a model and the last a prompt
+        count = next((at for at in later if " " in names[at] and not Path(names[at]).is_dir()), len(names) - 1)
+        return names[:count], [as_conversation(prompt, options.system) for prompt in names[count:]]
     return names, read_prompts(options.prompts, options.system) if options.prompts else []
 
 
@@ -151,8 +153,11 @@ def eval(argv: list[str]) -> int:
     """
     options = build_eval_parser().parse(argv)
     model = find_model(options.name, options.runs)
-    specs = find_specs(options.tasks or default_tasks(model.run), options.runs.absolute() / ".cache")
-    evaluation = evaluate_model(model, specs, limit=options.limit, batch_size=options.batch_size, notify=notify)
+    cache = options.runs.absolute() / ".cache"
+    specs = find_specs(options.tasks or default_tasks(model.run), cache, model.run)
+    evaluation = evaluate_model(
+        model, specs, cache=cache, limit=options.limit, batch_size=options.batch_size, notify=notify
+    )
     if options.report and model.run is not None:
         write_run_report(model.run, notify)
     if options.json:

@@ -8,6 +8,7 @@ from pathlib import Path
 from launch.commands.arguments import VerbParser, number
 
 _RUN = "STAGE/NAME, NAME, a prefix of either that only one run has, or its folder"
+_BASE = "or a base model: a folder, or a hub id that is in the cache"
 
 
 def build_status_parser() -> VerbParser:
@@ -82,10 +83,12 @@ def build_eval_parser() -> VerbParser:
     parser = VerbParser("""launch eval RUN [tasks=NAME,...] [key=value ...] [--json]
 
 examples:
+  launch eval mine                                          the rows that the run held out of your data
   launch eval demo/cpu1-090111ba                            the demo's own tasks, offline, within a minute
   launch eval sft_25pct/gpu8-8fa3c2d1                       Tulu 3's tasks
   launch eval dpo/lower_lr tasks=gsm8k,ifeval limit=100     tasks of the harness
   launch eval sft/mine tasks=./my_tasks --json | jq '.tasks[].verdict'
+  launch eval Qwen/Qwen2.5-0.5B-Instruct tasks=ifeval       a base model alone, without a verdict
 
 Score the model of a run, the base, and each stage between them with lm-evaluation-harness: the same questions in the
 run's chat template, with the run's Python. A task's verdict is better, worse or same (no significant
@@ -94,8 +97,9 @@ answers are cached in RUN/evaluation by content and never computed twice.
 
 arguments:
 exit codes: 0 evaluated; 2 it cannot work; 3 a task's evaluation is broken (all zero, identical, cut off)""")
-    parser.add("name", metavar="RUN", help=f"{_RUN}, or RUN/step_N")
-    parser.add_key("tasks", "NAME,...", "tasks or groups of the harness; tulu3, demo; or a folder of own tasks")
+    parser.add("name", metavar="RUN", help=f"{_RUN}, or RUN/step_N; {_BASE}")
+    tasks = "held_out, the run's held-out rows; tasks or groups of the harness; tulu3, demo; or a folder of own tasks"
+    parser.add_key("tasks", "NAME,...", tasks)
     parser.add_key("limit", "N", "questions of each task (all)", type=number(int, 1))
     parser.add_key("batch_size", "N", "questions at once (8)", type=number(int, 1), default=8)
     parser.add_key("report", "BOOL", "false: leave the run's report.html as it is", type=_boolean, default=True)
@@ -103,20 +107,21 @@ exit codes: 0 evaluated; 2 it cannot work; 3 a task's evaluation is broken (all 
 
 
 def build_generate_parser() -> VerbParser:
-    parser = VerbParser("""launch generate RUN [RUN ...] "PROMPT" | prompts=FILE | --chat [key=value ...] [--json]
+    parser = VerbParser("""launch generate RUN [RUN ...] "PROMPT" ["PROMPT" ...] | prompts=FILE | --chat [key=value ...]
 
 examples:
   launch generate demo/cpu1-090111ba "What does `os.path.join` do?"
   launch generate sft/a dpo/b "Write a haiku about GPUs." temperature=0.8 seed=1     side by side
+  launch generate Qwen/Qwen2.5-0.5B sft/a "What is a deque?" "And a heap?"           the base, two prompts
   launch generate sft/a --chat                                                       a conversation
   launch generate sft/a dpo/b prompts=questions.txt out=answers.jsonl
 
 Generate with the models of finished runs, whole or adapters, each in its own chat template and with its own Python.
+The first argument is a model and the last one a prompt; between them the prompts begin at the first with a space.
 
 arguments:
 exit codes: 0 answered; 2 a run has no model, or a prompt does not fit""")
-    run = "STAGE/NAME, NAME, a prefix of either that only one run has, or a folder with a model or an adapter"
-    parser.add("names", metavar="RUN", nargs="+", help=run)
+    parser.add("names", metavar="RUN", nargs="+", help=f"{_RUN}; {_BASE}")
     parser.add_key("prompts", "FILE", "one prompt a line, or .jsonl with `prompt` or `messages`", type=_path)
     parser.add_key("out", "FILE", "write the answers as JSON lines", type=_path)
     parser.add("--chat", action="store_true", help="read the user's turns from the terminal until it ends (Ctrl-D)")
@@ -144,7 +149,7 @@ stage's benches measured count as `same`.
 
 arguments:
 exit codes: 0 compared; 2 a run does not exist""")
-    run = f"{_RUN}, or RUN/step_N, the run until then; running and failed ones too"
+    run = f"{_RUN}, or RUN/step_N, the run until then; running and failed ones too; {_BASE}, of which the scores"
     parser.add("names", metavar="RUN", nargs="+", help=run)
     return _with_runs(parser, json="print one object")
 

@@ -92,7 +92,9 @@ def draft_stage(
     if trainer:
         lines.append(f"  - override /trainer: {trainer} # there is no open-instruct checkout here")
     lines += ["  - _self_", "", "stage:", f"  description: {write_scalar(f'{_NAMES[data.kind]} on {data.path.name}')}"]
-    lines.append("  # tasks: [gsm8k_cot, /data/my_tasks] # of `launch eval`: the harness's, or a folder of your own")
+    lines.append(
+        "  # tasks: [held_out, gsm8k_cot, /data/my_tasks] # of `launch eval`; without them it takes the held-out rows"
+    )
     if path:
         lines += ["", "model:", f"  path: {write_scalar(path)}"]
     lines += ["", "recipe:", *_recipe(data, base), "", "data:", "  mix:", f"    - name: {write_scalar(str(data.path))}"]
@@ -103,8 +105,8 @@ def draft_stage(
         lines += [f"    {known}: {write_scalar(name)}" for known, name in data.columns.items()]
     else:
         lines += ["  # format: auto # recognised by the columns"]
-    if trainer:
-        lines += ["  # validation: 0.02 # never trained on; its loss is measured at the end, and by recipe.eval_steps"]
+    if share := _held_out_share(data):
+        lines += [f"  validation: {share:g} # of the rows, never trained on: `launch eval` judges the model by them"]
     return "\n".join(lines) + "\n"
 
 
@@ -116,10 +118,16 @@ _BASES = {
 }
 
 
+def _held_out_share(data: DraftedData) -> float:
+    """Return the share of the rows to judge the model by: a tenth, at most about 200 rows; 0 where there are few."""
+    rows = data.structure.read
+    return 0.0 if rows < _STEPS or data.kind == Kind.rm else min(0.1, round(200 / rows, 4))
+
+
 def _recipe(data: DraftedData, base: str) -> list[str]:
     shipped = load_yaml((CONFIGS / "stage" / f"{base}.yaml").read_text(encoding="utf-8"))["recipe"]
     is_demo = base.startswith("demo")
-    rows, known = data.structure.read, data.structure.all_
+    rows, known = round(data.structure.read * (1 - _held_out_share(data))), data.structure.all_
     batch = _batch_size(rows, 16 if is_demo else _TULU_BATCH[data.kind]) if known else _TULU_BATCH[data.kind]
     steps = f", {max(1, rows // batch)} steps an epoch" if known else ""
     unit = "samples" if data.kind == Kind.sft else "pairs"

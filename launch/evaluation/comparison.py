@@ -129,11 +129,14 @@ def _find_differences(runs: Sequence[RunFacts]) -> Iterator[Difference]:
         of_runs: list[Mapping[str, Any]] = [getattr(run, section) for run in runs]
         for key in sorted(set().union(*of_runs)):
             values = tuple(of_run.get(key) for of_run in of_runs)
-            if any(value != values[0] for value in values):
+            compared = [value for value, run in zip(values, runs, strict=True) if not run.is_base]
+            if any(value != compared[0] for value in compared):
                 yield Difference(section, key, values)
 
 
 def _why_no_losses(runs: Sequence[RunFacts]) -> str | None:
+    if bases := [run.name for run in runs if run.is_base]:
+        return f"{bases[0]} is a model without the record of a run"
     kinds = {run.kind for run in runs}
     if len(kinds) > 1:
         return f"the losses of {' and '.join(sorted(str(kind) for kind in kinds))} are different quantities"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,22 @@ def _loss_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     yield (f"loss at equal {comparison.unit}",)
     for point in comparison.points:
         yield f"  {point.amount:,.0f}", *(format_number(loss, ".4f") for loss in point.losses)
-    yield "  against the first", "", *(comparison.loss_verdict(index) for index in range(1, len(comparison.runs)))
+    yield from _verdict_row(comparison, comparison.loss_verdict)
 
 
 def _speed_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     progress = [run.progress for run in comparison.runs]
     units = ["tokens/s" if run.tokens else "steps/s" for run in progress]
     yield "speed", *(format_number(run.speed, ",.4g", f" {unit}") for run, unit in zip(progress, units, strict=True))
-    yield "  against the first", "", *(comparison.speed_verdict(index) for index in range(1, len(progress)))
+    yield from _verdict_row(comparison, comparison.speed_verdict)
     yield "memory", *(format_number(run.memory_gib, ".2f", " GiB") for run in progress)
+
+
+def _verdict_row(comparison: Comparison, judge: Callable[[int], str]) -> Iterator[tuple[str, ...]]:
+    """Yield the verdicts on all runs but the first; no row where none is known."""
+    verdicts = [judge(index).replace("unknown", "-") for index in range(1, len(comparison.runs))]
+    if {*verdicts} != {"-"}:
+        yield "  against the first", "", *verdicts
 
 
 def _score_rows(comparison: Comparison) -> Iterator[tuple[str, ...] | None]:

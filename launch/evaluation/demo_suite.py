@@ -13,47 +13,15 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from launch.demo import demo_key, ensure_chats, prompt_rows, rewards
+from launch.worker.held_out import CHOICE, LOSS, write_task
 
 _QUESTIONS = 100
 _HELD_OUT = 200  # questions of `demo_modules`
 _WORDS = 16  # of a sentence whose words are put into another order
-_VERSION = 1
-_TASK = """\
-dataset_path: json
-dataset_kwargs: {{ data_files: {{ test: {data} }} }}
-test_split: test
-doc_to_text: "{{{{question}}}}"
-target_delimiter: ""
-num_fewshot: 0
-"""
-_ORDER = """\
-task: demo_order
-output_type: multiple_choice
-doc_to_choice: "{{{{[sentence, shuffled]}}}}"
-doc_to_target: 0
-metric_list: [{{ metric: acc, aggregation: mean, higher_is_better: true }}]
-"""
-_LIKELIHOOD = """\
-task: demo_likelihood
-output_type: loglikelihood
-doc_to_target: "{{{{right}}}}"
-process_results: !function bits.process_results
-metric_list: [{{ metric: bits, aggregation: mean, higher_is_better: false }}]
-"""
-_BITS = '''\
-"""The bits that a model needs for each byte of the answer."""
-
-import math
-
-
-def process_results(doc, results):
-    log_likelihood = results[0][0]
-    return {"bits": -log_likelihood / math.log(2) / len(doc["right"].encode())}
-'''
-
-
+_VERSION = 2
 _MODULES = """\
 task: demo_modules
 dataset_path: json
@@ -90,22 +58,18 @@ def ensure_module_suite(cache: Path) -> Path:
 def ensure_demo_suite(cache: Path) -> Path:
     """Return the folder of the tasks, which is made if it is missing. Raises UserError as the demo's data does."""
     folder = cache / "demo" / f"tasks-{_VERSION}-{demo_key()}"
-    if (folder / "likelihood.yaml").is_file():
+    if (folder / "demo_likelihood.yaml").is_file():
         return folder
     chats = cache / "demo" / f"chats-{demo_key()}"
     ensure_chats(chats)
     lines = (chats / "train.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [row for number, line in enumerate(lines) if (row := _make_row(number, json.loads(line)["messages"]))]
-    folder.mkdir(parents=True, exist_ok=True)
-    data = folder / "questions.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows[-_QUESTIONS:]), encoding="utf-8")
-    (folder / "bits.py").write_text(_BITS, encoding="utf-8")
-    for name, template in (("order", _ORDER), ("likelihood", _LIKELIHOOD)):
-        (folder / f"{name}.yaml").write_text((_TASK + template).format(data=json.dumps(str(data))), encoding="utf-8")
+    for name, text in (("demo_order", CHOICE), ("demo_likelihood", LOSS)):
+        write_task(folder, name, text, rows[-_QUESTIONS:])
     return folder
 
 
-def _make_row(number: int, messages: Sequence[Mapping[str, str]]) -> dict[str, str] | None:
+def _make_row(number: int, messages: Sequence[Mapping[str, str]]) -> dict[str, Any] | None:
     """Return the question of a chat; None for an answer that is too short to be put into another order.
 
     The first and the last word stay: a sentence has the same tokens in both orders, so an untrained model guesses.
@@ -117,4 +81,4 @@ def _make_row(number: int, messages: Sequence[Mapping[str, str]]) -> dict[str, s
     if len(words) < _WORDS or inner == words[1:-1]:
         return None
     shuffled = [words[0], *inner, words[-1]]
-    return {"question": question, "right": right, "sentence": " ".join(words), "shuffled": " ".join(shuffled)}
+    return {"prompt": question, "answer": right, "text": right, "choices": [" ".join(words), " ".join(shuffled)]}

@@ -21,6 +21,7 @@ from launch.execution.report.page import write_run_report
 from launch.host.interpreter import inventory
 from launch.planning.plan import Plan
 from launch.worker.evaluating import TaskSpec
+from launch.worker.held_out import BITS, EXACT
 from launch.worker.json_codec import versioned
 
 _BATCH_SIZE = 8  # questions at once, where none is set
@@ -51,12 +52,28 @@ class TaskResult:
     def gain(self, label: str, other: str) -> PairedDifference:
         return compare_scores(self.scores[label], self.scores[other])
 
+    @property
+    def summary(self) -> str | None:
+        """The verdict in words, `0.71 bits a byte better than base`; None for a model alone."""
+        if len(self.labels) == 1:
+            return None
+        gain = self.against_base
+        if gain.verdict == "same":
+            return f"no significant difference from {self.labels[0]}"
+        first, last = self.scores[self.labels[0]], self.scores[self.labels[-1]]
+        if last.metric == EXACT:
+            exact = f"{last.score:.0%} of its answers are exact, against {first.score:.0%}"
+            return f"{gain.verdict} than {self.labels[0]}: {exact}"
+        unit = " bits a byte" if last.metric == BITS else ""
+        return f"{abs(gain.mean):.3g}{unit} {gain.verdict} than {self.labels[0]}"
+
     def as_json(self) -> dict[str, Any]:
         gain = self.against_base
         last = self.scores[self.labels[-1]]
         return {
             "task": self.name,
-            "verdict": gain.verdict,
+            "verdict": gain.verdict if self.summary else None,
+            "summary": self.summary,
             "gain": gain.mean,
             "gain_half_interval": gain.half,
             "questions": gain.questions,
@@ -105,23 +122,25 @@ class Evaluation:
 
 
 def evaluate_model(
-    model: ModelSource, specs: Sequence[TaskSpec], *, limit: int | None, batch_size: int, notify: Callable[[str], None]
+    model: ModelSource,
+    specs: Sequence[TaskSpec],
+    *,
+    cache: Path,
+    limit: int | None,
+    batch_size: int,
+    notify: Callable[[str], None],
 ) -> Evaluation:
-    """Score a run's model and those before it, and write the results into its run folder.
+    """Score a model and, of a run's, those before it; the results are written into the run folder, or below `cache`.
 
-    Raises UserError: not_a_run, no_chat_template, missing_packages, no_interpreter, not_writable, base_gone; those of
-    run_jobs.
+    Raises UserError: no_chat_template, missing_packages, no_interpreter, not_writable, base_gone; those of run_jobs.
     """
-    began = time.monotonic()
-    if model.run is None:
-        message = f"{model.folder} is not the model of a run, so its base model is unknown"
-        raise UserError(Problem("not_a_run", message, "command line", "name a run"))
+    began, home = time.monotonic(), model.run or cache
     if any(spec.chat for spec in specs):
         require_chat_template(model)
     chain = find_chain(model)
     require_modules(model, MODULE, "torch", "transformers")
     harness = f"lm-eval {inventory(model.python).packages.get('lm-eval') or metadata.version('lm-eval')}"
-    files = ResultFiles(model.run, model.folder, harness)
+    files = ResultFiles(home, model.folder, harness)
     _require_room(files.folder)
     wanted = {
         (link.label, spec): Job(link, spec, result, files.samples(result))
@@ -136,7 +155,8 @@ def evaluate_model(
         run_jobs(missing, model.python, model.folder, limit=limit, batch_size=batch_size, notify=notify)
     tasks = tuple(result for spec in specs for result in _collect(spec, chain, wanted))
     evaluation = Evaluation(model, tasks, harness, len(missing), time.monotonic() - began)
-    write_summary(model.run, evaluation, model.checkpoint)
+    if model.run:
+        write_summary(model.run, evaluation, model.checkpoint)
     return evaluation
 
 
@@ -147,9 +167,9 @@ def evaluate_finished_run(plan: Plan, notify: Callable[[str], None]) -> None:
     """
     try:
         model = find_model(str(plan.folder), plan.runs)
-        tasks = ",".join(plan.config.stage.tasks) or default_tasks(plan.folder)
-        specs = find_specs(tasks, plan.runs / ".cache")
-        evaluation = evaluate_model(model, specs, limit=None, batch_size=_BATCH_SIZE, notify=notify)
+        cache = plan.runs / ".cache"
+        specs = find_specs(default_tasks(plan.folder), cache, plan.folder)
+        evaluation = evaluate_model(model, specs, cache=cache, limit=None, batch_size=_BATCH_SIZE, notify=notify)
     except (UserError, OSError) as error:
         for reason in error.problems if isinstance(error, UserError) else [error]:
             notify(f"warning: the model was not evaluated: {reason}")
@@ -178,9 +198,8 @@ def _describe_task(task: TaskResult) -> Iterator[str]:
         against = f"{task.gain(label, previous).verdict} than the previous model" if previous else ""
         against = against.replace("same than", "same as")
         yield f"  {label[-_WIDTH:]:<{_WIDTH}}  {score.score:.4f}{error:<12}  {against}".rstrip()
-    if len(labels) > 1:
-        words = "no significant difference from" if gain.verdict == "same" else f"{gain.verdict} than"
-        yield f"  verdict: {words} {labels[0]}, by {gain.mean:+.4f} +- {gain.half:.4f} a question"
+    if task.summary:
+        yield f"  verdict: {task.summary} (+- {gain.half:.3g} a question, 95% interval)"
     yield from (f"  broken: {reason}" for reason in task.broken)
 
 

@@ -59,7 +59,10 @@ def run_jobs(
                     report = json.loads(line)
                     if "refused" in report:
                         raise UserError(_explain_refusal(report))
-                    notify(f"evaluated {labels[report['done']]}")
+                    if "left_out" in report:
+                        notify(f"{report['left_out']} rows are longer than {report['context']:,} tokens: left out")
+                    else:
+                        notify(f"evaluated {labels[report['done']]}")
             except BaseException:
                 process.kill()
                 raise

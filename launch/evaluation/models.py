@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from launch.execution.record.reader import RunRecord, resolve_run, run_name
 from launch.files import read_json_object
 from launch.planning.estimate.shape import read_shape
 from launch.planning.lora import Adapter, check_adapter, read_adapter
-from launch.planning.model_folder import find_model_faults
+from launch.planning.model_folder import find_model_faults, hub_snapshot
 from launch.worker.model_loading import ModelRequest
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
@@ -48,7 +50,7 @@ class ModelSource:
 
 
 def find_model(name: str, runs: Path) -> ModelSource:
-    """Return the model that `name` means: a run's final one, or the one in a folder.
+    """Return the model that `name` means: a run's final one, the one in a folder, or that of a hub id in the cache.
 
     Raises UserError: unknown_run, ambiguous_run, run_without_model, no_transformers_model, incomplete_model,
     not_generative, adapter_base, bad_adapter, no_checkpoint, checkpoint_state, model_changed, base_changed.
@@ -60,12 +62,28 @@ def find_model(name: str, runs: Path) -> ModelSource:
     if _holds_model(path):
         run = next((folder for folder in list(path.parents)[:2] if (folder / "plan.json").is_file()), None)
         return _describe_model(name, path, run)
-    run = resolve_run(name, runs)
+    try:
+        run = resolve_run(name, runs)
+    except UserError:
+        if snapshot := hub_snapshot(name, os.environ):
+            return _describe_model(name, snapshot, None)
+        raise
     status = folder_status(run)
     if status != "done":
         message = f"the run in {run} is {status}, so it has no model"
         raise UserError(Problem("run_without_model", message, "command line", "start it again to its end"))
     return _describe_model(run_name(run), _find_output(run), run)
+
+
+def find_run_or_model(name: str, runs: Path) -> Path | ModelSource:
+    """Return the folder of the run that `name` means, or the model of no run. Raises UserError as `resolve_run`."""
+    try:
+        return resolve_run(name, runs)
+    except UserError:
+        with contextlib.suppress(UserError):
+            model = find_model(name, runs)
+            return model.run or model
+        raise
 
 
 def find_chain(model: ModelSource) -> tuple[ModelSource, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.evaluation.models import ModelSource
-from launch.evaluation.suites import digest_spec
+from launch.evaluation.suites import RESULTS, digest_spec
 from launch.evaluation.verdict import TaskScore
 from launch.files import load_json, read_json_object, write_json
 from launch.planning.identity import TOKENIZER_FILES, DigestCache
@@ -16,7 +16,6 @@ from launch.worker.evaluating import TaskSpec
 from launch.worker.json_codec import from_json
 
 SUMMARY = "evaluation.json"  # in the run folder
-RESULTS = "evaluation"  # the folder of the results there
 
 
 class ResultFiles:
@@ -79,5 +78,5 @@ def _summary_file(run: Path, checkpoint: str | None) -> Path:
 
 def describe_summary(summary: Mapping[str, Any]) -> str:
     """Return a run's verdicts in a few words: `2 better, 1 same`."""
-    verdicts = ["broken" if task.get("broken") else str(task.get("verdict")) for task in summary["tasks"]]
+    verdicts = ["broken" if task.get("broken") else str(task.get("verdict") or "scored") for task in summary["tasks"]]
     return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in sorted(set(verdicts)))

@@ -49,6 +49,7 @@ class RunFacts:
     patches: Mapping[str, Any]  # id -> its value
     progress: Progress
     scores: Mapping[str, Any]  # of its last evaluation: task and metric -> score
+    is_base: bool = False  # a model that no run here has trained
 
 
 def read_run_facts(folder: Path, checkpoint: str | None = None) -> RunFacts:
@@ -73,8 +74,24 @@ def read_run_facts(folder: Path, checkpoint: str | None = None) -> RunFacts:
         versions=dict(_versions(run.versions, run.git)),
         patches=_patches(run),
         progress=progress,
-        scores={f"{task['task']} {task['metric']}": task["models"][-1]["score"] for task in tasks},
+        scores=_scores(tasks, -1),
     )
+
+
+def read_base_facts(name: str, folder: Path, runs: Sequence[Path]) -> RunFacts:
+    """Return what is known of a base model: its scores, from the evaluations of the runs that start from it."""
+    tasks = [
+        task
+        for run in runs
+        if RunRecord(run).flags.get("model_name_or_path") in (name, str(folder))
+        for task in (read_summary(run) or {}).get("tasks", [])
+    ]
+    status = RunStatus(folder, name, "not a run", 0.0)
+    return RunFacts(name, folder, None, status, {}, {}, {}, {}, Progress(), _scores(tasks, -2), is_base=True)
+
+
+def _scores(tasks: Sequence[Mapping[str, Any]], model: int) -> dict[str, Any]:
+    return {f"{task['task']} {task['metric']}": task["models"][model]["score"] for task in tasks}
 
 
 def split_checkpoint(name: str) -> tuple[str, str | None]:

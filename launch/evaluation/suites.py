@@ -1,18 +1,23 @@
-"""What `tasks=` may name: tasks of the harness, Tulu 3's suite, the demo's, or a folder of own tasks."""
+"""What `tasks=` may name: a run's held-out rows, tasks of the harness, Tulu 3's suite, the demo's, or own tasks."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import asdict
 from pathlib import Path
 
+from launch.data.local import TRAIN_FILE, VALIDATION_FILE
 from launch.errors import Problem, UserError
 from launch.evaluation.demo_suite import ensure_demo_suite, ensure_module_suite
-from launch.execution.record.reader import RunRecord, mapping
+from launch.execution.record.reader import RunRecord, mapping, run_name
+from launch.files import write_file
 from launch.worker.evaluating import TaskSpec
+from launch.worker.held_out import ROWS
 
-DEMO, DEMO_RLVR, TULU3 = "demo", "demo_modules", "tulu3"
-
+DEMO, DEMO_RLVR, TULU3, HELD_OUT = "demo", "demo_modules", "tulu3", "held_out"
+RESULTS = "evaluation"  # the folder of the results in a run's
+_MOST_ROWS = 200  # of those that a run held out
 
 # Tulu 3's suite, as far as the harness has it. Shots, chain of thought and metric: the table of results in
 # https://huggingface.co/allenai/Llama-3.1-Tulu-3-8B and section 7 of https://arxiv.org/abs/2411.15124; the names of its
@@ -38,20 +43,48 @@ def digest_spec(spec: TaskSpec) -> str:
 
 
 def default_tasks(run: Path | None) -> str:
-    """Return the tasks that the stage of a run names; without any the demo's for a model built here, else Tulu 3's."""
-    stage, data, model = (
-        mapping(RunRecord(run).settings.get(key)) if run else {} for key in ("stage", "data", "model")
-    )
-    if stage.get("tasks"):
-        return ",".join(map(str, stage["tasks"]))
-    is_demo = data.get("build") or model.get("build")
-    return DEMO if is_demo else TULU3
+    """Return the tasks of a run: those that its stage names, or in place of shipped ones its held-out rows.
+
+    Raises UserError: no_held_out, where only the demo's questions are left and the data is not the demo's.
+    """
+    record = RunRecord(run) if run else None
+    stage, data = (mapping(record.settings.get(key)) if record else {} for key in ("stage", "data"))
+    tasks = list(map(str, stage.get("tasks") or [TULU3]))
+    if record is None or (data.get("build") and not data.get("mix")) or not {*tasks} <= {DEMO, TULU3}:
+        return ",".join(tasks)
+    if ensure_held_out(record):
+        return HELD_OUT
+    if DEMO in tasks:
+        raise _no_rows(run)
+    return ",".join(tasks)
 
 
-def find_specs(tasks: str, cache: Path) -> tuple[TaskSpec, ...]:
+def ensure_held_out(run: RunRecord) -> Path | None:
+    """Return the folder with up to 200 of the rows that a run held out, which are copied once; None without any."""
+    folder = run.folder / RESULTS / HELD_OUT
+    if (folder / ROWS).is_file():
+        return folder
+    mixed = run.flags.get("dataset_mixer_list")
+    names = [run.flags.get("dataset_name"), *(mixed if isinstance(mixed, list) else [])]
+    copies = [Path(str(name).removesuffix(f"/{TRAIN_FILE}")) / VALIDATION_FILE for name in names]
+    rows = [line for copy in dict.fromkeys(copies) if copy.is_file() for line in copy.read_bytes().splitlines(True)]
+    if not rows or mapping(run.settings.get("stage")).get("kind") not in ("sft", "dpo"):
+        return None
+    write_file(folder / ROWS, b"".join(rows[:: math.ceil(len(rows) / _MOST_ROWS)]).decode())
+    return folder
+
+
+def _no_rows(run: Path | None) -> UserError:
+    message = f"{run_name(run)} held out no rows of its data" if run else "tasks=held_out needs a run"
+    cure = "train with data.validation=0.1 to judge the model by rows that it has not seen, or name others with tasks="
+    return UserError(Problem("no_held_out", message, "tasks", cure))
+
+
+def find_specs(tasks: str, cache: Path, run: Path | None = None) -> tuple[TaskSpec, ...]:
     """Return the specs that a comma-separated list names; the demo's suite is made below `cache`.
 
-    Raises UserError: no_task_files, bad_value; those of the demo's data.
+    `run`: the folder of the run whose held-out rows `held_out` means. Raises UserError: no_held_out, no_task_files,
+    bad_value; those of the demo's data.
     """
     specs: list[TaskSpec] = []
     for name in (part.strip() for part in tasks.strip("[]").split(",")):
@@ -61,6 +94,11 @@ def find_specs(tasks: str, cache: Path) -> tuple[TaskSpec, ...]:
             specs.append(TaskSpec((), ensure_demo_suite(cache), chat=True))
         elif name == DEMO_RLVR:
             specs.append(TaskSpec((), ensure_module_suite(cache), chat=True))
+        elif name == HELD_OUT:
+            folder = ensure_held_out(RunRecord(run)) if run else None
+            if folder is None:
+                raise _no_rows(run)
+            specs.append(TaskSpec((), folder))
         elif name == TULU3:
             specs += TULU3_SPECS
         elif "/" in name or Path(name).is_dir():
@@ -68,14 +106,14 @@ def find_specs(tasks: str, cache: Path) -> tuple[TaskSpec, ...]:
         else:
             specs.append(TaskSpec((name,)))
     if not specs:
-        cure = "name tasks of the harness, tulu3, demo, or a folder of own tasks"
+        cure = "name held_out, tasks of the harness, tulu3, demo, or a folder of own tasks"
         raise UserError(Problem("bad_value", "tasks= names nothing", "override tasks", cure))
     return tuple(specs)
 
 
 def _check_folder(name: str) -> Path:
     folder = Path(name).expanduser().absolute()
-    if not any(folder.rglob("*.yaml")):
+    if not any(folder.rglob("*.yaml")) and not (folder / ROWS).is_file():
         message = f"{folder} has no task file (.yaml)"
         cure = "a task is a .yaml with task, dataset_path, doc_to_text and doc_to_target"
         raise UserError(Problem("no_task_files", message, "override tasks", cure))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from launch.trials.bench.verdict import student_t
+from launch.worker.held_out import EXACT
 
 _MOST_CUT_OFF = 0.5
-_MIN_IDENTICAL = 20  # questions whose scores are the same by chance too rarely
+_MIN_IDENTICAL = 10  # questions off the most frequent score: so many are rarely the same for two models
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,15 @@ def find_breakage(models: Mapping[str, TaskScore]) -> Iterator[str]:
     `models` by label, the one that is judged last.
     """
     label, judged = list(models.items())[-1]
-    if judged.values and not any(judged.values):
+    if judged.values and judged.higher_is_better and not any(judged.values) and judged.metric != EXACT:
         yield f"{judged.metric} of {label} is exactly 0 on all {len(judged.values)} questions"
     for (name, score), (other_name, other) in itertools.combinations(models.items(), 2):
+        generated_all_right = score.cut_off is not None and all(value == 1.0 for value in score.values)
+        unusual = len(score.values) - max(Counter(score.values).values(), default=0)
         if score.responses == other.responses:
-            yield f"{name} and {other_name} gave the same answers to all questions"
-        elif score.values == other.values and len(score.values) >= _MIN_IDENTICAL and len(set(score.values)) > 1:
+            if not generated_all_right:
+                yield f"{name} and {other_name} gave the same answers to all questions"
+        elif score.values == other.values and unusual >= _MIN_IDENTICAL:
             yield f"{name} and {other_name} have identical scores on all {len(score.values)} questions"
     if judged.cut_off is not None and judged.cut_off > _MOST_CUT_OFF:
         yield f"{judged.cut_off:.0%} of the answers of {label} were cut off at their limit of tokens"

@@ -103,7 +103,7 @@ _KEY = "data.validation"
 def check_validation(config: RootConfig, origins: Origins) -> None:
     """Check data.validation, recipe.eval_steps and recipe.early_stop.
 
-    Raises UserError: validation_unsupported, bad_validation, no_validation, eval_never, early_stop_checkpoints.
+    Raises UserError: bad_validation, no_validation, eval_never, early_stop_checkpoints.
     """
     problems = _data_problems(config, origins) or [
         *_schedule_problems(config, origins),
@@ -157,22 +157,17 @@ def describe_schedule(config: RootConfig) -> str | None:
     if value is None:
         return None
     held_out = f"{value:.4g} of the rows" if isinstance(value, float) else str(value)
+    if not config.trainer.validation_flags:
+        return f"{held_out}, kept for `launch eval`; {config.trainer.name} does not evaluate while it trains"
     evaluated = f"every {recipe.eval_steps} steps and at the end" if recipe.eval_steps else "at the end"
     stop = f"; stops after {recipe.early_stop} without a lower loss" if recipe.early_stop else ""
     return f"{held_out}, evaluated {evaluated}{stop}"
 
 
 def _data_problems(config: RootConfig, origins: Origins) -> list[Problem]:
-    value, trainer, where = config.data.validation, config.trainer, origins.of(_KEY).where
+    value, where = config.data.validation, origins.of(_KEY).where
     if value is None:
         return []
-    if not trainer.validation_flags:
-        message = f"{trainer.name} does not evaluate while it trains: {trainer.why['validation']}"
-        kind = config.stage.kind
-        also = ", or train with TRL ({2})" if kind in (Kind.sft, Kind.dpo) else ""
-        sentence = f"remove {{0}} and score the finished model with {{1}}{also}"
-        cure = Cure(sentence, f"~{_KEY}", "$ launch eval", f"trainer=trl_{kind.value}")
-        return [Problem("validation_unsupported", message, where, cure)]
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if (is_number and 0 < value < 1) or (isinstance(value, str) and value):
         return []

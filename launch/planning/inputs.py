@@ -311,12 +311,19 @@ def _find_validation(config: RootConfig, origins: Origins, cwd: Path, digest: Di
 def _unstaged_share(config: RootConfig, origins: Origins, mixture: tuple[MixtureEntry, ...]) -> float | None:
     """Return the share to hold out of data that is not staged; None without any.
 
-    Raises UserError: data_no_files, validation_trained, validation_needs_local.
+    Raises UserError: validation_unsupported, data_no_files, validation_trained, validation_needs_local.
     """
     value, where = config.data.validation, origins.of("data.validation").where
     unstaged = [entry for entry in mixture if entry.data is None]
     if value is None:
         return None
+    trainer, kind = config.trainer, config.stage.kind
+    if not trainer.validation_flags and (unstaged or kind not in (Kind.sft, Kind.dpo)):
+        message = f"{trainer.name} does not evaluate while it trains: {trainer.why['validation']}"
+        also = ", or train with TRL ({2})" if kind in (Kind.sft, Kind.dpo) else ""
+        sentence = f"remove {{0}} and score the finished model with {{1}}{also}"
+        cure = Cure(sentence, "~data.validation", "$ launch eval", f"trainer=trl_{kind.value}")
+        raise UserError(Problem("validation_unsupported", message, where, cure))
     for entry in mixture:
         files, held_out = (entry.data.files, entry.data.validation) if entry.data else (None, None)
         shared = set(files.paths) & set(held_out.paths) if files and isinstance(held_out, DataFiles) else ()

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from .held_out import ROWS, write_tasks
 from .json_codec import decode, versioned
 from .model_loading import ModelRequest, load_model, read_base
 
@@ -66,8 +67,11 @@ def main(arguments: Sequence[str]) -> None:
     os.dup2(2, 1)
     request = decode(Request, arguments[0])
     try:
-        specs = dict.fromkeys(job.spec for job in request.jobs)
-        named = {spec: replace(spec, names=check_tasks(spec)) for spec in specs}
+        specs = {job.spec: job.spec for job in request.jobs}
+        for spec in specs:
+            if spec.folder and (spec.folder / ROWS).is_file():
+                specs[spec] = _prepare_held_out(spec, request, reports)
+        named = {spec: replace(made, names=check_tasks(made)) for spec, made in specs.items()}
         request = replace(request, jobs=tuple(replace(job, spec=named[job.spec]) for job in request.jobs))
         check_prompts(request)
         loaded: tuple[ModelRequest | None, Any] = (None, None)
@@ -79,6 +83,23 @@ def main(arguments: Sequence[str]) -> None:
             print(json.dumps({"done": str(job.result)}), file=reports, flush=True)
     except RefusalError as refusal:
         print(json.dumps(refusal.args[0]), file=reports, flush=True)
+
+
+def _prepare_held_out(spec: TaskSpec, request: Request, reports: TextIO) -> TaskSpec:
+    """Return the spec with the tasks of its held-out rows, beside the results; their prompts are rendered already.
+
+    Raises RefusalError, where no row fits into the context.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    tokenizer, folder = AutoTokenizer.from_pretrained(request.tokenizer), request.jobs[0].result.parent / "tasks"
+    configs = [AutoConfig.from_pretrained(read_base(job.model.folder)) for job in request.jobs]
+    context = min(getattr(config, "max_position_embeddings", tokenizer.model_max_length) for config in configs)
+    assert spec.folder is not None
+    left_out = write_tasks(spec.folder / ROWS, folder, tokenizer, context)
+    if left_out:
+        print(json.dumps({"left_out": left_out, "context": context}), file=reports, flush=True)
+    return replace(spec, folder=folder, chat=False)
 
 
 @cache
@@ -164,6 +185,14 @@ def _checked_model_class(folder: str) -> Any:
     class CheckedModel(HFLM):  # type: ignore[misc]
         """Refuses prompts that the harness would cut at their beginning."""
 
+        is_rendered = False  # whether the prompts are in the chat template already
+
+        def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+            """The harness would count the white space at the end of a prompt as a part of the answer."""
+            if not self.is_rendered:
+                return super()._encode_pair(context, continuation)  # type: ignore[no-any-return]
+            return self.tok_encode(context), self.tok_encode(continuation)
+
         def check_targets(self, requests: Any) -> None:
             self._check(max((len(context) + len(target) - 1 for _, context, target in requests), default=0))
 
@@ -202,6 +231,8 @@ def evaluate(model: Any, job: Job, limit: int | None) -> None:
 def _run_tasks(model: Any, spec: TaskSpec, limit: int | None, bootstrap_iters: int) -> Any:
     from lm_eval import simple_evaluate
 
+    model.is_rendered = bool(spec.folder and not spec.chat)
+    model.add_bos_token = False if model.is_rendered else None
     return simple_evaluate(
         model=model,
         tasks=list(spec.names),

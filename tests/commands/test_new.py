@@ -30,20 +30,21 @@ def test_chats_make_an_sft_stage_that_plans(folder: Path, capsys: pytest.Capture
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith("chats.jsonl: 100 rows read: chat (messages)")
     assert printed[-1] == "next: launch preview stage=mine"
-    plan = build_plan(composed("stage=mine", "gpus=1"), fixed_machine())
+    plan = build_plan(composed("stage=mine", "gpus=1"), fixed_machine(digest=str))
     assert (plan.trainer, plan.batch.global_, plan.config.recipe.epochs) == ("trl_sft", 4, 2)
     [entry] = plan.inputs.mixture
     assert str(folder / "chats.jsonl") in plan.config.data.mix[0].name
     assert entry.share == 1.0
     text = (folder / "conf" / "stage" / "mine.yaml").read_text(encoding="utf-8")
-    assert "# samples in an optimizer step, 25 steps an epoch" in text
+    assert "# samples in an optimizer step, 22 steps an epoch" in text
+    assert "validation: 0.1 # of the rows, never trained on" in text and plan.config.data.validation == 0.1
     assert "no open-instruct checkout" in text
 
 
 def test_pairs_make_a_dpo_stage_with_the_named_model(folder: Path) -> None:
     write_lines(folder / "pairs.jsonl", [PAIR] * 3000)
     assert new(["pairs", "--data", "pairs.jsonl", "--model", "qwen2_5_7b"]) == 0
-    plan = build_plan(composed("stage=pairs", "gpus=8"), fixed_machine())
+    plan = build_plan(composed("stage=pairs", "gpus=8"), fixed_machine(digest=str))
     assert (plan.trainer, plan.batch.global_) == ("trl_dpo", 128)
     assert "Qwen" in plan.inputs.model.reference or plan.config.model.base
 
@@ -51,18 +52,18 @@ def test_pairs_make_a_dpo_stage_with_the_named_model(folder: Path) -> None:
 def test_pairs_of_a_table_with_other_names_make_a_dpo_stage(folder: Path) -> None:
     write_csv(folder / "pairs.csv", [["Instruction", "Input", "Chosen", "Rejected"], *[["Hi", "", "Hello", "No"]] * 40])
     assert new(["pairs", "--data", "pairs.csv", "--model", "demo"]) == 0
-    assert build_plan(composed("stage=pairs", "gpus=0"), fixed_machine()).trainer == "trl_dpo"
+    assert build_plan(composed("stage=pairs", "gpus=0"), fixed_machine(digest=str)).trainer == "trl_dpo"
 
 
 def test_pairs_make_a_reward_model_if_that_is_the_kind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_lines(folder / "pairs.jsonl", [PAIR] * 3000)
     assert new(["judge", "--data", "pairs.jsonl", "--kind", "rm"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "next: launch preview stage=judge"
-    plan = build_plan(composed("stage=judge", "gpus=8"), fixed_machine())
+    plan = build_plan(composed("stage=judge", "gpus=8"), fixed_machine(digest=str))
     assert (plan.trainer, plan.batch.global_, plan.config.recipe.epochs) == ("reward_modeling", 128, 1)
     assert plan.config.stage.description == "a reward model on pairs.jsonl"
     assert new(["small", "--data", "pairs.jsonl", "--kind", "rm", "--model", "demo"]) == 0
-    assert build_plan(composed("stage=small", "gpus=0"), fixed_machine()).inputs.model.build == "demo"
+    assert build_plan(composed("stage=small", "gpus=0"), fixed_machine(digest=str)).inputs.model.build == "demo"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_the_keys_in_comments_have_the_shipped_values(folder: Path, model: list[
 def test_all_epochs_of_small_data_are_trained(folder: Path, rows: int, steps: int | None) -> None:
     write_lines(folder / "chats.jsonl", [CHAT] * rows)
     assert new(["mine", "--data", "chats.jsonl", "--model", "demo"]) == 0
-    recipe = build_plan(composed("stage=mine", "gpus=0"), fixed_machine()).config.recipe
+    recipe = build_plan(composed("stage=mine", "gpus=0"), fixed_machine(digest=str)).config.recipe
     assert (recipe.epochs, recipe.max_steps) == (2, steps)
 
 
@@ -111,7 +112,7 @@ def test_columns_in_another_language_are_named(folder: Path) -> None:
     with pytest.raises(UserError, match=r"data\.columns.*--columns KNOWN=MY_COLUMN"):
         new(["mine", "--data", "fragen.csv"])
     assert new(["mine", "--data", "fragen.csv", "--columns", "prompt=frage,completion=antwort"]) == 0
-    plan = build_plan(composed("stage=mine", "gpus=0"), fixed_machine())
+    plan = build_plan(composed("stage=mine", "gpus=0"), fixed_machine(digest=str))
     assert plan.config.data.columns == {"prompt": "frage", "completion": "antwort"}
 
 
@@ -193,7 +194,7 @@ def test_a_data_set_of_the_hub_is_drafted_unread(folder: Path, capsys: pytest.Ca
     assert new(["prefs", "--data", "allenai/some-preferences", "--kind", "dpo"]) == 0
     printed = capsys.readouterr().out
     assert "not read, the trainer reads it from the hub; it is taken for data of DPO (--kind)" in printed
-    plan = build_plan(composed("stage=prefs", "gpus=8"), fixed_machine())
+    plan = build_plan(composed("stage=prefs", "gpus=8"), fixed_machine(digest=str))
     [entry] = plan.inputs.mixture
     assert (plan.trainer, entry.source.reference, entry.source.local) == ("trl_dpo", "allenai/some-preferences", None)
     (folder / "chats").mkdir()

@@ -25,7 +25,7 @@ def test_what_differs_and_the_losses_at_equal_tokens(
     assert report(["a", "b"]) == 0
     text = Page(Path("report.html").read_text(encoding="utf-8")).text
     assert "batch.accumulation 4 8" in text
-    last = re.search(r"10,000 (\d\.\d{4}) (\d\.\d{4}) against the first unknown", text)
+    last = re.search(r"10,000 (\d\.\d{4}) (\d\.\d{4}) speed", text)
     assert last is not None
     assert float(last[2]) - float(last[1]) == pytest.approx(1)
     assert "the noise is unknown" in text

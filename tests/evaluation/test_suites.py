@@ -44,10 +44,10 @@ def test_own_tasks_are_identified_by_their_files(tmp_path: Path) -> None:
 
 def test_both_orders_of_the_demo_have_the_same_words(tmp_path: Path) -> None:
     folder = ensure_demo_suite(tmp_path)
-    rows = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "demo_order.jsonl").read_text().splitlines()]
     assert len(rows) == 100
     for row in rows:
-        sentence, shuffled = row["sentence"].split(), row["shuffled"].split()
+        sentence, shuffled = (choice.split() for choice in row["choices"])
         assert sorted(sentence) == sorted(shuffled) and sentence != shuffled
         assert (sentence[0], sentence[-1]) == (shuffled[0], shuffled[-1])
     assert ensure_demo_suite(tmp_path) == folder

@@ -68,3 +68,21 @@ def test_a_base_that_scores_nothing_and_equal_perfect_scores_are_not_broken() ->
     assert not list(find_breakage({"base": score([0.0] * 30), "run": score([0.0, 1.0] * 15)}))
     assert not list(find_breakage({"base": score([1.0] * 30, responses="a"), "run": score([1.0] * 30, responses="b")}))
     assert not list(find_breakage({"base": score([0.0, 1.0]), "run": score([1.0, 1.0], cut_off=0.5)}))
+
+
+def test_two_models_that_write_every_answer_right_are_equal_and_not_broken() -> None:
+    right = score([1.0] * 30, responses="same", cut_off=0.0)
+    assert not list(find_breakage({"base": right, "run": right}))
+    assert compare_scores(right, right).verdict == "same"
+    likely = score([1.0] * 30, responses="same")  # log-likelihoods to the last digit: one model was loaded twice
+    assert ["same answers" in reason for reason in find_breakage({"base": likely, "run": likely})] == [True]
+
+
+def test_models_that_miss_the_same_few_questions_are_not_broken() -> None:
+    few = [0.0] * 3 + [1.0] * 97
+    assert not list(find_breakage({"base": score(few, responses="a"), "run": score(few, responses="b")}))
+
+
+def test_a_loss_of_0_is_the_best_one() -> None:
+    perfect = score([0.0] * 30, higher=False, responses="b")
+    assert not list(find_breakage({"base": score([1.0] * 30, higher=False, responses="a"), "run": perfect}))

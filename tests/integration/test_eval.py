@@ -17,6 +17,7 @@ from launch.__main__ import main
 from launch.evaluation.demo_suite import ensure_demo_suite
 from launch.execution.record.reader import RunRecord
 from launch.worker.evaluating import Job, RefusalError, Request, TaskSpec, check_prompts, check_tasks, task_manager
+from launch.worker.held_out import LOSS, write_task
 from launch.worker.model_loading import ModelRequest
 from tests.integration.conftest import launch_in
 from tests.paths import ROOT
@@ -56,11 +57,8 @@ def few_questions(trained_demo: Path, tmp_path_factory: pytest.TempPathFactory) 
     """A folder with the demo's tasks, of their first questions only."""
     suite = ensure_demo_suite(trained_demo / "runs" / ".cache")
     folder = tmp_path_factory.mktemp("few")
-    rows = (suite / "questions.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    (folder / "questions.jsonl").write_text("".join(rows[:FEW]), encoding="utf-8")
-    (folder / "bits.py").write_bytes((suite / "bits.py").read_bytes())
-    task = (suite / "likelihood.yaml").read_text(encoding="utf-8")
-    (folder / "likelihood.yaml").write_text(task.replace(str(suite), str(folder)), encoding="utf-8")
+    rows = (suite / "demo_likelihood.jsonl").read_text(encoding="utf-8").splitlines()
+    write_task(folder, "demo_likelihood", LOSS, [json.loads(row) for row in rows[:FEW]])
     return folder
 
 
