@@ -64,7 +64,8 @@ def add_validation(outcome: Outcome, plan: Plan, folder: RunFolder) -> Outcome:
     loads_best = plan.config.recipe.early_stop is not None and outcome.exit_code == EXIT_DONE
     validation = read_validation(folder.path, loads_best=loads_best, early_stop=stop)
     outcome = replace(outcome, validation=validation)
-    if outcome.exit_code != EXIT_DONE or plan.config.data.validation is None or "eval_strategy" in plan.config.flags:
+    is_own = "eval_strategy" in plan.config.flags or not plan.config.trainer.validation_flags
+    if outcome.exit_code != EXIT_DONE or plan.config.data.validation is None or is_own:
         return outcome
     if validation is None or validation.step != outcome.steps:
         missing = f"the trainer did not evaluate its last step, {outcome.steps}"
