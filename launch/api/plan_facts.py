@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from launch.config.origins import Origin
-from launch.config.schema import Packing, Quantization
+from launch.config.schema import Launcher, Packing, Quantization
 from launch.planning.batches import TokenForecast, describe_packing, describe_tokens, forecast_packing
 from launch.planning.data import describe_data, describe_schedule
 from launch.planning.estimate.forecast import MemoryForecast, describe
+from launch.planning.flags import values_of
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
-from launch.planning.rlvr import describe_groups
+from launch.planning.rlvr import describe_groups, ray_needs
 from launch.upstream.trainers import OLMO_CORE_DPO
 
 
@@ -21,12 +22,15 @@ def plan_facts(plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast 
     forecast = describe(memory) if memory else []
     tasks = ", ".join(plan.config.stage.tasks) or "tulu3"
     evaluation = f"evaluated on {tasks}, compared with the starting checkpoint"
+    sharing = f", parallel={plan.parallel.mode}"
+    if is_ray := plan.config.trainer.launcher == Launcher.ray:
+        sharing = f"; Ray reserves {ray_needs(values_of(plan.flags))}"
     facts = [
         ("stage", f"{plan.stage}: {description}" if description else plan.stage),
         ("trainer", f"{plan.trainer}, {plan.upstream.description}"),
-        ("ranks", f"{_describe_ranks(plan)}, parallel={plan.parallel.mode}, {plan.parallel.precision}"),
-        ("batch", f"global {plan.batch}"),
-        ("", describe_groups(plan.config)),
+        ("ranks", f"{_describe_ranks(plan)}{sharing}, {plan.parallel.precision}"),
+        ("batch", "" if is_ray else f"global {plan.batch}"),
+        ("batch" if is_ray else "", describe_groups(plan.config)),
         *(("" if number else "data", text) for number, text in enumerate(describe_data(plan.inputs, plan.data))),
         ("validation", describe_schedule(plan.config) or ""),
         ("schedule", _schedule(plan)),

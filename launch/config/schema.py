@@ -87,6 +87,7 @@ class Family(StrEnum):
 class Launcher(StrEnum):
     accelerate = "accelerate"
     torchrun = "torchrun"
+    ray = "ray"  # one process, which starts learners and vLLM on all GPUs
 
 
 class Tracking(StrEnum):
@@ -168,6 +169,7 @@ class RecipeConfig:
     temperature: float | None = POSITIVE.of(None)  # of sampling
     kl_beta: float | None = NOT_NEGATIVE.of(None)  # weight of the KL divergence from the starting model; 0: none
     clip: float | None = POSITIVE.of(None)  # of the probability ratio, at 1 - clip and 1 + clip
+    generation: str | None = None  # how completions are sampled; null: transformers
     verifier: Any = None  # rows, math, gsm8k, ifeval, exact or PATH.py:FUNCTION; or a list of them (docs/rlvr.md)
     lora: LoraConfig = field(default_factory=LoraConfig)
 
@@ -180,7 +182,10 @@ RECIPE_KEYS = (
     *(f"lora.{key.name}" for key in fields(LoraConfig)),
 )
 # keys of RLVR alone: other trainers need not map them
-RLVR_KEYS = ("prompts_per_step", "samples_per_prompt", "response_length", "temperature", "kl_beta", "clip", "verifier")
+RLVR_KEYS = (
+    *("prompts_per_step", "samples_per_prompt", "response_length", "temperature", "kl_beta", "clip", "generation"),
+    "verifier",
+)
 
 
 @dataclass
@@ -261,6 +266,7 @@ class TrainerConfig:
     family: Family = MISSING  # where the script is: the open-instruct checkout, or the installed TRL package
     entry: str = MISSING  # the script in the checkout, or the module of the package
     launcher: Launcher = Launcher.accelerate
+    untried: str = ""  # why it is planned and checked, but never started; empty: it is
     precisions: list[Precision] = field(default_factory=list)
     devices: list[Device] = field(default_factory=lambda: [Device.cuda, Device.cpu])  # that it can train on
     builds: str | None = None  # the families of models that it has presets of; null: any of transformers

@@ -44,6 +44,7 @@ from launch.planning.command import overridden_settings, requested_settings
 from launch.planning.lora import ADAPTER_CONFIG
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
+from launch.planning.rlvr import refuse_untried
 from launch.worker.finding import Evidence
 from launch.worker.json_codec import versioned
 from launch.worker.patches import EVIDENCE_PATCHES, PATCHES
@@ -239,6 +240,7 @@ def build_execution(plan: Plan) -> Execution:
 
 def _run_preflight(plan: Plan, display: Display, *, asks_parser: bool = False, ends_after: int | None = None) -> None:
     """Raise UserError with what keeps this machine from running the plan; print warnings and what `allow` permits."""
+    refuse_untried(plan.config)
     problems, warnings = preflight(plan, asks_parser=asks_parser, ends_after=ends_after)
     if problems:
         raise UserError(problems)

@@ -58,8 +58,11 @@ def build_command(
 ) -> tuple[str, ...]:
     """Build the argument list of a run: `options` of launch's own entry, `trainer_argv` the rendered flags."""
     trainer = config.trainer
-    uses_torchrun = trainer.launcher == Launcher.torchrun
-    launcher = _torchrun(parallel) if uses_torchrun else _accelerate(parallel, batch, config.recipe.max_grad_norm)
+    launcher: list[str] = []  # of Ray's trainers, which start their processes themselves
+    if trainer.launcher == Launcher.torchrun:
+        launcher = ["-m", *_torchrun(parallel)]
+    elif trainer.launcher == Launcher.accelerate:
+        launcher = ["-m", *_accelerate(parallel, batch, config.recipe.max_grad_norm)]
     worker = [str(resources.WORKER)]
     for patch in patches:
         worker += ["--patch", patch]
@@ -70,7 +73,7 @@ def build_command(
     for option in options:
         worker += ["--option", option]
     worker += ["--script" if trainer.family == Family.open_instruct else "--entry", trainer_entry(trainer, checkout)]
-    return (python, "-m", *launcher, *worker, "--", *trainer_argv)
+    return (python, *launcher, *worker, "--", *trainer_argv)
 
 
 def _accelerate(parallel: Parallel, batch: Batch, clip: float | None) -> list[str]:
@@ -163,6 +166,8 @@ def build_expectations(config: RootConfig, parallel: Parallel) -> dict[str, str]
 
     OLMo-core's trainers, which torchrun starts, have no Accelerator: only their ranks and device are checked.
     """
+    if config.trainer.launcher == Launcher.ray:
+        return {}
     state = parallel.expectations()
     if config.trainer.launcher == Launcher.torchrun:
         state = {name: state[name] for name in ("world_size", "device")}
@@ -259,14 +264,18 @@ def build_environment(
     """Return the variables that a run sets.
 
     PYTHONPATH keeps the value of `environ` behind the checkout. `expandable_segments` applies to GPUs, unless `environ`
-    sets torch's allocator itself. No trainer here shares its process with vLLM, whose sleep mode does not work with it.
+    sets torch's allocator itself, and to no trainer with vLLM, whose sleep mode does not work with it.
     """
     variables = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
     if parallel.width.device == Device.cpu:
         variables["CUDA_VISIBLE_DEVICES"] = ""
         if parallel.width.world_size > 1 and not parallel.zero_stage:
             variables["ACCELERATE_USE_CPU"] = "true"  # accelerate's --cpu silently starts one process
-    elif expandable_segments and not any(environ.get(name) for name in ALLOCATOR_VARIABLES):
+    elif (
+        expandable_segments
+        and trainer.launcher != Launcher.ray
+        and not any(environ.get(name) for name in ALLOCATOR_VARIABLES)
+    ):
         variables |= dict.fromkeys(ALLOCATOR_VARIABLES[:2], _EXPANDABLE_SEGMENTS)
     if trainer.family == Family.open_instruct:
         if trainer.kind == Kind.dpo:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from launch.config.origins import Origins
-from launch.config.schema import Family, Kind, Packing, RootConfig
+from launch.config.schema import Family, Kind, Launcher, Packing, RootConfig
 from launch.data.structure import FIRST_ROWS, DataStructure, read_structure
 from launch.errors import Cure, Problem, UserError
 from launch.planning.batches import REFERENCE_ROWS
@@ -73,14 +73,18 @@ def _check_epoch(
         rows += int((structure.read - (structure.validation or 0)) * entry.share)
     where = inputs.mixture[0].source.provenance.where
     needed = batch.global_ // (config.recipe.samples_per_prompt or 1)
-    if rows < needed and "data_small_epoch" not in config.allow:
+    ahead = config.flags.get("async_steps", 8) if config.trainer.launcher == Launcher.ray else 1
+    steps = ahead if isinstance(ahead, int) else 1  # that open-instruct's GRPO samples ahead (grpo_fast.py:2247)
+    if rows < needed * steps and "data_small_epoch" not in config.allow:
         held_out = sum(structure.validation or 0 for structure in structures if structure)
         message = f"an epoch has {rows} rows{f' ({held_out} are held out)' if held_out else ''}, which is less than "
         is_rlvr = config.stage.kind == Kind.rlvr
-        message += f"the {needed} prompts of a step" if is_rlvr else f"the global batch of {needed}"
+        of = "a step" if steps == 1 else f"the {steps} steps that flags.async_steps samples ahead"
+        message += f"the {needed * steps} prompts of {of}" if is_rlvr else f"the global batch of {needed}"
         key = "prompts_per_step" if is_rlvr else "global_batch_size"
         cure = Cure(
-            f"{f'set recipe.{key} to at most {rows}' if rows else 'add rows'}, or {{0}}", "allow=[data_small_epoch]"
+            f"{f'set recipe.{key} to at most {rows // steps}' if rows >= steps else 'add rows'}, or {{0}}",
+            "allow=[data_small_epoch]",
         )
         raise UserError(Problem("data_small_epoch", message, where, cure))
     _check_reference_pass(config, batch, rows, where)

@@ -21,6 +21,7 @@ from launch.planning.inputs import Inputs, build_data_flags
 from launch.planning.lora import Lora, recipe_value
 from launch.planning.parallel import Batch, Parallel
 from launch.planning.recipe import flags_of_key, map_recipe_key, mapping_of
+from launch.planning.rlvr import ray_flags
 from launch.table import Column
 
 _TRUSTS = re.compile(r"trust_remote_code\W+(true|t|yes|y|1)\b", re.IGNORECASE)
@@ -101,6 +102,8 @@ def build_flags(
         **from_recipe,
         **_from_trainer(composed, parallel, with_adapter=lora is not None),
     }
+    implied = ray_flags(composed.config, parallel.width)
+    flags |= {name: Flag(value, Provenance(Origin.launcher, None)) for name, value in implied.items()}
     warnings = _add_user_flags(composed, flags, problems)
     problems += _add_begin_token(composed, flags)
     problems += _refused_values(composed, flags)

@@ -389,8 +389,14 @@ def build_data_flags(mixture: tuple[MixtureEntry, ...], trainer: TrainerConfig) 
     that TRL needs a patch for."""
     if trainer.family == Family.open_instruct:
         # a share needs its decimal point: "1" would be one sample (dataset_transformation.py:2341-2343)
-        mixer = [text for entry in mixture for text in (entry.source.reference, repr(float(entry.share)))]
-        return {"mixer": mixer, "splits": [entry.split for entry in mixture]}, None
+        own = trainer.launcher == Launcher.ray  # reads the user's files (dataset_transformation.py:1881, :1616)
+        names = [
+            (str(path), entry)
+            for entry in mixture
+            for path in (entry.data.files.paths if own and entry.data else [entry.source.reference])
+        ]
+        mixer = [text for path, entry in names for text in (path, repr(float(entry.share)))]
+        return {"mixer": mixer, "splits": [entry.split for _, entry in names]}, None
     entry = mixture[0]
     reference = entry.source.reference
     if entry.data or entry.source.build:

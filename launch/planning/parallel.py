@@ -189,10 +189,10 @@ def default_mode(width: Width) -> Mode:
 
 
 def _resolve_mode(requested: Mode, trainer: TrainerConfig, width: Width) -> Mode:
-    if trainer.launcher == Launcher.torchrun:
+    if trainer.launcher != Launcher.accelerate:
         if requested in (Mode.auto, Mode.fsdp):
             return Mode.fsdp
-        message = f"{trainer.name} shards by itself (FSDP) and does not support parallel={requested}"
+        message = f"{trainer.name} shards by itself and does not support parallel={requested}"
         raise UserError(Problem("parallel_trainer", message, "parallel", Cure("remove {0}=", "~parallel")))
     if requested == Mode.fsdp:
         message = f"{trainer.name} does not support parallel=fsdp"

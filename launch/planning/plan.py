@@ -10,7 +10,7 @@ from typing import Any
 from launch import resources
 from launch.config.compose import Composed
 from launch.config.origins import Origins
-from launch.config.schema import Family, RootConfig
+from launch.config.schema import Family, Launcher, RootConfig
 from launch.data.structure import DataStructure
 from launch.errors import Problem, UserError
 from launch.planning.attention import AttentionChoice, attention_flags, choose_attention, packing_warnings
@@ -57,7 +57,7 @@ from launch.planning.lengths import lengths_file
 from launch.planning.lora import Adapter, Lora, resolve_lora
 from launch.planning.machine import Machine, UpstreamState
 from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch, width_warnings
-from launch.planning.rlvr import check_rlvr
+from launch.planning.rlvr import check_ray, check_rlvr
 from launch.planning.tracking import (
     TRACKING_VARIABLES,
     add_tracking_flags,
@@ -263,7 +263,11 @@ def _resolve(composed: Composed, machine: Machine, pending: PendingModel, *, rea
     shape = model_shape(config, inputs) or pending.shape
     adapter = inputs.model.adapter or pending.adapter
     lora = resolve_lora(config, origins, parallel, shape, adapter if continues_adapter(config) else None)
-    batch = split_batch(config.recipe.global_batch_size, config.recipe.per_device_batch_size, width.world_size)
+    per_device = config.recipe.per_device_batch_size
+    if config.trainer.launcher == Launcher.ray:  # learners take packed rows of as many completions as fit
+        batch = Batch(config.recipe.global_batch_size, per_device, 1, 1)
+    else:
+        batch = split_batch(config.recipe.global_batch_size, per_device, width.world_size)
     data = read_local_data(config, inputs, batch) if reads_rows else (None,) * len(inputs.mixture)
     content = read_content(config, inputs, parallel, machine.cwd, machine.digests.of)
     return _Resolved(
@@ -354,6 +358,7 @@ def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag], schema: Schema) 
     warnings = contradiction_warnings(config) + tracking_warnings(config) + validation_warnings(config)
     warnings += shape_warnings(config.model, stage.origins) + unverified_warnings(schema, flags)
     warnings += width_warnings(parallel.width, stage.origins, machine.environ)
+    warnings += check_ray(config, parallel.width, values_of(flags))
     warnings += packing_warnings(config, parallel, batch, flags, machine=machine, shape=stage.shape)
     if not config.tuned:
         return warnings

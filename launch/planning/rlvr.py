@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launch import resources
 from launch.config.guards import VerifierGuard
 from launch.config.origins import Origins
-from launch.config.schema import RLVR_KEYS, Kind, RootConfig
+from launch.config.schema import RLVR_KEYS, Kind, Launcher, RootConfig
 from launch.errors import Cure, Problem, UserError, did_you_mean, path_problem
+from launch.planning.parallel import Width
 from launch.worker.verifiers import BUILT_IN, BY_ROW, is_own
 
-_OPTIONAL = ("temperature", "kl_beta", "clip")  # the trainer has defaults
+_OPTIONAL = ("temperature", "kl_beta", "clip", "generation")  # the trainer has defaults
 _PROJECT = "{project}/"
 
 
@@ -67,7 +69,82 @@ def verifier_option(config: RootConfig, verifiers: Mapping[str, float]) -> str |
         return None
     guard = (config.guards.verifier if config.guards else None) or VerifierGuard()
     content = {"verifiers": dict(verifiers), "seconds": guard.seconds, "window": config.recipe.max_seq_length}
+    if config.trainer.launcher == Launcher.ray:
+        content["upstream"] = True
     return json.dumps(content, separators=(",", ":"))
+
+
+def ray_flags(config: RootConfig, width: Width) -> dict[str, Any]:
+    """Return what the recipe and the GPUs imply for open-instruct's GRPO, by flag; the user's own flags win.
+
+    Three GPUs of eight learn, and the others hold vLLM, as 6 and 10 did (scripts/train/tulu3/grpo_fast_8b.sh:37-39).
+    """
+    recipe, flags = config.recipe, config.flags
+    if config.trainer.launcher != Launcher.ray:
+        return {}
+    assert recipe.response_length
+    learners = max(1, width.world_size * 3 // 8)
+    nodes = [min(width.local, learners - first) for first in range(0, learners, width.local)]
+    needs = ray_needs({"num_learners_per_node": nodes, **flags})
+    sampling = max(1, (width.world_size - needs.learners) // (needs.engines or 1))
+    implied = {
+        "num_learners_per_node": nodes,
+        "vllm_num_engines": sampling,
+        "single_gpu_mode": width.world_size == 1,
+        "max_prompt_token_length": recipe.max_seq_length - recipe.response_length,
+    }
+    if recipe.max_steps:
+        implied["total_episodes"] = recipe.max_steps * recipe.global_batch_size
+    return implied
+
+
+@dataclass(frozen=True)
+class RayNeeds:
+    """What open-instruct's GRPO waits 1,200 s for (grpo_fast.py:161, its issue 1431), by grpo_fast_resource_plan.py."""
+
+    learners: int  # GPUs
+    engines: int  # GPUs of vLLM, where it has its own
+
+    @property
+    def cpus(self) -> int:
+        return 10 * self.learners + self.engines + 3
+
+    def __str__(self) -> str:
+        return f"{self.cpus} CPUs: 10 for each of {self.learners} learners, {self.engines} for vLLM's GPUs, 3 more"
+
+
+def ray_needs(flags: Mapping[str, Any]) -> RayNeeds:
+    """Return the needs of these flags."""
+    learners, single = flags["num_learners_per_node"], flags.get("single_gpu_mode") is True
+    sizes = [flags.get(name, 1) for name in ("vllm_num_engines", "vllm_tensor_parallel_size")]
+    counts = [size if isinstance(size, int) else 1 for size in sizes]  # others are refused with their type
+    learning = [size for size in (learners if isinstance(learners, list) else [learners]) if isinstance(size, int)]
+    return RayNeeds(sum(learning), 0 if single else counts[0] * counts[1])
+
+
+def check_ray(config: RootConfig, width: Width, flags: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Return the warning few_cpus, where a Slurm allocation has too few CPUs. Raises UserError: rl_gpus."""
+    if config.trainer.launcher != Launcher.ray:
+        return ()
+    needs, size = ray_needs(flags), width.world_size
+    if needs.learners + needs.engines != size:
+        message = f"{needs.learners} learners and {needs.engines} GPUs of vLLM are not the {size} GPUs of the plan"
+        cure = Cure("remove them, or set {1}", "~flags.num_learners_per_node", "flags.vllm_num_engines=N")
+        raise UserError(Problem("rl_gpus", message, "flags.num_learners_per_node", cure))
+    allocated = (config.cluster.cpus_per_rank or needs.cpus) * size
+    if allocated >= needs.cpus:
+        return ()
+    message = f"a Slurm job would have {allocated}, and Ray waits 1,200 s for {needs} (grpo_fast_resource_plan.py)"
+    cure = Cure("set {0}", f"cluster.cpus_per_rank={-(-needs.cpus // size)}")
+    return (Problem("few_cpus", message, "cluster.cpus_per_rank", cure),)
+
+
+def refuse_untried(config: RootConfig) -> None:
+    """Refuse to start what is only planned and checked. Raises UserError: untried_trainer."""
+    if config.trainer.untried and not config.cache_only:
+        message = f"launch plans and checks {config.trainer.name} but does not start it: {config.trainer.untried}"
+        cure = Cure("{0} prints its command; {1} trains with TRL", "$ launch plan", "trainer=trl_grpo")
+        raise UserError(Problem("untried_trainer", message, "trainer", cure))
 
 
 def describe_groups(config: RootConfig) -> str:

@@ -18,6 +18,7 @@ from launch.execution.record.folder import render_command_script
 from launch.files import write_yaml
 from launch.planning.parallel import Width
 from launch.planning.plan import Plan
+from launch.planning.rlvr import refuse_untried
 from launch.redact import process_redactor
 from launch.resources import USER_DIR_VARIABLE
 from launch.slurm.cluster import cluster_problems, folders_in_container, unmounted_folders, unshared_folders
@@ -127,8 +128,9 @@ def _is_for_sbatch(override: str) -> bool:
 
 
 def job_problems(job: PlannedJob) -> list[Problem]:
-    """Find what keeps a job from being submitted to its cluster."""
+    """Find what keeps a job from being submitted to its cluster. Raises UserError: untried_trainer."""
     plan = job.plan
+    refuse_untried(plan.config)
     cluster = plan.config.cluster
     folders = {"runs": plan.runs, "cache": plan.cache, "the current folder": Path.cwd()}
     problems = [*cluster_problems(cluster, plan.origins), *unshared_folders(cluster, folders)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,16 @@ from .verifiers import (
     BUILT_IN,
     BY_ROW,
     PACKAGES,
+    UPSTREAM,
     Call,
     Outcome,
     VerifierError,
     VerifierOption,
     VerifierProcess,
+    calls_service,
     is_own,
     reference_answer,
+    upstream_verifiers,
     verifier_of,
 )
 
@@ -33,6 +36,7 @@ ROWS = 200  # of each verifier, spread over the data
 _SHOWN = 3
 _WIDEST = 60  # characters of an answer in a message
 _WRONG = "I do not know."
+_SERVICES = "a service (flags.code_api_url is by default port 1234 here, flags.llm_judge_model Azure's)"
 _MALFORMED = "\\boxed{\\frac{$$ <answer> [[ {\x00 \ud7ff"
 # answers that have broken verifiers: a long number, an expression that takes for ever, two results
 _ADVERSARIAL = (
@@ -100,11 +104,18 @@ def _check_rows(rows: Sequence[Mapping[str, Any]], option: VerifierOption, found
         found.problems.append(f"{_count(len(without), 'prompt')} without ground_truth, the first in row {without[0]}")
     if BY_ROW not in option.verifiers:
         return
+    known: Collection[str] = BUILT_IN
+    if option.upstream:  # which only warns, and gives 0 (ground_truth_utils.py:1275)
+        try:
+            known = upstream_verifiers().keys()
+        except ImportError as error:
+            found.problems.append(f"open-instruct's verifiers can't be imported: {error}")
+            return
     for number, row in enumerate(rows, 1):
         name = row.get("dataset")
-        if name is None or verifier_of(name) not in BUILT_IN:
+        if name is None or verifier_of(name) not in known:
             named = "names no verifier in its column `dataset`" if name is None else f"names the verifier '{name}'"
-            found.problems.append(f"row {number} {named}; known are {', '.join(BUILT_IN)}")
+            found.problems.append(f"row {number} {named}; known are {', '.join(known)}")
             return
 
 
@@ -159,8 +170,11 @@ def _check_verifiers(rows: Sequence[Mapping[str, Any]], option: VerifierOption, 
     try:
         process.start()
         for name in names:
+            if name.startswith(UPSTREAM) and calls_service(name):
+                found.warnings.append(f"`{name.removeprefix(UPSTREAM)}` calls {_SERVICES}, which is not tried")
+                continue
             judged = [
-                n for n, row in enumerate(rows) if name in option.verifiers or verifier_of(row["dataset"]) == name
+                n for n, row in enumerate(rows) if name in option.verifiers or option.named_by(row["dataset"]) == name
             ]
             step = max(1, len(judged) // ROWS)
             _Verifier(name, process, [(n + 1, rows[n]) for n in judged[::step][:ROWS]], found).prove()
@@ -194,8 +208,8 @@ class _Verifier:
         scores = [self._call(row, answer, f"the reference answer of row {n}") for n, row, answer in known]
         _, row = self.rows[0]
         empty = self._call(row, "", "an empty answer")
-        wrong = self._wrong(known) if self.label != "ifeval" else []
-        malformed = [self._call(row, _MALFORMED, "a malformed answer")] if self.label != "ifeval" else []
+        wrong = self._wrong(known) if self.takes_answers else []
+        malformed = [self._call(row, _MALFORMED, "a malformed answer")] if self.takes_answers else []
         if self.found.problems:
             return
         for what, answer in _ADVERSARIAL:
@@ -226,8 +240,13 @@ class _Verifier:
         return self.name.rpartition(":")[2] if is_own(self.name) else self.name
 
     @property
+    def takes_answers(self) -> bool:
+        """Whether it compares with a ground truth, and not with instructions."""
+        return "ifeval" not in self.label
+
+    @property
     def quoted(self) -> str:
-        return f"`{self.label}`"
+        return f"`{self.label.removeprefix(UPSTREAM)}`"
 
     def _wrong(self, known: Sequence[tuple[int, Mapping[str, Any], str]]) -> list[float]:
         """Score wrong answers: another row's reference; for an own function, which may accept it, a refusal."""

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 BY_ROW = "rows"  # each row names its verifier in the column `dataset`
+UPSTREAM = "open_instruct:"  # in front of the name of one of open-instruct's own
 _LOAD_SECONDS = 300.0  # of importing a verifier, on a slow file system
 _KEPT_TEXT = 240  # characters of a message
 
@@ -60,19 +62,26 @@ class VerifierOption:
     verifiers: Mapping[str, float]  # name -> weight
     seconds: float  # of a call
     window: int  # tokens of a prompt and its response
+    upstream: bool = False  # rows name open-instruct's own verifiers
 
     @classmethod
     def parse(cls, text: str) -> VerifierOption:
         content = json.loads(text)
-        return cls(content["verifiers"], float(content["seconds"]), int(content["window"]))
+        return cls(
+            content["verifiers"], float(content["seconds"]), int(content["window"]), content.get("upstream", False)
+        )
 
     def names_in(self, rows: Iterator[Any]) -> dict[str, float]:
         """Return the verifiers with their weights, `rows` replaced by those that the column `dataset` names."""
         names: dict[str, float] = {}
         for name, weight in self.verifiers.items():
-            named = [name] if name != BY_ROW else sorted({verifier_of(value) for value in rows})
+            named = [name] if name != BY_ROW else sorted({self.named_by(value) for value in rows})
             names.update(dict.fromkeys(named, weight))
         return names
+
+    def named_by(self, dataset: object) -> str:
+        """Return the verifier that a row names."""
+        return f"{UPSTREAM}{verifier_of(dataset)}" if self.upstream else verifier_of(dataset)
 
 
 def verifier_of(dataset: object) -> str:
@@ -132,6 +141,28 @@ BUILT_IN: Mapping[str, Callable[[str, str], float]] = {
 PACKAGES: Mapping[str, str] = {"math": "math_verify", "gsm8k": "math_verify", "ifeval": "lm_eval"}
 
 
+@cache
+def upstream_verifiers() -> Mapping[str, Any]:
+    """Return open-instruct's own, by name; what they need of services is not set (ground_truth_utils.py:1188)."""
+    from open_instruct.ground_truth_utils import build_all_verifiers
+
+    class Unset:
+        def __getattr__(self, name: str) -> str:
+            return ""
+
+    longest = types.SimpleNamespace(max_length_verifier_max_length=32768, remap_verifier=None)
+    return build_all_verifiers(Unset(), longest)  # type: ignore[no-any-return]
+
+
+def calls_service(name: str) -> bool:
+    """Whether a verifier of open-instruct's asks a judge, or a server that runs code."""
+    config = upstream_verifiers()[name.removeprefix(UPSTREAM)].verifier_config
+    return not {"max_length_verifier_max_length"} >= vars(config or object).keys()
+
+
+_EXACT = tuple(f"{UPSTREAM}{name}" for name in ("gsm8k", "math", "flan"))  # whose ground truth is a right answer
+
+
 def reference_answer(name: str, truth: str, columns: Mapping[str, Any]) -> str | None:
     """Return an answer that earns the maximum: the column `reference`, else one made of the ground truth.
 
@@ -139,8 +170,9 @@ def reference_answer(name: str, truth: str, columns: Mapping[str, Any]) -> str |
     """
     if columns.get("reference"):
         return str(columns["reference"])
-    if name == "ifeval":
+    if name.removeprefix(UPSTREAM) == "ifeval" or (name.startswith(UPSTREAM) and name not in _EXACT):
         return None
+    name = name.removeprefix(UPSTREAM)
     if name == "math":
         return truth if "\\boxed" in truth else f"The answer is \\boxed{{{truth.strip('$')}}}."
     return truth
@@ -165,6 +197,9 @@ def _own_function(name: str) -> Callable[..., Any]:
 def _score(call: Mapping[str, Any]) -> Any:
     """Call a verifier. An own function gets what TRL's do, in lists of one (trl/trainer/grpo_trainer.py:1579-1626)."""
     name, columns = call["verifier"], call["columns"]
+    if name.startswith(UPSTREAM):
+        verify = upstream_verifiers()[name.removeprefix(UPSTREAM)]
+        return verify(list(call["completion_ids"]), call["completion"], columns["ground_truth"]).score
     if not is_own(name):
         return BUILT_IN[name](call["completion"], str(columns["ground_truth"]))
     is_chat = isinstance(call["prompt"], list)
@@ -231,6 +266,8 @@ def _warm_up(call: Mapping[str, Any]) -> dict[str, Any]:
         for name in call["load"]:
             if is_own(name):
                 _own_function(name)
+            elif name.startswith(UPSTREAM):
+                upstream_verifiers()
             elif name in PACKAGES:
                 importlib.import_module("lm_eval.tasks.ifeval.utils" if name == "ifeval" else PACKAGES[name])
     except BaseException as error:

@@ -17,7 +17,9 @@ from launch.demo import prompt_rows
 from launch.errors import Cure
 from launch.external import failure_reason, run_command
 from launch.host.interpreter import worker_command
+from launch.planning.chat_template import template_file
 from launch.planning.plan import Plan
+from launch.planning.rlvr import verifier_option
 from launch.worker.finding import Finding
 from launch.worker.json_codec import decode
 from launch.worker.reward_proof import ProofReport, ProofRequest
@@ -55,7 +57,7 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
 
 
 def _request(plan: Plan, folder: Path) -> ProofRequest:
-    entry, options = plan.inputs.mixture[0], dict(option.partition("=")[::2] for option in plan.options)
+    entry, template = plan.inputs.mixture[0], template_file(plan.config.recipe.chat_template)
     rows = folder / "rows.jsonl"
     is_local = entry.data is not None or bool(entry.source.build)
     if is_local:
@@ -64,12 +66,12 @@ def _request(plan: Plan, folder: Path) -> ProofRequest:
     model = plan.inputs.model
     is_here = model.local is None or model.local.exists()
     return ProofRequest(
-        verifier=options["verifier"],
+        verifier=verifier_option(plan.config, plan.inputs.verifiers) or "",
         rows=str(rows) if is_local else None,
         dataset=entry.source.reference,
         split=entry.split,
         model=model.reference if is_here else None,
-        template=options.get("chat_template"),
+        template=template,
         response=plan.config.recipe.response_length or 0,
     )
 

@@ -12,10 +12,12 @@ import psutil
 
 from launch import resources
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
-from launch.config.schema import Family, Quantization, Tracking
+from launch.config.schema import Family, Launcher, Quantization, Tracking
 from launch.errors import Cure
 from launch.host.interpreter import InterpreterError, missing_modules
+from launch.planning.flags import values_of
 from launch.planning.plan import Plan
+from launch.planning.rlvr import ray_needs
 from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import fetch_command
 from launch.worker.finding import Finding
@@ -57,6 +59,8 @@ def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
     for; they are found without importing them."""
     python = plan.command[0]
     needed = [*_NEEDED[plan.config.trainer.family], *(["deepspeed"] if plan.parallel.zero_stage else [])]
+    if plan.config.trainer.launcher == Launcher.ray:
+        needed.append("vllm")
     if plan.config.tracking in (Tracking.wandb, Tracking.wandb_offline):
         needed.append("wandb")
     if plan.lora is not None:
@@ -80,8 +84,21 @@ def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
     return passed(f"{len(needed)} packages in {python}")
 
 
+@rule("few_cpus", "ray")
+def ray_finds_cpus(plan: Plan, host: Host) -> Finding:
+    """Ray waits 1,200 s for the CPUs that open-instruct's GRPO reserves, with the GPUs allocated (its issue 1431)."""
+    if plan.config.trainer.launcher != Launcher.ray or plan.only_tokenizes:
+        return skipped("only open-instruct's GRPO reserves CPUs")
+    here, needs = len(psutil.Process().cpu_affinity()), ray_needs(values_of(plan.flags))
+    if here < needs.cpus:
+        return failed(f"Ray needs {needs} (grpo_fast_resource_plan.py); here are {here}", "use a larger machine")
+    return passed(f"{needs}; {here} here")
+
+
 def install_hint(plan: Plan) -> Cure:
     """Return the command that installs the trainer's packages."""
+    if plan.config.trainer.launcher == Launcher.ray:  # in an environment of their own: vLLM pins torch
+        return Cure("{0} installs them; set {1}", f"$ uv sync --project {plan.upstream.checkout}", "python=PATH")
     quantized = plan.lora is not None and plan.lora.quantize == Quantization.nf4  # bitsandbytes
     extras = "train,open-instruct" if plan.config.trainer.family == Family.open_instruct or quantized else "train"
     extras += ",eval" if plan.config.evaluate else ""

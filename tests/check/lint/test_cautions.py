@@ -74,6 +74,7 @@ CASES: list[tuple[str, str, Values, list[Values]]] = [  # id, trainer, where it 
         {"packing": True, "sequence_parallel_size": 2},
         [{"packing": True, "sequence_parallel_size": 1}],
     ),
+    ("traces_path", "grpo_fast", {"save_traces": True}, [{"save_traces": True, "rollouts_save_path": "rollouts"}]),
     ("unknown_chat_template", "finetune", {"chat_template_name": "tulo"}, [{"chat_template_name": "tulu"}]),
 ]
 

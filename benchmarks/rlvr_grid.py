@@ -1,0 +1,171 @@
+"""The peak memory and the time of RLVR's steps on one GPU: all weights and adapters, two ways to generate.
+
+    python benchmarks/make_inputs.py FOLDER --shapes 1b 8b
+    python benchmarks/rlvr_grid.py --models FOLDER --out benchmarks/h200_rlvr_grid.json [--minutes 25] [--only 1b]
+
+Each setting is `python -m launch run` for three steps, on random weights, whose answers never end: every completion has
+`response` tokens. `tokens` of a step are those of prompts and completions. The file is written after each setting, with
+the cause of one that failed; called again, it goes on with those that are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "transformers", "accelerate", "trl", "peft", "flash-attn")
+PROMPT_WORDS = 30
+FIELDS = (
+    *("step", "seconds", "generation_seconds", "verifier_seconds", "training_seconds", "tokens"),
+    *("memory_gib", "memory_reserved_gib", "completions/mean_length"),
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    model: str
+    prompts: int  # of a step
+    samples: int  # of a prompt
+    per_device: int
+    response: int
+    lora: bool = False
+    continuous: bool = False
+    bf16_weights: bool = False  # trained in bf16, without fp32 weights
+    checkpointing: bool = True
+    kl_beta: float = 0.01
+
+    @property
+    def name(self) -> str:
+        marks = [f"{mark}" for mark in ("lora", "continuous", "bf16_weights", "checkpointing") if getattr(self, mark)]
+        shape = f"{self.model}-{self.prompts}x{self.samples}-by{self.per_device}-{self.response}-kl{self.kl_beta}"
+        return "-".join([shape, *marks])
+
+
+SETTINGS = (
+    Setting("1b", 32, 8, 8, 512),
+    Setting("8b", 16, 8, 4, 256, lora=True),
+    Setting("1b", 8, 8, 16, 256, continuous=True, bf16_weights=True),
+    Setting("8b", 8, 8, 4, 256, lora=True, continuous=True),
+    Setting("1b", 32, 8, 8, 512, lora=True),
+    Setting("8b", 8, 8, 4, 128, bf16_weights=True, kl_beta=0.0),
+    Setting("1b", 8, 8, 32, 256, kl_beta=0.0, checkpointing=False),
+    Setting("8b", 48, 8, 2, 384, lora=True),
+    Setting("8b", 8, 8, 4, 128, bf16_weights=True, continuous=True, kl_beta=0.0),
+    Setting("1b", 8, 8, 16, 256, lora=True, continuous=True),
+    Setting("8b", 8, 8, 4, 128, lora=True, checkpointing=False),
+    Setting("1b", 96, 8, 16, 384, lora=True, kl_beta=0.0),
+)
+
+REWARD = """def share_of_e(completions, **columns):
+    texts = [answer[0]["content"] for answer in completions]
+    return [text.count("e") / max(1, len(text)) for text in texts]
+"""
+
+
+def make_data(folder: Path) -> Path:
+    """Prompts of 30 words each, and their verifier. Seeded."""
+    draw = random.Random(1)
+    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9))) for _ in range(2000)]
+    rows = [{"prompt": " ".join(draw.choices(words, k=PROMPT_WORDS)), "ground_truth": "eeee"} for _ in range(600)]
+    (folder / "prompts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (folder / "rules.py").write_text(REWARD)
+    return folder / "prompts.jsonl"
+
+
+def overrides(setting: Setting, model: Path, data: Path, runs: Path) -> list[str]:
+    allowed = "[gpus_busy,reward_proof,refuted_reward_variance,refuted_complete_answers]"
+    words = [
+        *("stage=rlvr", "gpus=1", f"runs={runs}", "name=grid", f"model.path={model}", f"data.mix=[{{name:{data}}}]"),
+        f"recipe.verifier={data.with_name('rules.py')}:share_of_e",
+        *(f"recipe.prompts_per_step={setting.prompts}", f"recipe.samples_per_prompt={setting.samples}"),
+        f"recipe.per_device_batch_size={setting.per_device}",
+        *(f"recipe.response_length={setting.response}", f"recipe.max_seq_length={setting.response + 256}"),
+        f"recipe.gradient_checkpointing={str(setting.checkpointing).lower()}",
+        *(f"recipe.kl_beta={setting.kl_beta}", "recipe.chat_template=tulu", "recipe.attention=flash_2"),
+        *("recipe.max_steps=3", "recipe.checkpoint_steps=null", "report=false", f"allow={allowed}"),
+    ]
+    if setting.lora:
+        words.append("recipe.lora.rank=16")
+    if setting.continuous:
+        words.append("flags.use_transformers_continuous_batching=true")
+    if setting.bf16_weights:
+        words.append("flags.dtype=bfloat16")
+    return words
+
+
+def measure(setting: Setting, words: list[str], runs: Path, limit: float) -> dict[str, Any]:
+    """Run one setting and read its folder."""
+    command, began = [sys.executable, "-m", "launch", "run", *words], time.monotonic()
+    environ = os.environ | {"CUDA_VISIBLE_DEVICES": "0", "HF_HUB_OFFLINE": "1"}
+    log = runs.parent / f"{setting.name}.log"
+    with log.open("w") as output:
+        try:
+            code = subprocess.run(
+                command, check=False, stdout=output, stderr=output, env=environ, timeout=limit
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = 124
+    result: dict[str, Any] = {**asdict(setting), "exit_code": code, "wall_seconds": round(time.monotonic() - began, 1)}
+    folder = next(runs.glob("*/*"), runs)
+    steps = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in steps.read_text().splitlines()] if steps.is_file() else []
+    result["steps"] = [{name: step[name] for name in FIELDS if name in step} for step in lines]
+    if code:
+        print(log.read_text()[-3000:], flush=True)
+        failed = folder / "FAILED"
+        result["cause"] = json.loads(failed.read_text()).get("cause") if failed.is_file() else log.read_text()[-600:]
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--only", default="", help="settings whose name begins so")
+    arguments = parser.parse_args()
+    import torch
+
+    end = time.monotonic() + 60 * arguments.minutes
+    home = Path(tempfile.mkdtemp(prefix="rlvr-"))
+    data = make_data(home)
+    results = json.loads(arguments.out.read_text())["settings"] if arguments.out.exists() else []
+    results = [result for result in results if result["exit_code"] != 124]
+    done = {Setting(**{key: result[key] for key in Setting.__dataclass_fields__}) for result in results}
+    facts = {
+        "schema_version": 1,
+        "date": time.strftime("%Y-%m-%d"),
+        "card": torch.cuda.get_device_name(0),
+        "card_gib": round(torch.cuda.get_device_properties(0).total_memory / 2**30, 2),
+        "versions": {name: metadata.version(name) for name in PACKAGES},
+        "command": "python benchmarks/rlvr_grid.py --models FOLDER --out FILE",
+        "note": "random weights; the first step's training_seconds hold the sampling of the start model",
+    }
+    for setting in SETTINGS:
+        left = end - time.monotonic()
+        if setting in done or not setting.name.startswith(arguments.only) or left < 60:
+            continue
+        runs = home / setting.name / "runs"
+        runs.mkdir(parents=True)
+        words = overrides(setting, (arguments.models / setting.model).resolve(), data, runs)
+        result = measure(setting, words, runs, min(left, 240.0))
+        results.append(result)
+        arguments.out.write_text(json.dumps({**facts, "settings": results}, indent=1) + "\n")
+        shutil.rmtree(runs)
+        last = result["steps"][-1] if result["steps"] else {}
+        print(f"{setting.name}: rc={result['exit_code']} {result['wall_seconds']} s {last}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""open-instruct's own GRPO: planned and checked from its source, and never started."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launch.check.machine.rule import Host
+from launch.check.machine.trainer import interpreter_has_packages, ray_finds_cpus
+from launch.errors import UserError
+from launch.planning.identity import DigestCache
+from launch.planning.plan import Plan, build_plan
+from launch.planning.rlvr import ray_needs, refuse_untried
+from tests.conftest import composed, fixed_machine
+
+TULU = ("stage=rlvr", "trainer=grpo_fast", "nodes=2", "gpus=8")
+
+
+def planned(*overrides: str) -> Plan:
+    return build_plan(composed(*overrides), fixed_machine())
+
+
+def problem(*overrides: str) -> tuple[str, str]:
+    with pytest.raises(UserError) as caught:
+        planned(*overrides)
+    (found,) = caught.value.problems
+    return found.id, found.message
+
+
+def test_tulu_3_1_has_the_learners_and_engines_of_upstreams_script() -> None:
+    """scripts/train/tulu3/grpo_fast_8b.sh:12-44."""
+    plan = planned(*TULU)
+    expected = {"num_learners_per_node": [6], "vllm_num_engines": 10, "single_gpu_mode": False, "pack_length": 4096}
+    expected |= {"max_prompt_token_length": 2048, "response_length": 2048, "beta": 0.01, "learning_rate": 5e-7}
+    expected |= {"num_unique_prompts_rollout": 48, "num_samples_per_prompt_rollout": 16, "deepspeed_stage": 2}
+    expected |= {"push_to_hub": False, "rollouts_save_path": "rollouts", "save_freq": 40}
+    assert {name: plan.flags[name].value for name in expected} == expected
+    assert plan.flags["total_episodes"].value == 2604 * 768
+    assert "--expect" not in plan.command and "PYTORCH_ALLOC_CONF" not in plan.env
+    assert ray_needs({name: flag.value for name, flag in plan.flags.items()}).cpus == 73
+
+
+@pytest.mark.parametrize("trainer", ["grpo_fast", "grpo"])
+@pytest.mark.parametrize(
+    ("overrides", "id", "words"),
+    [
+        (("flags.vllm_num_engines=9",), "rl_gpus", "3 learners and 9 GPUs of vLLM are not the 8 GPUs"),
+        (("flags.pack_length=4095",), "contradiction", "data_loader.py:501"),
+        (("flags.async_steps=0",), "contradiction", "data_loader.py:524"),
+        (("flags.async_steps=1", "flags.active_sampling=true"), "contradiction", "data_loader.py:509"),
+        (("recipe.lora.rank=8",), "unsupported_recipe", "read nowhere"),
+        (("recipe.verifier=math",), "unsupported_recipe", "ground_truth_utils.py:1188"),
+        (("recipe.generation=transformers",), "unsupported_recipe", "generates with vLLM"),
+        (("parallel=zero3",), "parallel_trainer", "shards by itself"),
+    ],
+)
+def test_what_upstream_would_refuse_later_is_refused_here(
+    trainer: str, overrides: tuple[str, ...], id: str, words: str
+) -> None:
+    found, message = problem("stage=rlvr", "gpus=8", f"trainer={trainer}", *overrides)
+    assert found == id and words in message
+
+
+@pytest.mark.parametrize(("trainer", "flag"), [("grpo_fast", "use_peft=true"), ("grpo", "save_freq=40")])
+def test_flags_that_are_read_nowhere_are_named(trainer: str, flag: str) -> None:
+    warnings = planned("stage=rlvr", "gpus=8", f"trainer={trainer}", f"flags.{flag}").warnings
+    assert [warning.id for warning in warnings] == ["unread_flag"]
+
+
+def test_rows_are_counted_against_the_steps_that_are_sampled_ahead(tmp_path: Path) -> None:
+    """grpo_fast.py:2247."""
+    row = {"messages": [{"role": "user", "content": "2+2?"}], "ground_truth": "4", "dataset": "gsm8k"}
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{json.dumps(row)}\n" * 383)
+    data = f"data.mix=[{{name: {path}}}]"
+    machine = fixed_machine(tmp_path, digest=DigestCache(tmp_path / "digests.json").of)
+    with pytest.raises(UserError) as caught:
+        build_plan(composed(*TULU, data), machine)
+    (found,) = caught.value.problems
+    assert found.id == "data_small_epoch" and "383 rows" in found.message
+    assert "the 384 prompts of the 8 steps that flags.async_steps samples ahead" in found.message
+    mixer = build_plan(composed(*TULU, data, "flags.async_steps=7"), machine).flags["dataset_mixer_list"].value
+    assert mixer == [str(path), "1.0"], "upstream reads the user's own columns"
+
+
+def test_an_allocation_with_too_few_cpus_is_named_before_ray_waits() -> None:
+    plan = planned("stage=rlvr", "trainer=grpo_fast", "gpus=8", "flags.num_learners_per_node=[7]")
+    (warning,) = plan.warnings
+    assert warning.id == "few_cpus" and "74 CPUs: 10 for each of 7 learners, 1 for vLLM's GPUs" in warning.message
+    assert "cluster.cpus_per_rank=10" in str(warning)
+    enough = (*TULU[:2], "gpus=8", "flags.num_learners_per_node=[7]", "cluster.cpus_per_rank=10")
+    assert planned(*enough).warnings == ()
+    here = ray_finds_cpus.inspect(planned(*TULU[:2], "gpus=512"), Host({}))
+    assert here.level == "fail" and "10 for each of 192 learners" in here.message
+
+
+def test_it_is_not_started_and_tokenising_names_the_missing_package() -> None:
+    with pytest.raises(UserError) as caught:
+        refuse_untried(planned(*TULU).config)
+    assert caught.value.problems[0].id == "untried_trainer" and "Ray and vLLM" in str(caught.value)
+    plan = planned(*TULU, "cache_only=true")
+    refuse_untried(plan.config)
+    found = interpreter_has_packages.inspect(replace(plan, command=(sys.executable, *plan.command[1:])), Host({}))
+    assert found.level == "fail" and "vllm" in found.message
