@@ -13,8 +13,9 @@ from dataclasses import replace
 from launch.config.line import CommandLine, override_key
 from launch.config.origins import GROUPS
 from launch.errors import Cure, Problem, UserError, Way, ways_of
+from launch.planning.plan import Plan
 
-VERBS = ("run", "plan", "check")  # their line is one that a plan takes
+VERBS = ("run", "plan", "check", "submit")  # their line is one that a plan takes
 _SECONDS = 2.0  # for all of a line's cures; a plan takes 0.1
 
 
@@ -45,15 +46,21 @@ def exact_ways(cure: str | None) -> list[Way]:
 
 def check_cures(line: CommandLine, problems: Sequence[Problem]) -> list[Problem]:
     """Return the problems, each with the part of its cure that works."""
-    if not problems or line.verb not in VERBS or line.sweeps or any(word.startswith("pipeline=") for word in line.argv):
+    if line.verb not in VERBS or line.sweeps:
         return list(problems)
     end = time.monotonic() + _SECONDS
     return [_with_working_cure(line, problem, end) for problem in problems]
 
 
+def check_advice(plan: Plan, problems: Sequence[Problem]) -> list[Problem]:
+    """Return what is found about a plan, each with the part of its advice that works."""
+    return check_cures(CommandLine("plan", False, plan.origins.overrides), problems)
+
+
 def _with_working_cure(line: CommandLine, problem: Problem, end: float) -> Problem:
     ways = exact_ways(problem.cure)
-    working = [way for way in ways if time.monotonic() > end or _works(line, problem, way)]
+    obstacles = {way: None if time.monotonic() > end else _find_obstacle(line, problem, way) for way in ways}
+    working = [way for way in ways if obstacles[way] is None]
     if len(working) == len(ways):
         return problem
     if working:
@@ -62,25 +69,28 @@ def _with_working_cure(line: CommandLine, problem: Problem, end: float) -> Probl
     key = ways[0].removes or (problem.where or "").removeprefix("override ")
     removal = Way(removes=key)
     is_set = key not in GROUPS and any(key in (override_key(each), each.partition("=")[0]) for each in line.argv)
-    works = is_set and _works(line, problem, removal)
-    return replace(problem, cure=Cure("remove {0}", removal) if works else None)
+    works = is_set and _find_obstacle(line, problem, removal) is None
+    why = obstacles[ways[0]]
+    is_guess = str(problem.cure).startswith("did you mean")
+    reason = f": {why}" if why and why != problem.message and not is_guess else ""
+    return replace(problem, cure=Cure(f"remove {{0}}{reason}", removal) if works else None)
 
 
-def _works(line: CommandLine, problem: Problem, way: Way) -> bool:
-    """Whether the line that follows a way plans, or meets another problem that does not take it back."""
-    return not any(_is_dead_end(after, problem, way) for after in _plan(apply_way(way, line)))
-
-
-def _plan(line: CommandLine) -> Sequence[Problem]:
-    """Return the problems of a line, none if it plans."""
+def _find_obstacle(line: CommandLine, problem: Problem, way: Way) -> str | None:
+    """Return why a way leads back: what its line meets instead takes it back. None: it plans, or meets another."""
     from launch.api.planning import plan_composed
     from launch.config.compose import compose_once
+    from launch.pipelines.links import plan_pipeline, read_request
 
     try:
-        plan_composed(compose_once(line))
+        request = read_request(apply_way(way, line))
+        if request.stages:
+            plan_pipeline(request, lambda text: None, starts_trainer=False)
+        elif problem in plan_composed(compose_once(request.line)).plan.warnings:
+            return problem.message
     except UserError as error:
-        return error.problems
-    return ()
+        return next((after.message for after in error.problems if _is_dead_end(after, problem, way)), None)
+    return None
 
 
 def _is_dead_end(after: Problem, problem: Problem, way: Way) -> bool:

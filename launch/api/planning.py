@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from launch.api.cures import check_advice
 from launch.config.compose import Composed, compose_once
 from launch.config.line import CommandLine, quote_text
 from launch.config.schema import Packing
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 from launch.planning.batches import TokenForecast, forecast_tokens, samples_per_rank
 from launch.planning.estimate.forecast import MemoryForecast, forecast_on_machine
 from launch.planning.flags import Flag
@@ -59,14 +60,18 @@ class PlannedRun:
         """The run's folder; it may not exist yet."""
         return self.plan.folder
 
-    @property
-    def warnings(self) -> tuple[Problem, ...]:
-        return self.plan.warnings
+    @cached_property
+    def warnings(self) -> list[Problem]:
+        return check_advice(self.plan, self.plan.warnings)
 
     @cached_property
     def memory(self) -> MemoryForecast | None:
         """The predicted peak memory of a GPU; None for a run on a CPU."""
-        return forecast_on_machine(self.plan)
+        forecast = forecast_on_machine(self.plan)
+        if forecast and forecast.remedy:
+            [advice] = check_advice(self.plan, [Problem("memory", "", cure=Cure("{0}", str(forecast.remedy)))])
+            return replace(forecast, liger=advice.cure is not None)
+        return forecast
 
     @cached_property
     def tokens(self) -> TokenForecast | None:
@@ -100,7 +105,8 @@ class PlannedRun:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `launch plan --json` prints."""
-        content: dict[str, Any] = to_json({**self.plan.as_json(), "memory": self.memory, "tokens": self.tokens})
+        forecasts = {"memory": self.memory, "tokens": self.tokens}
+        content: dict[str, Any] = to_json({**self.plan.as_json(), **forecasts, "warnings": self.warnings})
         return content
 
 

@@ -16,6 +16,7 @@ from typing import Any, overload
 
 import psutil
 
+from launch.api.cures import check_advice
 from launch.api.planning import overrides, pipeline_overrides, plan
 from launch.config.compose import Composed
 from launch.config.line import CommandLine
@@ -194,9 +195,7 @@ def run_composed(composed: Composed, make_display: Callable[[Path], Display]) ->
     display = SafeDisplay(make_display(planned.folder), sys.stdout)
     for note in notes:
         display.say(f"note: {note}")
-    for warning in planned.warnings:
-        display.say(f"warning: {warning}")
-    return build_cache(planned, display) if planned.config.cache_only else run_planned(planned, display)
+    return run_planned(planned, display)
 
 
 def run_planned(planned: Plan, display: Display) -> int:
@@ -204,6 +203,10 @@ def run_planned(planned: Plan, display: Display) -> int:
 
     Raises UserError when it cannot be started.
     """
+    for warning in check_advice(planned, planned.warnings):
+        display.say(f"warning: {warning}")
+    if planned.config.cache_only:
+        return build_cache(planned, display)
     if is_finished(planned):
         report_finished(planned, display)
         code = EXIT_DONE

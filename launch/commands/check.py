@@ -8,9 +8,12 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from launch.api.cures import check_advice
 from launch.check.machine.inputs import inputs_exist
+from launch.check.machine.rule import as_problem
 from launch.check.machine.rules import RULES, inspect
 from launch.commands.tool_parsers import build_check_parser, build_preview_parser
 from launch.config.compose import Composed, compose
@@ -80,6 +83,8 @@ def _check_plan(plan: Plan, options: argparse.Namespace, *, is_pending: bool = F
             notify(f"starting {plan.trainer} to tokenize the local data")
         findings += inspect_data(plan, options.rows)
     stopping = [finding for finding in findings if finding.stops]
+    warnings = check_advice(plan, [*map(as_problem, findings), *plan.warnings])
+    findings = [replace(finding, cure=warnings.pop(0).cure) for finding in findings]
     if options.json:
         payload = versioned(
             {
@@ -88,14 +93,14 @@ def _check_plan(plan: Plan, options: argparse.Namespace, *, is_pending: bool = F
                 "ok": not stopping,
                 "seconds": round(time.monotonic() - started, 3),
                 "findings": [_as_json(finding) for finding in findings],
-                "warnings": plan.warnings,
+                "warnings": warnings,
             }
         )
         print_json(payload)
     else:
         for row in [*format_table(findings), "", *filter(None, [_summary(findings)])]:
             echo(row)
-        for warning in plan.warnings:
+        for warning in warnings:
             notify(f"warning: {warning}")
     return EXIT_REFUSED if stopping else EXIT_DONE
 

@@ -61,7 +61,9 @@ def explain(error: Exception, line: CommandLine, folder: Path | None) -> UserErr
         return error
     if isinstance(error, OverrideParseException):
         key, _, value = str(error.override).partition("=")
-        cure = explain_name(key, value) or Cure("quote the value: '{0}'", Way((f'{key}="{value}"',)))
+        quoted = Cure("quote the value: '{0}'", Way((f'{key}="{value}"',)))
+        doubled = Cure("write {0}", f"{key}={value.lstrip('=')}") if value.startswith("=") else None
+        cure = doubled or explain_name(key, value) or quoted
         return UserError(
             Problem("unreadable_override", "it cannot be read as key=value", f"override {error.override}", cure)
         )
@@ -93,7 +95,8 @@ def _explain(error: Exception, line: CommandLine, origins: Origins, folder: Path
         group, _, option = error.missing_cfg_file.rpartition("/")
         options = list(error.options or [])
         name = group.partition("/")[0] or "config"
-        near = [f"{name}={other}" for other in nearest(option, options)]
+        parts = [other for other in options if option and (option in other or other in option)]
+        near = [f"{name}={other}" for other in nearest(option, options) or parts[:3]]
         listed = f"choose from {', '.join(options)}{_OF_ONES_OWN.get(name, '')}" if options else None
         places = " or ".join("'{" + str(place) + "}'" for place in range(len(near)))
         named = explain_value(name, option) or (Cure(f"did you mean {places}?", *near) if near else listed)
@@ -162,8 +165,10 @@ def _explain_value(error: OmegaConfBaseException, origins: Origins) -> Problem:
         if key and (match := re.search(pattern, text)):
             message = f"{key} {meaning.format(*match.groups())}"
             value = next((text.partition("=")[2] for text in origins.overrides if override_key(text) == key), None)
-            meant = explain_name(key, value) if "keys of its own" in meaning else explain_value(key, value or "")
-            return Problem("bad_value", message, where, meant)
+            is_node = "keys of its own" in meaning
+            meant = explain_name(key, value) if is_node else explain_value(key, value or "")
+            listed = f"`launch help keys` lists those of {key}" if is_node else None
+            return Problem("bad_value", message, where, meant or listed)
     return Problem("bad_value", f"{key}: {text}" if key and key not in text else text, where)
 
 

@@ -161,11 +161,10 @@ def stage_names() -> list[str]:
 
 def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Problem:
     """Return the problem of a first word that is not a verb: a stage's name, another tool's word, or a slip."""
-    if word in stage_names():
-        command = " ".join(["launch", f"stage={word}", *rest])
-        return Problem(
-            "unknown_verb", f"'{word}' is a stage, not a command", cure=f"a stage is set as a key: {command}"
-        )
+    typed = re.match(r"(?:stage[: ])?(\S+)(.*)", " ".join([word, *rest]))
+    if typed and typed[1] in stage_names():
+        command = Cure("a stage is set as a key: {0}", f"$ launch stage={typed[1]}{typed[2]}")
+        return Problem("unknown_verb", f"'{typed[1]}' is a stage, not a command", cure=command)
     near = [name for name in names if name != SWEEP_VERB or "l" in word]  # `trian` is `train`, which is `run`
     cure = explain_verb(word, exact=True) or did_you_mean(word, near) or explain_verb(word)
     listed = f"commands: {', '.join(names)}; a value is set as key=value"
@@ -225,7 +224,9 @@ def check_overrides(line: CommandLine) -> None:
                 Problem("bad_value", message, "override stage", "add sweep=true and write stage=A,B to run each")
             )
         elif not line.sweeps and _BARE_COMMA.match(value):
-            cure = _one_value(key, value)
+            meant = None if key.startswith("flags.") else explain_name(key, value)
+            is_other = meant and key not in {override_key(text) for way in meant.ways for text in way.sets}
+            cure = meant if is_other and meant else _one_value(key, value)
             problems.append(Problem("several_values", f"'{line.verb}' takes one value", f"override {key}", cure))
         previous = override
     if problems:
@@ -234,13 +235,15 @@ def check_overrides(line: CommandLine) -> None:
 
 def _one_value(key: str, value: str) -> str:
     """Return the cure for a comma list where one value is expected."""
+    if value.endswith(","):
+        return Cure("remove the comma: {0}", f"{key}={value.rstrip(',')}")
     if key == "gpus" and value.startswith("0,"):  # cards, not widths
         return Cure("set {0}, after {1}", f"gpus={len(value.split(','))}", f"$ export CUDA_VISIBLE_DEVICES={value}")
     return {
         "stage": "set one stage, or add sweep=true to run each in turn",
         "pipeline": "set stage=; `run`, `plan`, `check` and `submit` take a pipeline",
         "gpus": "set one width, add sweep=true to run each, or use rollout, which puts gates between them",
-    }.get(key, f"write a list as '{key}=[{value}]', or add sweep=true to run each value in turn")
+    }.get(key, "add sweep=true to run each value in turn")
 
 
 def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
@@ -254,7 +257,8 @@ def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
     for argument, following in zip_longest(line.argv, line.argv[1:], fillvalue=""):
         name, equals, value = argument.partition("=")
         if not is_value and argument.startswith("-") and name not in of_hydra:
-            takes_next = bool(not equals and following) and _is_word([following]) and following not in stage_names()
+            takes_next = bool(not equals and following) and _is_word([following])
+            takes_next &= name == "--stage" or following not in stage_names()
             near = did_you_mean(name, ("--json", "--multirun", "--help", "--version"), cutoff=0.66)
             given = value if equals else following if takes_next else "true"
             if name in _FOLDER_OPTIONS:

@@ -1,9 +1,9 @@
 """What a name of axolotl, TRL, LLaMA-Factory, accelerate or DeepSpeed is here: other_tools.yaml, read for an answer.
 
 A row has a `topic`, what it is `here`, its names in each tool (a list, or a text of the page's table), names that are
-only understood (`also`), and the answer: `set`, overrides with {value}, {list} or {count}; `values`, overrides by
-value; `instead`, a sentence where there is no such setting, and beside `set` for a value that is not a number. launch's
-own keys are understood without their group.
+only understood (`also`), and the answer: `set`, overrides with {value}, {list} or {count}; `values`, overrides by a
+pattern of the value, `A or B` where the trainer decides; `instead`, a sentence where there is no such setting, and
+beside `set` for a value that is not a number. launch's own keys are understood without their group.
 """
 
 from __future__ import annotations
@@ -42,9 +42,13 @@ class Row:
         tools = (getattr(self, tool) for tool in TOOLS)
         return (*(name for tool in tools if not isinstance(tool, str) for name in tool), *self.also)
 
+    def of_value(self, value: str | None) -> str | None:
+        """Return the overrides that one of the tools' values means: a key of `values` is a pattern."""
+        return next((sets for known, sets in self.values.items() if re.fullmatch(known, value or "", re.I)), None)
+
     def answer(self, name: str, value: str | None) -> Cure:
         """Return what to do for `NAME=value`: `set recipe.lora.rank=8`."""
-        chosen = self.values.get((value or "").lower())
+        chosen = self.of_value(value)
         sets = self.set and not (self.instead and value and not re.fullmatch(r"[\d.,e+-]+", value))
         if chosen is None and sets and value:
             listed = value if value.startswith("[") else f"[{value}]"
@@ -52,7 +56,7 @@ class Row:
         if chosen is None and sets:
             chosen = self.set.format(value="VALUE", list="[A,B]", count="N")
         if chosen:
-            return replacing(name, chosen)
+            return replacing(name, *chosen.split(" or "))
         if not self.instead:
             return replacing(name, *dict.fromkeys(self.values.values()))
         return Cure(self.instead, *([f"~{name}"] if self.instead.startswith("remove it") else []))
@@ -79,8 +83,8 @@ def replacing(name: str, *overrides: str, sentence: str = "") -> Cure:
 
 def explain_value(key: str, value: str) -> Cure | None:
     """Return the cure for another tool's value of launch's own key, `parallel=3`: `set parallel=zero3`."""
-    targets = (row.values.get(value.lower(), "") for row in load_table()[0])
-    return next((set_any(target) for target in targets if target.startswith(f"{key}=")), None)
+    targets = (row.of_value(value) or "" for row in load_table()[0])
+    return next((set_any(*target.split(" or ")) for target in targets if target.startswith(f"{key}=")), None)
 
 
 def explain_like(name: str, value: str | None) -> Cure | None:
@@ -108,10 +112,13 @@ def explain_name(name: str, value: str | None) -> Cure | None:
 
     Dashes in front, `-` for `_`, capitals and groups before the name do not matter. None: no tool has the name.
     """
-    plain = _plain(name.rpartition(".")[2])
-    row = next((row for row in load_table()[0] if {plain, _plain(name)} & {*row.names}), None)
-    own = _own_keys().get(plain)
-    if own and not (row and (value or "").lower() in row.values):
+    parts = [_plain(part) for part in re.split(r"[.\[\]]+", name) if part and not part.isdigit()]
+    names = ("_".join(parts), *parts[-1:])  # `datasets.0.path` is datasets_path before it is path
+    row = next((row for known in names for row in load_table()[0] if known in row.names), None)
+    own = _own_keys().get(parts[-1]) if parts else None
+    group = own.rpartition(".")[0] if own else ""
+    is_own = len(parts) == 1 or group in parts or group.startswith("recipe") or parts[:1] == ["recipe"]
+    if own and is_own and not (row and row.of_value(value)):
         return replacing(name, f"{own}={value or 'VALUE'}")
     return row.answer(name, value) if row else None
 
@@ -126,11 +133,12 @@ def explain_verb(word: str, *, exact: bool = False) -> str | None:
 @cache
 def _own_keys() -> dict[str, str]:
     """Map the last part of each of launch's own keys to the key, where only one has it."""
+    from launch.config.origins import GROUPS
     from launch.config.schema import walk_keys
 
-    keys: dict[str, list[str]] = {}
+    keys = {group: [group] for group in GROUPS}
     for key, _ in walk_keys():
         group, _, name = key.rpartition(".")
-        if group.partition(".")[0] in _GROUPS:
+        if not group or group.partition(".")[0] in _GROUPS:
             keys.setdefault(name, []).append(key)
     return {name: named[0] for name, named in keys.items() if len(named) == 1}

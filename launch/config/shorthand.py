@@ -2,6 +2,7 @@
 
 model=meta-llama/Llama-3.2-1B      model.path=meta-llama/Llama-3.2-1B, or the run of that name
 data.mix=chats.jsonl               data.mix=[{name: chats.jsonl}]
+allow=disk, allow=disk,gpus_busy   allow=[disk,gpus_busy], and so for other keys that are lists
 data.validation=20%                data.validation=0.2
 stage=./mine.yaml, or ./mine.yaml  the stage of that file, wherever it lies
 """
@@ -12,11 +13,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from launch.config.line import CommandLine, quote_text
+from launch.config.line import CommandLine, quote_text, stage_names
 from launch.config.origins import YAML
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+_LISTS = ("allow", "stage.tasks")
+_LISTS_OR_WORDS = ("recipe.lora.targets", "recipe.verifier")
 _PLAIN = re.compile(r"[\w./~-][\w./:@+*~-]*")  # needs no quotes in a list
 
 
@@ -45,6 +48,8 @@ def _expand(override: str, line: CommandLine) -> str:
         if "{" not in names and "$" not in names and names.strip():
             entries = (_quote(name.strip().strip("'\"")) for name in names.split(","))
             return f"data.mix=[{','.join(f'{{name: {entry}}}' for entry in entries)}]"
+    if (key in _LISTS or (key in _LISTS_OR_WORDS and "," in value)) and not (line.sweeps or value[0] in "[$"):
+        return f"{key}=[{value}]"
     if key == "data.validation" and (percent := _PERCENT.fullmatch(value)):
         return f"data.validation={float(percent[1]) / 100:g}"
     return override
@@ -62,7 +67,9 @@ def _quote(name: str) -> str:
 def _find_stage_file(value: str) -> Path:
     path = Path(value.strip("'\"").replace("\\'", "'")).expanduser().absolute()
     if not path.is_file():
-        raise UserError(Problem("unknown_stage", f"there is no stage file {value}", "override stage"))
+        is_shipped = path.stem in stage_names()
+        cure = Cure("set {0}", f"stage={path.stem}") if is_shipped else "`launch new` drafts one"
+        raise UserError(Problem("unknown_stage", f"there is no stage file {value}", "override stage", cure))
     if path.suffix not in YAML:
         cure = "give the .yaml file of a stage, or a stage's name"
         raise UserError(Problem("unknown_stage", f"{value} is not a .yaml file", "override stage", cure))

@@ -55,7 +55,7 @@ def _name_problems(name: str | None, origins: Origins) -> list[Problem]:
         return [Problem("bad_name", message, origins.of("name").where)]
     if name is None or _RUN_NAME.fullmatch(name):
         return []
-    flat = name.replace("/", "-")
+    flat = re.sub(r"[^\w.+-]+", "-", name)
     cure = Cure("for example {0}", f"name={flat}") if _RUN_NAME.fullmatch(flat) else None
     message = f"name={name} must be a single folder name: letters, digits and . _ + -"
     return [Problem("bad_name", message, origins.of("name").where, cure)]

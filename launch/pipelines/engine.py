@@ -117,8 +117,6 @@ def _run_stage(pipeline: Pipeline, index: int, make_display: Callable[[Path], Di
             raise UserError(Problem("pipeline_changed", message, f"pipeline {pipeline.name}", cure))
         if not pipeline.is_finished(index):
             _await_gpus(plan, display)
-    for warning in plan.warnings:
-        display.say(f"warning: {warning}")
     code = run_stage(plan, display)
     if code == EXIT_DONE and plan.config.report:
         answer_prompts(pipeline, plan, display.say)

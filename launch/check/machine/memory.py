@@ -103,7 +103,7 @@ def _predict_peak(plan: Plan, host: Host, facts: str, card: CardMemory | None) -
         )
     if forecast.fit == MemoryFit.wont:
         unless = "it" if forecast.longest else "unless the data is shorter, it"
-        return warned(text, f"{unless} will run out of memory: {cure}")
+        return warned(text, Cure(f"{unless} will run out of memory: {getattr(cure, 'sentence', cure)}", *ways_of(cure)))
     return passed(text if forecast.worst else f"{text}, of {card.gib:.3g} GiB")
 
 

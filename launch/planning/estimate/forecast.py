@@ -50,6 +50,7 @@ class MemoryForecast:
     card: CardMemory | None = None
     lengths: Lengths | None = None  # of the tokenised data
     why: str = ""  # the reason why the memory is unknown
+    liger: bool = True  # whether a remedy may be Liger
 
     @property
     def expected(self) -> MemoryEstimate | None:
@@ -70,7 +71,7 @@ class MemoryForecast:
         """The change that makes an uncertain setting fit; None when it fits already, or no change does."""
         if self.setting is None or self.card is None or self.fit not in (MemoryFit.tight, MemoryFit.wont):
             return None
-        return remedy_for(self.setting, self.card.gib / (1 + UNCERTAINTY), lengths=self.lengths)
+        return remedy_for(self.setting, self.card.gib / (1 + UNCERTAINTY), liger=self.liger, lengths=self.lengths)
 
     def __repr__(self) -> str:
         return f"<{describe(self)[0]}>"
