@@ -225,8 +225,7 @@ def check_overrides(line: CommandLine) -> None:
             )
         elif not line.sweeps and _BARE_COMMA.match(value):
             meant = None if key.startswith("flags.") else explain_name(key, value)
-            is_other = meant and key not in {override_key(text) for way in meant.ways for text in way.sets}
-            cure = meant if is_other and meant else _one_value(key, value)
+            cure = meant or _one_value(key, value)
             problems.append(Problem("several_values", f"'{line.verb}' takes one value", f"override {key}", cure))
         previous = override
     if problems:

@@ -110,7 +110,8 @@ def _plain(name: str) -> str:
 def explain_name(name: str, value: str | None) -> Cure | None:
     """Return the cure for a key or an option that launch has not, `--lora-r 8`: `set recipe.lora.rank=8`.
 
-    Dashes in front, `-` for `_`, capitals and groups before the name do not matter. None: no tool has the name.
+    Dashes in front, `-` for `_`, capitals and groups before the name do not matter. None: no tool has the name, or
+    launch has the key.
     """
     parts = [_plain(part) for part in re.split(r"[.\[\]]+", name) if part and not part.isdigit()]
     names = ("_".join(parts), *parts[-1:])  # `datasets.0.path` is datasets_path before it is path
@@ -118,6 +119,8 @@ def explain_name(name: str, value: str | None) -> Cure | None:
     own = _own_keys().get(parts[-1]) if parts else None
     group = own.rpartition(".")[0] if own else ""
     is_own = len(parts) == 1 or group in parts or group.startswith("recipe") or parts[:1] == ["recipe"]
+    if own == name:
+        return None
     if own and is_own and not (row and row.of_value(value)):
         return replacing(name, f"{own}={value or 'VALUE'}")
     return row.answer(name, value) if row else None
