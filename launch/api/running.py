@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import subprocess
@@ -35,7 +36,6 @@ from launch.planning.plan import Plan, build_plan
 from launch.resources import ROOT
 
 STOP_PATIENCE = 30.0  # seconds; a tear-down takes at most 15
-_POLL = 0.1  # seconds
 _MESSAGE = re.compile(r"^launch: (?P<message>.*) \[(?P<id>\w+)\]$", re.MULTILINE)
 
 
@@ -94,7 +94,7 @@ class Run:
 
     def wait(self, seconds: float | None = None) -> RunStatus:
         """Wait until the run has ended, at most `seconds`, and return its status."""
-        _wait_until(lambda: not is_running(self.folder), seconds)
+        wait_until(lambda: not is_running(self.folder), seconds)
         return self.status()
 
     def stop(self) -> bool:
@@ -117,7 +117,7 @@ class Run:
             process.terminate()
             if process.status() == psutil.STATUS_STOPPED:  # it would not handle the signal
                 process.resume()
-        return _wait_until(lambda: self._holder() is None, STOP_PATIENCE)
+        return wait_until(lambda: self._holder() is None, STOP_PATIENCE)
 
     def _holder(self) -> Holder | None:
         found = find_holder(lock_path(self.folder))
@@ -225,10 +225,9 @@ def runs(folder: str | Path = "runs") -> list[Run]:
     return [Run(path) for path in find_runs(Path(folder).expanduser().absolute())]
 
 
-def _wait_until(condition: Callable[[], bool], seconds: float | None) -> bool:
-    deadline = None if seconds is None else time.monotonic() + seconds
-    while not condition():
-        if deadline is not None and time.monotonic() >= deadline:
-            return False
-        time.sleep(_POLL)
-    return True
+def wait_until(condition: Callable[[], bool], seconds: float | None, interval: float = 0.1) -> bool:
+    """Wait until a condition holds, at most `seconds`, and return whether it does; both are in seconds."""
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    while not (holds := condition()) and time.monotonic() < deadline:
+        time.sleep(interval)
+    return holds

@@ -1,19 +1,26 @@
-"""`stop RUN`: end a run from another terminal, as Ctrl-C does in its own; a Slurm job is cancelled."""
+"""`stop RUN`: end a run or a pipeline from another terminal, as Ctrl-C does in its own; Slurm jobs are cancelled."""
 
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
-from launch.api.running import STOP_PATIENCE, Run
+from launch.api.running import STOP_PATIENCE, Run, wait_until
 from launch.commands.run_parsers import build_stop_parser
 from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
 from launch.execution.record.lock import Holder, find_holder, lock_path, this_process
 from launch.execution.record.reader import resolve_run, run_name
-from launch.pipelines.record import find_pipeline
-from launch.slurm.jobs import JobFolder, find_job_folder, find_job_folders, find_job_ids, find_jobs, is_proven_job
+from launch.pipelines.record import find_pipeline, stage_runs
+from launch.slurm.jobs import (
+    TOKENIZE_SUFFIX,
+    JobFolder,
+    find_job_folder,
+    find_job_folders,
+    find_job_ids,
+    find_jobs,
+    is_proven_job,
+)
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.slurm_cli import query_slurm
 from launch.terminal import echo
@@ -22,7 +29,8 @@ _SLURM_PATIENCE = 90.0  # seconds; Slurm gives a job KillWait, often 30, before 
 
 
 def stop(argv: list[str]) -> int:
-    """Cancel a run's Slurm job, or signal its launcher to end all processes, and wait until that has happened.
+    """Cancel a run's Slurm job, or those of a pipeline's stages, or signal its launcher to end all processes, and wait
+    until that has happened.
 
     Raises UserError: not_running, runs_elsewhere, launcher_mismatch, job_mismatch, scancel_refused, unknown_run,
     ambiguous_run, slurm_unresponsive, usage.
@@ -33,39 +41,44 @@ def stop(argv: list[str]) -> int:
     folder = pipeline or resolve_run(options.name, runs, list(find_job_folders(runs)))
     found = find_holder(lock_path(folder))
     holder = found[0] if found else None
-    job_folder = find_job_folder(folder, runs)
+    of_runs = [run for _, run in stage_runs(pipeline)] if pipeline else [folder]
+    names = [
+        run.with_name(run.name + suffix) for run in of_runs for suffix in ("", TOKENIZE_SUFFIX if pipeline else "")
+    ]
+    folders = [job_folder for name in dict.fromkeys(names) if (job_folder := find_job_folder(name, runs))]
     try:
-        jobs = _find_live_jobs(job_folder)
+        jobs = _find_live_jobs(folders)
     except UserError:  # Slurm does not answer; it is not needed for a launcher on this machine or without any job
         is_local = holder is not None and holder.machine == this_process().machine
-        if not is_local and job_folder is not None and find_job_ids(job_folder):
+        if not is_local and any(map(find_job_ids, folders)):
             raise
         jobs = []
-    if jobs and job_folder is not None:
-        return _cancel(folder, job_folder, jobs)
+    if jobs:
+        return _cancel(folder, jobs, folders)
     if holder is None:
         raise UserError(Problem("not_running", f"{run_name(folder)} is not running"))
     return _terminate(folder, holder)
 
 
-def _find_live_jobs(job_folder: JobFolder | None) -> list[QueuedJob]:
-    if job_folder is None or shutil.which("squeue") is None:
+def _find_live_jobs(folders: Sequence[JobFolder]) -> list[tuple[JobFolder, QueuedJob]]:
+    if not folders or shutil.which("squeue") is None:
         return []
-    return [job for job in find_jobs(job_folder, list_user_jobs(patient=True)) if job.is_live]
+    queue = list_user_jobs(patient=True)
+    return [(folder, job) for folder in folders for job in find_jobs(folder, queue) if job.is_live]
 
 
-def _cancel(folder: Path, job_folder: JobFolder, jobs: list[QueuedJob]) -> int:
-    for job in jobs:
+def _cancel(folder: Path, jobs: Sequence[tuple[JobFolder, QueuedJob]], folders: Sequence[JobFolder]) -> int:
+    for job_folder, job in jobs:
         if not is_proven_job(job_folder, job):
             message = f"{job_folder.path} names {job}, whose script does not use that folder: nothing was cancelled"
             raise UserError(Problem("job_mismatch", message, None, f"look at it: scontrol show job {job.job_id}"))
-    ids = [job.job_id for job in jobs]
+    ids = [job.job_id for _, job in jobs]
     result = query_slurm(["scancel", *ids])
     if result.status:
         raise UserError(Problem("scancel_refused", f"scancel {' '.join(ids)} failed: {result.message}"))
-    for job in jobs:
+    for _, job in jobs:
         echo(f"cancelled {job}", flush=True)
-    if _wait_until(lambda: not _find_live_jobs(job_folder), _SLURM_PATIENCE, interval=1.0):
+    if wait_until(lambda: not _find_live_jobs(folders), _SLURM_PATIENCE, interval=1.0):
         echo(f"{run_name(folder)} is stopped")
         return EXIT_DONE
     echo(f"{', '.join(ids)} still in the queue after {_SLURM_PATIENCE:.0f} s; see squeue --me")
@@ -82,12 +95,3 @@ def _terminate(folder: Path, holder: Holder) -> int:
         "every process of the run ends by itself within 15 s"
     )
     return EXIT_FAILED
-
-
-def _wait_until(condition: Callable[[], bool], patience: float, interval: float) -> bool:
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(interval)
-    return condition()

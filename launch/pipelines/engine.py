@@ -139,10 +139,13 @@ def _await_gpus(plan: Plan, display: Display) -> None:
 def _judge(plan: Plan, display: Display) -> int:
     """Return EXIT_STOPPED if the evaluation found the model worse than the one before it, or did not judge it."""
     tasks = objects((read_summary(plan.folder) or {}).get("tasks"))
-    verdicts = {str(task.get("task")): mapping(objects(task.get("models"))[-1]) for task in tasks}
-    worse = [task for task, model in verdicts.items() if model.get("verdict_against_previous") == "worse"]
-    if tasks and not worse:
+    found: dict[str, list[str]] = {"worse": [], "broken": []}
+    for task in tasks:
+        verdict = mapping(objects(task.get("models"))[-1]).get("verdict_against_previous")
+        found.setdefault("broken" if task.get("broken") else str(verdict), []).append(str(task.get("task")))
+    if tasks and not (found["worse"] or found["broken"]):
         return EXIT_DONE
-    what = f"is worse than the model that it started from on {', '.join(worse)}" if worse else "was not evaluated"
+    what = f"has a broken evaluation on {', '.join(found['broken'])}" if found["broken"] else "was not evaluated"
+    what = f"is worse than the model that it started from on {', '.join(found['worse'])}" if found["worse"] else what
     display.say(f"{run_name(plan.folder)} {what}: stop_if_worse=true ends the pipeline")
     return EXIT_STOPPED

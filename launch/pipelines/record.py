@@ -28,8 +28,11 @@ def find_pipelines(runs: Path) -> list[Path]:
 
 
 def find_pipeline(name: str, runs: Path) -> Path | None:
-    """Return the folder of the pipeline that `name` means: NAME, pipelines/NAME or the folder; None without one."""
-    folders = (runs / FOLDER / name, runs / name, Path(name).expanduser())
+    """Return the folder of the pipeline that `name` means: NAME, pipelines/NAME, the folder, or the stages of the
+    newest one that was given no name, `sft,dpo`; None without one."""
+    unnamed = [folder for folder in find_pipelines(runs) if folder.name.rpartition("-")[0] == name.replace(",", "-")]
+    newest = sorted(unnamed, key=lambda folder: (folder / FILE).stat().st_mtime)[-1:]
+    folders = (runs / FOLDER / name, runs / name, Path(name).expanduser(), *newest)
     return next((folder.resolve() for folder in folders if (folder / FILE).is_file()), None)
 
 

@@ -24,7 +24,7 @@ MISTAKES = {
     "stage=sft recipe.packing=flaten": r"recipe.packing must be one of none, flatten, bins, got 'flaten' \[bad_value\]",
     "stage=sft gpus=1.5": r"gpus must be an integer, got '1.5' \[bad_value\]",
     "stage=sft recipe.liger=maybe": r"recipe.liger must be true or false, got 'maybe' \[bad_value\]",
-    "stage=sft recipe=lora": r"recipe has keys of its own, got lora; `launch help keys` lists those of recipe \[bad_value\]",
+    "stage=sft recipe=lora": r"recipe has keys of its own, got lora; `launch help keys` lists .* recipe \[bad_value\]",
     "stage=sft recipe.lora=8": r"recipe.lora has keys of its own, got 8; set recipe.lora.rank=8 \[bad_value\]",
     "stage=sft ~recipe.epochs": r"recipe.epochs cannot be removed: set it to another value \[bad_value\]",
     "stage=sft data.fraction=${nope}": r"data.fraction refers to nope, which does not exist \[bad_value\]",

@@ -1,8 +1,10 @@
-"""Between two stages: the GPUs of the next one are waited for, as nvidia-smi shows them."""
+"""Between two stages: the GPUs of the next one are waited for, as nvidia-smi shows them; what an evaluation decides."""
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,34 @@ def test_it_waits_no_longer_than_its_patience(plan: Plan, tmp_path: Path, monkey
     (tmp_path / "left").write_text("1000000")
     await_gpus(plan)
     assert 999_000 < int((tmp_path / "left").read_text()) < 1_000_000
+
+
+JUDGED = {
+    "better": ([{"task": "a", "models": [{}, {"verdict_against_previous": "better"}]}], 0, ""),
+    "worse": (
+        [
+            {"task": "a", "models": [{}, {"verdict_against_previous": "worse"}], "broken": []},
+            {"task": "b", "models": [{}]},
+        ],
+        3,
+        "is worse than the model that it started from on a",
+    ),
+    "broken": (
+        [{"task": "a", "models": [{}, {"verdict_against_previous": "better"}], "broken": ["equal answers"]}],
+        3,
+        "has a broken evaluation on a",
+    ),
+    "nothing": ([], 3, "was not evaluated"),
+}
+
+
+@pytest.mark.parametrize("case", JUDGED)
+def test_an_evaluation_ends_a_pipeline(
+    case: str, plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks, code, sentence = JUDGED[case]
+    plan = replace(plan, runs=tmp_path / "runs")
+    plan.folder.mkdir(parents=True)
+    (plan.folder / "evaluation.json").write_text(json.dumps({"schema_version": 1, "tasks": tasks}))
+    assert engine._judge(plan, PlainDisplay(sys.stdout)) == code
+    assert sentence in capsys.readouterr().out

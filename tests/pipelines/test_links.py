@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -235,6 +236,19 @@ def test_what_status_shows(home: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out.splitlines()[-1] == "pipeline x: demo done, demo_dpo not begun"
     assert main(["stop", "x"]) == 2
     assert "pipelines/x is not running" in capsys.readouterr().err
+
+
+def test_a_pipeline_without_a_name_is_found_by_its_stages(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    older, newer = planned(*DEMO, "recipe.seed=1"), planned(*DEMO, "recipe.seed=2")
+    for pipeline in (older, newer):
+        write_record(pipeline)
+    os.utime(older.folder / "pipeline.json", (1, 1))
+    assert (
+        find_pipeline("demo,demo_dpo", home / "runs") == find_pipeline("demo-demo_dpo", home / "runs") == newer.folder
+    )
+    assert find_pipeline("demo", home / "runs") is None
+    assert main(["report", "demo,demo_dpo"]) == 2
+    assert f"no stage of pipeline {newer.name} has begun" in capsys.readouterr().err
 
 
 def test_the_cure_of_a_missing_checkout_names_each_stage(

@@ -66,6 +66,16 @@ def test_a_first_link_that_fails_takes_the_rest_down(slurm: Cluster, home: Path,
     assert not (home / "runs" / "demo" / "untokenised").exists()
 
 
+def test_a_pipeline_is_stopped_by_its_name(slurm: Cluster, home: Path, open_instruct: Path) -> None:
+    overrides = ["pipeline=demo,demo_dpo", "demo:trainer=finetune", "demo_dpo:trainer=trl_dpo", "name=held"]
+    overrides += ["tokenize_first=true", "cluster.options=['--begin=now+1hour']", f"upstream.dir={open_instruct}"]
+    jobs = slurm.submit(*overrides, cwd=home)
+    stopped = slurm.launch("stop", "held", cwd=home)
+    assert stopped.returncode == 0 and stopped.stdout.endswith("pipelines/held is stopped\n"), stopped.stderr
+    assert {line.split()[2].rstrip(",") for line in stopped.stdout.splitlines()[:-1]} == set(jobs)
+    assert slurm.run("squeue", "-h", "-j", ",".join(jobs)) == ""
+
+
 def test_a_sweep_is_an_array(slurm: Cluster, home: Path) -> None:
     go = home / "go"
     overrides = stand_in_overrides(home, "sweep", f'until [ -e "{go}" ]; do sleep 0.2; done; exit 3')
