@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from launch.api.running import run_composed, run_planned
 from launch.commands.trials import trial
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.execution.detach import describe_detached_run, run_detached
-from launch.execution.display import display_for
+from launch.execution.display import Display, display_for
 from launch.terminal import notify
 
 RUN_HELP = """usage: launch [run] stage=NAME [key=value ...]
@@ -44,27 +46,25 @@ exit codes: 0 done; 1 the run failed; 2 it cannot work, nothing was started; 3 a
 
 
 def run(line: CommandLine) -> int:
-    """Run the composed stage to its end and return the exit code. Raises UserError when it cannot be started."""
-
+    """Run the composed stage, or the stages of a pipeline, to the end and return the exit code. Raises UserError when
+    it cannot be started."""
     if line.sets("pipeline"):
-        return _run_pipeline(line)
+        from launch.pipelines.engine import run_pipeline
+        from launch.pipelines.links import plan_pipeline, read_request
+
+        pipeline = plan_pipeline(read_request(line), notify)
+        is_detached = any(plan.config.detach for plan in pipeline.plans)
+        return _start(lambda make_display: run_pipeline(pipeline, make_display, run_planned), is_detached=is_detached)
     if line.sweeps:
         return trial(line)
 
     def run_stage(composed: Composed) -> int:
-        if not composed.config.detach:
-            return run_composed(composed, lambda folder: display_for(sys.stdout))
-        return run_detached(lambda make_display: run_composed(composed, make_display), describe_detached_run)
+        is_detached = composed.config.detach
+        return _start(lambda make_display: run_composed(composed, make_display), is_detached=is_detached)
 
     return compose(line, run_stage)
 
 
-def _run_pipeline(line: CommandLine) -> int:
-    """Run the stages of a pipeline one after the other."""
-    from launch.pipelines.engine import run_pipeline
-    from launch.pipelines.links import plan_pipeline, read_request
-
-    pipeline = plan_pipeline(read_request(line), notify)
-    if not any(plan.config.detach for plan in pipeline.plans):
-        return run_pipeline(pipeline, lambda folder: display_for(sys.stdout), run_planned)
-    return run_detached(lambda make_display: run_pipeline(pipeline, make_display, run_planned), describe_detached_run)
+def _start(task: Callable[[Callable[[Path], Display]], int], *, is_detached: bool) -> int:
+    """Call `task` with what makes the display of a run folder."""
+    return run_detached(task, describe_detached_run) if is_detached else task(lambda folder: display_for(sys.stdout))

@@ -3,23 +3,22 @@ three prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.evaluation.generation import Sampling, as_conversation, open_responder
 from launch.evaluation.models import find_model
-from launch.evaluation.record import read_summary
 from launch.execution.record.reader import mapping, objects, run_name
 from launch.execution.report.page import render_runs
 from launch.execution.report.run import ReportedRun, is_run_folder
+from launch.execution.report.summary import read_evaluation
 from launch.files import iterate_json_lines, read_json_object, write_json
 from launch.pipelines.links import Pipeline
 from launch.pipelines.record import stage_runs
 from launch.planning.plan import Plan
-from launch.table import Table, format_number
+from launch.table import Table
 from launch.worker.json_codec import versioned
 
 SAMPLES = "samples.json"  # in the folder of a stage's run
@@ -61,28 +60,12 @@ def render_pipeline(folder: Path) -> str:
     runs = [run for _, run in stage_runs(folder) if is_run_folder(run)]
     if not runs:
         raise UserError(Problem("no_record", f"no stage of pipeline {folder.name} has begun", "command line"))
-    tables = [*_score_table(runs), *_answer_table(runs)]
+    evaluations = filter(None, map(read_evaluation, runs))
+    scores = {
+        str([row[0] for row in each.rows]): each.rows for each in evaluations
+    }  # of tasks: the last stage with them
+    tables = [*(Table("Evaluations side by side", rows) for rows in scores.values()), *_answer_table(runs)]
     return render_runs([ReportedRun(run) for run in runs], tables, title=f"pipeline {folder.name}")
-
-
-def _score_table(runs: list[Path]) -> Iterator[Table]:
-    """Yield the scores of each task, of all models that the last stage with it was compared with."""
-    tasks = {str(task.get("task")): task for run in runs for task in objects((read_summary(run) or {}).get("tasks"))}
-    models = [{str(model.get("model")): model for model in objects(task.get("models"))} for task in tasks.values()]
-    labels = list(dict.fromkeys(label for scores in models for label in scores))
-    rows = [["task", "metric", *labels]] if tasks else []
-    for (name, task), scores in zip(tasks.items(), models, strict=True):
-        rows.append([name, str(task.get("metric")), *(_describe_score(scores.get(label)) for label in labels)])
-        rows += [[f"broken: {what}"] for what in task.get("broken") or ()]
-    if rows:
-        yield Table("Evaluations, each model against the one before it", rows)
-
-
-def _describe_score(model: Mapping[str, Any] | None) -> str:
-    if model is None:
-        return "-"
-    verdict = model.get("verdict_against_previous")
-    return format_number(model.get("score"), ".4f") + (f", {verdict}" if verdict else "")
 
 
 def _answer_table(runs: list[Path]) -> Iterator[Table]:

@@ -155,4 +155,4 @@ def test_a_significant_loss_ends_it(home: Path) -> None:
     tasks = json.loads((home / "runs" / "demo_dpo" / "judged" / "evaluation.json").read_text())["tasks"]
     assert {len(task["models"]) for task in tasks} == {3}
     page = (home / "runs" / "pipelines" / "judged" / "report.html").read_text()
-    assert "Evaluations, each model against the one before it" in page
+    assert "Evaluations side by side" in page

@@ -16,6 +16,7 @@ from launch.config.line import CommandLine
 from launch.errors import UserError
 from launch.pipelines.engine import _describe_end
 from launch.pipelines.links import FINAL_KINDS, Pipeline, plan_pipeline, read_request
+from launch.pipelines.page import render_pipeline
 from launch.pipelines.record import describe_stages, find_pipeline, stale_runs, write_record
 from launch.planning.plan import Plan
 from tests.paths import ROOT
@@ -249,6 +250,21 @@ def test_a_pipeline_without_a_name_is_found_by_its_stages(home: Path, capsys: py
     assert find_pipeline("demo", home / "runs") is None
     assert main(["report", "demo,demo_dpo"]) == 2
     assert f"no stage of pipeline {newer.name} has begun" in capsys.readouterr().err
+
+
+def test_a_page_has_the_evaluations_side_by_side(home: Path) -> None:
+    pipeline = planned(*DEMO, "name=x")
+    write_record(pipeline)
+    names = ["start", "demo", "demo_dpo"]
+    for count, plan in enumerate(pipeline.plans, 2):
+        leave_run(plan)
+        scores = [{"model": name, "score": 0.1 * place} for place, name in enumerate(names[:count])]
+        scores[-1]["verdict_against_previous"] = "worse"
+        task = {"task": "sums", "metric": "acc", "verdict": "better", "models": scores, "broken": []}
+        (plan.folder / "evaluation.json").write_text(json.dumps({"tasks": [task]}))
+    page = render_pipeline(pipeline.folder)
+    [table] = re.findall(r"Evaluations side by side.*?</table>", page, re.DOTALL)
+    assert all(f">{name}<" in table for name in names) and "; worse against the one before" in table
 
 
 def test_the_cure_of_a_missing_checkout_names_each_stage(

@@ -244,6 +244,8 @@ def _score_row(task: Mapping[str, Any], models: Sequence[str]) -> list[str]:
     better = "higher" if task.get("higher_is_better") else "lower"
     half = number(task.get("gain_half_interval"))
     spread = f"± {format_value(half)} at 95 %, " if half is not None else ""
+    against = mapping(scores.get(models[-1])).get("verdict_against_previous") if len(models) > 2 else None
+    previous = f"; {against} against the one before" if against else ""
     broken = ", ".join(map(str, task["broken"])) if isinstance(task.get("broken"), list) else ""
     return [
         str(task.get("task")),
@@ -251,7 +253,7 @@ def _score_row(task: Mapping[str, Any], models: Sequence[str]) -> list[str]:
         *(_plus_minus(mapping(scores.get(name)), "score", "stderr") for name in models),
         f"broken: {broken}"
         if broken
-        else f"{task.get('summary') or task.get('verdict')} ({spread}{task.get('questions')} questions)",
+        else f"{task.get('summary') or task.get('verdict')} ({spread}{task.get('questions')} questions){previous}",
     ]
 
 
