@@ -32,14 +32,16 @@ _MEANINGS = {  # OmegaConf's words for a wrong value -> what is wrong with it
     r"Invalid type assigned: \w+ is not a subclass of \w+. value: (.*)": "has keys of its own, got {0}",
     r"does not support deletion": "cannot be removed: set it to another value",
     r"is not Optional": "must have a value, got null",
+    r"Cannot merge DictConfig with": "has keys of its own, got a list",
     r"Cannot assign (\w+) to Dict": "has keys of its own, got a single value",
     r"Value (.*) \(\w+\) is not a valid input for <enum": "must be a single word, got {0}",
-    r"Cannot convert '\w+' to string: '(.*)'": "must be a text, got {0}",
+    r"Cannot convert '\w+' to string: '(.{1,60})": "must be a text, got {0}",
     r"Interpolation key '(.*)' not found": "refers to {0}, which does not exist",
     r"Environment variable '(.*)' not found": "refers to the variable {0}, which is not set",
     r"Recursive interpolation": "refers to itself",
 }
 _COMPOSING = {  # Hydra's words for a line that does not compose -> what is wrong with it, and what to do
+    r"^Sweep parameters '(?P<key>[^=]+)=": ("{key} has several values", "add sweep=true to run each in turn"),
     r"^Multiple values for (?P<key>\w+)\.": ("{key} has a value already", "write {key}=NAME without a plus"),
     r"^Override (?P<key>[^@\s]+)@\S* looks like": ("{key} takes no @", "write {key}=VALUE"),
     r"^Could not delete from config\. '(?P<key>.+)' ": ("{key} has no value that could be removed", "leave ~{key} out"),

@@ -36,11 +36,11 @@ def _expand(override: str, line: CommandLine) -> str:
         override = f"stage={override}"
     key, equals, value = override.partition("=")
     value = value.strip()
-    if not equals or not value:
+    if not equals or value in ("", "null"):
         return override
     if key == "stage" and (value.endswith(YAML) or "/" in value) and not value.startswith(("[", "{")):
         return f"stage={_quote(str(_find_stage_file(value)))}"
-    if key in ("model", "data") and _is_place(value):
+    if key in ("model", "data") and _is_place(value, is_file=key == "data" and "." in value):
         key = {"model": "model.path", "data": "data.mix"}[key]
         override = f"{key}={value}"
     if key == "data.mix" and not line.sweeps:
@@ -55,9 +55,9 @@ def _expand(override: str, line: CommandLine) -> str:
     return override
 
 
-def _is_place(value: str) -> bool:
+def _is_place(value: str, *, is_file: bool) -> bool:
     """Whether a value is a hub id or a path, where the name of a shipped file would do, too."""
-    return "/" in value and not value.startswith(("[", "{", "$")) and "," not in value
+    return (is_file or "/" in value) and not value.startswith(("[", "{", "$")) and "," not in value
 
 
 def _quote(name: str) -> str:

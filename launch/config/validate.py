@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from omegaconf import MISSING
+
 from launch.config.guards import GuardsConfig
 from launch.config.line import format_value, override_key
 from launch.config.origins import Origins
@@ -117,7 +119,8 @@ def suggest_key(parent: str, name: str, siblings: list[str], value: str | None =
 
 
 def _node_problems(node: object, above: str, origins: Origins) -> Iterator[Problem]:
-    """Find nodes that an interpolation (`data.mix=${recipe}`) replaced by one of another type."""
+    """Find nodes that an interpolation (`data.mix=${recipe}`) replaced by one of another type, and values that are
+    missing as `~recipe` removed them."""
     for name, hint in hints(typing.cast(Any, type(node))).items():
         value, key = getattr(node, name), f"{above}{name}"
         expected = node_class(hint)
@@ -133,6 +136,9 @@ def _node_problems(node: object, above: str, origins: Origins) -> Iterator[Probl
             yield Problem("bad_value", message, origins.of(key).where, "set its own value")
         elif expected is not None and value is not None:
             yield from _node_problems(value, f"{key}.", origins)
+        elif value == MISSING:
+            cure = "set it on the command line, or in the stage file"
+            yield Problem("missing_value", f"'{key}' has no value", origins.of(key).where, cure)
 
 
 def _unknown_keys(cls: type, plain: Mapping[str, Any], above: str, origins: Origins) -> Iterator[Problem]:

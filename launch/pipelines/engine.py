@@ -18,7 +18,7 @@ from launch.execution.record.lock import run_lock
 from launch.execution.record.reader import mapping, objects, run_name
 from launch.execution.report.page import write_report
 from launch.execution.resume import decide_start, is_finished
-from launch.pipelines.links import Pipeline, cures_for, name_stage, plan_link
+from launch.pipelines.links import Pipeline, plan_link
 from launch.pipelines.page import answer_prompts, render_pipeline
 from launch.pipelines.record import stale_runs, write_record
 from launch.planning.parallel import require_one_machine
@@ -42,7 +42,7 @@ def check_pipeline(pipeline: Pipeline) -> None:
             without = [inputs_exist] if pipeline.is_pending(index) else []
             problems = preflight(plan, asks_parser=asks_parser, without=without)[0] + _resume_problems(plan)
             for problem in problems:
-                found.setdefault(problem.id, []).append(name_stage(problem, plan.stage))
+                found.setdefault(problem.id, []).append(pipeline.request.name_stage(problem, plan.stage))
         if found:
             raise UserError([_merge(problems) for problems in found.values()])
 
@@ -80,7 +80,7 @@ def run_pipeline(pipeline: Pipeline, make_display: Callable[[Path], Display], ru
         try:
             for index, plan in enumerate(pipeline.plans):
                 echo(f"stage {index + 1} of {len(pipeline.plans)}: {run_name(plan.folder)}", flush=True)
-                with cures_for(plan.stage):
+                with pipeline.request.cures_for(plan.stage):
                     code = _run_stage(pipeline, index, make_display, run_stage)
                 if code != EXIT_DONE:
                     break
@@ -101,7 +101,7 @@ def _describe_end(pipeline: Pipeline, plan: Plan) -> str:
     keys = [key for key, is_set in (("restart=true", restarts), ("stop_if_worse=true", is_finished(plan))) if is_set]
     goes_on = " ".join([*(["without", " and ".join(keys)] if keys else []), "the same command goes on from there"])
     if not is_finished(plan) and (problems := _resume_problems(plan)):
-        goes_on = str(name_stage(problems[0], plan.stage).cure)
+        goes_on = str(pipeline.request.name_stage(problems[0], plan.stage).cure)
     return f"pipeline {pipeline.name} ended in {plan.stage}{begun}; {goes_on}"
 
 

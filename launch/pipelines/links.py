@@ -56,6 +56,28 @@ class PipelineRequest:
         shared = [override for override in self.line.argv if override.partition(":")[0] not in self.stages]
         return [*(override for override in shared if override_key(override) not in own_keys), *own]
 
+    @contextlib.contextmanager
+    def cures_for(self, stage: str) -> Iterator[None]:
+        """Name the stage in the overrides of the cures of what is raised: `sft:trainer=trl_sft`."""
+        try:
+            yield
+        except UserError as error:
+            raise UserError([self.name_stage(problem, stage) for problem in error.problems]) from error
+
+    def name_stage(self, problem: Problem, stage: str) -> Problem:
+        """Return a problem of one stage, whose cure names that stage; not what replaces a key of all stages."""
+        if not isinstance(problem.cure, Cure):
+            return problem
+        ways = [
+            way if way.removes and self.line.sets(way.removes) else _of_stage(way, stage) for way in problem.cure.ways
+        ]
+        return replace(problem, cure=Cure(problem.cure.sentence, *ways))
+
+
+def _of_stage(way: Way, stage: str) -> Way:
+    sets = (_OF_STAGE.sub(rf"{stage}:\g<0>", override) for override in way.sets)
+    return replace(way, sets=tuple(sets), removes=way.removes and f"{stage}:{way.removes}")
+
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -159,7 +181,7 @@ def plan_link(
 ) -> Plan:
     """Plan one stage, which starts from the model that the run of `before` makes. Raises UserError."""
     argv, pending = (f"stage={stage}", *request.overrides(stage)), PendingModel()
-    with cures_for(stage):
+    with request.cures_for(stage):
         if before is not None:
             _refuse_start(before, stage)
             trained = str(before.folder / MERGED if before.lora else before.model_dir)
@@ -173,26 +195,6 @@ def plan_link(
         if before is not None:
             _check_link(plan, before)
     return plan
-
-
-@contextlib.contextmanager
-def cures_for(stage: str) -> Iterator[None]:
-    """Name the stage in the overrides of the cures of what is raised: `sft:trainer=trl_sft`."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError([name_stage(problem, stage) for problem in error.problems]) from error
-
-
-def name_stage(problem: Problem, stage: str) -> Problem:
-    """Return a problem of one stage, whose cure names that stage."""
-    if not isinstance(problem.cure, Cure):
-        return problem
-    ways = (
-        Way(tuple(_OF_STAGE.sub(rf"{stage}:\g<0>", override) for override in way.sets), way.removes)
-        for way in problem.cure.ways
-    )
-    return replace(problem, cure=Cure(problem.cure.sentence, *ways))
 
 
 def _refuse_start(before: Plan, stage: str) -> None:

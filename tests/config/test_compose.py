@@ -24,6 +24,10 @@ MISTAKES = {
     "stage=sft recipe.packing=flaten": r"recipe.packing must be one of none, flatten, bins, got 'flaten' \[bad_value\]",
     "stage=sft gpus=1.5": r"gpus must be an integer, got '1.5' \[bad_value\]",
     "stage=sft recipe.liger=maybe": r"recipe.liger must be true or false, got 'maybe' \[bad_value\]",
+    "stage=sft recipe=[1]": r"recipe has keys of its own, got a list; `launch help keys` lists .* recipe \[bad_value\]",
+    "stage=sft data.mix=null": r"data.mix must have a value, got null \[bad_value\]",
+    "stage=sft allow=null": r"allow must have a value, got null \[bad_value\]",
+    "stage=sft recipe.epochs=choice(1,2)": r"recipe.epochs has several values; add sweep=true .*\[bad_config\]",
     "stage=sft recipe=lora": r"recipe has keys of its own, got lora; `launch help keys` lists .* recipe \[bad_value\]",
     "stage=sft recipe.lora=8": r"recipe.lora has keys of its own, got 8; set recipe.lora.rank=8 \[bad_value\]",
     "stage=sft ~recipe.epochs": r"recipe.epochs cannot be removed: set it to another value \[bad_value\]",
@@ -92,3 +96,10 @@ def test_a_missing_user_folder_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_
         UserError, match=r"LAUNCH_CONFIG_DIR: .* does not exist or is not a folder; create it, or unset the variable"
     ):
         composed("stage=sft")
+
+
+def test_what_a_removed_node_leaves_without_a_value_is_named() -> None:
+    with pytest.raises(UserError) as refused:
+        composed("stage=sft", "~recipe")
+    assert {problem.id for problem in refused.value.problems} == {"missing_value"}
+    assert "'recipe.learning_rate' has no value" in str(refused.value)

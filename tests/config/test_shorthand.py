@@ -27,6 +27,7 @@ OWN = "# @package _global_\ndefaults:\n  - demo\n  - override /trainer: trl_sft\
         ("data.mix=[{name: x, share: 0.5}]", "data.mix=[{name: x, share: 0.5}]"),
         ("data.mix=${recipe}", "data.mix=${recipe}"),
         ("data.mix=[]", "data.mix=[]"),
+        ("data=rows.jsonl", "data.mix=[{name: rows.jsonl}]"),
         ("data=org/set", "data.mix=[{name: org/set}]"),
         ("data=tulu3_sft", "data=tulu3_sft"),
         ("data.validation=20%", "data.validation=0.2"),

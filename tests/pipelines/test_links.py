@@ -252,6 +252,13 @@ def test_a_pipeline_without_a_name_is_found_by_its_stages(home: Path, capsys: py
     assert f"no stage of pipeline {newer.name} has begun" in capsys.readouterr().err
 
 
+def test_a_cure_in_a_pipeline_replaces_what_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    cures = {"lora_r=8": "set recipe.lora.rank=8 [", "demo:lora_r=8": "set demo:recipe.lora.rank=8 ["}
+    for typed, cure in cures.items():
+        assert main(["plan", *DEMO, typed]) == 2
+        assert cure in capsys.readouterr().err
+
+
 def test_a_page_has_the_evaluations_side_by_side(home: Path) -> None:
     pipeline = planned(*DEMO, "name=x")
     write_record(pipeline)
