@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from launch.api.cures import apply_way, check_cures, exact_ways, keys_of
+from launch.api.cures import apply_way, check_advice, check_cures, exact_ways, keys_of
 from launch.api.planning import plan_composed
 from launch.commands.verbs import VERBS, help_text
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine
-from launch.errors import Cure, Problem, UserError, Way, ways_of
+from launch.errors import Cure, Problem, UserError, Way, parse_way, ways_of
 from tests.paths import ROOT
 
 KINDS = {
@@ -127,6 +127,26 @@ def test_other_verbs_and_cures_in_words_stay() -> None:
     assert (problem.message, problem.cure) == (unknown, "set recipe.lora.rank=8")
     assert check_cures(CommandLine("rollout", False, ("stage=sft",)), [other]) == [other]
     assert check_cures(plan_line("stage=sft"), [other])[0].cure is None
+
+
+def test_the_advice_of_a_plan_is_planned() -> None:
+    plan = plan_composed(compose_once(plan_line("stage=sft", "gpus=8"))).plan
+    advice = Problem("x", "m", "override gpus", Cure("set {0} or {1}", "gpus=4", "gpus=banana"))
+    assert [checked.cure for checked in check_advice(plan, [advice])] == ["set gpus=4"]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("stage=sft", "trainer=finetune", "gpus=4", "cluster.gpu_memory=40"),
+        ("stage=dpo", "trainer=trl_dpo", "gpus=8", "cluster.gpu_memory=40", "recipe.per_device_batch_size=16"),
+    ],
+)
+def test_what_would_fit_a_gpu_plans(argv: tuple[str, ...]) -> None:
+    line = plan_line(*argv)
+    memory = plan_composed(compose_once(line)).memory
+    assert memory is not None and memory.remedy is not None
+    assert problems_of(apply_way(parse_way(str(memory.remedy)), line)) == ()
 
 
 COMMAND = re.compile(r"(?:`|^\$ )(?:python -m |\{[^}]*\} -m )?launch ([a-z]\w*)([^`]*)")
