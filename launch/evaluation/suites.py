@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from dataclasses import asdict
 from pathlib import Path
 
-from launch.data.local import TRAIN_FILE, VALIDATION_FILE
+from launch.data.local import VALIDATION_FILE
 from launch.errors import Problem, UserError
 from launch.evaluation.demo_suite import ensure_demo_suite, ensure_module_suite
 from launch.execution.record.reader import RunRecord, mapping, run_name
-from launch.files import write_file
+from launch.files import encode_json, write_file
 from launch.worker.evaluating import TaskSpec
 from launch.worker.held_out import ROWS
 
@@ -64,9 +65,8 @@ def ensure_held_out(run: RunRecord) -> Path | None:
     folder = run.folder / RESULTS / HELD_OUT
     if (folder / ROWS).is_file():
         return folder
-    mixed = run.flags.get("dataset_mixer_list")
-    names = [run.flags.get("dataset_name"), *(mixed if isinstance(mixed, list) else [])]
-    copies = [Path(str(name).removesuffix(f"/{TRAIN_FILE}")) / VALIDATION_FILE for name in names]
+    staged = re.findall(r'[^"\\]+/data/[0-9a-f]{16}', encode_json(run.plan))  # of each data set, whatever the trainer
+    copies = [Path(folder, VALIDATION_FILE) for folder in staged]
     rows = [line for copy in dict.fromkeys(copies) if copy.is_file() for line in copy.read_bytes().splitlines(True)]
     if not rows or mapping(run.settings.get("stage")).get("kind") not in ("sft", "dpo"):
         return None
