@@ -22,7 +22,41 @@ from typing import Any, TextIO
 from .json_codec import decode
 from .model_loading import ModelRequest, load_model, read_base
 
+GREEDY: Mapping[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 _UNLIMITED = 1 << 30  # a tokenizer without a limit has an astronomic one
+
+
+def encode(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> Any:
+    """Return a conversation in the chat template, as the inputs of a model that is to go on with it."""
+    return tokenizer.apply_chat_template(
+        list(messages), add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+
+
+def write_answer(
+    model: Any,
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, str]],
+    *,
+    max_tokens: int,
+    context: int,
+    sampling: Mapping[str, Any] = GREEDY,
+) -> dict[str, Any]:
+    """Generate the next turn: its text, its number of tokens, and whether the model ended it.
+
+    An answer ends at the tokenizer's end of a sequence, which the template trains, or at one of the model's.
+    """
+    inputs = encode(tokenizer, messages).to(model.device)
+    prompt = inputs["input_ids"].shape[1]
+    of_model = model.generation_config.eos_token_id
+    ends = {tokenizer.eos_token_id, *(of_model if isinstance(of_model, list) else [of_model])} - {None}
+    padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    room = min(max_tokens, context - prompt)
+    output = model.generate(
+        **inputs, max_new_tokens=room, eos_token_id=sorted(ends), pad_token_id=int(padding), **sampling
+    )[0][prompt:]
+    text = tokenizer.decode(output, skip_special_tokens=True)
+    return {"text": text, "tokens": len(output), "finished": len(output) > 0 and int(output[-1]) in ends}
 
 
 class Generator:
@@ -42,7 +76,7 @@ class Generator:
 
     def measure(self, conversations: Sequence[Sequence[Mapping[str, str]]]) -> dict[str, Any]:
         """Return the tokens of each prompt in the chat template, and those that fit into the model."""
-        lengths = [self._encode(messages)["input_ids"].shape[1] for messages in conversations]
+        lengths = [encode(self._tokenizer, messages)["input_ids"].shape[1] for messages in conversations]
         return {"lengths": lengths, "context": self._context()}
 
     def answer(
@@ -51,33 +85,11 @@ class Generator:
         """Generate the next turn of a conversation; greedily for temperature 0."""
         from transformers import set_seed
 
-        inputs = self._encode(messages).to(self._model.device)
-        sampling: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-        if temperature > 0:
-            sampling = {"do_sample": True, "temperature": temperature, "top_p": top_p}
-        prompt = inputs["input_ids"].shape[1]
-        room = min(max_tokens, self._context() - prompt)
         set_seed(seed)
-        output = self._model.generate(
-            **inputs, max_new_tokens=room, eos_token_id=self._ends(), pad_token_id=self._padding(), **sampling
-        )[0][prompt:]
-        text = self._tokenizer.decode(output, skip_special_tokens=True)
-        finished = len(output) > 0 and int(output[-1]) in self._ends()
-        return {"text": text, "tokens": len(output), "finished": finished}
-
-    def _encode(self, messages: Sequence[Mapping[str, str]]) -> Any:
-        return self._tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, return_tensors="pt", return_dict=True
+        sampling = {"do_sample": True, "temperature": temperature, "top_p": top_p} if temperature > 0 else GREEDY
+        return write_answer(
+            self._model, self._tokenizer, messages, max_tokens=max_tokens, context=self._context(), sampling=sampling
         )
-
-    def _ends(self) -> list[int]:
-        """The tokens that end an answer: the tokenizer's, which the template trains, and the model's."""
-        ends = self._model.generation_config.eos_token_id
-        return sorted({self._tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None})
-
-    def _padding(self) -> int:
-        padding = self._tokenizer.pad_token_id
-        return int(self._tokenizer.eos_token_id if padding is None else padding)
 
     def _context(self) -> int:
         limit = min(int(self._tokenizer.model_max_length), _UNLIMITED)

@@ -179,7 +179,8 @@ def _build(job: Job) -> Any:
         entry = trl_rlvr.rlvr_class(entry, scorer, job.events, job.allowed, every)
     elif "samples" in options:
         held_out = data.get(script.dataset_test_split, train)
-        if prompts := trl_samples.find_prompts(held_out):
+        longest = (getattr(args, "max_length", None) or 1024) // 2
+        if prompts := trl_samples.find_prompts(held_out, start["processing_class"], longest):
             entry = trl_samples.sampling_class(entry, prompts, _count_of("samples", options), job.events)
         else:
             job.events.warn("recipe.sample_every: the rows have no prompts to answer")

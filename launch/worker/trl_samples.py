@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from .channel import EventWriter
+from .generating import encode, write_answer
 
 _PROMPTS = 3
 _TOKENS = 128  # of an answer at most
@@ -22,14 +24,15 @@ def send_completion(events: EventWriter, step: int, prompt: Any, completion: str
     events.emit("completion", step=step, prompt=asked[:_TEXT], completion=completion[:_TEXT], **more)
 
 
-def find_prompts(rows: Any) -> list[Any]:
-    """Return the conversations, without their last answers, of the first rows; none of rows that are only text."""
-    found = []
-    for row in rows.select(range(min(_PROMPTS, len(rows)))) if hasattr(rows, "select") else ():
+def find_prompts(rows: Any, tokenizer: Any, longest: int) -> list[Any]:
+    """Return the first conversations, without their last answers, of up to `longest` tokens; none of bare texts."""
+    found: list[Any] = []
+    for row in islice(rows, 100):
         whole = row.get("messages") or row.get("chosen")
         prompt = row.get("prompt") or (whole[:-1] if isinstance(whole, list) else None)
-        if prompt:
-            found.append([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)
+        prompt = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        if prompt and len(found) < _PROMPTS and encode(tokenizer, prompt)["input_ids"].shape[1] <= longest:
+            found.append(prompt)
     return found
 
 
@@ -58,32 +61,21 @@ def sampling_class(entry: Any, prompts: Sequence[Sequence[Mapping[str, str]]], e
             import torch
             from trl.models.utils import unwrap_model_for_generation
 
-            began, lengths, ended = time.perf_counter(), 0, 0
+            began = time.perf_counter()
             tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
             self.model.eval()
             try:
                 with unwrap_model_for_generation(self.model_wrapped, self.accelerator) as model, torch.no_grad():
-                    ends = model.generation_config.eos_token_id
-                    ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
-                    for prompt in prompts:
-                        inputs = tokenizer.apply_chat_template(
-                            prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True
-                        ).to(self.accelerator.device)
-                        output = model.generate(
-                            **inputs,
-                            max_new_tokens=_TOKENS,
-                            do_sample=False,
-                            eos_token_id=sorted(ends),
-                            pad_token_id=tokenizer.pad_token_id or min(ends),
-                        )[0][inputs["input_ids"].shape[1] :]
-                        lengths, ended = lengths + len(output), ended + (int(output[-1]) in ends)
-                        if self.accelerator.is_main_process:
-                            text = tokenizer.decode(output, skip_special_tokens=True)
-                            send_completion(events, self.state.global_step, prompt, text)
+                    context = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
+                    answers = [
+                        write_answer(model, tokenizer, each, max_tokens=_TOKENS, context=context) for each in prompts
+                    ]
             finally:
                 self.model.train()
-            count = len(prompts)
-            seconds = time.perf_counter() - began
-            return {"sample_tokens": lengths / count, "sample_ended": ended / count, "sample_seconds": seconds}
+            if self.accelerator.is_main_process:
+                for prompt, answer in zip(prompts, answers, strict=True):
+                    send_completion(events, self.state.global_step, prompt, answer["text"])
+            tokens, ended = (sum(answer[key] for answer in answers) / len(answers) for key in ("tokens", "finished"))
+            return {"sample_tokens": tokens, "sample_ended": ended, "sample_seconds": time.perf_counter() - began}
 
     return Sampling

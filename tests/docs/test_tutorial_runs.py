@@ -5,9 +5,9 @@ Commands that need GPUs are planned in test_tutorial.py; those of the Slurm page
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +21,8 @@ from tests.integration import warm
 from tests.paths import ROOT
 
 TUTORIAL = ROOT / "docs" / "tutorial"
-_OF_RUNS = ("status", "logs", "merge", "new", "--version")
-_TRAINERS = {"stage=demo": "trainer=trl_sft"}  # as the page says for a reader without open-instruct
+_OF_RUNS = ("status", "logs", "merge", "new", "eval", "generate", "--version")
+_OWN = ("stage=mine", "stage=mine_lora")  # that the page drafts
 _NUMBER = re.compile(r"\b[0-9a-f]{8}\b|\d[\d.:,]*(?:e-?\d+)?")
 
 pytestmark = pytest.mark.slow
@@ -33,13 +33,33 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder for all pages: the demo's model and data are made once."""
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     home = tmp_path_factory.mktemp("reader")
-    [example] = re.findall(r"^    (\{.*\})$", (TUTORIAL / "own-data.md").read_text(encoding="utf-8"), re.MULTILINE)
-    chat = json.loads(example)
-    with (home / "my_chats.jsonl").open("w", encoding="utf-8") as stream:
-        for number in range(32):
-            chat["messages"][0]["content"] = f"What is deque number {number}?"
-            stream.write(json.dumps(chat) + "\n")
+    page = (TUTORIAL / "own-data.md").read_text(encoding="utf-8")
+    [rows] = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    subprocess.run([warm.python(), "-c", rows], cwd=home, check=True)
+    train_with_transformers(home / "my_chats.jsonl", home / "my_model")
     return home
+
+
+def train_with_transformers(chats: Path, model: Path) -> None:
+    """Write what another tool leaves: a model that transformers' own Trainer trained, without a chat template."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+
+    from launch.demo.make_model import build
+
+    build(chats, model, seed=1)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = None
+    tokens = tokenizer("Colours are red, blue, green and grey.")["input_ids"]
+    data = Dataset.from_list([{"input_ids": tokens, "labels": tokens}] * 8)
+    arguments = TrainingArguments(
+        str(model.with_name("another_tool")), max_steps=2, use_cpu=True, report_to=[], save_strategy="no"
+    )
+    trainer = Trainer(AutoModelForCausalLM.from_pretrained(model), arguments, train_dataset=data)
+    trainer.train()
+    shutil.rmtree(model)
+    trainer.save_model(str(model))
+    tokenizer.save_pretrained(model)
 
 
 def carry_out(argv: list[str], home: Path) -> subprocess.CompletedProcess[str]:
@@ -53,14 +73,12 @@ def for_a_cpu(page: Path) -> Iterator[list[str]]:
     """Yield the arguments of the page's commands that a machine without GPUs carries out, made short."""
     for _, argv in commands(page, with_mistakes=True):
         stage = next((word for word in argv if word.startswith("stage=")), None)
-        if argv[0] in _OF_RUNS:
+        if argv[0] in _OF_RUNS or (stage in _OWN and "gpus=8" not in argv and "--cfg" not in argv):
             yield argv
         elif stage and stage.startswith("stage=demo"):
             short = [re.sub(r"(steps)=\d+", r"\1=2", word) for word in argv]
             if not any("steps=" in word for word in short):
                 short.append("recipe.max_steps=2")
-            if "trainer=trl_sft" not in short and stage in _TRAINERS:
-                short.append(_TRAINERS[stage])
             yield short
 
 
