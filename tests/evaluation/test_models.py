@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.evaluation.models import find_chain, find_model, require_chat_template
+from launch.evaluation.models import find_chain, find_model, find_run_or_model, require_chat_template
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from tests.execution import files
@@ -117,3 +117,14 @@ def test_the_chain_goes_back_through_runs_to_the_base(run: Path, tmp_path: Path)
     with pytest.raises(UserError) as refused:
         find_chain(find_model("second", run.parents[1]))
     assert refused.value.problems[0].id == "base_gone"
+
+
+def test_a_hub_id_means_its_snapshot_in_the_cache(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = tmp_path / "hub" / "models--someone--a-model" / "snapshots" / "abc"
+    files.model(snapshot)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    model = find_model("someone/a-model", run.parents[1])
+    assert (model.label, model.folder, model.run) == ("someone/a-model", snapshot, None)
+    assert find_run_or_model("someone/a-model", run.parents[1]) == model
+    assert find_run_or_model(str(run / "model"), run.parents[1]) == run
+    assert refusal("someone/not-here", run.parents[1]) == "unknown_run"

@@ -9,7 +9,7 @@ import pytest
 
 from launch.errors import UserError
 from launch.evaluation.demo_suite import ensure_demo_suite
-from launch.evaluation.suites import TULU3_SPECS, digest_spec, find_specs
+from launch.evaluation.suites import TULU3_SPECS, default_tasks, digest_spec, find_specs
 
 
 def test_names_groups_and_folders_can_be_mixed(tmp_path: Path) -> None:
@@ -51,3 +51,51 @@ def test_both_orders_of_the_demo_have_the_same_words(tmp_path: Path) -> None:
         assert sorted(sentence) == sorted(shuffled) and sentence != shuffled
         assert (sentence[0], sentence[-1]) == (shuffled[0], shuffled[-1])
     assert ensure_demo_suite(tmp_path) == folder
+
+
+def write_record(tmp_path: Path, config: str, rows: list[object] | None = None) -> Path:
+    """Write the record of a run, and the validation rows of its staged data."""
+    run, staged = tmp_path / "runs" / "mine" / "x", tmp_path / "runs" / ".cache" / "data" / "0123456789abcdef"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(config)
+    # as TRL's entry gets a mixture: JSON inside of an option
+    plan = {"options": [f"mixture={json.dumps([{'name': str(staged)}])}"], "command": ["x", str(staged)]}
+    (run / "plan.json").write_text(json.dumps(plan))
+    if rows:
+        staged.mkdir(parents=True)
+        (staged / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run
+
+
+OWN = "stage: {kind: sft, tasks: [demo]}\ndata: {build: demo_chats, mix: [{name: mine.jsonl}]}\n"
+
+
+def test_own_rows_that_were_held_out_take_the_place_of_shipped_tasks(tmp_path: Path) -> None:
+    run = write_record(tmp_path, OWN, [{"messages": [number]} for number in range(1000)])
+    assert default_tasks(run) == "held_out"
+    [spec] = find_specs("held_out", tmp_path, run)
+    assert spec.folder == run / "evaluation" / "held_out" and spec.chat
+    lines = (spec.folder / "held_out.jsonl").read_text().splitlines()
+    assert [json.loads(line)["messages"] for line in lines] == [[number] for number in range(0, 1000, 5)]
+    assert find_specs(str(spec.folder), tmp_path) == (spec,), "another model can be asked the same"
+
+
+@pytest.mark.parametrize(
+    ("config", "tasks"),
+    [
+        (OWN.replace("demo]", "gsm8k]"), "gsm8k"),  # the stage's own choice
+        ("stage: {kind: sft, tasks: [demo]}\ndata: {build: demo_chats, mix: []}\n", "demo"),
+        ("stage: {kind: rlvr, tasks: [tulu3]}\ndata: {mix: [{name: mine.jsonl}]}\n", "tulu3"),
+    ],
+)
+def test_other_stages_keep_their_tasks(tmp_path: Path, config: str, tasks: str) -> None:
+    assert default_tasks(write_record(tmp_path, config, [{"messages": []}])) == tasks
+
+
+def test_the_demos_questions_do_not_judge_own_data(tmp_path: Path) -> None:
+    run = write_record(tmp_path, OWN)
+    for find in (lambda: default_tasks(run), lambda: find_specs("held_out", tmp_path, run)):
+        with pytest.raises(UserError, match="mine/x held out no rows"):
+            find()
+    with pytest.raises(UserError, match="needs a run"):
+        find_specs("held_out", tmp_path)

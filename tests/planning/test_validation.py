@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import Problem, UserError
+from launch.planning.data import describe_schedule
 from launch.planning.identity import DigestCache
 from launch.planning.plan import Plan, build_plan
 from tests.conftest import composed, fixed_machine
@@ -67,6 +68,23 @@ def test_a_file_that_does_not_exist_is_reported_before_what_it_could_be_used_for
     problem = refusal(tmp_path, *DEMO, *more, "data.validation=./nothere.jsonl")
     assert (problem.id, problem.message) == ("data_no_files", f"{tmp_path / 'nothere.jsonl'} does not exist")
     assert refusal(tmp_path, *DEMO, *more, "data.validation=./held.jsonl").id == "validation_needs_local"
+
+
+def test_open_instruct_keeps_own_rows_for_eval_and_does_not_evaluate(tmp_path: Path, mine: tuple[str, ...]) -> None:
+    words = [word for word in mine if not word.startswith("trainer=")]
+    plan = plan_of(tmp_path, *words, "trainer=finetune", "data.validation=0.1")
+    assert plan.inputs.mixture[0].data is not None and plan.inputs.mixture[0].data.validation == 0.1
+    assert "kept for `launch eval`" in str(describe_schedule(plan.config))
+    assert not [name for name in plan.flags if name.startswith("eval")]
+    whole = plan_of(tmp_path, *words, "trainer=finetune")
+    assert plan.identity != whole.identity and plan.flags.keys() == whole.flags.keys()
+
+
+def test_samples_while_training_are_an_option_of_trl_alone(tmp_path: Path, mine: tuple[str, ...]) -> None:
+    assert "samples=20" in plan_of(tmp_path, *mine, "recipe.sample_every=20").options
+    assert not [option for option in plan_of(tmp_path, *mine).options if option.startswith("samples")]
+    problem = refusal(tmp_path, "stage=demo", "trainer=finetune", "gpus=1", "recipe.sample_every=20")
+    assert problem.id == "unsupported_recipe" and "TRL's trainers do" in problem.message
 
 
 def test_early_stop_loads_the_best_checkpoint(tmp_path: Path, mine: tuple[str, ...]) -> None:
