@@ -6,18 +6,15 @@ Prompts come from the command line, or from a file: JSON lines, or one prompt a 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.evaluation.models import ModelSource, require_chat_template, require_modules
-from launch.host.interpreter import worker_command
+from launch.host.interpreter import WorkerProcess, open_worker
 
 Conversation = Sequence[Mapping[str, str]]
 Messages = list[dict[str, str]]
@@ -46,8 +43,8 @@ class Answer:
 class Responder:
     """A live worker with one model."""
 
-    def __init__(self, model: ModelSource, process: subprocess.Popen[str], errors: IO[str]) -> None:
-        self._model, self._process, self._errors = model, process, errors
+    def __init__(self, model: ModelSource, worker: WorkerProcess) -> None:
+        self._model, self._worker = model, worker
 
     def refuse_long_prompts(self, conversations: Sequence[Conversation]) -> None:
         """Refuse prompts that leave no room for an answer, before the model is loaded. Raises UserError:
@@ -66,19 +63,13 @@ class Responder:
         return Answer(**self._request({"messages": list(conversation), **asdict(sampling)}))
 
     def _request(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
         line = ""
-        try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            pass
+        with suppress(BrokenPipeError):
+            self._worker.requests.write(json.dumps(request) + "\n")
+            self._worker.requests.flush()
+            line = self._worker.answers.readline()
         if not line:
-            status = self._process.wait()
-            self._errors.seek(0)
-            lines = self._errors.read().strip().splitlines()
-            message = f"{self._model.label} gives no answer: {lines[-1] if lines else f'exit status {status}'}"
+            message = f"{self._model.label} gives no answer: {self._worker.wait()}"
             raise UserError(Problem("generation_failed", message, str(self._model.folder)))
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -92,17 +83,8 @@ def open_responder(model: ModelSource) -> Iterator[Responder]:
     """
     require_chat_template(model)
     require_modules(model, "torch", "transformers")
-    argv = worker_command(model.python, "generating", model.request)
-    environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-        process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8", env=environ
-        )
-        try:
-            yield Responder(model, process, errors)
-        finally:
-            process.kill()
-            process.communicate()
+    with open_worker(model.python, "generating", model.request) as worker:
+        yield Responder(model, worker)
 
 
 def as_conversation(prompt: str, system: str | None = None) -> Messages:

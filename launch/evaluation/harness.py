@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +10,7 @@ from typing import Any
 
 from launch.errors import Problem, UserError
 from launch.evaluation.models import ModelSource
-from launch.host.interpreter import worker_command
+from launch.host.interpreter import open_worker
 from launch.worker import evaluating
 from launch.worker.evaluating import TaskSpec
 
@@ -47,29 +44,16 @@ def run_jobs(
     requested = tuple(evaluating.Job(job.model.request, job.spec, job.result, job.samples) for job in jobs)
     request = evaluating.Request(requested, str(tokenizer), limit, batch_size)
     labels = {str(job.result): job.model.label for job in jobs}
-    argv = worker_command(python, "evaluating", request)
-    environ = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_ALLOW_CODE_EVAL": "0"}
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-        with subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environ
-        ) as process:
-            assert process.stdout is not None
-            try:
-                for line in process.stdout:
-                    report = json.loads(line)
-                    if "refused" in report:
-                        raise UserError(_explain_refusal(report))
-                    if "left_out" in report:
-                        notify(f"{report['left_out']} rows are longer than {report['context']:,} tokens: left out")
-                    else:
-                        notify(f"evaluated {labels[report['done']]}")
-            except BaseException:
-                process.kill()
-                raise
-        if process.returncode:
-            errors.seek(0)
-            lines = errors.read().strip().splitlines()
-            reason = lines[-1] if lines else f"exit status {process.returncode}"
+    with open_worker(python, "evaluating", request) as worker:
+        for line in worker.answers:
+            report = json.loads(line)
+            if "refused" in report:
+                raise UserError(_explain_refusal(report))
+            if "left_out" in report:
+                notify(f"{report['left_out']} rows are longer than {report['context']:,} tokens: left out")
+            else:
+                notify(f"evaluated {labels[report['done']]}")
+        if reason := worker.wait():
             raise UserError(_explain_failure(reason, jobs[0].result.parent))
 
 

@@ -12,11 +12,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from launch.errors import Problem, did_you_mean
 from launch.external import logged_call
@@ -207,3 +209,33 @@ def worker_command(python: str, module: str, request: object) -> list[str]:
     `request`: a dataclass of that module.
     """
     return [python, str(WORKER), "--call", module, encode(request)]
+
+
+class WorkerProcess:
+    """A running module of launch.worker, whose lines are read and written as it goes."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        self.process, self.requests, self.answers, self._errors = process, process.stdin, process.stdout, errors
+
+    def wait(self) -> str | None:
+        """Wait for the end; return why it failed, the last line of its stderr, or None."""
+        status = self.process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().strip().splitlines()
+        return None if status == 0 else lines[-1] if lines else f"exit status {status}"
+
+
+@contextmanager
+def open_worker(python: str, module: str, request: object) -> Iterator[WorkerProcess]:
+    """Start `worker_command`, and end the process."""
+    argv, environ = worker_command(python, module, request), {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8", env=environ
+        )
+        try:
+            yield WorkerProcess(process, errors)
+        finally:
+            process.kill()
+            process.communicate()
