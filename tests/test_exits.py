@@ -48,7 +48,7 @@ EXACT = {
     "demo/train_model.py": "a child's answer to its parent",
     "evaluation/demo_suite.py": "tasks of the harness, whose texts are ours",
     "evaluation/evaluate.py": "an empty probe",
-    "host/interpreter.py": "a temporary file: the output of the harness",
+    "host/interpreter.py": "a temporary file: the errors of a worker",
     "execution/detach.py": "a file that echo prints to",
     "execution/preview.py": "rows and the request of the trainer's process",
     "execution/record/lock.py": "the holder's random token, which must be compared",

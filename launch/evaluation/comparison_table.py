@@ -42,7 +42,8 @@ def _speed_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
     units = ["tokens/s" if run.tokens else "steps/s" for run in progress]
     yield "speed", *(format_number(run.speed, ",.4g", f" {unit}") for run, unit in zip(progress, units, strict=True))
     yield from _verdict_row(comparison, comparison.speed_verdict)
-    yield "memory", *(format_number(run.memory_gib, ".2f", " GiB") for run in progress)
+    if any(run.memory_gib is not None for run in progress):
+        yield "memory", *(format_number(run.memory_gib, ".2f", " GiB") for run in progress)
 
 
 def _verdict_row(comparison: Comparison, judge: Callable[[int], str]) -> Iterator[tuple[str, ...]]:
