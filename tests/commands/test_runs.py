@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import shlex
 import signal
 import subprocess
@@ -93,6 +94,9 @@ def test_a_folder_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_which_run_a_name_resolves_to(runs: Path) -> None:
     for name in ("sft/gpu8-abc", "gpu8-abc", "gpu", "sft", str(runs / "sft" / "gpu8-abc")):
         assert resolve_run(name, runs) == runs / "sft" / "gpu8-abc"
+    shutil.copytree(runs / "sft" / "gpu8-abc", runs / "sft_lora" / "gpu8-def")
+    assert resolve_run("sft", runs) == runs / "sft" / "gpu8-abc"
+    assert refusal(["gpu8"])[0] == "ambiguous_run"
     assert refusal(["demo/"]) == ("ambiguous_run", "there are demo/bad, demo/good")
     assert refusal(["god"]) == ("unknown_run", "did you mean 'good'?")
     assert refusal([]) == ("usage", "launch logs RUN [--follow] [--rank N | --job] [runs=DIR]")

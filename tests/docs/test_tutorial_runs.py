@@ -78,7 +78,9 @@ def for_a_cpu(page: Path) -> Iterator[list[str]]:
         elif stage and stage.startswith("stage=demo"):
             short = [re.sub(r"(steps)=\d+", r"\1=2", word) for word in argv]
             if not any("steps=" in word for word in short):
-                short.append("recipe.max_steps=2")
+                short.append("recipe.max_steps=40" if page.stem == "demo" else "recipe.max_steps=2")  # it is evaluated
+            if stage == "stage=demo" and "trainer=trl_sft" not in short:
+                short.append("trainer=trl_sft")
             yield short
 
 

@@ -297,7 +297,7 @@ def command_for(verb: str, folder: Path, *options: str) -> str:
 
 
 def resolve_run(name: str, runs: Path, submitted: Sequence[Path] = ()) -> Path:
-    """Return the run folder that `name` means: a folder, `stage/name`, or a prefix of either that only one run has.
+    """Return the run folder that `name` means: a folder, `stage/name`, the only run of a stage, or a prefix of one.
 
     `submitted`: the folders of runs that may not have begun. Raises UserError: unknown_run, ambiguous_run.
     """
@@ -306,7 +306,7 @@ def resolve_run(name: str, runs: Path, submitted: Sequence[Path] = ()) -> Path:
         if (folder / "plan.json").is_file() or (folder / "logs").is_dir() or folder.absolute() in waiting:
             return folder.resolve()
     known = sorted({*find_runs(runs), *submitted})
-    exact = [folder for folder in known if folder.name == name]
+    exact = [folder for folder in known if name in (folder.name, folder.parent.name)]
     matches = exact or [path for path in known if run_name(path).startswith(name) or path.name.startswith(name)]
     if len(matches) == 1:
         return matches[0].resolve()
