@@ -79,8 +79,6 @@ def _check_plan(plan: Plan, options: argparse.Namespace, *, is_pending: bool = F
     findings = list(inspect(plan, [rule for rule in RULES if not (is_pending and rule is inputs_exist)]))
     stops = any(finding.stops for finding in findings)  # without its packages the trainer can't tokenise
     if not stops and not is_pending:
-        if any(entry.data for entry in plan.inputs.mixture):
-            notify(f"starting {plan.trainer} to tokenize the local data")
         findings += inspect_data(plan, options.rows)
     stopping = [finding for finding in findings if finding.stops]
     warnings = check_advice(plan, [*map(as_problem, findings), *plan.warnings])

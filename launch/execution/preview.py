@@ -26,7 +26,7 @@ from launch.external import failure_reason
 from launch.files import load_json
 from launch.planning.inputs import MERGE, MixtureEntry
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
-from launch.terminal import printable
+from launch.terminal import notify, printable
 from launch.worker.finding import Finding
 from launch.worker.json_codec import encode
 from launch.worker.samples import Request
@@ -196,7 +196,10 @@ def inspect_data(plan: Plan, rows: int | None) -> list[Finding]:
         if entry.source.local is None
     ]
     names = [", ".join(path.name for path in entry.data.files.paths[:3]) for entry in plan.inputs.mixture if entry.data]
-    if names:
+    if names and (reason := plan.config.trainer.why.get("preview")):
+        findings.append(Finding(DATA_RULE, "skipped", reason))
+    elif names:
+        notify(f"starting {plan.trainer} to tokenize the local data")
         findings += _inspect_local(plan, names, rows)
     return [finding.apply_allow(plan.config.allow) for finding in findings]
 

@@ -30,5 +30,13 @@ def test_what_can_not_be_tokenised_fails_unless_it_is_allowed(tmp_path: Path) ->
     assert not allowed.stops
 
 
+def test_prompts_of_rlvr_are_not_tokenised(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [{"prompt": "?", "ground_truth": "8"}])
+    words = ("stage=rlvr", "recipe.verifier=math", f"data.mix=[{{name: {path}}}]")
+    machine = fixed_machine(tmp_path, digest=lambda path: "digest")
+    [finding] = inspect_data(build_plan(composed(*words), machine, reads_rows=False), None)
+    assert (finding.id, finding.level) == ("data_tokens", "skipped")
+
+
 def test_what_this_machine_makes_is_no_data_of_the_user(tmp_path: Path) -> None:
     assert inspect_data(build_plan(composed("stage=demo"), fixed_machine(tmp_path)), None) == []
