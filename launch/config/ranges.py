@@ -54,6 +54,7 @@ GROUP = Range(2, _MOST)  # completions of a prompt: a single one has nothing to 
 COUNT_OR_ZERO = Range(0, _MOST)
 POSITIVE = Range(0, includes_low=False)
 NOT_NEGATIVE = Range(0)
+REWARD = Range(-_MOST, _MOST)
 FRACTION = Range(0, 1, includes_low=False)
 FRACTION_OR_ZERO = Range(0, 1)
 BELOW_ONE = Range(0, 1, includes_high=False)

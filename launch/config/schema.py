@@ -18,7 +18,18 @@ from omegaconf import MISSING
 
 from launch.config.cluster import ClusterConfig
 from launch.config.guards import GuardsConfig
-from launch.config.ranges import BELOW_ONE, COUNT, GROUP, LENGTH, NOT_NEGATIVE, POSITIVE, RANKS, RANKS_OR_ZERO, SEED
+from launch.config.ranges import (
+    BELOW_ONE,
+    COUNT,
+    GROUP,
+    LENGTH,
+    NOT_NEGATIVE,
+    POSITIVE,
+    RANKS,
+    RANKS_OR_ZERO,
+    REWARD,
+    SEED,
+)
 from launch.config.trials import BenchConfig, GatesConfig, RolloutConfig, TuneConfig, TunedConfig
 
 
@@ -170,6 +181,7 @@ class RecipeConfig:
     kl_beta: float | None = NOT_NEGATIVE.of(None)  # weight of the KL divergence from the starting model; 0: none
     clip: float | None = POSITIVE.of(None)  # of the probability ratio, at 1 - clip and 1 + clip
     generation: str | None = None  # how completions are sampled; null: transformers
+    truncated_reward: float | None = REWARD.of(None)  # of a completion that does not end; null: the verifiers score it
     verifier: Any = None  # rows, math, gsm8k, ifeval, exact or PATH.py:FUNCTION; or a list of them (docs/rlvr.md)
     lora: LoraConfig = field(default_factory=LoraConfig)
 
@@ -184,7 +196,7 @@ RECIPE_KEYS = (
 # keys of RLVR alone: other trainers need not map them
 RLVR_KEYS = (
     *("prompts_per_step", "samples_per_prompt", "response_length", "temperature", "kl_beta", "clip", "generation"),
-    "verifier",
+    *("truncated_reward", "verifier"),
 )
 
 

@@ -21,7 +21,7 @@ from launch.worker.held_out import CHOICE, LOSS, write_task
 _QUESTIONS = 100
 _HELD_OUT = 200  # questions of `demo_modules`
 _WORDS = 16  # of a sentence whose words are put into another order
-_VERSION = 2
+_VERSION = 3
 _MODULES = """\
 task: demo_modules
 dataset_path: json
@@ -30,7 +30,7 @@ test_split: test
 output_type: generate_until
 doc_to_text: "{{{{prompt[0].content}}}}"
 doc_to_target: "{{{{ground_truth}}}}"
-generation_kwargs: {{ until: [], max_gen_toks: 32, do_sample: true, temperature: 1.0 }}
+generation_kwargs: {{ until: [], max_gen_toks: 48, do_sample: true, temperature: 1.0 }}
 process_results: !function modules.process_results
 metric_list: [{{ metric: reward, aggregation: mean, higher_is_better: true }}]
 num_fewshot: 0

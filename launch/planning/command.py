@@ -277,13 +277,12 @@ def build_environment(
         and not any(environ.get(name) for name in ALLOCATOR_VARIABLES)
     ):
         variables |= dict.fromkeys(ALLOCATOR_VARIABLES[:2], _EXPANDABLE_SEGMENTS)
-    if trainer.family == Family.open_instruct:
-        if trainer.kind == Kind.dpo:
-            # its default is an absolute path of another cluster, which root creates silently (dpo_utils.py:191)
-            variables["REFERENCE_LOGPROBS_CACHE_PATH"] = str(reference_cache)
-        if checkout:
-            inherited = environ.get("PYTHONPATH")
-            variables["PYTHONPATH"] = os.pathsep.join([str(checkout), *([inherited] if inherited else [])])
+    if trainer.family == Family.open_instruct and trainer.kind == Kind.dpo:
+        # its default is an absolute path of another cluster, which root creates silently (dpo_utils.py:191)
+        variables["REFERENCE_LOGPROBS_CACHE_PATH"] = str(reference_cache)
+    if checkout and (trainer.family == Family.open_instruct or trainer.kind == Kind.rlvr):  # verifiers may call it
+        inherited = environ.get("PYTHONPATH")
+        variables["PYTHONPATH"] = os.pathsep.join([str(checkout), *([inherited] if inherited else [])])
     return variables
 
 

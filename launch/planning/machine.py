@@ -24,6 +24,7 @@ from launch.host.interpreter import (
 )
 from launch.host.nvidia import find_gpus
 from launch.planning.identity import DigestCache
+from launch.planning.rlvr import calls_open_instruct
 from launch.upstream.pin.checkout import DIR_KEY, DIR_VARIABLE, Checkout, find_checkout
 from launch.upstream.pin.lock import load_lock
 from launch.upstream.resolve import ResolvedSchema, resolve_schema
@@ -98,11 +99,11 @@ def this_machine(
     python = trainer_python(config.python)
     may_start = starts_trainer or composed.origins.of("python").origin == Origin.override
     _require_interpreter(composed, python, may_start=may_start)
-    checkout = None
-    if config.trainer.family == Family.open_instruct:
+    checkout, is_trl = None, config.trainer.family == Family.trl
+    if not is_trl or calls_open_instruct(config):
         checkout = find_checkout(config.upstream.dir, os.environ, resources.ROOT)
     packages = package_folders(python) if may_start or config.python is None else find_package_folders(python)
-    may_capture = starts_trainer or _may_capture(composed, checkout)
+    may_capture = starts_trainer or _may_capture(composed, None if is_trl else checkout)
     resolved = resolve_schema(config.trainer.name, checkout, packages, python, may_capture=may_capture)
     return Machine(
         cwd=cwd,
@@ -146,6 +147,9 @@ def _describe_upstream(family: Family, checkout: Checkout | None, resolved: Reso
         note = f" by the lock, although {resolved.difference}" if resolved.difference else note
         note += f"; {resolved.advice('')}" if resolved.failure else ""
         description = f"launch's entry over TRL {TRL}{note}"
+        if checkout:
+            description += f"; {checkout.describe()}"
+            return UpstreamState(None, source, checkout.root, description, checkout.matches_pin)
         return UpstreamState(None, source, None, description, matches_pin=True)
     if checkout is None:
         description = f"open-instruct {lock.pin[:9]} by the lock: there is no checkout here"

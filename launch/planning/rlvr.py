@@ -16,7 +16,7 @@ from launch.errors import Cure, Problem, UserError, did_you_mean, path_problem
 from launch.planning.parallel import Width
 from launch.worker.verifiers import BUILT_IN, BY_ROW, is_own
 
-_OPTIONAL = ("temperature", "kl_beta", "clip", "generation")  # the trainer has defaults
+_OPTIONAL = ("temperature", "kl_beta", "clip", "generation", "truncated_reward")  # they have defaults
 _PROJECT = "{project}/"
 
 
@@ -63,6 +63,12 @@ def resolve_verifiers(config: RootConfig, origins: Origins, cwd: Path) -> dict[s
     return verifiers
 
 
+def calls_open_instruct(config: RootConfig) -> bool:
+    """Whether rows may name functions of open-instruct, as those of the Tulu 3 mixture do."""
+    given = str(config.recipe.verifier)
+    return config.stage.kind == Kind.rlvr and (BY_ROW in given or "ifeval" in given)
+
+
 def verifier_option(config: RootConfig, verifiers: Mapping[str, float]) -> str | None:
     """Return the value of the entry's option `verifier`, as launch.worker.verifiers.VerifierOption reads it."""
     if not verifiers:
@@ -71,6 +77,8 @@ def verifier_option(config: RootConfig, verifiers: Mapping[str, float]) -> str |
     content = {"verifiers": dict(verifiers), "seconds": guard.seconds, "window": config.recipe.max_seq_length}
     if config.trainer.launcher == Launcher.ray:
         content["upstream"] = True
+    if config.recipe.truncated_reward is not None:
+        content["truncated_reward"] = config.recipe.truncated_reward
     return json.dumps(content, separators=(",", ":"))
 
 

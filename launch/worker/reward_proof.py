@@ -18,7 +18,6 @@ from .json_codec import decode, encode
 from .verifiers import (
     BUILT_IN,
     BY_ROW,
-    PACKAGES,
     UPSTREAM,
     Call,
     Outcome,
@@ -34,6 +33,7 @@ from .verifiers import (
 
 ROWS = 200  # of each verifier, spread over the data
 _SHOWN = 3
+_LIBRARIES = ("math_verify", "lm_eval", "immutabledict", "langdetect", "nltk")
 _WIDEST = 60  # characters of an answer in a message
 _WRONG = "I do not know."
 _SERVICES = "a service (flags.code_api_url is by default port 1234 here, flags.llm_judge_model Azure's)"
@@ -188,8 +188,9 @@ def _check_verifiers(rows: Sequence[Mapping[str, Any]], option: VerifierOption, 
 def _install_hint(failure: str) -> str:
     if "punkt" in failure:
         return "; python -m nltk.downloader punkt_tab"
-    package = next((package for package in PACKAGES.values() if f"'{package}'" in failure), None)
-    return "; install launch's group rl there" if package else ""
+    if "'open_instruct'" in failure:
+        return "; func_name is a function of open-instruct, and no checkout of it is here"
+    return "; install launch's group rl there" if any(f"'{name}'" in failure for name in _LIBRARIES) else ""
 
 
 @dataclass
@@ -205,6 +206,9 @@ class _Verifier:
     def prove(self) -> None:
         references = [(n, row, reference_answer(self.label, str(row["ground_truth"]), row)) for n, row in self.rows]
         known = [(n, row, answer) for n, row, answer in references if answer is not None]
+        for n, row, answer in references:
+            if answer is None:
+                self._call(row, _WRONG, f"an answer to row {n}")
         scores = [self._call(row, answer, f"the reference answer of row {n}") for n, row, answer in known]
         _, row = self.rows[0]
         empty = self._call(row, "", "an empty answer")
@@ -230,8 +234,9 @@ class _Verifier:
         ]
         if accepted and not self.found.problems:
             self.found.problems.append(f"{', '.join(accepted)} earn the maximum of {self.quoted}, as right ones do")
-        without = "" if known else " (no reference answers: add a column `reference`)"
-        passed = f"{sum(passing)} of {len(known)} reference answers pass {self.quoted}{without}"
+        passed = f"{sum(passing)} of {len(known)} reference answers pass {self.quoted}"
+        if not known:
+            passed = f"{self.quoted} scores an answer to each of {len(references)} rows (none has a column `reference`)"
         self.found.facts.append(f"{passed}, {self._slowest * 1000:.0f} ms a call at most")
 
     @property

@@ -31,15 +31,16 @@ class Scorer:
         self.weights: Mapping[str, float] = option.names_in(iter(named))
         self._always = frozenset(option.verifiers)
         self._process = VerifierProcess(list(self.weights), option.seconds)
-        self._events = events
-        self._counts = dict.fromkeys(("seconds", "calls", "failures"), 0.0)  # since the last `take_counts`
+        self._truncated_reward, self._events = option.truncated_reward, events
+        self.end_ids: frozenset[int] = frozenset()  # the tokens that end a completion, once the model is there
+        self.counts = dict.fromkeys(("seconds", "calls", "failures"), 0.0)  # since the last `take_counts`
 
     def close(self) -> None:
         self._process.close()
 
     def take_counts(self) -> dict[str, float]:
         """Return the seconds, calls and failures since the last call."""
-        counts, self._counts = self._counts, dict.fromkeys(self._counts, 0.0)
+        counts, self.counts = self.counts, dict.fromkeys(self.counts, 0.0)
         return counts
 
     def reward_functions(self) -> list[Callable[..., list[float | None]]]:
@@ -53,6 +54,8 @@ class Scorer:
             lists = {key: values for key, values in columns.items() if isinstance(values, list)}
             rows = range(len(prompts))
             mine = [row for row in rows if name in self._always or verifier_of(lists["dataset"][row]) == name]
+            truncated = {row for row in mine if self._is_truncated(completion_ids[row])}
+            judged = [row for row in mine if row not in truncated]
             calls = [
                 Call(
                     name,
@@ -61,21 +64,26 @@ class Scorer:
                     {key: values[row] for key, values in lists.items()},
                     list(completion_ids[row]) if is_own(name) else (),
                 )
-                for row in mine
+                for row in judged
             ]
             began = time.perf_counter()
-            outcomes = dict(zip(mine, self._process.score(calls), strict=True))
-            self._counts["seconds"] += time.perf_counter() - began
+            outcomes = dict(zip(judged, self._process.score(calls), strict=True))
+            self.counts["seconds"] += time.perf_counter() - began
             self._count(name, outcomes.values())
-            return [outcomes[row].score if row in outcomes else None for row in rows]
+            scores = dict.fromkeys(truncated, self._truncated_reward) | {row: o.score for row, o in outcomes.items()}
+            return [scores.get(row) for row in rows]
 
         reward.__name__ = name.rpartition(":")[2] if is_own(name) else name
         return reward
 
+    def _is_truncated(self, completion_ids: Sequence[int]) -> bool:
+        """Whether a completion without an end has a reward of its own, as upstream's `non_stop_penalty_value`."""
+        return self._truncated_reward is not None and self.end_ids.isdisjoint(completion_ids[-1:])
+
     def _count(self, name: str, outcomes: Collection[Outcome]) -> None:
         failures = [outcome.failure for outcome in outcomes if outcome.failure]
-        self._counts["calls"] += len(outcomes)
-        self._counts["failures"] += len(failures)
+        self.counts["calls"] += len(outcomes)
+        self.counts["failures"] += len(failures)
         if failures:
             self._events.warn(f"verifier {name} failed on {len(failures)} of {len(outcomes)} answers: it {failures[0]}")
 
@@ -113,26 +121,31 @@ def rlvr_class(
         _recorded_steps: tuple[int, ...] = ()
         _logs: Any
 
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            scorer.end_ids = frozenset(self.eos_token_ids)
+
         def train(self, *arguments: Any, **options: Any) -> Any:
             try:
                 return super().train(*arguments, **options)
             finally:
                 scorer.close()
 
-        def _prepare_inputs(self, generation_batch: Any) -> Any:
-            if self.model.training and not self._is_proven:
+        def training_step(self, *arguments: Any, **options: Any) -> Any:
+            """Sample what is proven or recorded before the micro batch, whose time then has its own samples alone."""
+            step = self.state.global_step
+            if not self._is_proven:
                 self._is_proven = True
                 last = self.state.max_steps - 1
                 steps = {*range(every, last, every), last} if every else {self.state.max_steps // 2, last}
                 self._recorded_steps = tuple(sorted(steps - {0}))
-                if self.state.global_step == 0:
+                if step == 0:
                     report_evidence(self._prove_sampling(), allowed, events)
-                self._reset_counts()
-            elif self.model.training and self._recorded_steps and self.state.global_step >= self._recorded_steps[0]:
-                if self.state.global_step == self._recorded_steps[0]:
+            elif self._recorded_steps and step >= self._recorded_steps[0]:
+                if step == self._recorded_steps[0]:
                     self._sample(_RECORDED)
                 self._recorded_steps = self._recorded_steps[1:]
-            return super()._prepare_inputs(generation_batch)
+            return super().training_step(*arguments, **options)
 
         def _generate(self, prompts: list[Any]) -> Any:
             began = time.perf_counter()
@@ -155,10 +168,6 @@ def rlvr_class(
             import torch
 
             return float(self.accelerator.reduce(torch.tensor(value, device=self.accelerator.device), "sum"))
-
-        def _reset_counts(self) -> None:
-            scorer.take_counts()
-            self._generation_seconds = 0.0
 
         def _prove_sampling(self) -> list[Evidence]:
             """Sample the start model: a reward that never differs teaches nothing, nor do answers without an end."""
@@ -191,10 +200,11 @@ def rlvr_class(
 
         @contextlib.contextmanager
         def _apart(self) -> Iterator[None]:
-            """Keep the random numbers, the metrics and the logged completions of the training as they are."""
+            """Keep the random numbers, the metrics, times and logged completions of the training as they are."""
             import torch
 
             logs, tokens = self._logs, self.state.num_input_tokens_seen
+            seconds, counts = self._generation_seconds, dict(scorer.counts)
             devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
             self._logs = {name: defaultdict(list) if name in ("rewards", "extra") else [] for name in logs}
             self.model.eval()
@@ -205,6 +215,7 @@ def rlvr_class(
                 self.model.train()
                 self._metrics["eval"].clear()
                 self._logs, self.state.num_input_tokens_seen = logs, tokens
+                self._generation_seconds, scorer.counts = seconds, counts
 
         def _record_completions(self) -> None:
             """Send one completion of each of the first prompts, with its rewards, as events."""

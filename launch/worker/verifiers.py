@@ -63,13 +63,12 @@ class VerifierOption:
     seconds: float  # of a call
     window: int  # tokens of a prompt and its response
     upstream: bool = False  # rows name open-instruct's own verifiers
+    truncated_reward: float | None = None  # of a completion without an end; None: the verifiers score it
 
     @classmethod
     def parse(cls, text: str) -> VerifierOption:
         content = json.loads(text)
-        return cls(
-            content["verifiers"], float(content["seconds"]), int(content["window"]), content.get("upstream", False)
-        )
+        return cls(**content)
 
     def names_in(self, rows: Iterator[Any]) -> dict[str, float]:
         """Return the verifiers with their weights, `rows` replaced by those that the column `dataset` names."""
@@ -95,7 +94,8 @@ def is_own(name: str) -> bool:
 
 
 def _math(completion: str, truth: str) -> float:
-    """Compare as mathematics (math-verify): `1+x` is `x+1`. The last box, else the last expression counts."""
+    """Compare as mathematics (math-verify): `1+x` is `x+1`. What is boxed or called the answer, else the last number or
+    expression, counts; two boxes are one answer with two values, which is wrong."""
     from math_verify import parse, verify
 
     boxed = truth if "\\boxed" in truth or "$" in truth else f"\\boxed{{{truth}}}"
@@ -103,28 +103,33 @@ def _math(completion: str, truth: str) -> float:
     return float(verify(gold, answer, timeout_seconds=None))
 
 
-def _gsm8k(completion: str, truth: str) -> float:
-    """Compare the last number of the answer (math-verify's extraction of plain numbers)."""
-    from math_verify import ExprExtractionConfig, parse, verify
-
-    config = [ExprExtractionConfig()]
-    gold, answer = (parse(text, extraction_config=config, parsing_timeout=None) for text in (truth, completion))
-    return float(verify(gold, answer, timeout_seconds=None))
-
-
 def _ifeval(completion: str, truth: str) -> float:
-    """Return the share of the row's instructions that the answer follows (lm-eval's strict check).
+    """Return the share of the row's instructions that the answer follows; an empty one follows none.
 
-    `truth` is JSON with `instruction_id` and `kwargs`, both lists, as in open_instruct/ground_truth_utils.py:335-341.
+    `truth` has `instruction_id` and `kwargs`, both lists, which lm-eval checks strictly, or as in the mixture of Tulu 3
+    `func_name` and its arguments, one of upstream's functions (open_instruct/ground_truth_utils.py:323-423).
     """
-    from lm_eval.tasks.ifeval.utils import InputExample, test_instruction_following_strict
-
     content = json.loads(truth)
     content = content[0] if isinstance(content, list) else content
+    if name := content.pop("func_name", None):
+        return _follows(name, completion.rpartition("</think>")[2].strip(), content)
+    from lm_eval.tasks.ifeval.utils import InputExample, test_instruction_following_strict
+
     ids, kwargs = content["instruction_id"], [arguments or {} for arguments in content["kwargs"]]
     prompt = str(content.get("prompt", ""))
     followed = test_instruction_following_strict(InputExample(0, ids, prompt, kwargs), completion)
     return float(sum(followed.follow_instruction_list) / max(1, len(ids)))
+
+
+def _follows(name: str, answer: str, arguments: Mapping[str, Any]) -> float:
+    import langdetect
+    from open_instruct.if_functions import IF_FUNCTIONS_MAP
+
+    langdetect.DetectorFactory.seed = 0  # the same answer is scored the same
+    given = {key: value for key, value in arguments.items() if value is not None}
+    with contextlib.suppress(langdetect.LangDetectException):  # the answer has no letters
+        return float(bool(answer) and IF_FUNCTIONS_MAP[name](answer, **given))
+    return 0.0
 
 
 def _exact(completion: str, truth: str) -> float:
@@ -133,12 +138,13 @@ def _exact(completion: str, truth: str) -> float:
 
 BUILT_IN: Mapping[str, Callable[[str, str], float]] = {
     "math": _math,
-    "gsm8k": _gsm8k,
+    "gsm8k": _math,
     "ifeval": _ifeval,
     "exact": _exact,
 }
-# the package that a built-in verifier imports -> how to install it
-PACKAGES: Mapping[str, str] = {"math": "math_verify", "gsm8k": "math_verify", "ifeval": "lm_eval"}
+MODULES = {"math": "math_verify", "gsm8k": "math_verify"}  # what a built-in verifier imports
+# one for each form of its rows: a call names the one that is missing
+_IFEVAL_MODULES = ("open_instruct.if_functions", "lm_eval.tasks.ifeval.utils")
 
 
 @cache
@@ -268,8 +274,12 @@ def _warm_up(call: Mapping[str, Any]) -> dict[str, Any]:
                 _own_function(name)
             elif name.startswith(UPSTREAM):
                 upstream_verifiers()
-            elif name in PACKAGES:
-                importlib.import_module("lm_eval.tasks.ifeval.utils" if name == "ifeval" else PACKAGES[name])
+            elif name == "ifeval":
+                for module in _IFEVAL_MODULES:
+                    with contextlib.suppress(ImportError, LookupError):
+                        importlib.import_module(module)
+            elif name in MODULES:
+                importlib.import_module(MODULES[name])
     except BaseException as error:
         return {"failure": _shorten(f"{name} can't be loaded: {type(error).__name__}: {error}")}
     return {}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from launch.errors import EXIT_REFUSED, EXIT_STOPPED
@@ -22,7 +24,14 @@ pytestmark = pytest.mark.slow
 SMALL = (
     *("stage=demo_rlvr", "model=demo", "allow=[refuted_complete_answers]", "report=false", "recipe.max_steps=4"),
     *("recipe.prompts_per_step=4", "recipe.samples_per_prompt=4", "recipe.per_device_batch_size=4"),
-    *("recipe.response_length=8", "flags.mask_truncated_completions=false"),
+    *("recipe.response_length=16", "recipe.truncated_reward=null"),
+)
+
+
+# on a CPU its cache takes most of the memory unless it has a size
+BATCHED = (
+    "flags.use_transformers_continuous_batching=true",
+    'flags.transformers_continuous_batching_config=\'{"num_blocks": 64, "max_batch_tokens": 512}\'',
 )
 
 
@@ -32,7 +41,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def start(home: Path, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "launch", "run", *SMALL, *words]
+    keys = {word.partition("=")[0] for word in words}
+    small = (word for word in SMALL if word.partition("=")[0] not in keys)
+    command = [sys.executable, "-m", "launch", "run", *small, *words]
     log = (home / "launch.log").open("w")
     return subprocess.Popen(command, cwd=home, stdout=log, stderr=subprocess.STDOUT, text=True)
 
@@ -52,6 +63,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
         ("alone", ("recipe.kl_beta=0.05",)),
         ("ranks", ("processes=2",)),
         ("zero2", ("processes=2", "parallel=zero2")),
+        ("zero3", ("processes=2", "parallel=zero3")),
+        ("batched", BATCHED),
         ("adapter", ("recipe.lora.rank=4",)),
         ("adapter-bf16", ("recipe.lora.rank=4", "recipe.precision=bf16")),  # samples outside autocast
     ],
@@ -98,23 +111,69 @@ def test_a_killed_run_goes_on_with_the_same_samples(home: Path) -> None:
     assert {name: whole[name] for name in same} == pytest.approx({name: resumed[name] for name in same}, rel=1e-6)
 
 
+def test_the_recipe_in_miniature_teaches(home: Path) -> None:
+    """Three stages as one command, the last two with fewer steps; `eval` shows the gain, and answers that end."""
+    words = ("pipeline=demo,demo_dpo,demo_rlvr", "name=mini", "report=false", "recipe.checkpoint_steps=null")
+    words += ("demo_dpo:recipe.max_steps=10", "demo_rlvr:recipe.max_steps=24", "demo_rlvr:evaluate=true")
+    command = [sys.executable, "-m", "launch", "run", *words]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    folder = home / "runs" / "demo_rlvr" / "mini"
+    rewards = [step["reward"] for step in lines(folder / "metrics.jsonl")]
+    assert statistics.fmean(rewards[-4:]) >= statistics.fmean(rewards[:4]) + 0.15
+    (verdict,) = [line for line in done.stdout.splitlines() if "demo_modules" in line]
+    assert "better" in verdict
+    assert "broken" not in done.stdout
+
+
+ASKED = [{"role": "user", "content": "?"}]
+GOOD_ROWS = [{"messages": ASKED, "ground_truth": str(truth), "dataset": "gsm8k"} for truth in range(1, 5)]
+LONG_ROW = {**GOOD_ROWS[0], "messages": [{"role": "user", "content": "word " * 500}]}
+
+
 @pytest.mark.parametrize(
-    ("function", "code", "id"),
+    ("given", "message", "id"),
     [
-        ("def f(completions, **_): return [0.0]", EXIT_REFUSED, "reward_proof"),
-        ("def f(completions, **_): print('x'); return [1.0]", EXIT_REFUSED, "reward_proof"),
-        # right in the proof; nothing that this model writes is ever a reference answer
-        (
-            "def f(completions, ground_truth, **_): return [float(completions[0][0]['content'] == ground_truth[0])]",
-            EXIT_STOPPED,
-            "refuted_reward_variance",
-        ),
+        ("def f(**_): return [0.0]", "earn the maximum of `f`", "reward_proof"),
+        ("def f(**_): raise KeyError('unit')", "`f` raised KeyError: 'unit' on", "reward_proof"),
+        ("def f(**_): __import__('time').sleep(600)", "`f` did not answer within 2 s on", "reward_proof"),
+        ("def f(**_): print('x'); return [1.0]", "`f` prints 'x' on", "reward_proof"),
+        ("def f(**_): return [float('nan')]", "`f` returned nan on", "reward_proof"),
+        ("def f(**_): return ['yes']", "`f` returned 'yes' on", "reward_proof"),
+        ([*GOOD_ROWS, {**GOOD_ROWS[0], "dataset": "code"}], "row 5 names the verifier 'code'", "reward_proof"),
+        ([*GOOD_ROWS, LONG_ROW], "1 prompt longer than the 240 tokens that", "reward_proof"),
+        ([*GOOD_ROWS, {"messages": ASKED}], "the row has no ground_truth", "no_ground_truth"),
+        (("recipe.samples_per_prompt=1",), "samples_per_prompt must be at least 2", "out_of_range"),
+        (("recipe.verifier=maths",), "there is no 'maths'", "unknown_verifier"),
     ],
 )
-def test_a_reward_that_teaches_nothing_stops_before_it_trains(home: Path, function: str, code: int, id: str) -> None:
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    home: Path, given: str | list[dict[str, Any]] | tuple[str, ...], message: str, id: str
+) -> None:
+    """`given`: an own verifier, rows, or overrides."""
+    words = given if isinstance(given, tuple) else ()
+    if isinstance(given, str):
+        (home / "own.py").write_text(f"{given}\n", encoding="utf-8")
+        words = (f"recipe.verifier={home / 'own.py'}:f", "guards.verifier.seconds=2")
+    elif isinstance(given, list):
+        (home / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in given), encoding="utf-8")
+        words = ("recipe.verifier=rows", "data.build=null", "data.mix=[{name: rows.jsonl}]")
+    ended, output = finish(home, "name=bad", *words)
+    assert ended == EXIT_REFUSED, output
+    (problem,) = [line for line in output.splitlines() if line.endswith("]") and "launch: " in line]
+    assert message in problem and problem.endswith(f"[{id}]")
+    assert not (home / "runs" / "demo_rlvr" / "bad").exists()
+    left = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(home)]
+    assert not left
+
+
+def test_a_reward_that_never_differs_stops_before_it_trains(home: Path) -> None:
+    """Right in the proof; nothing that this model writes is ever a reference answer."""
     own = home / "own.py"
-    own.write_text(f"{function}\n", encoding="utf-8")
-    ended, output = finish(home, "name=bad", "restart=true", f"recipe.verifier={own}:f")
-    assert ended == code, output
-    assert f"[{id}]" in output
-    assert not lines(home / "runs" / "demo_rlvr" / "bad" / "metrics.jsonl")
+    own.write_text(
+        "def f(completions, ground_truth, **_): return [float(completions[0][0]['content'] == ground_truth[0])]\n"
+    )
+    ended, output = finish(home, "name=never", f"recipe.verifier={own}:f")
+    assert ended == EXIT_STOPPED, output
+    assert "[refuted_reward_variance]" in output
+    assert not lines(home / "runs" / "demo_rlvr" / "never" / "metrics.jsonl")

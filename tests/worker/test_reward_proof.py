@@ -13,7 +13,7 @@ from launch.worker.reward_proof import ProofReport, ProofRequest, prove, window_
 
 PROMPT = [{"role": "user", "content": "?"}]
 OWN = """
-import time
+import re, signal, time
 
 def same(completions, ground_truth, **columns):
     return [float(answer[0]["content"] == truth) for answer, truth in zip(completions, ground_truth)]
@@ -27,6 +27,17 @@ def raises(completions, **columns): raise KeyError("unit")
 def nan(completions, **columns): return [float("nan")]
 def text(completions, **columns): return ["yes"]
 def strict(completions, ground_truth): return [1.0]
+def alarm(completions, **columns): signal.alarm(signal.signal(signal.SIGALRM, print)); return [1.0]
+
+def number(completions, ground_truth, **columns):
+    numbers = [re.findall("[0-9]+", answer[0]["content"]) for answer in completions]
+    return [float(found[-1:] != [] and int(found[-1]) == int(truth)) for found, truth in zip(numbers, ground_truth)]
+
+def power(completions, ground_truth, **columns):
+    texts = [answer[0]["content"] for answer in completions]
+    boxed = [re.findall(r"boxed{([0-9^{}]+)}", text)[-1:] or [re.sub("[^0-9]", "", text) or "0"] for text in texts]
+    values = [eval(re.sub("[{}]", "", box[-1][:50]).replace("^", "**")) for box in boxed]
+    return [float(value == int(truth)) for value, truth in zip(values, ground_truth)]
 """
 
 
@@ -71,6 +82,7 @@ def test_an_own_function_is_proven_too(tmp_path: Path) -> None:
         ("nan", "`nan` returned nan on the reference answer of row 1"),
         ("text", "`text` returned 'yes' on the reference answer of row 1"),
         ("strict", "`strict` raised TypeError: strict() got an unexpected keyword argument 'prompts'"),
+        ("alarm", "`alarm` raised ValueError: signal only works in main thread of the main interpreter"),
         ("missing", "has no function missing"),
     ],
 )
@@ -78,6 +90,19 @@ def test_a_faulty_verifier_is_one_sentence(tmp_path: Path, verifier: str, proble
     report = proof(tmp_path, [row("a"), row("b")], verifier, seconds=2.0)
     assert len(report.problems) == 1
     assert problem in report.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("verifier", "warning"),
+    [
+        ("number", "`number` raised ValueError: Exceeds the limit (4300 digits) for integer string conversion"),
+        ("power", "`power` did not answer within 2 s on an expression without end, which scores 0"),
+    ],
+)
+def test_an_answer_made_to_break_a_verifier_is_a_warning(tmp_path: Path, verifier: str, warning: str) -> None:
+    report = proof(tmp_path, [row("1"), row("2")], verifier, seconds=2.0)
+    assert report.problems == []
+    assert len(report.warnings) == 1 and report.warnings[0].startswith(warning)
 
 
 def test_references_that_never_pass_are_shown(tmp_path: Path) -> None:
@@ -92,6 +117,35 @@ def test_some_references_that_fail_are_a_warning(tmp_path: Path) -> None:
     report = proof(tmp_path, [row("8"), row("eight"), row("9")], "gsm8k")
     assert report.problems == []
     assert report.warnings == ["1 of 3 reference answers fail `gsm8k` (row 2, 'eight': 0)"]
+
+
+MIXTURE = {"func_name": "validate_lowercase", "N": None, "quantifier": None, "options": None}
+
+
+@pytest.mark.usefixtures("upstream")
+def test_rows_of_the_tulu_mixture_are_proven(tmp_path: Path) -> None:
+    """As in RLVR-GSM-MATH-IF-Mixed-Constraints, whose `ifeval` rows name open-instruct's functions."""
+    words = {"func_name": "validate_word_constraint", "N": 9, "quantifier": "at least", "options": None}
+    named = (("gsm8k", "72"), ("MATH", "\\frac{1}{2}"), ("ifeval", json.dumps(MIXTURE)), ("ifeval", json.dumps(words)))
+    rows = [row(truth, dataset=name, constraint_type="", constraint="") for name, truth in named]
+    report = proof(tmp_path, rows, "rows")
+    assert (report.problems, report.warnings) == ([], [])
+    assert "`ifeval` scores an answer to each of 2 rows (none has a column `reference`)" in "; ".join(report.facts)
+
+
+@pytest.mark.usefixtures("upstream")
+def test_a_row_whose_function_or_arguments_are_wrong_is_named(tmp_path: Path) -> None:
+    for content, failure in (({"func_name": "validate_rhyme"}, "KeyError: 'validate_rhyme'"), ({"N": 3}, "TypeError")):
+        rows = [row(json.dumps(MIXTURE), dataset="ifeval"), row(json.dumps({**MIXTURE, **content}), dataset="ifeval")]
+        (problem,) = proof(tmp_path, rows, "rows").problems
+        assert problem.startswith(f"`ifeval` raised {failure}")
+        assert problem.endswith("on an answer to row 2")
+
+
+def test_the_tulu_mixture_asks_for_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (problem,) = proof(tmp_path, [row(json.dumps(MIXTURE), dataset="ifeval")], "rows").problems
+    assert problem.endswith("; func_name is a function of open-instruct, and no checkout of it is here")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from launch.host.interpreter import worker_command
 from launch.planning.chat_template import template_file
 from launch.planning.plan import Plan
 from launch.planning.rlvr import verifier_option
+from launch.upstream.pin.checkout import missing_checkout_problem
 from launch.worker.finding import Finding
 from launch.worker.json_codec import decode
 from launch.worker.reward_proof import ProofReport, ProofRequest
@@ -50,8 +51,9 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
     report = decode(ProofReport, done.stdout.strip().splitlines()[-1])
     summary = "; ".join(report.facts)
     if report.problems:
+        problem = "; ".join(report.problems)
         cure = Cure("put the verifier or the rows right, or set {0}", "allow=[reward_proof]")
-        return failed("; ".join(report.problems), cure, where)
+        return failed(problem, missing_checkout_problem().cure if "checkout" in problem else cure, where)
     proven = f"proven otherwise: {summary}"
     return warned("; ".join(report.warnings), proven, where) if report.warnings else passed(summary)
 

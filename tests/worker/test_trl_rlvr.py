@@ -1,0 +1,39 @@
+"""How completions become rewards: real verifiers, and what completions without an end earn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launch.worker.channel import EventWriter
+from launch.worker.trl_rlvr import Scorer
+from launch.worker.verifiers import VerifierOption
+
+END = 2
+COMPLETIONS = {"8": [5, END], "7": [6, END], "9": [8, 9]}  # text -> tokens; the last one reaches the limit
+COLUMNS: dict[str, Any] = {"ground_truth": ["8", "8", "9"], "dataset": ["gsm8k", "gsm8k", "exact"]}
+
+
+def rewards(verifier: str, truncated_reward: float | None) -> tuple[list[list[float | None]], dict[str, float]]:
+    option = VerifierOption({verifier: 1.0}, 30.0, 64, truncated_reward=truncated_reward)
+    scorer = Scorer(option, COLUMNS, EventWriter(None, 0))
+    scorer.end_ids = frozenset([END])
+    texts = [[{"role": "assistant", "content": text}] for text in COMPLETIONS]
+    try:
+        functions = scorer.reward_functions()
+        given = [function([[]] * 3, texts, list(COMPLETIONS.values()), **COLUMNS) for function in functions]
+    finally:
+        scorer.close()
+    return given, scorer.take_counts()
+
+
+@pytest.mark.parametrize(("truncated_reward", "last"), [(None, 1.0), (0.0, 0.0), (-0.5, -0.5)])
+def test_a_completion_without_an_end_earns_its_own_reward(truncated_reward: float | None, last: float) -> None:
+    given, counts = rewards("exact", truncated_reward)
+    assert given == [[1.0, 0.0, last]]
+    assert (counts["calls"], counts["failures"]) == (3 if truncated_reward is None else 2, 0)
+
+
+def test_each_row_is_scored_by_the_verifier_that_it_names() -> None:
+    assert rewards("rows", 0.0)[0] == [[None, None, 0.0], [1.0, 0.0, None]]  # of `exact`, of `gsm8k`
