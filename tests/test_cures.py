@@ -149,7 +149,7 @@ def test_what_would_fit_a_gpu_plans(argv: tuple[str, ...]) -> None:
     assert problems_of(apply_way(parse_way(str(memory.remedy)), line)) == ()
 
 
-COMMAND = re.compile(r"(?:`|^\$ )(?:python -m |\{[^}]*\} -m )?launch ([a-z]\w*)([^`]*)")
+COMMAND = re.compile(r"(?:`|^\$ )(?:python -m |\{[^}]*\} -m )?launch ([a-z]\w*)\b(?!=)([^`]*)")
 SOURCES = [*(ROOT / "launch").rglob("*.py"), *(ROOT / "launch").rglob("*.yaml")]
 
 

@@ -272,7 +272,8 @@ def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
 def hydra_problem(key: str, where: str) -> Problem:
     """Return the problem of a setting of Hydra itself, `hydra.run.dir`, which `launch` makes."""
     name = re.split(r"[./]", key)[1:2]
-    return Problem("hydra_setting", f"{key} is Hydra's own", where, _INSTEAD_OF_HYDRA.get("".join(name), "remove it"))
+    cure = _INSTEAD_OF_HYDRA.get("".join(name), "remove it")
+    return Problem("hydra_setting", f"{key} cannot be set: launch sets it", where, cure)
 
 
 def quote_value(override: str, *, sweeps: bool = False) -> str:
