@@ -39,7 +39,7 @@ MISTAKES = {
     "stage=sft model=null": r"model=null must be the name of a file of configs/tulu; set its name \[bad_value\]",
     "stage=sft parallel=3": r"parallel=3 must be the name of a file of configs/tulu; set parallel=zero3 \[bad_value\]",
     "stage=sft tuned=mine": r"override tuned: .*; use \+tuned=NAME \[tuned_is_added\]",
-    "stage=sft hydra.run.dir=/tmp/x": r"override hydra.run.dir: .* cannot be set: launch sets it; runs= and name= .*\[hydra_setting\]",
+    "stage=sft hydra.run.dir=/tmp/x": r"hydra.run.dir cannot be set: .*; runs= and name= .*\[hydra_setting\]",
     "stage=sft +hydra.foo=1": r"hydra.foo cannot be set: launch sets it; remove it \[hydra_setting\]",
     "stage=sft ++hydra.output_subdir=x": r"runs= and name= set where a run writes \[hydra_setting\]",
     "stage=sft hydra.mode=MULTIRUN": r"add sweep=true to run each value of a list in turn \[hydra_setting\]",
