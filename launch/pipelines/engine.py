@@ -98,7 +98,14 @@ def _describe_end(pipeline: Pipeline, plan: Plan) -> str:
     left = pipeline.request.stages[pipeline.request.stages.index(plan.stage) + 1 :]
     begun = f"; {', '.join(left)} not begun" if left else ""
     plan, restarts = replace(plan, config=replace(plan.config, restart=False)), plan.config.restart
-    keys = [key for key, is_set in (("restart=true", restarts), ("stop_if_worse=true", is_finished(plan))) if is_set]
+    keys = [
+        key
+        for key, is_set in (
+            ("restart=true", restarts),
+            ("stop_if_worse=true", pipeline.request.stop_if_worse and is_finished(plan)),
+        )
+        if is_set
+    ]
     goes_on = " ".join([*(["without", " and ".join(keys)] if keys else []), "the same command goes on from there"])
     if not is_finished(plan) and (problems := _resume_problems(plan)):
         goes_on = str(pipeline.request.name_stage(problems[0], plan.stage).cure)

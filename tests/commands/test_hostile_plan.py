@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import itertools
 import json
 import os
 import time
@@ -19,9 +20,12 @@ from random import Random
 import pytest
 
 from launch.__main__ import main
+from launch.commands.verbs import VERBS
 from launch.config.compose import Composed, compose_once
-from launch.config.line import CommandLine
+from launch.config.line import CommandLine, parse_line
+from launch.errors import UserError
 from tests.config.test_ranges import RANGES
+from tests.test_cures import follow_cures
 
 EXAMPLES = 100  # of a block
 BLOCKS = [0, *(pytest.param(block, marks=pytest.mark.slow) for block in range(1, 10))]
@@ -166,6 +170,19 @@ def examples(block: int) -> Iterator[Random]:
 def test_no_line_ends_in_a_traceback(home: Path, block: int) -> None:
     for random in examples(block):
         plan(home, mutate_line(random))
+
+
+@pytest.mark.slow
+def test_no_cure_of_a_mutated_line_leads_back(home: Path) -> None:
+    followed, dead = 0, list[tuple[object, ...]]()
+    for random in itertools.chain(examples(0), examples(1)):
+        with contextlib.suppress(UserError):  # what is no line of overrides
+            line = parse_line(["plan", *mutate_line(random)], list(VERBS))
+            if not line.sweeps and not line.asks_hydra:
+                count, ends = follow_cures(line)
+                followed, dead = followed + count, dead + ends
+    print(f"{followed} cures followed")
+    assert dead == [] and followed > 20
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -328,6 +328,8 @@ def test_how_to_go_on_after_an_end() -> None:
     assert end("restart=true").endswith("ended in demo_dpo; without restart=true the same command goes on from there")
     for plan in planned(*DEMO, "name=x", "evaluate=true").plans:
         leave_run(plan)
+    interrupted = end("name=x", "evaluate=true")  # as it wrote the page
+    assert interrupted.endswith("ended in demo_dpo; the same command goes on from there")
     judged = end("name=x", "evaluate=true", "stop_if_worse=true")
     assert judged.endswith("in demo_dpo; without stop_if_worse=true the same command goes on from there")
 
