@@ -1,13 +1,14 @@
 """What training does to the weights: the first update, the gradients, the last update, and what is in the saved files.
 
-Nothing here starts a collective. A step costs one sample of at most 64 x 64 weights and gradients and never waits for
-the device; every weight is read three times in a run: before and after the first update, and when the model is saved.
+Nothing here starts a collective. A step costs one sample of at most 64 x 64 weights of each optimizer group, and of
+gradients, and never waits for the device; every weight is read three times in a run: before and after the first update,
+and when the model is saved.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,14 @@ class Updates:
         named = dict(objects.model.named_parameters())
         self._objects, self._named = objects, named
         self._trained = {name: p for name, p in named.items() if p.requires_grad}
-        self._sampled = _spread([_stored(p) for p in self._trained.values()])
+        self._sampled = [name for group in self._groups() for name in _spread(group)]
+        self._kept = dict.fromkeys(self._sampled, 1.0)  # what weight decay alone would have left of them
         self._is_adapter = any("lora_" in name for name in self._trained)
-        self._weights = _sample(self._sampled)
+        self._weights = self._began_with = self._sample()
         self._scale = float(self._weights.abs().mean())
         self._start = self._checksums()
         self._steps = 0  # with a learning rate above 0
-        self._last = self._largest = self._total = self._weights.new_zeros(())
+        self._last = self._largest = self._weights.new_zeros(())
         self._gradient = self._weights.new_tensor(math.nan)  # not measured
         self._first_is_judged = False
 
@@ -58,11 +60,11 @@ class Updates:
         norm = self._objects.engine.get_global_grad_norm() if self._objects.engine is not None else None
         if norm is not None:
             self._gradient = self._gradient.fmax(self._weights.new_tensor(float(norm)))
-        weights = _sample(self._sampled)
+        weights = self._sample()
         self._largest = self._largest.fmax(self._last)
-        self._last = (weights - self._weights).abs().sum()
-        self._total, self._weights = self._total + self._last, weights
-        rate = max(float(group["lr"]) for group in self._objects.optimizer.param_groups)
+        self._last, self._weights = (weights - self._weights).abs().sum(), weights
+        rate = max(float(group["lr"]) for group in self._param_groups())
+        self._note_decay()
         self._steps += rate > 0
         found: list[Evidence] = []
         if not self._first_is_judged and rate > 0:
@@ -91,16 +93,12 @@ class Updates:
         return [*rest, check_saved(folder, saved, state, note)]
 
     def _patience(self) -> int:
-        import torch
-
         if hasattr(self._objects.trainer, "num_generations"):
             return PATIENCE  # a GRPO step in which every group's rewards are equal has no gradient
-        return 1 if all(p.dtype == torch.float32 for p in self._sampled) else PATIENCE
+        return 1 if all(map(self._is_fp32, self._sampled)) else PATIENCE
 
     def _judge_first(self, rate: float) -> Evidence:
         """Return the finding "first_update": which trained and which frozen tensors have changed on this rank."""
-        import torch
-
         now = self._checksums()
         changed = {name for name, value in now.items() if value != self._start[name]}
         moved, leaked = changed & self._trained.keys(), sorted(changed - self._trained.keys())
@@ -108,18 +106,60 @@ class Updates:
         value = " and ".join(name for name, hit in ((kind, moved), ("frozen weights", leaked)) if hit) or "nothing"
         note = f"{len(moved)} of {len(self._trained)} trained tensors changed, {len(leaked)} of "
         note += f"{len(now) - len(self._trained)} frozen ones" + (f": {leaked[0]}" if leaked else "")
-        still = next((group for group in self._groups() if moved.isdisjoint(group) and self._shows(group, rate)), None)
-        holds = bool(moved) and not leaked and still is None
+        learned = self._find_learned()
+        groups = [group for group in self._groups(rate > 0) if self._shows(group, rate)]
+        still = next((g for g in groups if learned.isdisjoint(g) if self._tells(g) or moved.isdisjoint(g)), None)
         if moved and still:
-            note = f"{note}; none of the {len(still)} in an optimizer group with {sorted(still)[0]}"
-        if self._patience() == 1 and float(self._total) < torch.finfo(torch.float32).eps * self._scale:
-            holds, value = False, "less than rounding"
-            note = f"the sampled weights changed by {float(self._total):.2g} at a learning rate of {rate:.2g}"
+            note += f"; none of the {len(still)} in an optimizer group with {sorted(still)[0]}"
+            if not moved.isdisjoint(still):
+                note += f" by more than weight decay and rounding at a learning rate of {rate:.2g}"
+                value = value if learned else "less than rounding and weight decay"
+        holds = bool(moved) and not leaked and still is None
         if not holds and not leaked:
             why = "every gradient is 0, " if float(self._gradient) == 0 else ""
             note = f"{note}: {why}nothing is learned"
         finding = Evidence("first_update", value, "checksums around the first optimizer step", note=note)
         return finding.judge(kind, holds)
+
+    def _note_decay(self) -> None:
+        """Note the decoupled weight decay of a step; DeepSpeed's flat groups may hold any tensor."""
+        groups = self._param_groups()
+        rates = [float(group["lr"]) * float(group.get("weight_decay") or 0) for group in groups]
+        by_tensor = {id(p): rate for group, rate in zip(groups, rates, strict=True) for p in group["params"]}
+        for name in self._sampled:
+            self._kept[name] *= 1 - by_tensor.get(id(self._trained[name]), max(rates))
+
+    def _find_learned(self) -> set[str]:
+        """Return the sampled tensors in which weight decay and rounding do not explain every element."""
+        import torch
+
+        sizes = [sample.numel() for sample in _samples(self._stored_samples())]
+        found = set()
+        for name, began, now in zip(
+            self._sampled, self._began_with.split(sizes), self._weights.split(sizes), strict=True
+        ):
+            ends = torch.stack([began, began * self._kept[name]])
+            rounding = 2 * self._steps * torch.finfo(self._trained[name].dtype).eps * began.abs() + TINY * self._scale
+            if bool(((now < ends.amin(0) - rounding) | (now > ends.amax(0) + rounding)).any()):
+                found.add(name)
+        return found
+
+    def _tells(self, group: Collection[str]) -> bool:
+        """Whether samples tell what gradients change: in fp32, and where weight decay can change a bf16 weight."""
+        import torch
+
+        names = [name for name in self._sampled if name in group]
+        eps = {name: torch.finfo(self._trained[name].dtype).eps for name in names}
+        return any(self._is_fp32(name) or 1 - self._kept[name] > eps[name] / 4 for name in names)
+
+    def _is_fp32(self, name: str) -> bool:
+        return str(self._trained[name].dtype) == "torch.float32"
+
+    def _stored_samples(self) -> list[Any]:
+        return [_stored(self._trained[name]) for name in self._sampled]
+
+    def _sample(self) -> Any:
+        return _sample(self._stored_samples())
 
     def _judge_gradients(self) -> Evidence:
         norm = float(self._gradient)
@@ -145,22 +185,26 @@ class Updates:
     def _checksums(self) -> dict[str, int]:
         return _checksums(self._named, TINY * self._scale)
 
-    def _groups(self) -> list[set[str]]:
-        """Return the names of each optimizer group's tensors; one group where DeepSpeed holds flat copies of them."""
-        names = {id(p): name for name, p in self._trained.items()}
-        groups = ({names[id(p)] for p in group["params"] if id(p) in names} for group in self._param_groups())
-        return [group for group in groups if group] or [set(self._trained)]
-
     def _param_groups(self) -> Sequence[Mapping[str, Any]]:
         groups: Sequence[Mapping[str, Any]] = self._objects.optimizer.param_groups
-        return [group for group in groups if float(group["lr"]) > 0]
+        return groups
 
-    def _shows(self, group: set[str], rate: float) -> bool:
+    def _groups(self, only_trained: bool = False) -> list[list[str]]:
+        """Return the names of each optimizer group's tensors; one group where DeepSpeed holds flat copies of them.
+
+        `only_trained`: without groups whose learning rate is 0.
+        """
+        names = {id(p): name for name, p in self._trained.items()}
+        kept = [group for group in self._param_groups() if float(group["lr"]) > 0 or not only_trained]
+        groups = ([names[id(p)] for p in group["params"] if id(p) in names] for group in kept)
+        return [group for group in groups if group] or [list(self._trained)]
+
+    def _shows(self, group: Collection[str], rate: float) -> bool:
         """Whether an update of `rate` can show in the stored type: bf16 norm weights of 1.0 never move by 5e-7."""
         import torch
 
-        tensors = _spread([_stored(self._trained[name]) for name in sorted(group)])
-        sizes = [_sample([tensor]).abs() for tensor in tensors]
+        tensors = [_stored(self._trained[name]) for name in _spread(list(group))]
+        sizes = [sample.abs() for sample in _samples(tensors)]
         steps = [torch.finfo(t.dtype).eps * s[s > 0].min() for t, s in zip(tensors, sizes, strict=True) if s.any()]
         return not steps or float(min(steps)) < 4 * rate
 
@@ -224,8 +268,9 @@ def _file_key(name: str) -> str:
 
 
 def _stored(parameter: Any) -> Any:
-    """Return what this rank stores of a parameter: under ZeRO-3 its part."""
-    return getattr(parameter, "ds_tensor", parameter).detach()
+    """Return what this rank stores of a parameter: under ZeRO-3 and FSDP its part."""
+    parameter = getattr(parameter, "ds_tensor", parameter).detach()
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
 
 
 def _spread(items: list[Any]) -> list[Any]:
@@ -233,12 +278,16 @@ def _spread(items: list[Any]) -> list[Any]:
     return items[:: -(-len(items) // _SAMPLES) or 1]
 
 
+def _samples(tensors: Sequence[Any]) -> list[Any]:
+    """Return at most 64 elements of each tensor, evenly spread, as vectors of fp32."""
+    flat = [_stored(tensor).reshape(-1) for tensor in tensors]
+    return [part[:: max(1, part.numel() // _SAMPLES)][:_SAMPLES].float() for part in flat]
+
+
 def _sample(tensors: Sequence[Any]) -> Any:
-    """Return at most 64 elements of each tensor, evenly spread, as one vector of fp32."""
     import torch
 
-    flat = [tensor.detach().reshape(-1) for tensor in tensors]
-    parts = [part[:: max(1, part.numel() // _SAMPLES)][:_SAMPLES].float() for part in flat]
+    parts = _samples(tensors)
     return torch.cat([part.to(parts[0].device) for part in parts])
 
 

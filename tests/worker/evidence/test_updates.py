@@ -83,6 +83,11 @@ def half(model: Any) -> Any:
         (None, {"rates": [0.0, 1e-4, 0.0]}),
         (None, {"lr": 1e-3, "change": clip(1e-3)}),
         (None, {"lr": 1e-3, "weight_decay": 0.1}),
+        (None, {"lr": 5e-7, "weight_decay": 0.1, "groups": "norms apart"}),
+        (None, {"lr": 1e-2, "weight_decay": 1.0}),
+        (half, {"lr": 5e-7, "weight_decay": 0.1}),
+        (half, {"lr": 1e-2, "weight_decay": 0.5, "steps": PATIENCE + 1}),
+        (with_adapter, {"lr": 1e-4, "weight_decay": 0.1}),
     ],
 )
 def test_a_correct_run_is_proven(tmp_path: Path, prepare: Any, options: dict[str, Any]) -> None:
@@ -116,9 +121,13 @@ def without_norms(model: Any) -> list[dict[str, Any]]:
         (half, {"lr": 1e-30, "steps": PATIENCE + 1}, {"first_update", "saved_weights"}),
         (None, {"rates": [0.0, 0.0, 0.0]}, {"first_update", "saved_weights"}),
         (None, {"eps": 1e30, "weight_decay": 0.0}, {"first_update", "saved_weights"}),
-        (None, {"change": clip(1e-30)}, {"gradients"}),  # weight decay changes the weights
+        (None, {"change": clip(1e-30)}, {"first_update", "gradients"}),  # weight decay changes the weights
+        (None, {"eps": 1e30, "weight_decay": 0.1}, {"first_update"}),
+        (with_adapter, {"eps": 1e30, "weight_decay": 0.1}, {"first_update"}),
+        (half, {"eps": 1e30, "weight_decay": 0.5, "lr": 1e-2, "steps": PATIENCE}, {"first_update"}),
+        (None, {"groups": without_norms, "weight_decay": 0.1}, {"first_update"}),
         (None, {"change": zero_gradients, "weight_decay": 0.0}, {"first_update", "gradients", "saved_weights"}),
-        (None, {"change": zero_gradients, "weight_decay": 0.1}, {"gradients"}),
+        (None, {"change": zero_gradients, "weight_decay": 0.1}, {"first_update", "gradients"}),
         (None, {"change": clip(1e-7)}, {"gradients"}),  # Adam makes whole updates of it
         (with_adapter, {"change": loosen_frozen}, {"first_update"}),
         (None, {"groups": without_norms, "weight_decay": 0.0}, {"first_update"}),
