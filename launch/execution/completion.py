@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from launch.config.schema import AdapterStart, Kind
+from launch.config.trials import FirstLossGate
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError
 from launch.execution.display import describe_early_stop
 from launch.execution.record.events import Event
@@ -26,11 +26,12 @@ from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 from launch.planning.saved_model import describe_model, digest_model, find_changes
 from launch.worker.finding import PROVEN, REFUTED, Evidence
-from launch.worker.patches.shared import EVIDENCE
+from launch.worker.patches import EVIDENCE_PATCHES
 
-SIGMOID_LOSSES = (None, "dpo", "dpo_norm")  # recipe.loss values that mean -log sigmoid(beta x difference)
-_CHANGES_LOSS = re.compile("loss|alpha|weighting|divergence|reference_free")  # in a flag's name
-FIRST_LOSS_BOUND = 0.02  # around ln 2, at beta 0.1 and less
+_SIGMOID_LOSSES = (None, "dpo", "dpo_norm")  # recipe.loss values that mean -log sigmoid(beta x difference)
+# flags that choose another loss, weigh it or add to it (dpo_utils.py:101 and :107, trl/trainer/dpo_trainer.py:804 and
+# :1518); label smoothing, TRL's divergences and ld_alpha leave ln 2 as it is while the policy is the reference
+_CHANGES_FIRST_LOSS = frozenset({"loss_type", "loss_weights", "use_weighting", "load_balancing_loss"})
 _MOST_FAULTS = 5  # in an outcome
 
 
@@ -97,32 +98,43 @@ _AROUND = ("disk", "stall", "dead_rank")
 
 def required_proofs(plan: Plan) -> dict[str, str]:
     """Return what a finished run must have shown of its weights, by the keys of the evidence (worker/evidence)."""
-    if EVIDENCE.id not in plan.patches:
+    if not set(EVIDENCE_PATCHES) & set(plan.patches):
         return {}
     kind = "adapter" if plan.config.recipe.lora.rank is not None else "weights"
     return {"first_update": kind, "gradients": "above rounding", "last_update": "finite", "saved_weights": "trained"}
 
 
-def check_first_loss(plan: Plan, run: RunRecord) -> tuple[Evidence, ...]:
+def compare_first_loss(
+    plan: Plan, step: object, loss: object, tolerance: float = FirstLossGate().tolerance
+) -> tuple[float, float] | None:
     """Compare the first loss of a DPO run with -log sigmoid(0) = ln 2: at the first step the policy is the reference.
 
-    Log-probs that were precomputed in batches of another shape round otherwise: in bf16 an 8b model's first loss was
-    0.6956 (beta 0.1). Nothing is judged where the run's first step is not recorded, where the loss is another or a flag
-    of the user's may change it, and where the dropout of an adapter that is trained further makes the two differ.
+    Returns how far it is from ln 2, and how far it may be: summed log-probs that were precomputed in batches of another
+    shape round otherwise; in bf16 an 8b model's first loss was 0.6956 at beta 0.1. None where it is not the first step
+    or another loss, and where the dropout of an adapter that is trained further makes the two differ.
     """
     recipe = plan.config.recipe
     continues = recipe.lora.start != AdapterStart.merged and recipe.lora.dropout > 0
-    is_sigmoid = recipe.loss in SIGMOID_LOSSES and not any(map(_CHANGES_LOSS.search, plan.config.flags))
+    is_sigmoid = recipe.loss in _SIGMOID_LOSSES and _CHANGES_FIRST_LOSS.isdisjoint(plan.config.flags)
     if plan.config.stage.kind != Kind.dpo or not is_sigmoid or continues:
-        return ()
+        return None
+    if step != 1 or not isinstance(loss, (int, float)):
+        return None
+    is_mean = recipe.loss == "dpo_norm" or (recipe.loss is None and plan.config.trainer.family == "open_instruct")
+    return abs(loss - math.log(2)), tolerance * (1.0 if is_mean else max(1.0, (recipe.beta or 0.0) / 0.1))
+
+
+def check_first_loss(plan: Plan, run: RunRecord) -> tuple[Evidence, ...]:
+    """Return the finding "first_loss" of a DPO run; () where nothing can be judged."""
     first = next(run.steps(), {})
-    loss = first.get("loss")
-    if first.get("step") != 1 or not isinstance(loss, (int, float)):
+    compared = compare_first_loss(plan, first.get("step"), first.get("loss"))
+    if compared is None:
         return ()
-    bound = FIRST_LOSS_BOUND * max(1.0, (recipe.beta or 0.0) / 0.1)
-    verdict = PROVEN if abs(loss - math.log(2)) <= bound else REFUTED
-    note = f"{abs(loss - math.log(2)):.1g} from ln 2, at most {bound:.2g}: the policy starts as the reference"
-    return (Evidence("first_loss", f"{loss:.4f}", "the loss of the first step", f"{math.log(2):.4f}", verdict, note),)
+    distance, bound = compared
+    note = f"{distance:.1g} from ln 2, at most {bound:.2g}: the policy starts as the reference"
+    verdict = PROVEN if distance <= bound else REFUTED
+    found = Evidence("first_loss", f"{first['loss']:.4f}", "the loss of the first step", f"{math.log(2):.4f}")
+    return (replace(found, verdict=verdict, note=note),)
 
 
 def keep_finished_work(outcome: Outcome, plan: Plan, run: RunRecord, evidence: Sequence[Evidence]) -> Outcome:

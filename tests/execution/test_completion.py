@@ -177,9 +177,13 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
         (("recipe.beta=0.1",), 0.6956, PROVEN),  # precomputed in another shape, in bf16
         (("recipe.beta=0.1",), 0.75, REFUTED),
         (("recipe.beta=0.1",), math.nan, REFUTED),
-        (("recipe.beta=2",), 0.75, PROVEN),  # the noise of the log-probs counts 20 times
-        (("recipe.beta=2",), 1.2, REFUTED),
+        (("recipe.beta=2", "recipe.loss=dpo"), 0.75, PROVEN),  # the noise of the log-probs counts 20 times
+        (("recipe.beta=2", "recipe.loss=dpo"), 1.2, REFUTED),
         (("trainer=dpo_tune_cache", "recipe.loss=simpo"), 1.2, None),
+        (("trainer=dpo_tune_cache", "recipe.loss=dpo_norm", "recipe.beta=5"), 0.75, REFUTED),  # means: less noise
+        (("flags.ld_alpha=0.5",), 5.0, REFUTED),
+        (("flags.f_divergence_type=js_divergence",), 5.0, REFUTED),
+        (("flags.use_weighting=true",), 0.1, None),
         (("flags.loss_type=[ipo]",), 25.0, None),
         (("recipe.lora.rank=4", "recipe.beta=0.1"), 0.75, REFUTED),
         (("stage=demo",), 5.0, None),

@@ -15,6 +15,7 @@ from tests.integration.test_demo import launch, records
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("open_instruct")]
 STEPS = 3
+WEIGHTS = {"first_update", "gradients", "last_update", "saved_weights"}
 RECIPE = (
     *("device=cpu", "recipe.packing=bins", "recipe.max_seq_length=128", "recipe.gradient_checkpointing=false"),
     *(f"recipe.max_steps={STEPS}", "recipe.warmup_ratio=0", "recipe.chat_template=tulu", "flags.config_name=olmo2_14M"),
@@ -46,7 +47,8 @@ def test_packed_dpo_on_two_processes(olmo_stage: tiny_stage.TinyStage, tmp_path:
     found = verdicts(folder)
     asked = {what for what, item in found.items() if item["verdict"] is not None}
     assert asked >= {"world_size", "device", "dtype", "packing", "clip", "gradient_checkpointing", "isolation"}
-    assert {found[what]["verdict"] for what in asked} == {"proven"}
+    assert {found[what]["verdict"] for what in asked} == {"proven"} and asked >= WEIGHTS
+    assert found["saved_weights"]["how"].startswith("two rows of each tensor in hf_model/")
     assert found["isolation"]["found"] == "no attention across documents"
     assert found["sharding"]["found"].startswith("fsdp")
     assert found["reference_logprobs"]["found"].startswith("64 pairs in ")
@@ -73,6 +75,7 @@ def test_sft_tokenises_first_and_not_twice(olmo_stage: tiny_stage.TinyStage, tmp
     assert all(step["loss"] > 0 and step["tokens_padded"] == 2 * 128 >= step["tokens"] > 0 for step in steps)
     found = verdicts(folder)
     assert {item["verdict"] for item in found.values() if item["verdict"] is not None} == {"proven"}
+    assert found.keys() >= WEIGHTS and "8 saved tensors were compared" in found["saved_weights"]["note"]
     assert (found["packing"]["found"], found["isolation"]["found"]) == ("bins", "no attention across documents")
     [statistics] = tmp_path.glob("runs/.cache/tokenized/*/numpy_sft/*/dataset_statistics.json")
     again = launch(

@@ -61,3 +61,36 @@ def test_an_adapter_goes_only_with_its_own_base(home: Path) -> None:
     for verb in (("merge", "demo/adapter"), ("generate", "demo/adapter", "hi")):
         refused = launch_in(home, *verb)
         assert refused.returncode == 2 and "[base_changed]" in refused.stderr, refused.stdout + refused.stderr
+
+
+def test_an_adapter_goes_only_with_the_commit_of_its_hub_base(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch that moves on the hub: the base is loaded at the commit that was trained on, or not at all."""
+    from safetensors.torch import load_file, save_file
+
+    repository = home / "hub" / "models--lab--tiny"
+    monkeypatch.setenv("HF_HUB_CACHE", str(home / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    first, second = (repository / "snapshots" / (digit * 40) for digit in "ab")
+    [demo] = (home / "runs" / ".cache" / "demo").glob("model-*")
+    for snapshot in (first, second):
+        shutil.copytree(demo, snapshot)
+    weights = load_file(demo / "model.safetensors")
+    save_file({name: weight + 1 for name, weight in weights.items()}, second / "model.safetensors", {"format": "pt"})
+    main = repository / "refs" / "main"
+    main.parent.mkdir()
+    main.write_text(first.name)
+    lora = ("recipe.lora.rank=4", "recipe.max_steps=2", "model.path=lab/tiny", "name=hub")
+    done = launch_in(home, *SFT, *lora)
+    assert done.returncode == 0, done.stdout + done.stderr
+    adapter = json.loads((home / "runs" / "demo" / "hub" / "model" / "adapter_config.json").read_text())
+    assert (adapter["base_model_name_or_path"], adapter["revision"]) == ("lab/tiny", first.name)
+    main.write_text(second.name)
+    merged = launch_in(home, "merge", "demo/hub")
+    assert merged.returncode == 0, merged.stdout + merged.stderr
+    name = next(name for name in weights if "norm" in name)
+    saved = load_file(home / "runs" / "demo" / "hub" / "merged" / "model.safetensors")
+    assert saved[name].sub(weights[name]).abs().max() < 0.5
+    shutil.rmtree(home / "runs" / "demo" / "hub" / "merged")
+    shutil.rmtree(first)
+    refused = launch_in(home, "merge", "demo/hub")
+    assert refused.returncode != 0 and first.name in refused.stderr, refused.stdout + refused.stderr

@@ -11,7 +11,7 @@ from typing import Any
 
 from launch.config.schema import Device, Kind
 from launch.config.trials import GatesConfig
-from launch.execution.completion import SIGMOID_LOSSES
+from launch.execution.completion import compare_first_loss
 from launch.trials.measurement import Measurement, compute_speed, finite, padding_share, second_half_ratio
 
 LOSS_KINDS = (Kind.sft, Kind.dpo, Kind.rm)  # RLVR's loss is 0 by construction, and its data is sampled
@@ -280,11 +280,11 @@ def theil_sen(values: Sequence[float]) -> float:
 def first_dpo_loss(case: GateCase) -> GateResult | None:
     """At the first step the policy is the reference, so the sigmoid loss is ln 2; else the reference is another model,
     a stale cache, or gets other inputs."""
-    losses = case.now.series("loss")
-    if case.now.plan.config.recipe.loss not in SIGMOID_LOSSES or not losses or losses[0][0] != 1:
+    step, loss = next(iter(case.now.series("loss")), (0, math.nan))
+    compared = compare_first_loss(case.now.plan, step, loss, case.config.first_dpo_loss.tolerance)
+    if compared is None:
         return None
-    loss, tolerance = losses[0][1], case.config.first_dpo_loss.tolerance
-    distance = abs(loss - math.log(2))
+    distance, tolerance = compared
     numbers = {"loss": loss, "away": distance, "tolerance": tolerance}
     if not distance <= tolerance:
         message = f"the first loss is {loss:.4g}, not ln 2 ({math.log(2):.4g}): the reference is not this policy"

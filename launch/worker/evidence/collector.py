@@ -90,11 +90,12 @@ class EvidenceCollector:
         """Check the files of the model if `folder` is the trainer's output; a finding there ends no rank."""
         if self._events.rank or Path(str(folder)).resolve() != Path(self._program.flag("output_dir") or "").resolve():
             return
-        if self._updates is not None:
-            found = self._updates.at_end(Path(str(folder)), state, model)
-        else:  # a resumed run with no step left
-            found = [updates.check_saved(Path(str(folder)), model, state, None)]
-        for item in found:
+
+        def check(note: str | None = None) -> Evidence:
+            return updates.check_saved(Path(str(folder)), model, state, note)
+
+        # without updates: a resumed run with no step left
+        for item in self._updates.at_end(check) if self._updates is not None else [check()]:
             self._events.emit("evidence", **item.fields())
         if self._objects is not None and self._objects.step is not None:
             self._events.emit("saved", step=self._objects.step + self._steps)
@@ -103,7 +104,7 @@ class EvidenceCollector:
         """Check the samples and the clipping of a trainer without DeepSpeed, before its first optimizer step."""
         self._count_samples()
         if self._updates is not None:
-            self._updates.before_step()
+            self._updates.note_gradients()
         if self._is_done or self._objects is None:
             return
         self._is_done = True

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ..expectations import process_group_backend
@@ -18,6 +19,7 @@ from .kernels import check_isolation
 from .precision import judge_clipping, short_dtype
 from .start import check_template
 from .trainer_objects import TrainerObjects, frames
+from .updates import check_saved, checksum, judge_saved, stored
 
 _BACKENDS = {
     "TorchAttentionBackend": "sdpa",
@@ -26,6 +28,7 @@ _BACKENDS = {
     "FlashAttention4Backend": "flash_4",
 }
 _DOCUMENT = 8  # tokens of each of the two test documents
+_READ_BACK = 8  # tensors of a checkpoint
 
 
 @dataclass(frozen=True)
@@ -226,3 +229,37 @@ def leaks(backend: Any, device: Any) -> bool:
     other_k, other_v = k.clone(), v.clone()
     other_k[:, :_DOCUMENT], other_v[:, :_DOCUMENT] = -k[:, :_DOCUMENT], 1 - v[:, :_DOCUMENT]
     return not torch.equal(second_document(k, v), second_document(other_k, other_v))
+
+
+def check_checkpoint(folder: Path, model: Any, note: str | None) -> Evidence:
+    """Return the finding "saved_weights" of a checkpoint of OLMo-core, which this rank reads some tensors of.
+
+    The first rank's part of a sharded tensor begins where the tensor does.
+    """
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    live = dict(model.named_parameters())
+    names = list(live)[:: -(-len(live) // _READ_BACK)]
+    others = []
+    for name in names:
+        saved, here = torch.empty(live[name].shape, dtype=live[name].dtype), stored(live[name]).cpu()
+        dcp.load({"model": {name: saved}}, checkpoint_id=folder / "model_and_optim", no_dist=True)
+        if not torch.equal(saved[tuple(slice(size) for size in here.shape)], here):
+            others.append(name)
+    how = f"{len(names)} tensors of {folder.name}/, and every weight of the first rank"
+    return judge_saved(live, len(names), others, how, note)
+
+
+def check_export(folder: Path, model: Any, note: str | None) -> Evidence:
+    """Return the finding "saved_weights" of a model of transformers that open-instruct made of OLMo-core's weights.
+
+    Renamed, split or joined: the sum of the bits is that of the weights that were gathered from the ranks
+    (olmo_core_utils.py, `save_state_dict_as_hf`).
+    """
+    finding = check_saved(folder, model, None, note)
+    gathered: Mapping[str, Any] = next((f.f_locals["state_dict"] for f in frames() if "converted" in f.f_locals), {})
+    sums = [sum(int(checksum(w, 0.0)) for w in weights.values()) for weights in (gathered, model.state_dict())]
+    if finding.value != "trained" or sums[0] == sums[1]:
+        return finding
+    return replace(finding, value="others than in memory", note="the export changed them").judge("trained", False)

@@ -29,7 +29,8 @@ def check_weights(model: Any, source: object, info: Any) -> Evidence:
     shape differs. `unexpected_keys` are left out: those of another head do no harm, a layer that the configuration
     does not have makes another model.
     """
-    how = f"transformers' report of loading {source}"
+    commit = getattr(model.config, "_commit_hash", None)  # of a hub repository
+    how = f"transformers' report of loading {source}" + (f" at commit {commit}" if commit else "")
     makes_head = type(model).__name__.endswith("ForSequenceClassification")
     missing = sorted(key for key in info.missing_keys if not (makes_head and key.startswith(_NEW_HEADS)))
     absent = [f"{key} is missing" for key in missing]
@@ -40,6 +41,12 @@ def check_weights(model: Any, source: object, info: Any) -> Evidence:
         return Evidence("weights", _CHECKPOINT, how)
     note = ", ".join(faults[:_SHOWN]) + (f", and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else "")
     return Evidence("weights", f"{len(faults)} weights {what}", how, note=note).judge(_CHECKPOINT, False)
+
+
+def pin_base(model: Any) -> None:
+    """Set the commit of an adapter's hub base in its configuration, so that it is loaded on these weights alone."""
+    for config in getattr(model, "peft_config", {}).values():
+        config.revision = getattr(model.config, "_commit_hash", None) or config.revision
 
 
 def check_template(objects: TrainerObjects, program: TrainerProgram, requested: str | None) -> list[Evidence]:

@@ -8,7 +8,7 @@ and when the model is saved.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Updates:
         self._gradient = self._weights.new_tensor(math.nan)  # not measured
         self._first_is_judged = False
 
-    def before_step(self) -> None:
+    def note_gradients(self) -> None:
         """Note the gradients after clipping, by the norm that this rank's sample estimates; DeepSpeed has its own."""
         gradients = [p.grad for p in _spread(list(self._trained.values())) if p.grad is not None]
         if gradients:
@@ -75,8 +75,8 @@ class Updates:
             found.append(self._judge_gradients())
         return found
 
-    def at_end(self, folder: Path, state: Mapping[str, Any] | None, saved: Any) -> list[Evidence]:
-        """Return the findings about the whole run, when the model `saved` has been written to `folder`."""
+    def at_end(self, check: Callable[[str], Evidence]) -> list[Evidence]:
+        """Return the findings about the whole run; `check` makes that on what was saved, with the note it is given."""
         now = self._checksums()
         changed = sum(now[name] != self._start[name] for name in self._trained)
         resumed = bool(self._objects.step)
@@ -90,7 +90,7 @@ class Updates:
         if not changed and not resumed:
             unchanged = Evidence("saved_weights", "the weights it began with", "checksums", note="nothing was learned")
             return [*rest, unchanged.judge("trained", False)]
-        return [*rest, check_saved(folder, saved, state, note)]
+        return [*rest, check(note)]
 
     def _patience(self) -> int:
         if hasattr(self._objects.trainer, "num_generations"):
@@ -156,7 +156,7 @@ class Updates:
         return str(self._trained[name].dtype) == "torch.float32"
 
     def _stored_samples(self) -> list[Any]:
-        return [_stored(self._trained[name]) for name in self._sampled]
+        return [stored(self._trained[name]) for name in self._sampled]
 
     def _sample(self) -> Any:
         return _sample(self._stored_samples())
@@ -203,7 +203,7 @@ class Updates:
         """Whether an update of `rate` can show in the stored type: bf16 norm weights of 1.0 never move by 5e-7."""
         import torch
 
-        tensors = [_stored(self._trained[name]) for name in _spread(list(group))]
+        tensors = [stored(self._trained[name]) for name in _spread(list(group))]
         sizes = [sample.abs() for sample in _samples(tensors)]
         steps = [torch.finfo(t.dtype).eps * s[s > 0].min() for t, s in zip(tensors, sizes, strict=True) if s.any()]
         return not steps or float(min(steps)) < 4 * rate
@@ -216,14 +216,9 @@ def check_saved(folder: Path, model: Any, state: Mapping[str, Any] | None, note:
     """
     import torch
 
-    live = {_file_key(name): _stored(p) for name, p in model.named_parameters(remove_duplicate=False)}
+    live = {_file_key(name): stored(p) for name, p in model.named_parameters(remove_duplicate=False)}
     kept = {_file_key(name): weight for name, weight in (state or live).items()}
     how = f"two rows of each tensor in {folder.name}/, and every weight in memory"
-    finite = torch.stack([_is_finite(weight).cpu() for weight in kept.values()]) if kept else torch.ones(0)
-    if not bool(finite.all()):
-        bad = [name for name, good in zip(kept, finite.tolist(), strict=True) if not good]
-        found = Evidence("saved_weights", "not finite", how, note=f"{len(bad)} of {len(kept)} tensors, as {bad[0]}")
-        return found.judge("trained", False)
     compared, others = 0, []
     for name, shape, rows in _saved_rows(folder):
         weight = live.get(name)
@@ -237,11 +232,19 @@ def check_saved(folder: Path, model: Any, state: Mapping[str, Any] | None, note:
             if is_here and not torch.equal(part.to(device="cpu", dtype=row.dtype), row.reshape(-1)):
                 others.append(name)
                 break
-    if others:
-        found = Evidence("saved_weights", "others than in memory", how, note=f"{len(others)}, as {others[0]}")
-        return found.judge("trained", False)
-    note = "; ".join(filter(None, (note, f"{compared} saved tensors were compared with memory")))
-    return Evidence("saved_weights", "trained", how, note=note).judge("trained", True)
+    return judge_saved(kept, compared, others, how, note)
+
+
+def judge_saved(kept: Mapping[str, Any], compared: int, others: Sequence[str], how: str, note: str | None) -> Evidence:
+    """Return the finding "saved_weights" on `kept`, what was saved, of whose `compared` tensors `others` differ."""
+    finite = {name: _is_finite(stored(weight)).cpu() for name, weight in kept.items()}
+    bad = [name for name, good in finite.items() if not bool(good)]
+    value = "not finite" if bad else "others than in memory" if others else "trained"
+    if bad or others:
+        note = f"{len(bad or others)} of {len(kept) if bad else compared} tensors, as {(bad or others)[0]}"
+    else:
+        note = "; ".join(filter(None, (note, f"{compared} saved tensors were compared with memory")))
+    return Evidence("saved_weights", value, how, note=note).judge("trained", value == "trained")
 
 
 def _saved_rows(folder: Path) -> Iterator[tuple[str, Sequence[int], list[tuple[int, Any]]]]:
@@ -267,7 +270,7 @@ def _file_key(name: str) -> str:
     return name.replace(".default.", ".") if "lora_" in name else name
 
 
-def _stored(parameter: Any) -> Any:
+def stored(parameter: Any) -> Any:
     """Return what this rank stores of a parameter: under ZeRO-3 and FSDP its part."""
     parameter = getattr(parameter, "ds_tensor", parameter).detach()
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter
@@ -280,7 +283,7 @@ def _spread(items: list[Any]) -> list[Any]:
 
 def _samples(tensors: Sequence[Any]) -> list[Any]:
     """Return at most 64 elements of each tensor, evenly spread, as vectors of fp32."""
-    flat = [_stored(tensor).reshape(-1) for tensor in tensors]
+    flat = [stored(tensor).reshape(-1) for tensor in tensors]
     return [part[:: max(1, part.numel() // _SAMPLES)][:_SAMPLES].float() for part in flat]
 
 
@@ -307,12 +310,12 @@ def _checksums(named: Mapping[str, Any], floor: float) -> dict[str, int]:
     """Return a checksum of the bits that each parameter stores on this rank, of elements below `floor` as zeros."""
     import torch
 
-    sums = {name: _checksum(_stored(p), floor) for name, p in named.items()}
+    sums = {name: checksum(stored(p), floor) for name, p in named.items()}
     values = torch.stack([value.cpu() for value in sums.values()]).tolist() if sums else []
     return dict(zip(sums, values, strict=True))
 
 
-def _checksum(tensor: Any, floor: float) -> Any:
+def checksum(tensor: Any, floor: float) -> Any:
     import torch
 
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)

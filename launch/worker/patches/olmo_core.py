@@ -10,12 +10,14 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ..evidence.trainer_objects import frames
+from ..evidence.trainer_objects import TrainerObjects, frames
 from ..expectations import report_evidence
+from ..finding import REFUTED, Evidence
 from ..hooks import replaces
 from .patch import PatchContext, PatchInfo
 
@@ -146,14 +148,17 @@ TOKEN_COUNT = PatchInfo(
 
 
 def _collect_evidence(context: PatchContext) -> None:
+    from olmo_core.train import Trainer
     from olmo_core.train.train_module import TransformerTrainModule
+    from transformers import PreTrainedModel
 
     from ..evidence import olmo_core as checks  # a plan reads the patches, and inspects nothing
+    from ..evidence.updates import Updates, judge_saved
 
     zero = TransformerTrainModule.zero_grads
-    first_inputs: list[checks.DocumentInputs] = []
     passes: list[checks.DocumentInputs] = []  # of the current optimizer step
     handles: list[Any] = []
+    followed: list[tuple[Trainer, Updates]] = []  # once the first step has begun
 
     @replaces(TransformerTrainModule, "__init__")
     def build_and_hook(build: Any, self: Any, *arguments: Any, **options: Any) -> None:
@@ -162,7 +167,6 @@ def _collect_evidence(context: PatchContext) -> None:
         def record_inputs(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
             inputs = checks.describe_inputs(given, named) if module.training else None  # else it is the reference
             if inputs is not None:
-                first_inputs.append(inputs)
                 passes.append(inputs)
 
         handles.append(self.model.register_forward_pre_hook(record_inputs, with_kwargs=True))
@@ -172,28 +176,71 @@ def _collect_evidence(context: PatchContext) -> None:
         zero(self)
         passes.clear()  # the trainer tries a batch before its first step
 
-    @replaces(TransformerTrainModule, "optim_step")
-    def collect_and_step(step: Any, self: Any, *arguments: Any, **options: Any) -> Any:
-        TransformerTrainModule.optim_step, TransformerTrainModule.zero_grads = step, zero
+    def check_first(module: Any) -> None:
+        TransformerTrainModule.zero_grads = zero
         for handle in handles:
             handle.remove()
-        inputs = first_inputs[0] if first_inputs else None
-        evidence = checks.collect(self, inputs, context.trainer, context.requested)
+        evidence = checks.collect(module, passes[0] if passes else None, context.trainer, context.requested)
         evidence += checks.count_samples(passes, context.requested.get("global_batch"))
         report_evidence(evidence, context.allowed, context.events)
-        return step(self, *arguments, **options)
+        done = module.trainer.global_step - 1
+        followed.append(
+            (module.trainer, Updates(TrainerObjects(None, model=module.model, optimizer=module.optim, step=done)))
+        )
+
+    @replaces(TransformerTrainModule, "optim_step")
+    def collect_and_step(step: Any, self: Any, *arguments: Any, **options: Any) -> Any:
+        if not followed:
+            check_first(self)
+        result = step(self, *arguments, **options)
+        for _, updates in followed:
+            updates.note_gradients()  # which it has clipped
+            report_evidence(updates.after_step(), context.allowed, context.events)
+        return result
+
+    def report_end(check: Callable[[str | None], Evidence], *, is_last: bool) -> None:
+        """Report on the saved model; of the ranks but the first only what is refuted in their part."""
+        for trainer, updates in followed:
+            rank = context.events.rank
+            found = [item for item in updates.at_end(check) if not rank or item.verdict == REFUTED]
+            for item in found:
+                context.events.emit("evidence", **item.fields())
+            if is_last and not rank:
+                context.events.emit("saved", step=trainer.global_step)
+
+    @replaces(Trainer, "fit")
+    def fit_and_check(fit: Any, self: Any) -> None:
+        fit(self)
+        folder = Path(str(self.save_folder)) / f"step{self.global_step}"
+
+        def check(note: str | None) -> Evidence:
+            if context.events.rank:
+                return judge_saved(dict(self.train_module.model.named_parameters()), 0, (), "its part", note)
+            return checks.check_checkpoint(folder, self.train_module.model, note)
+
+        report_end(check, is_last=not exports)
+
+    exports = Path(str(context.trainer.script)).name == "dpo.py"  # a model of transformers, after the last checkpoint
+
+    @replaces(PreTrainedModel, "save_pretrained")
+    def save_and_check(save: Any, self: Any, save_directory: Any, *arguments: Any, **options: Any) -> Any:
+        saved = save(self, save_directory, *arguments, **options)
+        report_end(lambda note: checks.check_export(Path(str(save_directory)), self, note), is_last=True)
+        return saved
 
 
 EVIDENCE = PatchInfo(
     id="olmo_core_evidence",
-    reason="checks the requested settings in OLMo-core's own objects before the first optimizer step",
+    reason="checks the requested settings and the weights in OLMo-core's own objects; changes nothing",
     lines={
         "olmo_core/train/train_module/transformer/train_module.py": {
             560: "def optim_step(self):",
             223: "self.max_grad_norm = max_grad_norm",
         },
+        "olmo_core/train/trainer.py": {682: "def fit(self):"},
         "olmo_core/nn/transformer/model.py": {497: '(doc_lens := kwargs.pop("doc_lens", None))'},
         "olmo_core/nn/attention/backend.py": {226: "cu_doc_lens: Optional[torch.Tensor] = None,"},
+        "open_instruct/olmo_core_utils.py": {597: "converted = convert_olmo_core_state_to_hf(hf_config, state_dict)"},
     },
     apply=_collect_evidence,
 )

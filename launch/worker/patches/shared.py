@@ -95,11 +95,14 @@ def _check_saved_weights(collector: EvidenceCollector) -> None:
     """Report on the files of every model, or adapter, that is saved as the trainer's output."""
     from transformers import PreTrainedModel
 
+    from ..evidence.start import pin_base
+
     peft = sys.modules.get("peft")  # imported where an adapter is trained
     for kind in (PreTrainedModel, *([peft.PeftModel] if peft is not None else [])):
 
         @replaces(kind, "save_pretrained")
         def save_and_check(save: Any, self: Any, save_directory: Any, *arguments: Any, **options: Any) -> Any:
+            pin_base(self)
             saved = save(self, save_directory, *arguments, **options)
             collector.model_saved(self, save_directory, options.get("state_dict"))
             return saved
@@ -122,7 +125,7 @@ def _check_loaded_weights(collector: EvidenceCollector) -> None:
 
 EVIDENCE = PatchInfo(
     id="evidence",
-    reason="checks the requested settings and the weights in the trainer's own objects; changes nothing",
+    reason="checks the settings and weights in the trainer's own objects; an adapter names its hub base's commit",
     lines={
         "accelerate/accelerator.py": {
             1415: "def prepare(self, *args, device_placement=None):",

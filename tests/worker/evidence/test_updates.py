@@ -14,6 +14,7 @@ pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 
 from launch.worker.evidence.updates import PATIENCE, Updates, check_saved  # noqa: E402
+from launch.worker.finding import Evidence  # noqa: E402
 from tests.worker.evidence import models  # noqa: E402
 
 Change = Callable[[Any, int], None]  # of the model before an optimizer step
@@ -52,12 +53,16 @@ def train(
         model(input_ids=ids, labels=ids).loss.backward()
         if change:
             change(model, step)
-        updates.before_step()
+        updates.note_gradients()
         optimizer.step()
         optimizer.zero_grad()
         found |= {item.what: str(item.verdict) for item in updates.after_step()}
     model.save_pretrained(folder)
-    return found | {item.what: str(item.verdict) for item in updates.at_end(folder, None, model)}
+
+    def check(note: str) -> Evidence:
+        return check_saved(folder, model, None, note)
+
+    return found | {item.what: str(item.verdict) for item in updates.at_end(check)}
 
 
 PROVEN = dict.fromkeys(("first_update", "gradients", "last_update", "saved_weights"), "proven")
