@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import itertools
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -174,6 +176,49 @@ def test_every_command_that_is_advised_exists() -> None:
     options = [(name, option) for name, rest in found for option in re.findall(r"(?<!\S)--[a-z-]+", rest)]
     missing = [(name, option) for name, option in options if option not in helps.get(name, "")]
     assert (unknown, missing) == ([], [])
+
+
+# variables that launch leaves to a library, and a file of it that reads them
+READ_BY = {
+    "CUDA_HOME": ("torch", "utils/cpp_extension.py"),
+    "CUDA_VISIBLE_DEVICES": ("torch", "cuda/__init__.py"),
+    "HF_TOKEN": ("huggingface_hub", "utils/_auth.py"),
+    "WANDB_API_KEY": ("wandb", "env.py"),
+    "WANDB_ENTITY": ("wandb", "env.py"),
+}
+ADVISED_VARIABLE = re.compile(r"\b(?:export|unset|set|or) \$?([A-Z][A-Z0-9]*_[A-Z0-9_]*[A-WYZ])\b")
+
+
+def test_every_variable_that_is_advised_is_read() -> None:
+    """By launch, which looks it up under this name, or by the library that it is for."""
+    texts = [text for file in SOURCES for text in texts_of(file)]
+    advised = {name for text in texts for name in ADVISED_VARIABLE.findall(text)}
+    read_by_launch = {text for text in texts if re.fullmatch(r"[A-Z][A-Z0-9_]+", text)}
+    assert {"HF_TOKEN", "WANDB_API_KEY", "OPEN_INSTRUCT_DIR", "CUDA_HOME"} <= advised
+    unread = []
+    for name in sorted(advised):
+        package, path = READ_BY.get(name, ("", ""))
+        spec = importlib.util.find_spec(package) if package else None
+        if spec is not None and spec.origin is not None:
+            is_read = name in (Path(spec.origin).parent / path).read_text(encoding="utf-8")
+        else:
+            is_read = name in read_by_launch or bool(package)  # a library that is not installed here
+        unread += [] if is_read else [name]
+    assert unread == []
+
+
+OF_THE_PROJECT = re.compile(r"(?<![\w/.])(?:\./)?((?:docs|scripts|configs/tulu|accelerate_configs)/[\w./-]*\w)")
+
+
+def test_every_file_that_is_named_exists() -> None:
+    """Files of the project, and open-instruct's scripts, in every text of the code."""
+    texts = [text for file in SOURCES for text in texts_of(file)]
+    named = sorted({path for text in texts for path in OF_THE_PROJECT.findall(text)})
+    assert len(named) > 5
+    upstream = Path(os.environ.get("OPEN_INSTRUCT_DIR") or ROOT / "external/open-instruct")
+    roots = {True: upstream if (upstream / "open_instruct").is_dir() else None, False: ROOT}
+    placed = [(roots[path.startswith("scripts/train")], path) for path in named]
+    assert [path for root, path in placed if root is not None and not (root / path).exists()] == []
 
 
 def test_a_command_is_a_way_that_is_not_planned() -> None:

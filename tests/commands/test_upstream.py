@@ -278,6 +278,33 @@ def test_a_bump_moves_gitlink_lock_and_ledger_together_and_back(project: Path, h
 
 
 @pytest.mark.slow
+def test_a_bump_under_another_trl_captures_its_parsers_too(project: Path, history: Path, tmp_path: Path) -> None:
+    """An interpreter whose TRL has another version, and a flag more; the pin stays."""
+    trl = Path(pytest.importorskip("trl").__file__).parent
+    python = tmp_path / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(python)], check=True)
+    [packages] = python.glob("lib/python3*/site-packages")
+    (packages / "rest.pth").write_text(f"{trl.parent}\n")
+    shutil.copytree(trl, packages / "trl", ignore=shutil.ignore_patterns("__pycache__"))
+    [info] = trl.parent.glob("trl-*.dist-info")
+    other = packages / "trl-99.0.dist-info"
+    shutil.copytree(info, other)
+    edit(other / "METADATA", f"Version: {load_lock().packages['trl']}", "Version: 99.0")
+    edit(
+        packages / "trl/trainer/sft_config.py",
+        "    packing: bool = field(",
+        "    wrapping: bool = False\n    packing: bool = field(",
+    )
+    target = git(history, "rev-parse", f"{load_lock().pin}^1").strip()
+    done = launch(project, history, "bump", target, "--force", "--python", str(python / "bin/python"))
+    assert done.returncode == 0, done.stderr
+    data = project / "launch/upstream/data"
+    assert json.loads((data / "lock.json").read_text(encoding="utf-8"))["packages"]["trl"] == "99.0"
+    assert "wrapping" in json.loads((data / "schemas/trl_sft.json").read_text(encoding="utf-8"))["fields"]
+    assert "+ wrapping" in done.stdout and "trl" not in git(project, "diff", "--", "launch/upstream/data/ledger.json")
+
+
+@pytest.mark.slow
 def test_a_person_confirms_what_was_renamed(project: Path, history: Path, tmp_path: Path) -> None:
     """A commit on top of the pin that renames a flag of finetune.py, in a clone."""
     clone = tmp_path / "clone"

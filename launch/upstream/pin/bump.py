@@ -20,6 +20,7 @@ from launch.upstream.pin.ledger_builder import extend_ledger
 from launch.upstream.pin.lock import SCHEMAS
 from launch.upstream.pin.relock import build_lock, json_text, json_with_lines, renewed_library_keys
 from launch.upstream.schema import schema_from_json
+from launch.upstream.trainers import OPEN_INSTRUCT
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def plan_move(checkout: Path, impact: Impact, python: str, ledger: Path) -> PinM
         if installed_version(library, package_folders(python)):
             files[library_keys_file(library)] = json_text(renewed_library_keys(library, python))
     losses = tuple(_find_losses(files))
-    changes = {trainer.trainer: trainer.changes for trainer in impact.trainers}
+    changes = {t.trainer: t.changes for t in impact.trainers if t.trainer in OPEN_INSTRUCT}
     extended = extend_ledger(load_json(ledger), checkout, impact.commit, changes, load_json(HINTS_FILE))
     files[ledger] = json_with_lines(extended, ("commits", "entries"))
     return PinMove(impact.commit, files, losses)
