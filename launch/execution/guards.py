@@ -277,12 +277,14 @@ class MemoryCreep(Guard):
 class DiskSpace(Guard):
     """Detects a disk too full for what the trainer writes next: a checkpoint or the final model.
 
-    Warns as soon as the free space is too small; stops shortly before the write would leave half a checkpoint.
+    Warns as soon as the free space is too small; stops shortly before the write would leave half a checkpoint. What is
+    being written, and what a checkpoint that is removed after it still occupies, is not measured.
     """
 
     id = "disk"
     _config: limits.DiskGuard
     _disk: DiskUsage | None = None
+    _is_writing = False
     _first_step: LoggedStep | None = None
     _last_step: LoggedStep | None = None
 
@@ -294,9 +296,12 @@ class DiskSpace(Guard):
             self._total_steps = fact.steps
         elif isinstance(fact, LoggedStep):
             self._first_step, self._last_step = self._first_step or fact, fact
-        elif isinstance(fact, DiskUsage):
+        elif isinstance(fact, PhaseStarted):
+            self._is_writing = fact.phase in ("checkpoint", "save")
+        elif isinstance(fact, DiskUsage) and not self._is_writing:
             self._disk = fact
-        return self._check() if isinstance(fact, LoggedStep | DiskUsage) else None
+        is_due = isinstance(fact, LoggedStep | DiskUsage) and not self._is_writing
+        return self._check() if is_due else None
 
     def _check(self) -> GuardFinding | None:
         if (disk := self._disk) is None:

@@ -131,6 +131,17 @@ def test_a_disk_with_room_says_nothing() -> None:
     assert first(guard, [DiskUsage(0.0, 15 * GIB - 1, 10 * GIB, GIB)]) is not None
 
 
+@pytest.mark.parametrize(("phase", "is_stopped"), [("checkpoint", False), ("save", False), ("training", True)])
+def test_a_disk_is_not_measured_while_a_checkpoint_takes_the_place_of_the_last(phase: str, is_stopped: bool) -> None:
+    """Of 25 GiB two checkpoints of 10 fit, and the older one goes when the newer one is complete."""
+    guard = DiskSpace(DiskGuard(margin=1.1, ahead=120), GuardContext(checkpoint_every=10, total_steps=100))
+    half_written = [PhaseStarted(10.5, phase), DiskUsage(11.0, 9 * GIB, 10 * GIB, GIB)]
+    facts = [*steps("loss", [1.0] * 10), DiskUsage(10.0, 15 * GIB, 10 * GIB, GIB), *half_written]
+    assert (stopped(guard, facts) is not None) == is_stopped
+    resumed = [PhaseStarted(12.0, "training"), DiskUsage(12.5, 15 * GIB, 10 * GIB, GIB), *steps("loss", [1.0] * 9, 11)]
+    assert is_stopped or stopped(guard, resumed) is None
+
+
 def test_after_the_last_checkpoint_the_model_is_what_is_written() -> None:
     guard = DiskSpace(DiskGuard(), GuardContext(checkpoint_every=10, total_steps=25))
     facts = [DiskUsage(0.0, 2 * GIB, 10 * GIB, GIB), *steps("loss", [1.0] * 6, 20)]

@@ -68,6 +68,26 @@ def test_the_last_good_checkpoint_is_the_one_that_a_good_step_proved(tmp_path: P
     assert [one.path.name for one in later] == ["checkpoint-30"]
 
 
+@pytest.mark.parametrize(("written", "found"), [(0.0, "disk"), (0.5, "disk"), (0.99, None), (1.0, None)])
+def test_what_is_written_of_the_model_needs_no_space(tmp_path: Path, written: float, found: str | None) -> None:
+    """On the real disk: a model three times its free space, of which a sparse file holds a part."""
+    size = 3 * (free_bytes(tmp_path) or 0)
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(int(size * written))
+    (tmp_path / "checkpoint-1").mkdir()  # a checkpoint's weights are no part of it
+    with (tmp_path / "checkpoint-1" / "model.safetensors").open("wb") as file:
+        file.truncate(size)
+    context = GuardContext(total_steps=2)
+    watch_config = WatchConfig(guards=GuardsConfig(), guard_context=context, output=tmp_path, model_bytes=size)
+    watching = Watch(watch_config, tmp_path / "stacks", lambda: True)
+    watching.start()
+    for step in (1, 2):
+        watching.observe(LoggedStep(time.monotonic(), step, {"loss": 2.0}))
+    time.sleep(1.2)  # the disk is looked at between two facts
+    watching.close()
+    assert (watching.stopped_by.id if watching.stopped_by else None) == found
+
+
 def test_a_run_that_was_never_well_has_no_good_checkpoint(tmp_path: Path) -> None:
     checkpoint(tmp_path, 10, 30.0)
     watching, _ = watch(tmp_path)
