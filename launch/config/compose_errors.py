@@ -213,7 +213,10 @@ def _check_chain(group: str, option: str, roots: Sequence[Path], chain: tuple[Pa
 
 
 def check_limits(path: Path, text: str) -> None:
-    """Refuse a file whose size, nesting or aliases would keep its readers busy. Raises UserError: yaml_limit."""
+    """Refuse a file that is not YAML, or whose size, nesting or aliases would keep its readers busy.
+
+    Raises UserError: bad_yaml, yaml_limit.
+    """
     try:
         read_yaml(text)
     except YamlLimitError as error:
@@ -221,8 +224,8 @@ def check_limits(path: Path, text: str) -> None:
         raise UserError(
             Problem("yaml_limit", f"the file is refused: {error.reason}", f"{path}:{error.line}", cure)
         ) from None
-    except NotYamlError:  # explained by who reads it
-        pass
+    except NotYamlError as error:  # Hydra's reader accepts some of it, as the escape of half a character
+        raise UserError(Problem("bad_yaml", *_explain_syntax(error, text, path))) from None
 
 
 def _read_text(path: Path) -> str:

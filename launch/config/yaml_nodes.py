@@ -15,6 +15,8 @@ from typing import Any
 
 import yaml
 
+from launch.errors import Problem, UserError
+
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_DEPTH = 60  # of nesting, that of what aliases repeat included; hand-written files have less
 MAX_NODES = 300_000  # of one file, those that its aliases repeat included
@@ -246,7 +248,12 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def write_scalar(text: str) -> str:
-    """Return a text as one double-quoted YAML scalar on one line, which OmegaConf reads as it is, `${...}` included."""
+    """Return a text as one double-quoted YAML scalar on one line, which OmegaConf reads as it is, `${...}` included.
+
+    Raises UserError: not_utf8, for the name of a file in another encoding.
+    """
+    if re.search("[\ud800-\udfff]", text):
+        raise UserError(Problem("not_utf8", f"{text!a} is not UTF-8, as a YAML file is", None, "rename the file"))
     literal = re.sub(r"(\\*)\$\{", lambda match: f"{match[1] * 2}\\${{", text)
     return yaml.safe_dump(literal, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")
 

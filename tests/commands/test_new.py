@@ -144,11 +144,13 @@ def test_print_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) 
         (["mine", "--data", "empty.jsonl"], "data_empty"),
         (["mine", "--data", "chats.jsonl", "--model", "qwen2_5_8b"], "unknown_model"),
         (["mine", "--data", "chats.jsonl", "--columns", "frage"], "unreadable_columns"),
+        (["mine", "--data", "latin\udce4.jsonl"], "not_utf8"),
     ],
 )
 def test_what_can_not_work_writes_nothing(folder: Path, argv: list[str], id: str) -> None:
     write_lines(folder / "chats.jsonl", [CHAT])
     (folder / "empty.jsonl").touch()
+    write_lines(folder / "latin\udce4.jsonl", [CHAT])
     with pytest.raises(UserError) as refused:
         new(argv)
     assert refused.value.problems[0].id == id

@@ -93,6 +93,15 @@ def test_a_file_that_is_composed(config: Path, name: str, group: str) -> None:
     assert "Traceback" not in done.stderr and f"{group}/mine.yaml:" in done.stderr
 
 
+@pytest.mark.parametrize("text", ['a: "\\uDC85"', 'a: "\\ud83d"', 'a: "\\U00110000"', "a: \x01"])
+def test_a_character_that_only_some_readers_of_yaml_accept(config: Path, text: str) -> None:
+    (config / "stage").mkdir()
+    (config / "stage" / "mine.yaml").write_text(f"{GLOBAL}{text}\n", encoding="utf-8")
+    done = plan(config, "stage=mine")
+    assert done.returncode == 2 and "[bad_yaml]" in done.stderr, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and "stage/mine.yaml:" in done.stderr
+
+
 @pytest.mark.parametrize("suffix", ["yaml", "json"])
 def test_a_file_of_accelerate(config: Path, suffix: str) -> None:
     text = LAUGHS if suffix == "yaml" else "[" * 100_000

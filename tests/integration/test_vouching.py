@@ -34,6 +34,56 @@ def test_a_learning_rate_that_changes_nothing_stops_the_run_at_its_first_step(ho
     assert not (home / "runs" / "demo" / "nothing" / "DONE").exists()
 
 
+def write_pairs(file: Path, chosen: str, rejected: list[str]) -> str:
+    """Write one preference pair for each rejected answer."""
+    rows = []
+    for number, answer in enumerate(rejected):
+        start = [{"role": "user", "content": f"Is {number} a number?"}]
+        sides = (("chosen", chosen), ("rejected", answer))
+        rows.append({side: [*start, {"role": "assistant", "content": text}] for side, text in sides})
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(file)
+
+
+LONG = "word " * 700  # more than recipe.max_seq_length
+
+
+@pytest.mark.parametrize(
+    ("rejected", "overrides", "found"),
+    [
+        (None, ("flags.assistant_only_loss=false",), "loss_on_user"),
+        (None, ("recipe.max_seq_length=8",), "no_loss_tokens"),
+        (["Yes."] * 8, (), "equal_pairs"),
+        (["Yes."] * 5 + ["No."] * 3, (), "equal_pairs"),
+        ([f"{LONG} no, {number}" for number in range(8)], (), "equal_pairs"),  # after truncation
+        (["Yes."] * 3 + ["No."] * 5, (), None),
+    ],
+)
+def test_data_that_are_mostly_wrong_stop_a_run_before_its_model_is_loaded(
+    home: Path, rejected: list[str] | None, overrides: tuple[str, ...], found: str | None
+) -> None:
+    chosen = f"{LONG} yes" if rejected and LONG in rejected[0] else "Yes."
+    file = home / "data" / f"{len(list(home.glob('data/*')))}.jsonl"
+    file.parent.mkdir(exist_ok=True)
+    if rejected is None:
+        name, line = write_chats(file, [f"Is {number} a number?" for number in range(8)]), SFT
+    else:
+        [model] = (home / "runs" / ".cache" / "demo").glob("model-*")
+        name = write_pairs(file, chosen, rejected)
+        line = ("stage=demo_dpo", "trainer=trl_dpo", f"model.path={model}", "recipe.chat_template=null", "report=false")
+    data = ("data.build=null", f"data.mix=[{{name: {name}}}]", "recipe.global_batch_size=8", "recipe.max_steps=1")
+    ran = launch_in(home, *line, *data, *overrides, f"name={file.stem}")
+    folder = home / "runs" / ("demo_dpo" if rejected else "demo") / file.stem
+    if found is None:
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return
+    assert ran.returncode == 2 and f"allow=[{found}] trains anyway" in ran.stderr, ran.stdout + ran.stderr
+    assert not (folder / "events.jsonl").exists()
+    if found == "loss_on_user":
+        trained = launch_in(home, *line, *data, *overrides, f"name={file.stem}", f"allow=[{found}]")
+        assert trained.returncode == 0 and (folder / "DONE").is_file(), trained.stdout + trained.stderr
+
+
 def test_a_last_evaluation_that_fails_leaves_the_finished_model(home: Path) -> None:
     """Validation rows that are all too long end TRL with a KeyError after the last step."""
     train = write_chats(home / "train.jsonl", [f"Is {number} a number?" for number in range(64)])
