@@ -17,12 +17,13 @@ from launch.files import read_json_object
 from launch.planning.estimate.shape import read_shape
 from launch.planning.lora import Adapter, check_adapter, read_adapter
 from launch.planning.model_folder import find_model_faults, hub_snapshot
+from launch.planning.saved_model import EXPORT, run_of
 from launch.worker.model_loading import ModelRequest
 
 _MODEL_FILES = ("config.json", "adapter_config.json")
 _STATE_FILES = ("model.safetensors", "pytorch_model.bin", "pytorch_model")  # of accelerate's save_state
 _CHECKPOINT = re.compile(r"(step|epoch|checkpoint)[_-](\d+)")
-_EXPORTS = ("**/hf_model", "*")  # where trainers with a folder of their own below model/ write it
+_EXPORTS = (f"**/{EXPORT}", "*")  # where trainers with a folder of their own below model/ write it
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def _describe_model(label: str, folder: Path, run: Path | None) -> ModelSource:
     faults = find_model_faults(folder)
     if faults:
         raise UserError(Problem("incomplete_model", f"{folder} is not a complete model: {faults[0]}", label))
-    refuse_changes(run if run is not None and folder == run / "model" else None)
+    refuse_changes(run_of(folder) if folder.name in ("model", EXPORT) else None)
     adapter = read_adapter(folder)
     if adapter is not None:
         check_adapter(adapter, read_shape(adapter.local_base) if adapter.local_base else None)

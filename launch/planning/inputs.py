@@ -17,7 +17,7 @@ from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_ya
 from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.model_folder import NO_TOKENIZER, find_model_faults
 from launch.planning.rlvr import resolve_verifiers
-from launch.planning.saved_model import find_changes
+from launch.planning.saved_model import find_changes, run_of
 from launch.upstream.trainers import trainer_files
 from launch.worker.verifiers import is_own
 
@@ -125,7 +125,8 @@ def check_model_folder(config: RootConfig, model: InputSource, digest: Digest) -
             cure = of_folder if folder.is_dir() else of_file
             problems.append(Problem("incomplete_model", message, model.provenance.where, cure))
     source = model.adapter.folder if model.adapter is not None else model.local
-    changes = find_changes(source.parent, digest) if source and model.build in (None, MERGE) else []
+    run = run_of(source) if source and model.build in (None, MERGE) else None
+    changes = find_changes(run, digest) if run else []
     problems += [replace(p, where=model.provenance.where) for p in changes if p.id not in config.allow]
     if problems:
         raise UserError(problems)

@@ -17,14 +17,22 @@ _PATTERNS = (
     *("adapter_config.json", "generation_config.json", "chat_template*", "tokenizer*", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.*", "merges.txt", "spiece.model", "*.tiktoken"),
 )
+EXPORT = "hf_model"  # the folder that dpo.py exports into, at most one below its output (dpo.py:97)
 _CURE = "restore the file, or move the changed model to a folder of its own and name that"
 
 
 def digest_model(folder: Path, digest: Digest) -> dict[str, str]:
     """Return the digest of each file that a model, or an adapter, is loaded from; {} for a hub id."""
-    files = folder.iterdir() if folder.is_dir() else ()
-    names = sorted(path.name for path in files if path.is_file() and any(fnmatch(path.name, p) for p in _PATTERNS))
+    files = (path for place in ("*", f"{EXPORT}/*", f"*/{EXPORT}/*") for path in folder.glob(place) if path.is_file())
+    loaded = (path for path in files if any(fnmatch(path.name, pattern) for pattern in _PATTERNS))
+    names = sorted(path.relative_to(folder).as_posix() for path in loaded)
     return {name: value for name in names if (value := digest(folder / name)) is not None}
+
+
+def run_of(model: Path) -> Path | None:
+    """Return the finished run that a model's folder is of: beside its DONE, or below as an export of it."""
+    above = model.parents if model.name == EXPORT else (model.parent,)
+    return next((folder for folder in above if (folder / "DONE").is_file()), None)
 
 
 def describe_model(output: Path, base: Path | None, base_files: Mapping[str, str], digest: Digest) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,9 @@ LONG = "word " * 700  # more than recipe.max_seq_length
     [
         (None, ("flags.assistant_only_loss=false",), "loss_on_user"),
         (None, ("recipe.max_seq_length=8",), "no_loss_tokens"),
-        (["Yes."] * 8, (), "equal_pairs"),
-        (["Yes."] * 5 + ["No."] * 3, (), "equal_pairs"),
-        ([f"{LONG} no, {number}" for number in range(8)], (), "equal_pairs"),  # after truncation
-        (["Yes."] * 3 + ["No."] * 5, (), None),
+        ([f"{LONG} no"] * 8, (), "equal_pairs"),  # after truncation
+        ([f"{LONG} no"] * 5 + ["No."] * 3, (), "equal_pairs"),
+        ([f"{LONG} no"] * 3 + ["No."] * 5, (), None),
     ],
 )
 def test_data_that_are_mostly_wrong_stop_a_run_before_its_model_is_loaded(
@@ -71,7 +71,7 @@ def test_data_that_are_mostly_wrong_stop_a_run_before_its_model_is_loaded(
         [model] = (home / "runs" / ".cache" / "demo").glob("model-*")
         name = write_pairs(file, chosen, rejected)
         line = ("stage=demo_dpo", "trainer=trl_dpo", f"model.path={model}", "recipe.chat_template=null", "report=false")
-    data = ("data.build=null", f"data.mix=[{{name: {name}}}]", "recipe.global_batch_size=8", "recipe.max_steps=1")
+    data = ("data.build=null", f"data.mix=[{{name: {name}}}]", "recipe.global_batch_size=8", "recipe.max_steps=2")
     ran = launch_in(home, *line, *data, *overrides, f"name={file.stem}")
     folder = home / "runs" / ("demo_dpo" if rejected else "demo") / file.stem
     if found is None:
@@ -129,7 +129,8 @@ def test_an_adapter_goes_only_with_the_commit_of_its_hub_base(home: Path, monkey
     main = repository / "refs" / "main"
     main.parent.mkdir()
     main.write_text(first.name)
-    lora = ("recipe.lora.rank=4", "recipe.max_steps=2", "model.path=lab/tiny", "name=hub")
+    python = f"python={sys.executable}"  # a fresh one: huggingface_hub reads its cache's place as it is imported
+    lora = ("recipe.lora.rank=4", "recipe.max_steps=2", "model.path=lab/tiny", "name=hub", python)
     done = launch_in(home, *SFT, *lora)
     assert done.returncode == 0, done.stdout + done.stderr
     adapter = json.loads((home / "runs" / "demo" / "hub" / "model" / "adapter_config.json").read_text())

@@ -269,6 +269,11 @@ def test_a_flag_that_undoes_a_requested_key_is_refused(line: tuple[str, ...], un
         ((*SFT, UNSAVED, "flags.save_total_limit=1"), "--save_strategy no"),
         ((*SFT, SAVED, "flags.save_total_limit=1"), None),
         ((*SFT, "flags.eval_steps=5"), "--eval_strategy"),
+        ((*SFT, "flags.metric_for_best_model=loss"), "--eval_strategy"),
+        ((*SFT, "flags.eval_packing=true"), "--eval_strategy"),
+        ((*SFT, "data.validation=0.1", "flags.eval_delay=2"), None),
+        ((*DPO, "flags.use_dora=true"), "--use_peft"),
+        ((*DPO, "recipe.lora.rank=4", "flags.use_dora=true"), None),
     ],
 )
 def test_a_flag_without_an_effect_is_marked(line: tuple[str, ...], other: str | None) -> None:

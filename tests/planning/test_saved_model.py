@@ -12,7 +12,7 @@ import pytest
 from launch.errors import UserError
 from launch.execution.completion import refuse_changes
 from launch.planning.identity import DigestCache
-from launch.planning.saved_model import describe_model, find_changes
+from launch.planning.saved_model import describe_model, find_changes, run_of
 
 Change = Callable[[Path], object]
 
@@ -60,6 +60,20 @@ def test_a_changed_model_or_base_is_named(tmp_path: Path, change: Change, found:
     change(run)
     problems = find_changes(run, DigestCache(tmp_path / "new.json").of)
     assert [found in problem.message for problem in problems] == [True] if found else problems == []
+
+
+@pytest.mark.parametrize("place", ["hf_model", "dpo__1/hf_model"])
+def test_an_exported_model_below_the_output_is_compared(tmp_path: Path, place: str) -> None:
+    run = finished_run(tmp_path)
+    export = run / "model" / place
+    shutil.copytree(tmp_path / "base", export)
+    digest = DigestCache(tmp_path / "digests.json").of
+    (run / "DONE").write_text(json.dumps({"model": describe_model(run / "model", None, {}, digest)}))
+    assert run_of(export) == run_of(run / "model") == run and run_of(tmp_path / "base") is None
+    assert find_changes(run, digest) == []
+    (export / "model.safetensors").write_text("other")
+    [problem] = find_changes(run, digest)
+    assert f"{place}/model.safetensors changed" in problem.message
 
 
 def test_a_copy_that_keeps_the_times_is_found(tmp_path: Path) -> None:

@@ -106,9 +106,9 @@ class Updates:
         value = " and ".join(name for name, hit in ((kind, moved), ("frozen weights", leaked)) if hit) or "nothing"
         note = f"{len(moved)} of {len(self._trained)} trained tensors changed, {len(leaked)} of "
         note += f"{len(now) - len(self._trained)} frozen ones" + (f": {leaked[0]}" if leaked else "")
-        learned = self._find_learned()
-        groups = [group for group in self._groups(rate > 0) if self._shows(group, rate)]
-        still = next((g for g in groups if learned.isdisjoint(g) if self._tells(g) or moved.isdisjoint(g)), None)
+        learned = self._find_learned(moved)
+        groups = (group for group in self._groups(rate > 0) if self._shows(group, rate))
+        still = next(filter(learned.isdisjoint, groups), None)
         if moved and still:
             note += f"; none of the {len(still)} in an optimizer group with {sorted(still)[0]}"
             if not moved.isdisjoint(still):
@@ -129,28 +129,24 @@ class Updates:
         for name in self._sampled:
             self._kept[name] *= 1 - by_tensor.get(id(self._trained[name]), max(rates))
 
-    def _find_learned(self) -> set[str]:
-        """Return the sampled tensors in which weight decay and rounding do not explain every element."""
+    def _find_learned(self, moved: Collection[str]) -> set[str]:
+        """Return the tensors that gradients have changed: of those that `moved`, what weight decay does not explain.
+
+        bf16 hides a small decay, so that all of such a tensor counts; else its sample, by more than decay and rounding.
+        """
         import torch
 
+        eps = {name: torch.finfo(self._trained[name].dtype).eps for name in self._trained}
+        decay = 1 - min(self._kept.values(), default=1.0)
+        found = {name for name in moved if not self._is_fp32(name) and decay <= eps[name] / 4}
         sizes = [sample.numel() for sample in _samples(self._stored_samples())]
-        found = set()
-        for name, began, now in zip(
-            self._sampled, self._began_with.split(sizes), self._weights.split(sizes), strict=True
-        ):
+        parts = zip(self._sampled, self._began_with.split(sizes), self._weights.split(sizes), strict=True)
+        for name, began, now in parts:
             ends = torch.stack([began, began * self._kept[name]])
-            rounding = 2 * self._steps * torch.finfo(self._trained[name].dtype).eps * began.abs() + TINY * self._scale
+            rounding = 2 * self._steps * eps[name] * began.abs() + TINY * self._scale
             if bool(((now < ends.amin(0) - rounding) | (now > ends.amax(0) + rounding)).any()):
                 found.add(name)
         return found
-
-    def _tells(self, group: Collection[str]) -> bool:
-        """Whether samples tell what gradients change: in fp32, and where weight decay can change a bf16 weight."""
-        import torch
-
-        names = [name for name in self._sampled if name in group]
-        eps = {name: torch.finfo(self._trained[name].dtype).eps for name in names}
-        return any(self._is_fp32(name) or 1 - self._kept[name] > eps[name] / 4 for name in names)
 
     def _is_fp32(self, name: str) -> bool:
         return str(self._trained[name].dtype) == "torch.float32"
