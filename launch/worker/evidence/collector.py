@@ -91,11 +91,12 @@ class EvidenceCollector:
         if self._events.rank or Path(str(folder)).resolve() != Path(self._program.flag("output_dir") or "").resolve():
             return
 
-        def check(note: str | None = None) -> Evidence:
+        def check(note: str | None) -> Evidence:
             return updates.check_saved(Path(str(folder)), model, state, note)
 
         # without updates: a resumed run with no step left
-        for item in self._updates.at_end(check) if self._updates is not None else [check()]:
+        found = self._updates.at_end(check) if self._updates is not None else [updates.try_check(check, None)]
+        for item in found:
             self._events.emit("evidence", **item.fields())
         if self._objects is not None and self._objects.step is not None:
             self._events.emit("saved", step=self._objects.step + self._steps)

@@ -238,13 +238,15 @@ def check_checkpoint(folder: Path, model: Any, note: str | None) -> Evidence:
     """
     import torch
     import torch.distributed.checkpoint as dcp
+    from olmo_core.distributed.checkpoint.filesystem import RemoteFileSystemReader
 
     live = dict(model.named_parameters())
     names = list(live)[:: -(-len(live) // _READ_BACK)]
     others = []
     for name in names:
         saved, here = torch.empty(live[name].shape, dtype=live[name].dtype), stored(live[name]).cpu()
-        dcp.load({"model": {name: saved}}, checkpoint_id=folder / "model_and_optim", no_dist=True)
+        reader = RemoteFileSystemReader(folder / "model_and_optim")
+        dcp.load({"model": {name: saved}}, storage_reader=reader, no_dist=True)
         if not torch.equal(saved[tuple(slice(size) for size in here.shape)], here):
             others.append(name)
     how = f"{len(names)} tensors of {folder.name}/, and every weight of the first rank"

@@ -75,7 +75,7 @@ class Updates:
             found.append(self._judge_gradients())
         return found
 
-    def at_end(self, check: Callable[[str], Evidence]) -> list[Evidence]:
+    def at_end(self, check: Callable[[str | None], Evidence]) -> list[Evidence]:
         """Return the findings about the whole run; `check` makes that on what was saved, with the note it is given."""
         now = self._checksums()
         changed = sum(now[name] != self._start[name] for name in self._trained)
@@ -90,7 +90,7 @@ class Updates:
         if not changed and not resumed:
             unchanged = Evidence("saved_weights", "the weights it began with", "checksums", note="nothing was learned")
             return [*rest, unchanged.judge("trained", False)]
-        return [*rest, check(note)]
+        return [*rest, try_check(check, note)]
 
     def _patience(self) -> int:
         if hasattr(self._objects.trainer, "num_generations"):
@@ -203,6 +203,15 @@ class Updates:
         sizes = [sample.abs() for sample in _samples(tensors)]
         steps = [torch.finfo(t.dtype).eps * s[s > 0].min() for t, s in zip(tensors, sizes, strict=True) if s.any()]
         return not steps or float(min(steps)) < 4 * rate
+
+
+def try_check(check: Callable[[str | None], Evidence], note: str | None) -> Evidence:
+    """Return the finding of a check of what was saved; one that fails proves nothing, and ends no finished training."""
+    try:
+        return check(note)
+    except Exception as error:
+        failed = Evidence("saved_weights", None, f"{type(error).__name__}: {error}".partition("\n")[0])
+        return failed.judge("trained", None)
 
 
 def check_saved(folder: Path, model: Any, state: Mapping[str, Any] | None, note: str | None) -> Evidence:

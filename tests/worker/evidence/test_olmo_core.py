@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from launch.worker.evidence import olmo_core
 from launch.worker.patches.olmo_core_documents import TorchFlashAttention
 from launch.worker.trainer import TrainerProgram
+from tests.worker.evidence import models
 
 torch = pytest.importorskip("torch", reason="the `train` dependencies are not installed")
 
@@ -91,6 +94,38 @@ def test_what_the_first_forward_was_given() -> None:
     assert olmo_core.describe_inputs((ids,), {"doc_lens": lengths}) == olmo_core.DocumentInputs((2, 8), 5)
     assert olmo_core.describe_inputs((), {"input_ids": ids}) == olmo_core.DocumentInputs((2, 8), None)
     assert olmo_core.describe_inputs((), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "value"), [(0.0, "trained"), (1e-3, "others than in memory"), (math.inf, "not finite")]
+)
+def test_a_checkpoint_is_compared_with_the_weights_in_memory(tmp_path: Path, change: float, value: str) -> None:
+    checkpoint = pytest.importorskip("olmo_core.distributed.checkpoint")
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+    model = module_of(FlashAttention2Backend()).model
+    checkpoint.save_state_dict(tmp_path / "step3" / "model_and_optim", {"model": get_model_state_dict(model)})
+    with torch.no_grad():
+        model[0].linear.weight.add_(change)
+    found = olmo_core.check_checkpoint(tmp_path / "step3", model, "note")
+    assert (found.value, found.verdict) == (value, "proven" if value == "trained" else "refuted")
+
+
+def exported(state_dict: dict[str, Any], model: Any, folder: Path) -> Any:
+    """Check an export within a frame that has the variables of upstream's own."""
+    converted = state_dict  # noqa: F841
+    return olmo_core.check_export(folder, model, None)
+
+
+def test_an_export_has_the_weights_that_were_gathered(tmp_path: Path) -> None:
+    model = models.model()
+    model.save_pretrained(tmp_path)
+    weights = {name.replace("model.", "olmo."): weight.clone() for name, weight in model.state_dict().items()}
+    assert exported(weights, model, tmp_path).verdict == "proven"
+    split = dict(enumerate(part for weight in weights.values() for part in weight.split(8)))
+    assert exported(split, model, tmp_path).verdict == "proven"  # type: ignore[arg-type]
+    weights["olmo.norm.weight"] += 1e-3
+    assert exported(weights, model, tmp_path).value == "others than in memory"
 
 
 def test_the_trial_leaves_the_random_numbers_as_they_were() -> None:

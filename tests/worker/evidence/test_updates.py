@@ -193,6 +193,19 @@ def test_an_earlier_state_in_the_folder_is_refuted(tmp_path: Path) -> None:
     assert check_saved(tmp_path, model, None, None).value == "others than in memory"
 
 
+def test_a_check_that_fails_ends_no_training(tmp_path: Path) -> None:
+    def check(_: str) -> Evidence:
+        raise OSError("the disk is gone\nfor good")
+
+    model = models.model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    updates = Updates(models.objects(model, optimizer=optimizer, step=0))
+    with torch.no_grad():
+        model.lm_head.weight.add_(1.0)
+    [*_, found] = updates.at_end(check)
+    assert (found.what, found.verdict, found.how) == ("saved_weights", "unproven", "OSError: the disk is gone")
+
+
 @pytest.fixture(autouse=True)
 def fixed_seed() -> Iterator[None]:
     torch.manual_seed(0)
