@@ -9,6 +9,7 @@ import contextlib
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from launch.config.schema import AdapterStart, Kind
@@ -56,6 +57,13 @@ def verify_completion(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
         of = f" of {planned}" if planned is not None else ""
         cause = f"the trainer exited without an error after {outcome.steps}{of} steps"
         return replace(outcome, exit_code=EXIT_FAILED, cause=cause, cause_id="too_few_steps")
+    recorded = sorted({0, *(int(step["step"]) for step in run.steps())}) if len(run.attempts) > 1 else []
+    for before, after in pairwise(recorded):
+        if after - before > unlogged + 1:
+            cause = (
+                f"no attempt recorded the steps {before + 1} to {after - 1}: the run was resumed from another's state"
+            )
+            return replace(outcome, exit_code=EXIT_FAILED, cause=cause, cause_id="too_few_steps")
     return outcome
 
 

@@ -110,6 +110,28 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_says
         )
 
 
+@pytest.mark.parametrize(
+    ("recorded", "interval", "attempts", "exit_code"),
+    [
+        ([*range(1, 21), *range(47, 61)], 1, 2, 1),  # checkpoint-20 under the name of checkpoint-46
+        ([*range(2, 61)], 1, 2, 1),
+        ([*range(1, 61)], 1, 3, 0),
+        ([*range(5, 61, 5)], 5, 2, 0),
+        ([*range(5, 26, 5), *range(35, 61, 5)], 5, 2, 1),
+        ([1, 60], 1, 1, 0),  # one attempt counts its steps itself; lines of its log may be lost
+    ],
+)
+def test_every_step_of_a_resumed_run_is_in_the_record_of_an_attempt(  # noqa: PLR0917
+    judge: Judge, tmp_path: Path, recorded: list[int], interval: int, attempts: int, exit_code: int
+) -> None:
+    lines = "".join(json.dumps({"step": step, "loss": 1.0}) + "\n" for step in recorded)
+    (tmp_path / "metrics.jsonl").write_text(lines, encoding="utf-8")
+    (tmp_path / "attempts.jsonl").write_text('{"attempt": 1}\n' * attempts, encoding="utf-8")
+    outcome = judge(60, 60, f"flags.logging_steps={interval}")
+    assert outcome.exit_code == exit_code
+    assert exit_code == 0 or (outcome.cause_id == "too_few_steps" and "no attempt recorded" in str(outcome.cause))
+
+
 def test_an_earlier_failure_stays() -> None:
     plan = build_plan(composed("stage=demo", "trainer=trl_sft"), fixed_machine())
     failed = Outcome(1, 1.0, 0, None, cause="a reason")
