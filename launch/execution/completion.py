@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from launch.config.schema import AdapterStart, Kind
 from launch.config.trials import FirstLossGate
@@ -25,7 +26,7 @@ from launch.planning.identity import DigestCache
 from launch.planning.lora import read_adapter
 from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
-from launch.planning.saved_model import describe_model, digest_model, find_changes
+from launch.planning.saved_model import digest_model, find_changes
 from launch.worker.finding import PROVEN, REFUTED, Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
 
@@ -176,27 +177,26 @@ def keep_finished_work(outcome: Outcome, plan: Plan, run: RunRecord, evidence: S
     )
 
 
-def digest_base(plan: Plan) -> tuple[Path | None, dict[str, str]]:
-    """Return the folder of the base of the adapter that a run trains, and its files' digests; None without either."""
+def digest_base(plan: Plan) -> dict[str, Any]:
+    """Return what DONE holds of the base of the adapter that a run trains, at its start; {} for a hub's, or without."""
     model = plan.inputs.model
     base = model.adapter.local_base if model.adapter is not None and model.build is None else model.local
     if plan.config.recipe.lora.rank is None or base is None:
-        return None, {}
+        return {}
     digests = DigestCache(plan.cache / "digests.json")
     files = digest_model(base, digests.of)
     digests.save()
-    return base, files
+    return {"base": str(base), "base_files": files}
 
 
-def add_digests(outcome: Outcome, plan: Plan, base: tuple[Path | None, dict[str, str]]) -> Outcome:
-    """Return the outcome of a finished run with the digests of its model."""
-    folder = plan.model_dir
+def add_digests(outcome: Outcome, plan: Plan, base: Mapping[str, Any]) -> Outcome:
+    """Return the outcome of a finished run with the digests of its model, and of the `base` of an adapter."""
     if outcome.exit_code != EXIT_DONE:
         return outcome
     digests = DigestCache(plan.cache / "digests.json")
     with contextlib.suppress(OSError):
-        is_adapter = base[0] is not None and read_adapter(folder) is not None
-        outcome = replace(outcome, model=describe_model(folder, base[0] if is_adapter else None, base[1], digests.of))
+        of_base = base if read_adapter(plan.model_dir) is not None else {}
+        outcome = replace(outcome, model={"files": digest_model(plan.model_dir, digests.of), **of_base})
     digests.save()
     return outcome
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from launch.data.local import Digest
 from launch.errors import Problem
@@ -33,12 +32,6 @@ def run_of(model: Path) -> Path | None:
     """Return the finished run that a model's folder is of: beside its DONE, or below as an export of it."""
     above = model.parents if model.name == EXPORT else (model.parent,)
     return next((folder for folder in above if (folder / "DONE").is_file()), None)
-
-
-def describe_model(output: Path, base: Path | None, base_files: Mapping[str, str], digest: Digest) -> dict[str, Any]:
-    """Return what DONE holds of a run's model: its files and, of an adapter, its base's as they were at the start."""
-    content: dict[str, Any] = {"files": digest_model(output, digest)}
-    return content | ({"base": str(base), "base_files": dict(base_files)} if base is not None else {})
 
 
 def find_changes(run: Path, digest: Digest) -> list[Problem]:

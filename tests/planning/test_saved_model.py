@@ -12,7 +12,7 @@ import pytest
 from launch.errors import UserError
 from launch.execution.completion import refuse_changes
 from launch.planning.identity import DigestCache
-from launch.planning.saved_model import describe_model, find_changes, run_of
+from launch.planning.saved_model import digest_model, find_changes, run_of
 
 Change = Callable[[Path], object]
 
@@ -24,8 +24,8 @@ def finished_run(folder: Path) -> Path:
         for name in ("model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"):
             (path / name).write_text(f"{path.name} {name}")
     digest = DigestCache(folder / "digests.json").of
-    base_files = describe_model(base, None, {}, digest)["files"]
-    content = {"exit_code": 0, "model": describe_model(run / "model", base, base_files, digest)}
+    of_base = {"base": str(base), "base_files": digest_model(base, digest)}
+    content = {"exit_code": 0, "model": {"files": digest_model(run / "model", digest), **of_base}}
     (run / "DONE").write_text(json.dumps(content))
     return run
 
@@ -68,7 +68,7 @@ def test_an_exported_model_below_the_output_is_compared(tmp_path: Path, place: s
     export = run / "model" / place
     shutil.copytree(tmp_path / "base", export)
     digest = DigestCache(tmp_path / "digests.json").of
-    (run / "DONE").write_text(json.dumps({"model": describe_model(run / "model", None, {}, digest)}))
+    (run / "DONE").write_text(json.dumps({"model": {"files": digest_model(run / "model", digest)}}))
     assert run_of(export) == run_of(run / "model") == run and run_of(tmp_path / "base") is None
     assert find_changes(run, digest) == []
     (export / "model.safetensors").write_text("other")
