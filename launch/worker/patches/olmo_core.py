@@ -237,7 +237,7 @@ EVIDENCE = PatchInfo(
             560: "def optim_step(self):",
             223: "self.max_grad_norm = max_grad_norm",
         },
-        "olmo_core/train/trainer.py": {682: "def fit(self):"},
+        "olmo_core/train/trainer.py": {687: "def fit(self):"},
         "olmo_core/nn/transformer/model.py": {497: '(doc_lens := kwargs.pop("doc_lens", None))'},
         "olmo_core/nn/attention/backend.py": {226: "cu_doc_lens: Optional[torch.Tensor] = None,"},
         "open_instruct/olmo_core_utils.py": {597: "converted = convert_olmo_core_state_to_hf(hf_config, state_dict)"},
