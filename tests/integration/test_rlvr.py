@@ -30,7 +30,7 @@ SMALL = (
 
 # on a CPU its cache takes most of the memory unless it has a size
 BATCHED = (
-    "flags.use_transformers_continuous_batching=true",
+    "recipe.generation=continuous",
     'flags.transformers_continuous_batching_config=\'{"num_blocks": 64, "max_batch_tokens": 512}\'',
 )
 
