@@ -15,6 +15,7 @@ import logging
 import math as numbers
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -228,7 +229,7 @@ def _judge(call: Mapping[str, Any]) -> dict[str, Any]:
     try:
         value = _score(call)
     except BaseException as error:
-        message = str(error).strip().split("\n")[-1]
+        message = next((line.strip() for line in str(error).splitlines() if re.search(r"\w", line)), "")
         return {"score": 0.0, "failure": _shorten(f"raised {type(error).__name__}: {message}")}
     if value is None:
         return {"score": None}

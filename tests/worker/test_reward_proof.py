@@ -148,6 +148,15 @@ def test_the_tulu_mixture_asks_for_a_checkout(tmp_path: Path, monkeypatch: pytes
     assert problem.endswith("; func_name is a function of open-instruct, and no checkout of it is here")
 
 
+def test_nltks_data_is_asked_for_by_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("HOME", str(tmp_path)), ("NLTK_DATA", str(tmp_path)), ("https_proxy", "http://127.0.0.1:9")):
+        monkeypatch.setenv(name, value)  # nothing is found, and nothing can be downloaded
+    kwargs = [{"num_sentences": 3, "relation": "at least"}]
+    truth = json.dumps({"instruction_id": ["length_constraints:number_sentences"], "kwargs": kwargs})
+    (problem,) = proof(tmp_path, [row(truth)], "ifeval").problems
+    assert "punkt_tab" in problem and problem.endswith("on an answer to row 1; python -m nltk.downloader punkt_tab")
+
+
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
