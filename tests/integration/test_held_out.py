@@ -37,7 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("LAUNCH_CONFIG_DIR", str(home / "conf"))
         patch.chdir(home)
         assert main(["new", "mine", "--data", "chats.jsonl", "--model", "demo"]) == 0
-        done = launch_in(home, "stage=mine", "trainer=trl_sft", "name=x", "recipe.sample_every=30")
+        done = launch_in(home, "stage=mine", "trainer=trl_sft", "name=x", "recipe.sample_every=30", "recipe.epochs=4")
         assert done.returncode == 0, done.stdout + done.stderr
         yield home
 
@@ -51,14 +51,14 @@ def tasks(home: Path) -> dict[str, dict[str, Any]]:
 def test_the_model_answers_fixed_prompts_before_during_and_after_training(home: Path) -> None:
     run = home / "runs" / "mine" / "x"
     samples = [event for event in records(run / "events.jsonl") if event["kind"] == "completion"]
-    assert [sample["step"] for sample in samples] == [step for step in (0, 30, 44) for _ in range(3)]
+    assert [sample["step"] for sample in samples] == [step for step in (0, 30, 60, 90, 92) for _ in range(3)]
     assert len({sample["prompt"] for sample in samples}) == 3
     held_out = (next((home / "runs/.cache/data").iterdir()) / "validation.jsonl").read_text()
     assert all(sample["prompt"] in held_out for sample in samples)
     assert all(sample["completion"].startswith("It is ") for sample in samples[-3:])
     steps = {step["step"]: step for step in records(run / "metrics.jsonl")}
-    assert [step for step, logged in steps.items() if "sample_tokens" in logged] == [30, 44]
-    assert steps[44]["sample_ended"] == 1.0 and steps[44]["sample_tokens"] < 20
+    assert [step for step, logged in steps.items() if "sample_tokens" in logged] == [30, 60, 90, 92]
+    assert steps[92]["sample_ended"] == 1.0 and steps[92]["sample_tokens"] < 20
     assert "Samples while training" in (run / "report.html").read_text()
 
 
