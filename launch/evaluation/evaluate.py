@@ -168,7 +168,7 @@ def evaluate_finished_run(plan: Plan, notify: Callable[[str], None]) -> None:
     try:
         model = find_model(str(plan.folder), plan.runs)
         cache = plan.runs / ".cache"
-        specs = find_specs(default_tasks(plan.folder), cache, plan.folder)
+        specs = find_specs(default_tasks(plan.folder, plan.config.stage.tasks), cache, plan.folder)
         evaluation = evaluate_model(model, specs, cache=cache, limit=None, batch_size=_BATCH_SIZE, notify=notify)
     except (UserError, OSError) as error:
         for reason in error.problems if isinstance(error, UserError) else [error]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -43,14 +44,14 @@ def digest_spec(spec: TaskSpec) -> str:
     return digest.hexdigest()[:16]
 
 
-def default_tasks(run: Path | None) -> str:
-    """Return the tasks of a run: those that its stage names, or in place of shipped ones its held-out rows.
+def default_tasks(run: Path | None, given: Sequence[str] = ()) -> str:
+    """Return the tasks of a run: those `given` or that its stage names, or in place of shipped ones its held-out rows.
 
     Raises UserError: no_held_out, where only the demo's questions are left and the data is not the demo's.
     """
     record = RunRecord(run) if run else None
     stage, data = (mapping(record.settings.get(key)) if record else {} for key in ("stage", "data"))
-    tasks = list(map(str, stage.get("tasks") or [TULU3]))
+    tasks = list(map(str, given or stage.get("tasks") or [TULU3]))
     if record is None or (data.get("build") and not data.get("mix")) or not {*tasks} <= {DEMO, TULU3}:
         return ",".join(tasks)
     if ensure_held_out(record):
