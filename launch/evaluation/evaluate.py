@@ -47,7 +47,7 @@ class TaskResult:
 
     @property
     def broken(self) -> list[str]:
-        return list(find_breakage(self.scores))
+        return list(find_breakage(self.scores)) if len(self.labels) > 1 else []
 
     def gain(self, label: str, other: str) -> PairedDifference:
         return compare_scores(self.scores[label], self.scores[other])

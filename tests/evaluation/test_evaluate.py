@@ -39,5 +39,6 @@ def test_better_is_said_in_words_and_never_by_a_sign(
 
 def test_a_model_alone_has_scores_and_no_verdict() -> None:
     alone = result("acc", [0.5, 1.0], higher=True)
+    assert result("acc", [0.0, 0.0], higher=True).broken == []
     assert alone.summary is None and alone.as_json()["verdict"] is None
     assert alone.as_json()["models"][0]["score"] == 0.75
