@@ -22,6 +22,7 @@ from launch.execution.record.evidence import unmet_settings
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome, read_validation
 from launch.execution.record.reader import RunRecord
+from launch.planning.flags import values_of
 from launch.planning.identity import DigestCache
 from launch.planning.lora import read_adapter
 from launch.planning.model_folder import find_output_faults
@@ -29,6 +30,7 @@ from launch.planning.plan import Plan
 from launch.planning.saved_model import digest_model, find_changes
 from launch.worker.finding import PROVEN, REFUTED, Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
+from launch.worker.sampling import REFERENCE
 
 _SIGMOID_LOSSES = (None, "dpo", "dpo_norm")  # recipe.loss values that mean -log sigmoid(beta x difference)
 # flags that choose another loss, weigh it or add to it (dpo_utils.py:101 and :107, trl/trainer/dpo_trainer.py:804 and
@@ -110,7 +112,11 @@ def required_proofs(plan: Plan) -> dict[str, str]:
     if not set(EVIDENCE_PATCHES) & set(plan.patches):
         return {}
     kind = "adapter" if plan.config.recipe.lora.rank is not None else "weights"
-    return {"first_update": kind, "gradients": "above rounding", "last_update": "finite", "saved_weights": "trained"}
+    proofs = {"first_update": kind, "gradients": "above rounding", "last_update": "finite", "saved_weights": "trained"}
+    if plan.config.stage.kind == Kind.rlvr:
+        proofs |= {"rewards": "the verifiers'", "samples_per_prompt": str(plan.flags["num_generations"].value)}
+        proofs |= {"reference": REFERENCE[bool(values_of(plan.flags).get("beta"))], "sampler_weights": "trained"}
+    return proofs
 
 
 def compare_first_loss(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launch.check.machine.disk import checkpoint_count, written_bytes
+from launch.config.schema import Kind
 from launch.execution.display import format_duration
 from launch.pipelines.links import Pipeline
 from launch.planning.estimate.cards import card_named, rates_for_card
@@ -53,7 +54,10 @@ def forecast_pipeline(pipeline: Pipeline, environ: Mapping[str, str]) -> list[St
 def _predict_seconds(plan: Plan, environ: Mapping[str, str]) -> float | None:
     """Predict the time of the steps; None without the data's lengths, a known GPU or a model of its memory."""
     card = plan.machine.card or plan.config.cluster.gpu_type
-    steps, lengths = count_steps(plan), load_lengths(plan.lengths_file)
+    steps, measured = count_steps(plan), load_lengths(plan.lengths_file)
+    lengths: Sequence[int] | None = measured.tokens if measured else None
+    if plan.config.stage.kind == Kind.rlvr:  # every prompt and response at its limit
+        lengths = [plan.config.recipe.max_seq_length]
     if steps is None or lengths is None or card is None or card_named(card) is None:
         return None
     with contextlib.suppress(UnknownMemoryError):
@@ -61,7 +65,7 @@ def _predict_seconds(plan: Plan, environ: Mapping[str, str]) -> float | None:
         rates, balanced = rates_for_card(card).rates, plan.config.recipe.balanced
         if setting.compiled:  # the prediction of time was never compared with OLMo-core
             return None
-        return steps * predict_step(setting, lengths.tokens, rates, balanced=balanced).seconds
+        return steps * predict_step(setting, lengths, rates, balanced=balanced).seconds
     return None
 
 

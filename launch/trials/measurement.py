@@ -15,6 +15,7 @@ from launch.config.schema import Device, Kind, Packing
 from launch.execution.record.outcome import Outcome, folder_status
 from launch.execution.record.reader import RunRecord
 from launch.execution.report.run import summarize_events
+from launch.planning.estimate.forecast import has_reference
 from launch.planning.estimate.shape import token_flops
 from launch.planning.parallel import Width, has_master_weights
 from launch.planning.plan import Plan
@@ -316,7 +317,7 @@ def _mean_document_tokens(plan: Plan, tokens: Sequence[float]) -> float | None:
 
 def _evaluates_reference(plan: Plan) -> bool:
     """Whether each step runs the reference model too; open-instruct's trainers cache its log-probs before training."""
-    if not plan.config.trainer.live_reference:
+    if not has_reference(plan):
         return False
     cached = plan.flags.get("precompute_ref_log_probs")
     return not (cached and cached.value is True)

@@ -43,6 +43,10 @@ EVIDENCE = (
     "resumed_step",  # optimizer steps done before the first step of this process
     "reward_variance",  # of RLVR, which launch/worker/trl_rlvr.py checks on the start model
     "complete_answers",
+    "rewards",  # and of its steps: launch/worker/sampling.py
+    "samples_per_prompt",
+    "reference",
+    "sampler_weights",
 )
 
 

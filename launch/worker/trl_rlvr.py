@@ -15,6 +15,7 @@ from typing import Any
 from .channel import EventWriter
 from .expectations import report_evidence
 from .finding import Evidence
+from .sampling import watch_sampling
 from .trl_samples import send_completion
 from .verifiers import BY_ROW, Call, Outcome, VerifierOption, VerifierProcess, is_own, verifier_of
 
@@ -115,7 +116,7 @@ def rlvr_class(
     Completions are recorded before the first step, then after `every` steps, without it in the middle, and at the end.
     """
 
-    class Rlvr(entry):  # type: ignore[misc]
+    class Rlvr(watch_sampling(entry, events, allowed)):  # type: ignore[misc]
         _is_proven = False
         _generation_seconds = 0.0
         _recorded_steps: tuple[int, ...] = ()

@@ -8,7 +8,7 @@ from launch.config.schema import Device, Family, Mode, Precision
 from launch.errors import Cure, ways_of
 from launch.host.nvidia import Gpus
 from launch.planning.estimate.cards import CardMemory, smallest_card
-from launch.planning.estimate.forecast import MemoryFit, describe, forecast_memory
+from launch.planning.estimate.forecast import MemoryFit, describe, forecast_memory, has_reference
 from launch.planning.estimate.memory import bytes_per_parameter
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
@@ -33,7 +33,7 @@ def state_bytes(plan: Plan, parameters: float) -> tuple[float, float]:
         precision = Precision.fp32
     state = bytes_per_parameter(mode, ranks, precision)
     reference = 0.0
-    if plan.config.trainer.live_reference:
+    if has_reference(plan):
         reference = (2 if precision == Precision.bf16 else 4) / (ranks if plan.parallel.zero_stage == 3 else 1)
     return (state.rank + reference) * parameters, state.host * parameters
 

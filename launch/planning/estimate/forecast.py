@@ -14,8 +14,8 @@ from typing import Any
 from launch.config.schema import Device, Family, Kind, Mode, Precision, Quantization
 from launch.planning.command import has_expandable_segments
 from launch.planning.estimate.cards import CardMemory, card_memory
-from launch.planning.estimate.memory import MemoryEstimate, estimate_memory
-from launch.planning.estimate.setting import AdapterSetting, Attention, MemorySetting
+from launch.planning.estimate.memory import GENERATION, MemoryEstimate, estimate_memory
+from launch.planning.estimate.setting import AdapterSetting, Attention, Generation, MemorySetting
 from launch.planning.estimate.shape import ModelShape, read_shape
 from launch.planning.flags import values_of
 from launch.planning.inputs import model_shape
@@ -119,7 +119,7 @@ def forecast_memory(
         return MemoryForecast(card=card, why=str(unknown))
     worst = estimate_memory(setting)
     first_tokens = average_micro_batch(lengths, setting)
-    first = estimate_memory(replace(setting, tokens=first_tokens))
+    first = estimate_memory(replace(setting, tokens=first_tokens, generation=None))
     if lengths is None:
         return MemoryForecast(setting, worst, card=card, first=first, first_tokens=first_tokens)
     tokens = longest_micro_batch(lengths, setting)
@@ -190,7 +190,8 @@ def describe(forecast: MemoryForecast) -> list[str]:
 
 
 def _describe_parts(estimate: MemoryEstimate) -> str:
-    return ", ".join(f"{name} {size:.1f}" for name, size in estimate.parts().items() if size >= 0.05)
+    peak = "in generation: " if estimate.moment == GENERATION else ""
+    return peak + ", ".join(f"{name} {size:.1f}" for name, size in estimate.parts().items() if size >= 0.05)
 
 
 # the values that the estimate supports; others train in another way: adapters, quantised weights or moments, sequences
@@ -257,6 +258,9 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
     trainer = plan.config.trainer
     is_trl = trainer.family == Family.trl
     limit = flag("max_length" if is_trl else "max_seq_length")
+    is_rlvr = trainer.kind == Kind.rlvr
+    if is_rlvr:  # of prompt and response
+        limit = plan.config.recipe.max_seq_length
     if not isinstance(limit, int):
         raise UnknownMemoryError("the length of a sample has no limit")
     attention = _ATTENTION.get(flag("attn_implementation"), Attention.flash if flash else Attention.sdpa)
@@ -288,12 +292,33 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         fused_optimizer=bool(flag("fused_optimizer", True)),
         autocast=is_trl and plan.lora is None and not plan.parallel.zero_stage and "dtype" not in plan.flags,
         chunked_head=is_trl,
-        reference=trainer.live_reference and plan.lora is None and not flag("precompute_ref_log_probs", False),
+        reference=has_reference(plan) and plan.lora is None and not flag("precompute_ref_log_probs", False),
+        generation=_generation(plan, environ) if is_rlvr else None,
         reference_factor=_reference_factor(plan),
         adapter=_adapter_setting(plan, shape),
         expandable_segments=has_expandable_segments({**environ, **plan.env}),
     )
     return replace(setting, tokens=limit * setting.sequences)
+
+
+def has_reference(plan: Plan) -> bool:
+    """Whether a second model is in memory: TRL's DPO has one, and its GRPO if the KL divergence counts."""
+    is_free = plan.config.trainer.kind == Kind.rlvr and not values_of(plan.flags).get("beta")
+    return plan.config.trainer.live_reference and not is_free
+
+
+def _generation(plan: Plan, environ: Mapping[str, str]) -> Generation:
+    """Return what a rank samples at the limit of every length. Raises UnknownMemoryError."""
+    recipe, flags, card = plan.config.recipe, values_of(plan.flags), None
+    if flags.get("use_vllm"):
+        raise UnknownMemoryError("the estimate does not cover generation with vLLM")
+    if flags.get("use_transformers_continuous_batching"):
+        card = card_memory(plan.config.cluster, environ)
+        if card is None or "transformers_continuous_batching_config" in flags:
+            raise UnknownMemoryError("continuous batching takes a share of the card: set cluster.gpu_memory=GIB")
+    response = recipe.response_length or 0
+    rows = plan.batch.per_device * plan.batch.accumulation
+    return Generation(rows, recipe.max_seq_length - response, response, card.gib if card else None)
 
 
 def _reference_factor(plan: Plan) -> float:
@@ -359,7 +384,7 @@ def _candidates(setting: MemorySetting, *, liger: bool) -> Iterator[MemorySettin
     mode: Mode | None = setting.mode
     while mode is not None:
         for checkpointing in sorted({setting.checkpointing, True}):
-            with_liger = setting.liger or liger
+            with_liger = setting.liger or (liger and setting.kind != Kind.rlvr)
             fused = setting.fused_loss or (with_liger and setting.kind == Kind.sft)
             changed = replace(setting, mode=mode, checkpointing=checkpointing, liger=with_liger, fused_loss=fused)
             sizes = divisors(setting.micro_batch * setting.accumulation)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.config.schema import Kind, Mode, Precision
@@ -26,9 +26,11 @@ from launch.planning.estimate.activations import (
     saved_bytes,
     shared_bytes,
 )
+from launch.planning.estimate.generation import generation_bytes
 from launch.planning.estimate.setting import AdapterSetting, MemorySetting
 
 GIB = 1 << 30
+GENERATION = "generation"  # the moment
 # Usual sizes, which no source gives and torch's counters cannot show.
 CONTEXT = 0.6 * GIB  # the CUDA context with its kernels: on the card, not counted by torch
 COMMUNICATION = 1.2 * GIB  # NCCL's own buffers, with several ranks
@@ -46,7 +48,7 @@ class MemoryEstimate:
     buffers: float
     fragmentation: float  # reserved beyond the allocated peak
     context: float  # the CUDA context and NCCL, which torch does not count
-    moment: str  # of the peak: loss, output matrix, last layer, first layer, embedding or step
+    moment: str  # of the peak: generation, loss, output matrix, last layer, first layer, embedding or step
     moments: Mapping[str, float]  # what is allocated at each moment
 
     @property
@@ -103,7 +105,7 @@ class _Moment:
 def estimate_memory(setting: MemorySetting) -> MemoryEstimate:
     """Estimate the peak memory of a GPU in training at `setting`."""
     parameters, optimizer, moments = _adapter_state(setting) if setting.adapter else _full_state(setting)
-    moments = (*moments, *_reference_pass(setting))
+    moments = (*moments, *_reference_pass(setting), *_generation(setting, parameters + optimizer))
     peak = max(moments, key=lambda moment: moment.size)
     context = CONTEXT + (COMMUNICATION if setting.ranks > 1 else 0.0)
     return MemoryEstimate(
@@ -132,6 +134,17 @@ def _reference_pass(setting: MemorySetting) -> tuple[_Moment, ...]:
     layer = setting.element * tokens * (3 * shape.intermediate + 2 * shape.hidden)
     mask = tokens**2 / (setting.rows * setting.reference_factor) * setting.element if setting.masked else 0.0
     return (_Moment("reference pass", 0.0, layer + mask, 0.0, gathered_bytes(setting, math.inf)),)
+
+
+def _generation(setting: MemorySetting, state: float) -> tuple[_Moment, ...]:
+    """Return the moment of generation, on top of `state` bytes; none without it. ZeRO-3 gathers all weights for it."""
+    sampled = setting.generation
+    if sampled is None:
+        return ()
+    if sampled.card_gib is not None:
+        sampled = replace(sampled, card_gib=max(0.0, sampled.card_gib - state / GIB))
+    live = setting.element * setting.shape.parameters if setting.mode in _STAGE_3 and setting.ranks > 1 else 0.0
+    return (_Moment(GENERATION, 0.0, generation_bytes(setting, sampled), 0.0, live),)
 
 
 def _full_state(setting: MemorySetting) -> tuple[float, float, tuple[_Moment, ...]]:

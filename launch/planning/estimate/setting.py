@@ -31,6 +31,16 @@ class AdapterSetting:
 
 
 @dataclass(frozen=True)
+class Generation:
+    """The completions that a rank samples for one step."""
+
+    rows: int
+    prompt: int  # tokens of the longest
+    response: int  # tokens, at most
+    card_gib: float | None = None  # of the card, with continuous batching; None: without
+
+
+@dataclass(frozen=True)
 class MemorySetting:
     """What determines the memory of a training step, and its time."""
 
@@ -53,6 +63,7 @@ class MemorySetting:
     reference: bool = False  # a second, frozen copy of the weights: TRL's DPO
     reference_factor: float = 0.0  # samples of a forward pass that precomputes log-probs over those of a training one
     adapter: AdapterSetting | None = None  # None: all weights are trained
+    generation: Generation | None = None  # of RLVR
     expandable_segments: bool = False  # of torch's allocator
     compiled: bool = False  # by torch.compile, as OLMo-core's trainers are
     fused_optimizer: bool = True  # AdamW in one kernel, without the temporaries of the foreach one

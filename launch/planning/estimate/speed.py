@@ -16,6 +16,7 @@ from launch.config.schema import Kind, Mode, Packing
 from launch.planning.batches import SimulatedLoad, simulate_load
 from launch.planning.estimate.activations import saved_bytes
 from launch.planning.estimate.cards import Rates
+from launch.planning.estimate.generation import generation_seconds
 from launch.planning.estimate.setting import Attention, MemorySetting
 from launch.planning.estimate.shape import token_flops
 from launch.planning.lengths import load_lengths
@@ -76,7 +77,9 @@ def predict_step(setting: MemorySetting, lengths: Sequence[int], rates: Rates, *
     parts = {name: seconds / load.steps for name, seconds in parts.items()}
     parts["communication"] += once
     parts["optimizer"] = optimizer
-    return StepTime(total / load.steps + once + optimizer, MappingProxyType(parts), load)
+    sampled = setting.generation
+    parts["generation"] = generation_seconds(setting, sampled, rates.memory) if sampled else 0.0
+    return StepTime(total / load.steps + once + optimizer + parts["generation"], MappingProxyType(parts), load)
 
 
 def _arithmetic_seconds(setting: MemorySetting, rows: Sequence[int], rates: Rates) -> float:
