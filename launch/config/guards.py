@@ -139,6 +139,15 @@ class LengthLimitGuard:
 
 
 @dataclass
+class SamplerMismatchGuard:
+    """Of RLVR with vLLM, not run here: sampler's and trainer's log-probs differ by over `most` for `steps` logged
+    steps, as those of a sampler that keeps old weights do; rounding to bf16 makes less (benchmarks/sampler.json)."""
+
+    most: float = POSITIVE.of(0.05)  # nats a token, the mean of absolute differences
+    steps: int = COUNT.of(3)
+
+
+@dataclass
 class GuardsConfig:
     """Conditions that stop a live run. A guard that is null is off; `allow=[its id]` makes it a warning."""
 
@@ -157,3 +166,4 @@ class GuardsConfig:
     kl: KLGuard | None = field(default_factory=KLGuard)
     entropy_collapse: EntropyCollapseGuard | None = field(default_factory=EntropyCollapseGuard)
     length_limit: LengthLimitGuard | None = field(default_factory=LengthLimitGuard)
+    sampler_mismatch: SamplerMismatchGuard | None = field(default_factory=SamplerMismatchGuard)

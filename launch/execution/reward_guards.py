@@ -123,6 +123,20 @@ class LengthLimit(Guard):
         return message + f"least {self._config.share:.0%} for {self._streak} logged steps", {"cut_off": value}
 
 
+class SamplerMismatch(Guard):
+    """Detects a sampler that keeps old weights, by its log-probs of what it sampled and the trainer's."""
+
+    id, metric = "sampler_mismatch", "sampling/sampling_logp_difference/mean"
+    _config: limits.SamplerMismatchGuard
+
+    def find_fault(self, step: LoggedStep, value: float) -> tuple[str, dict[str, float]] | None:
+        if value <= self._config.most:
+            return None
+        message = f"sampler and trainer differ by {value:.3g} nats a token at step {step.number}, above "
+        message += f"{self._config.most:g} for {self._streak} logged steps: the sampler may keep old weights"
+        return message, {"difference": value}
+
+
 # those of launch/execution/guards.py, then those above
 _MODULES = (guards.__name__, __name__)
 GUARDS: tuple[type[Guard], ...] = tuple(guard for guard in Guard.__subclasses__() if guard.__module__ in _MODULES)

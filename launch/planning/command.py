@@ -264,18 +264,14 @@ def build_environment(
     """Return the variables that a run sets.
 
     PYTHONPATH keeps the value of `environ` behind the checkout. `expandable_segments` applies to GPUs, unless `environ`
-    sets torch's allocator itself, and to no trainer with vLLM, whose sleep mode does not work with it.
+    sets torch's allocator itself; vLLM's sleep mode does not work with it.
     """
     variables = {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
     if parallel.width.device == Device.cpu:
         variables["CUDA_VISIBLE_DEVICES"] = ""
         if parallel.width.world_size > 1 and not parallel.zero_stage:
             variables["ACCELERATE_USE_CPU"] = "true"  # accelerate's --cpu silently starts one process
-    elif (
-        expandable_segments
-        and trainer.launcher != Launcher.ray
-        and not any(environ.get(name) for name in ALLOCATOR_VARIABLES)
-    ):
+    elif expandable_segments and not any(environ.get(name) for name in ALLOCATOR_VARIABLES):
         variables |= dict.fromkeys(ALLOCATOR_VARIABLES[:2], _EXPANDABLE_SEGMENTS)
     if trainer.family == Family.open_instruct and trainer.kind == Kind.dpo:
         # its default is an absolute path of another cluster, which root creates silently (dpo_utils.py:191)

@@ -57,7 +57,7 @@ from launch.planning.lengths import lengths_file
 from launch.planning.lora import Adapter, Lora, resolve_lora
 from launch.planning.machine import Machine, UpstreamState
 from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch, width_warnings
-from launch.planning.rlvr import check_ray, check_rlvr
+from launch.planning.rlvr import check_ray, check_rlvr, check_vllm, uses_vllm
 from launch.planning.tracking import (
     TRACKING_VARIABLES,
     add_tracking_flags,
@@ -322,7 +322,7 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
         checkout,
         stage.cache / stage.content.reference,
         machine.environ,
-        expandable_segments=config.expandable_segments,
+        expandable_segments=config.expandable_segments and not uses_vllm(config),
     )
     schema = machine.schemas[trainer.name]
     trainer_argv = checked_argv(schema, trainer, origins, flags)
@@ -358,7 +358,8 @@ def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag], schema: Schema) 
     warnings = contradiction_warnings(config) + tracking_warnings(config) + validation_warnings(config)
     warnings += shape_warnings(config.model, stage.origins) + unverified_warnings(schema, flags)
     warnings += width_warnings(parallel.width, stage.origins, machine.environ)
-    warnings += check_ray(config, parallel.width, values_of(flags))
+    values = values_of(flags)
+    warnings += check_ray(config, parallel.width, values) + check_vllm(config, values)
     warnings += packing_warnings(config, parallel, batch, flags, machine=machine, shape=stage.shape)
     if not config.tuned:
         return warnings

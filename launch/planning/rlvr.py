@@ -155,6 +155,34 @@ def refuse_untried(config: RootConfig) -> None:
         raise UserError(Problem("untried_trainer", message, "trainer", cure))
 
 
+VLLM = ((0, 27), (0, 30))  # first and last version beside TRL 1.16, torch 2.13 and transformers 5.23, with numpy 2.3
+_CUTS = {"top_p": 1.0, "top_k": 0, "min_p": None}  # TRL's defaults, which leave the distribution as it is
+
+
+def uses_vllm(config: RootConfig) -> bool:
+    """Whether vLLM samples, in the trainer's process or on GPUs of its own."""
+    return config.trainer.launcher == Launcher.ray or (config.recipe.generation or "").startswith("vllm_")
+
+
+def check_vllm(config: RootConfig, flags: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Return the warning vllm_untried for TRL with vLLM. Raises UserError: vllm_correction, vllm_ports."""
+    if config.trainer.launcher == Launcher.ray or not uses_vllm(config):
+        return ()
+    cut = next((name for name, whole in _CUTS.items() if flags.get(name, whole) != whole), None)
+    if cut and flags.get("vllm_importance_sampling_correction", True):
+        message = f"--{cut} {flags[cut]} cuts the distribution that vLLM samples from, and not the one that corrects it"
+        cure = Cure(
+            "remove it, or set {1} (trl #6789)", f"~flags.{cut}", "flags.vllm_importance_sampling_correction=false"
+        )
+        raise UserError(Problem("vllm_correction", message, f"flags.{cut}", cure))
+    ports = flags.get("vllm_server_port", 8000), flags.get("vllm_group_port", 51216)
+    if ports[0] == ports[1]:
+        message = f"vLLM's server and the group that sends it weights can't share port {ports[0]}"
+        raise UserError(Problem("vllm_ports", message, "flags.vllm_group_port", "set another port"))
+    message = "generation with vLLM is planned and checked, and no run of it has been made here"
+    return (Problem("vllm_untried", message, "recipe.generation", "watch sampling/sampling_logp_difference"),)
+
+
 def describe_groups(config: RootConfig) -> str:
     """Describe a step's completions; empty for another stage."""
     recipe = config.recipe

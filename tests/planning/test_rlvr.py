@@ -58,7 +58,7 @@ def test_one_override_changes_the_batch() -> None:
         (("recipe.verifier=nowhere.py:f",), "no_verifier_file", "nowhere.py does not exist"),
         (("recipe.verifier=null",), "missing_rlvr_key", "an rlvr stage needs recipe.verifier"),
         (("flags.reward_funcs=[f]",), "refused_flag", "recipe.verifier"),
-        (("flags.use_vllm=true",), "refused_flag", "vLLM has not been run here"),
+        (("flags.use_vllm=true",), "refused_flag", "recipe.generation=vllm_colocate"),
         (("processes=3",), "batch_not_divisible", "global batch 64"),
     ],
 )

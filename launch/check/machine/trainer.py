@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from launch.errors import Cure
 from launch.host.interpreter import InterpreterError, missing_modules
 from launch.planning.flags import values_of
 from launch.planning.plan import Plan
-from launch.planning.rlvr import ray_needs
+from launch.planning.rlvr import VLLM, ray_needs, uses_vllm
 from launch.upstream.libraries.library_keys import installed_version
 from launch.upstream.pin.checkout import fetch_command
 from launch.worker.finding import Finding
@@ -59,7 +60,7 @@ def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
     for; they are found without importing them."""
     python = plan.command[0]
     needed = [*_NEEDED[plan.config.trainer.family], *(["deepspeed"] if plan.parallel.zero_stage else [])]
-    if plan.config.trainer.launcher == Launcher.ray:
+    if uses_vllm(plan.config):
         needed.append("vllm")
     if plan.config.tracking in (Tracking.wandb, Tracking.wandb_offline):
         needed.append("wandb")
@@ -81,7 +82,26 @@ def interpreter_has_packages(plan: Plan, host: Host) -> Finding:
     if trl is not None and not trl.startswith(f"{TRL}."):  # the run would refuse it, before a model is loaded
         message = f"launch's entry is written for TRL {TRL}, and {python} has TRL {trl}"
         return failed(message, install_hint(plan), "python")
+    vllm = installed_version("vllm", plan.machine.packages) if trl is not None and "vllm" in needed else None
+    if vllm is not None and not VLLM[0] <= tuple(map(int, vllm.split(".")[:2])) <= VLLM[1]:
+        message = f"TRL {TRL}, torch and transformers leave vLLM 0.27 to 0.30, and {python} has vLLM {vllm}"
+        return failed(message, Cure("install one of these, or set {0}", "recipe.generation=transformers"), "python")
     return passed(f"{len(needed)} packages in {python}")
+
+
+@rule("no_vllm_server", "vLLM")
+def vllm_server_answers(plan: Plan, host: Host) -> Finding:
+    """TRL waits 240 s for vLLM's server, with the GPUs allocated (trl/trainer/grpo_config.py, vllm_server_timeout)."""
+    flags = values_of(plan.flags)
+    if flags.get("vllm_mode") != "server" or flags.get("vllm_server_base_url"):
+        return skipped("no vLLM server is planned")
+    place = str(flags.get("vllm_server_host", "0.0.0.0")), int(flags.get("vllm_server_port", 8000))
+    try:
+        socket.create_connection(place, timeout=2.0).close()
+    except OSError as error:
+        start = f"$ CUDA_VISIBLE_DEVICES=OTHERS trl vllm-serve --model {plan.inputs.model.reference} --port {place[1]}"
+        return failed(f"nothing answers at {place[0]}:{place[1]}: {error}", Cure("{0}, on other GPUs", start))
+    return passed(f"something answers at {place[0]}:{place[1]}")
 
 
 @rule("few_cpus", "ray")

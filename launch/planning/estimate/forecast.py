@@ -23,6 +23,7 @@ from launch.planning.lengths import Lengths, load_lengths
 from launch.planning.model_folder import count_parameters, hub_snapshot
 from launch.planning.parallel import divisors
 from launch.planning.plan import Plan
+from launch.planning.rlvr import uses_vllm
 
 UNCERTAINTY = 0.15  # of a prediction; docs/explanation/memory.md has the measured errors
 TAIL = 5.0  # standard deviations above the mean: the longest of some 100,000 packed micro batches of a run
@@ -293,7 +294,8 @@ def planned_setting(plan: Plan, environ: Mapping[str, str], *, flash: bool) -> M
         autocast=is_trl and plan.lora is None and not plan.parallel.zero_stage and "dtype" not in plan.flags,
         chunked_head=is_trl,
         reference=has_reference(plan) and plan.lora is None and not flag("precompute_ref_log_probs", False),
-        generation=_generation(plan, environ) if is_rlvr else None,
+        generation=_generation(plan, environ) if is_rlvr and not uses_vllm(plan.config) else None,
+        vllm_gib=_vllm_gib(plan, environ),
         reference_factor=_reference_factor(plan),
         adapter=_adapter_setting(plan, shape),
         expandable_segments=has_expandable_segments({**environ, **plan.env}),
@@ -310,8 +312,6 @@ def has_reference(plan: Plan) -> bool:
 def _generation(plan: Plan, environ: Mapping[str, str]) -> Generation:
     """Return what a rank samples at the limit of every length. Raises UnknownMemoryError."""
     recipe, flags, card = plan.config.recipe, values_of(plan.flags), None
-    if flags.get("use_vllm"):
-        raise UnknownMemoryError("the estimate does not cover generation with vLLM")
     if flags.get("use_transformers_continuous_batching"):
         card = card_memory(plan.config.cluster, environ)
         if card is None or "transformers_continuous_batching_config" in flags:
@@ -319,6 +319,18 @@ def _generation(plan: Plan, environ: Mapping[str, str]) -> Generation:
     response = recipe.response_length or 0
     rows = plan.batch.per_device * plan.batch.accumulation
     return Generation(rows, recipe.max_seq_length - response, response, card.gib if card else None)
+
+
+def _vllm_gib(plan: Plan, environ: Mapping[str, str]) -> float:
+    """Return what vLLM takes of a training card, 0.3 by default (trl/trainer/grpo_config.py). Raises
+    UnknownMemoryError."""
+    flags = values_of(plan.flags)
+    if not flags.get("use_vllm") or flags.get("vllm_mode", "colocate") != "colocate":
+        return 0.0
+    card = card_memory(plan.config.cluster, environ)
+    if card is None:
+        raise UnknownMemoryError("vLLM takes a share of the card: set cluster.gpu_memory=GIB")
+    return card.gib * float(flags.get("vllm_gpu_memory_utilization", 0.3))
 
 
 def _reference_factor(plan: Plan) -> float:

@@ -47,7 +47,7 @@ class MemoryEstimate:
     logits: float
     buffers: float
     fragmentation: float  # reserved beyond the allocated peak
-    context: float  # the CUDA context and NCCL, which torch does not count
+    context: float  # the CUDA context, NCCL and vLLM in the same process, which the trainer does not count
     moment: str  # of the peak: generation, loss, output matrix, last layer, first layer, embedding or step
     moments: Mapping[str, float]  # what is allocated at each moment
 
@@ -107,7 +107,7 @@ def estimate_memory(setting: MemorySetting) -> MemoryEstimate:
     parameters, optimizer, moments = _adapter_state(setting) if setting.adapter else _full_state(setting)
     moments = (*moments, *_reference_pass(setting), *_generation(setting, parameters + optimizer))
     peak = max(moments, key=lambda moment: moment.size)
-    context = CONTEXT + (COMMUNICATION if setting.ranks > 1 else 0.0)
+    context = CONTEXT + (COMMUNICATION if setting.ranks > 1 else 0.0) + setting.vllm_gib * GIB
     return MemoryEstimate(
         parameters=parameters / GIB,
         gradients=peak.gradients / GIB,

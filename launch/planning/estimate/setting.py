@@ -64,6 +64,7 @@ class MemorySetting:
     reference_factor: float = 0.0  # samples of a forward pass that precomputes log-probs over those of a training one
     adapter: AdapterSetting | None = None  # None: all weights are trained
     generation: Generation | None = None  # of RLVR
+    vllm_gib: float = 0.0  # of the card, which vLLM holds beside the training
     expandable_segments: bool = False  # of torch's allocator
     compiled: bool = False  # by torch.compile, as OLMo-core's trainers are
     fused_optimizer: bool = True  # AdamW in one kernel, without the temporaries of the foreach one

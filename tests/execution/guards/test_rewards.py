@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from launch import resources
 from launch.config import guards as limits
 from launch.execution.facts import Guard, LoggedStep
 from launch.execution.reward_guards import (
@@ -12,11 +15,16 @@ from launch.execution.reward_guards import (
     LengthLimit,
     RewardCollapse,
     RewardVariance,
+    SamplerMismatch,
     Verifier,
 )
 from tests.execution.guards.facts import first
 
 R = {"reward": 0.5}
+SAMPLER = json.loads((resources.ROOT / "benchmarks" / "sampler.json").read_text())
+FRESH, STALE = (
+    [{"sampling/sampling_logp_difference/mean": value} for value in SAMPLER[name]] for name in ("fresh", "stale")
+)
 STUCK = {"frac_reward_zero_std": 1.0, "reward": 0.0}
 CASES: list[tuple[Guard, list[dict[str, float]], int | None, str]] = [
     (Verifier(limits.VerifierGuard()), [{"verifier_failures": 1.0}], 0, "failed on 100.00% of the answers"),
@@ -45,6 +53,8 @@ CASES: list[tuple[Guard, list[dict[str, float]], int | None, str]] = [
     (EntropyCollapse(limits.EntropyCollapseGuard()), [{"entropy": 4.0}, *[{"entropy": 0.1}] * 30], None, ""),
     (LengthLimit(limits.LengthLimitGuard()), [{"completions/clipped_ratio": 1.0}] * 50, 49, "100% of the answers"),
     (LengthLimit(limits.LengthLimitGuard()), [{"completions/clipped_ratio": 0.9}] * 80, None, ""),
+    (SamplerMismatch(limits.SamplerMismatchGuard()), STALE, 3, "1.58 nats a token at step 4"),
+    (SamplerMismatch(limits.SamplerMismatchGuard()), FRESH, None, ""),
 ]
 
 

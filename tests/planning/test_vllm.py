@@ -1,0 +1,79 @@
+"""TRL with vLLM: planned and checked, and marked as not run."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from dataclasses import replace
+
+import pytest
+
+from launch.check.machine.rule import Host
+from launch.check.machine.trainer import interpreter_has_packages, vllm_server_answers
+from launch.errors import UserError
+from launch.planning.estimate.cards import CardMemory
+from launch.planning.estimate.forecast import forecast_memory
+from launch.planning.plan import Plan, build_plan
+from tests.conftest import composed, fixed_machine
+
+COLOCATE, SERVER = "recipe.generation=vllm_colocate", "recipe.generation=vllm_server"
+
+
+def planned(*overrides: str) -> Plan:
+    return build_plan(composed("stage=rlvr", "gpus=8", *overrides), fixed_machine())
+
+
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+def test_a_plan_has_its_flags_and_says_that_it_was_not_run(mode: str) -> None:
+    plan = planned(f"recipe.generation=vllm_{mode}")
+    assert plan.flags["use_vllm"].value is True and plan.flags["vllm_mode"].value == mode
+    (warning,) = plan.warnings
+    assert warning.id == "vllm_untried" and "no run of it has been made here" in warning.message
+    assert "PYTORCH_ALLOC_CONF" not in plan.env, "vLLM's sleep mode does not work with expandable segments"
+    assert "PYTORCH_ALLOC_CONF" in planned().env and not planned().warnings
+
+
+@pytest.mark.parametrize("flag", ["top_p=0.9", "top_k=50", "min_p=0.1"])
+def test_a_cut_distribution_is_not_corrected(flag: str) -> None:
+    with pytest.raises(UserError) as caught:
+        planned(SERVER, f"flags.{flag}")
+    assert caught.value.problems[0].id == "vllm_correction"
+    assert planned(SERVER, f"flags.{flag}", "flags.vllm_importance_sampling_correction=false").flags
+    assert planned(f"flags.{flag}").flags, "transformers samples and scores with the same distribution"
+
+
+def test_ports_differ() -> None:
+    with pytest.raises(UserError) as caught:
+        planned(SERVER, "flags.vllm_group_port=8000")
+    assert caught.value.problems[0].id == "vllm_ports"
+
+
+def test_its_share_of_the_card_and_the_training_fit_or_not() -> None:
+    card = CardMemory(80.0, "H100")
+
+    def forecast(*overrides: str) -> tuple[str, float]:
+        plan = planned("cluster.gpu_memory=80", *overrides)
+        found = forecast_memory(plan, {}, card=card, lengths=None, flash=True)
+        assert found.worst
+        return found.fit.value, found.worst.total
+
+    (fits, shared), (_, apart) = forecast(COLOCATE), forecast(SERVER)
+    assert fits == "fits" and shared - apart == pytest.approx(0.3 * 80)
+    assert forecast(COLOCATE, "flags.vllm_gpu_memory_utilization=0.9")[0] == "won't fit"
+
+
+def test_the_versions_that_go_together() -> None:
+    plan = replace(planned(SERVER), command=(sys.executable,))
+    found = interpreter_has_packages.inspect(plan, Host({}))
+    assert found.level == "fail" and "vllm" in found.message
+
+
+def test_a_server_that_nothing_answers_is_named_before_trl_waits() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        place = ("flags.vllm_server_host=127.0.0.1", f"flags.vllm_server_port={server.getsockname()[1]}")
+        absent = vllm_server_answers.inspect(planned(SERVER, *place), Host({}))
+        server.listen()
+        assert vllm_server_answers.inspect(planned(SERVER, *place), Host({})).level == "pass"
+    assert absent.level == "fail" and "trl vllm-serve" in str(absent.cure)
+    assert vllm_server_answers.inspect(planned(COLOCATE), Host({})).level == "skipped"
