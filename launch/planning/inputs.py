@@ -153,7 +153,8 @@ def _kind_mismatches(config: RootConfig, origins: Origins) -> list[Problem]:
 
 def _trainers_of(kind: Kind) -> list[str]:
     """Return the overrides that choose the shipped trainers of a kind of stage."""
-    return [f"trainer={name}" for name, content in trainer_files().items() if content.get("kind") == kind]
+    files = trainer_files().items()
+    return [f"trainer={name}" for name, file in files if file.get("kind") == kind and not file.get("untried")]
 
 
 def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> InputSource:

@@ -81,6 +81,14 @@ def watch_sampling(base: Any, events: EventWriter, allowed: Collection[str]) -> 
             self._show("sampler_weights", value, "the storage of what sampled after an update")
             return result
 
+        def _generate_single_turn(self, *arguments: Any, **options: Any) -> Any:
+            """Keep the mode: continuous batching leaves the model training, so that an evaluation's metrics would be
+            those of the training (trl/trainer/grpo_trainer.py:1812)."""
+            training = self.model.training
+            result = super()._generate_single_turn(*arguments, **options)
+            self.model.train(training)
+            return result
+
         def _calculate_rewards(self, inputs: Any, prompts: list[Any], *more: Any) -> Any:
             self._returned.clear()
             rewards = super()._calculate_rewards(inputs, prompts, *more)

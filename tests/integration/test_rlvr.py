@@ -91,6 +91,12 @@ def test_it_trains_and_records(home: Path, name: str, words: tuple[str, ...]) ->
     assert sorted({event["step"] for event in completions}) == [0, 2, 3]
     evidence = {event["what"]: event for event in events if event["kind"] == "evidence"}
     assert evidence["global_batch"]["verdict"] == "proven"
+    shown = {
+        what: evidence[what]["value"] for what in ("rewards", "samples_per_prompt", "reference", "sampler_weights")
+    }
+    reference = "starting model" if "recipe.kl_beta=0.05" in words else "none"
+    expected = {"rewards": "the verifiers'", "samples_per_prompt": "4", "reference": reference}
+    assert shown == {**expected, "sampler_weights": "trained"}
 
 
 def test_a_killed_run_goes_on_with_the_same_samples(home: Path) -> None:
