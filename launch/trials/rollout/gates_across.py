@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Collection
 
-from launch.config.schema import Device, Precision
-from launch.trials.measurement import Measurement, compute_speed
+from launch.config.schema import Device, Kind, Precision
+from launch.trials.measurement import Measurement, compute_speed, finite
 from launch.trials.rollout import gates
 from launch.trials.rollout.gates import LOSS_KINDS, Gate, GateCase, GateResult, failed, gate, passed, warned
 
@@ -105,6 +106,65 @@ def scaling(case: GateCase) -> GateResult | None:
     config = case.config.scaling
     judge = failed if efficiency < config.least else warned if efficiency < config.low else passed
     return judge(message, **numbers)
+
+
+_SIGMAS = 4.0  # one in 16,000 by chance
+
+
+@gate("same_rewards", "the mean reward of all steps, and what sampling alone makes of it", kinds=(Kind.rlvr,))
+def same_rewards(case: GateCase) -> GateResult | None:
+    """Each width samples answers of its own, from the same model to the same prompts: rewards agree in the mean."""
+    if case.before is None:
+        return None
+    now, before = _mean_reward(case.now), _mean_reward(case.before)
+    if now is None or before is None:
+        return failed("no rewards were logged to compare")
+    apart, noise = abs(now[0] - before[0]), math.hypot(now[1], before[1])
+    judge = failed if apart > _SIGMAS * noise else passed
+    message = (
+        f"mean reward {now[0]:.3g}, {case.before.width} had {before[0]:.3g}: {apart:.2g} apart, and sampling alone "
+    )
+    return judge(f"{message}makes {_SIGMAS * noise:.2g} at most", apart=apart, noise=noise)
+
+
+def _mean_reward(measured: Measurement) -> tuple[float, float] | None:
+    """Return the mean reward of a width's steps and its standard error."""
+    rewards, spreads = finite(measured.values("reward")), finite(measured.values("reward_std"))
+    if not rewards or len(rewards) != len(spreads):
+        return None
+    count = len(rewards) * measured.plan.batch.global_
+    return statistics.fmean(rewards), math.sqrt(statistics.fmean(spread**2 for spread in spreads) / count)
+
+
+@gate(
+    "generation_speed",
+    "tokens of completions over the seconds of their generation, and of their training",
+    kinds=(Kind.rlvr,),
+)
+def generation_speed(case: GateCase) -> GateResult | None:
+    """Generation and training scale each in its own way, and their sum hides which of them does not."""
+    now = _speeds(case.now, case.config.throughput_steady.skip)
+    if now is None:
+        return None
+    message = f"generation {now[0]:,.0f} tokens/s, training {now[1]:,.0f}"
+    before = case.before and _speeds(case.before, case.config.throughput_steady.skip)
+    if not case.before or not before:
+        return passed(message, generation=now[0], training=now[1])
+    ranks = case.now.plan.batch.width / case.before.plan.batch.width
+    gains = [own / other / ranks for own, other in zip(now, before, strict=True)]
+    message += f": {gains[0]:.0%} and {gains[1]:.0%} of {case.before.width}'s a rank"
+    slow = case.now.width.device != Device.cpu and min(gains) < case.config.scaling.low
+    return (warned if slow else passed)(message, generation=now[0], training=now[1])
+
+
+def _speeds(measured: Measurement, skip: int) -> tuple[float, float] | None:
+    """Return tokens of completions per second of generation and of training, without the first steps."""
+    names = ("completions/mean_length", "generation_seconds", "training_seconds")
+    lengths, *seconds = (finite(measured.values(name))[skip:] for name in names)
+    if not lengths or min(map(sum, seconds), default=0.0) <= 0:
+        return None
+    tokens = sum(lengths) * measured.plan.batch.global_
+    return tokens / sum(seconds[0]), tokens / sum(seconds[1])
 
 
 def _largest_rate_difference(case: GateCase) -> tuple[float, int, float, float] | None:
