@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -284,6 +285,14 @@ def _read_defaults(path: Path, group: str, text: str, document: object) -> list[
     if not document:
         raise UserError(Problem("bad_yaml", "the file has no keys", str(path), f"copy the keys of a shipped {group}"))
     if group in _GLOBAL_GROUPS and not _HEADER.search(text):
+        scalars = {f"{key}": f"{value}" for key, value in document.items() if not isinstance(value, dict | list)}
+        cures = {key: cure for key, value in scalars.items() if (cure := explain_name(key, value))}
+        if len(cures) > 1 and not {*GROUPS, "recipe"} & document.keys():
+            message = f"{', '.join([*cures][:3])} are keys of another tool"
+            ways = [way for cure in cures.values() for way in cure.ways[:1] if way.sets and way.is_exact]
+            words = shlex.join(dict.fromkeys(override for way in ways for override in way.sets))
+            advice = f"set what they are here: launch plan stage=NAME {words}"
+            raise UserError(Problem("no_global_header", message, f"{path}:1", advice))
         other = _PACKAGE.search(text)
         line = text.count("\n", 0, other.start()) + 1 if other else 1
         message = f"the line `# @package _global_` is {'something else' if other else 'missing'}"

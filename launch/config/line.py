@@ -153,18 +153,22 @@ def _is_word(arguments: Sequence[str]) -> bool:
     return bool(arguments) and not arguments[0].startswith(("-", "+", "~")) and "=" not in arguments[0]
 
 
-def stage_names() -> list[str]:
-    """Return the stages that there are: the user's own and the shipped ones."""
+def stage_names(group: str = "stage") -> list[str]:
+    """Return the stages that there are, or the files of another group: the user's own and the shipped ones."""
     roots = (default_user_folder(os.environ), CONFIGS)
-    return sorted({path.stem for root in roots for path in (root / "stage").glob("*.yaml")})
+    return sorted({path.stem for root in roots for path in (root / group).glob("*.yaml")})
 
 
 def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Problem:
     """Return the problem of a first word that is not a verb: a stage's name, another tool's word, or a slip."""
     typed = re.match(r"(?:stage[: ])?(\S+)(.*)", " ".join([word, *rest]))
-    if typed and typed[1] in stage_names():
-        command = Cure("a stage is set as a key: {0}", f"$ launch stage={typed[1]}{typed[2]}")
-        return Problem("unknown_verb", f"'{typed[1]}' is a stage, not a command", cure=command)
+    for group in ("stage", "trainer"):
+        if typed and typed[1] in stage_names(group):
+            command = Cure(f"a {group} is set as a key: {{0}}", f"$ launch {group}={typed[1]}{typed[2]}")
+            return Problem("unknown_verb", f"'{typed[1]}' is a {group}, not a command", cure=command)
+    if word.endswith((".sh", ".sbatch", ".slurm")):
+        command = Cure("check it: {0}", f"$ launch lint {word}")
+        return Problem("unknown_verb", f"'{word}' is a script, not a command", cure=command)
     near = [name for name in names if name != SWEEP_VERB or "l" in word]  # `trian` is `train`, which is `run`
     cure = explain_verb(word, exact=True) or did_you_mean(word, near) or explain_verb(word)
     listed = f"commands: {', '.join(names)}; a value is set as key=value"

@@ -20,6 +20,23 @@ def test_verb_and_json_are_split_off() -> None:
     assert (line.verb, line.json, line.argv) == ("plan", True, ("stage=demo", "gpus=2"))
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "trl_sft gpus=1",
+            "'trl_sft' is a trainer, not a command; a trainer is set as a key: `launch trainer=trl_sft gpus=1`",
+        ),
+        ("train.sh", "'train.sh' is a script, not a command; check it: `launch lint train.sh`"),
+        ("sbatch x", "unknown command 'sbatch'; did you mean 'submit'?"),
+    ],
+)
+def test_a_first_word_of_another_habit_is_answered(line: str, message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        parse_line(line.split(), VERBS)
+    assert str(refused.value.problems[0]) == f"{message} [unknown_verb]"
+
+
 def test_an_unknown_verb_names_the_nearest() -> None:
     with pytest.raises(UserError, match=r"unknown command 'pln'; did you mean 'plan'\? \[unknown_verb\]"):
         parse_line(["pln", "stage=demo"], VERBS)

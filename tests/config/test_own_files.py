@@ -78,6 +78,14 @@ def test_a_missing_header_is_not_a_typo(refuse: Refuse) -> None:
     assert refuse({"stage/mine": "# @package recipe\nseed: 3\n"}).id == "no_global_header"
 
 
+def test_a_file_of_another_tool_is_answered_with_what_its_keys_are_here(refuse: Refuse) -> None:
+    axolotl = "base_model: some/model\ndatasets:\n  - path: x.jsonl\nmicro_batch_size: 2\nlora_r: 8\noutput_dir: out\n"
+    problem = refuse({"stage/mine": axolotl})
+    assert problem.message == "base_model, micro_batch_size, lora_r are keys of another tool"
+    overrides = "model.path=some/model recipe.per_device_batch_size=2 recipe.lora.rank=8 runs=out"
+    assert problem.cure == f"set what they are here: launch plan stage=NAME {overrides}"
+
+
 def test_a_value_of_another_type(refuse: Refuse) -> None:
     problem = refuse({"stage/mine": DEMO + "recipe:\n  seed: three\n"})
     assert (problem.id, problem.where) == ("bad_value", "stage/mine.yaml:6") and "'three'" in problem.message

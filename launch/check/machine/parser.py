@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from launch.check.machine.rule import Host, as_finding, failed, passed, rule, skipped
-from launch.check.machine.trainer import install_hint, run_environment
+from launch.check.machine.trainer import install_hint, interpreter_has_packages, run_environment
 from launch.config.schema import Device, Family
 from launch.errors import Problem
 from launch.planning.flags import values_of
@@ -31,8 +30,8 @@ def parser_accepts(plan: Plan, host: Host) -> Finding:
     ):
         return skipped(f"{trainer.entry} checks the GPU, and this machine has none")
     python = plan.command[0]
-    if shutil.which(python) is None:
-        return skipped(f"{python} is not a program")
+    if interpreter_has_packages.inspect(plan, host).level == "fail":
+        return skipped("the trainer's packages are missing")
     verdict = ask_parser(
         trainer.entry,
         root if trainer.family == Family.open_instruct else None,
