@@ -64,11 +64,13 @@ def trainers_table() -> list[str]:
     heads = ("trainer", "trains", "Llama", "OLMo", "Qwen3", "LoRA", "packing", "resume", "CPU", "GPU tried")
     rows = []
     for name, trainer in trainer_files().items():
-        packing = [kind for kind in trainer["recipe"]["packing"] if kind != "none"]
-        is_tried = f'"trainer": "{name}"' in records or (trainer["kind"] == "rlvr" and "stage=rlvr" in records)
+        packing = [kind for kind in trainer["recipe"].get("packing", ()) if kind != "none"]
+        is_tried = f'"trainer": "{name}"' in records or (
+            trainer["kind"] == "rlvr" and "untried" not in trainer and "stage=rlvr" in records
+        )
         facts = (
             *(family in trainer.get("builds", family) for family in ("Llama", "OLMo", "Qwen3")),
-            bool(trainer["recipe"]["lora.rank"]),
+            bool(trainer["recipe"].get("lora.rank")),
             " or ".join(packing) + (", always" if trainer.get("always_packs") else "") if packing else False,
             trainer.get("resumable", False),
             "cpu" in trainer.get("devices", ["cpu"]),
