@@ -117,6 +117,9 @@ def _check_loaded_weights(collector: EvidenceCollector) -> None:
     @functools.wraps(finalize)
     def finalize_and_check(model: Any, load_config: Any, loading_info: Any) -> Any:
         info = finalize(model, load_config, loading_info)
+        # transformers resolves a branch once per load (utils/hub.py, resolve_revision), and keeps it nowhere
+        revision = (load_config.download_kwargs or {}).get("revision")
+        model.config._commit_hash = getattr(revision, "resolved", None)
         collector.weights_loaded(model, load_config.pretrained_model_name_or_path, info)
         return info
 

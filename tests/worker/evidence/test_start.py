@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,6 +13,7 @@ transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 
 from launch.worker.evidence import start  # noqa: E402
+from launch.worker.patches import shared  # noqa: E402
 
 SHAPE = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 16}
 
@@ -61,3 +63,28 @@ def test_layers_that_the_configuration_leaves_out_are_refuted(tmp_path: Path, la
 def test_the_head_of_another_kind_of_model_does_no_harm(tmp_path: Path) -> None:
     transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**SHAPE)).save_pretrained(tmp_path)
     assert "score" not in str(loaded(tmp_path, transformers.LlamaForCausalLM).note)
+
+
+def test_an_adapter_names_the_commit_of_its_hub_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers resolves it in the hub's cache, where the branch may point to another commit later."""
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM, PreTrainedModel
+
+    kept = staticmethod(PreTrainedModel._finalize_model_loading)
+    monkeypatch.setattr(PreTrainedModel, "_finalize_model_loading", kept)  # and restored after the test
+    shared._check_loaded_weights(Mock())
+    repository = tmp_path / "models--lab--tiny"
+    for digit in "ab":
+        save(repository / "snapshots" / (digit * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("a" * 40)
+    base = AutoModelForCausalLM.from_pretrained("lab/tiny", cache_dir=tmp_path, local_files_only=True)
+    adapted = peft.get_peft_model(base, peft.LoraConfig(target_modules=["q_proj"], r=4))
+    start.pin_base(adapted)
+    adapted.save_pretrained(tmp_path / "adapter")
+    (repository / "refs" / "main").write_text("b" * 40)
+    config = peft.PeftConfig.from_pretrained(tmp_path / "adapter")
+    assert (config.base_model_name_or_path, config.revision) == ("lab/tiny", "a" * 40)
+    options = {"cache_dir": tmp_path, "local_files_only": True, "revision": config.revision}
+    again = AutoModelForCausalLM.from_pretrained("lab/tiny", **options)
+    assert again.lm_head.weight.equal(base.lm_head.weight)
