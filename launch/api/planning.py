@@ -61,8 +61,8 @@ class PlannedRun:
         return self.plan.folder
 
     @cached_property
-    def warnings(self) -> list[Problem]:
-        return check_advice(self.plan, self.plan.warnings)
+    def warnings(self) -> tuple[Problem, ...]:
+        return tuple(check_advice(self.plan, self.plan.warnings))
 
     @cached_property
     def memory(self) -> MemoryForecast | None:

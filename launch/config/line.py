@@ -242,11 +242,12 @@ def _one_value(key: str, value: str) -> str:
         return Cure("remove the comma: {0}", f"{key}={value.rstrip(',')}")
     if key == "gpus" and value.startswith("0,"):  # cards, not widths
         return Cure("set {0}, after {1}", f"gpus={len(value.split(','))}", f"$ export CUDA_VISIBLE_DEVICES={value}")
+    listed = f"write a list as '{key}=[{value}]', or " if key.startswith(("flags.", "cluster.")) else ""
     return {
         "stage": "set one stage, or add sweep=true to run each in turn",
         "pipeline": "set stage=; `run`, `plan`, `check` and `submit` take a pipeline",
         "gpus": "set one width, add sweep=true to run each, or use rollout, which puts gates between them",
-    }.get(key, "add sweep=true to run each value in turn")
+    }.get(key, f"{listed}add sweep=true to run each value in turn")
 
 
 def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
