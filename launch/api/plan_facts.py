@@ -7,7 +7,7 @@ from pathlib import Path
 from launch.config.origins import Origin
 from launch.config.schema import Launcher, Packing, Quantization
 from launch.planning.batches import TokenForecast, describe_packing, describe_tokens, forecast_packing
-from launch.planning.data import describe_data, describe_schedule
+from launch.planning.data import count_steps, describe_data, describe_schedule
 from launch.planning.estimate.forecast import MemoryForecast, describe
 from launch.planning.flags import values_of
 from launch.planning.lengths import load_lengths
@@ -33,7 +33,7 @@ def plan_facts(plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast 
         ("batch" if is_ray else "", describe_groups(plan.config)),
         *(("" if number else "data", text) for number, text in enumerate(describe_data(plan.inputs, plan.data))),
         ("validation", describe_schedule(plan.config) or ""),
-        ("schedule", _schedule(plan)),
+        ("schedule", _schedule(plan, tokens.samples if tokens else None)),
         ("adapter", _adapter(plan)),
         ("attention", str(plan.attention) if plan.attention else ""),
         ("files", "  ".join(_relative(path) for path in plan.parallel.files) or "none"),
@@ -70,12 +70,14 @@ def _describe_python(plan: Plan) -> str:
     )
 
 
-def _schedule(plan: Plan) -> str:
-    """How long a run trains and what DPO's strength is: settings that no key for speed may change."""
+def _schedule(plan: Plan, samples: int | None) -> str:
+    """How long a run trains, and what DPO's strength is: settings that no key for speed may change."""
     recipe = plan.config.recipe
     beta = f", beta {recipe.beta:g}" if recipe.beta is not None else ""
     epochs = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs} epochs"
-    end = f"at most {recipe.max_steps:,} steps" if recipe.max_steps else epochs
+    steps = count_steps(plan.config, plan.batch, plan.inputs.mixture, plan.data, samples)
+    end = epochs if steps is None else f"{epochs}, {steps:,} step{'s' if steps != 1 else ''}"
+    end = f"at most {recipe.max_steps:,} steps" if recipe.max_steps else end
     packed = {
         Packing.none: "",
         Packing.flatten: "; packing leaves the number of steps as it is",

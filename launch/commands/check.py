@@ -151,7 +151,7 @@ def preview(line: CommandLine) -> int:
         data = tokenize_samples(plan, rows=options.n, detail=options.n)
         problems = find_sample_problems(data)
         recipe = plan.config.recipe
-        template = find_template_name(values_of(plan.flags), plan.options) or "the tokenizer's own"
+        template = find_template_name(values_of(plan.flags), [*plan.options, *plan.patches]) or "the tokenizer's own"
         limit = f"at most {recipe.max_seq_length} tokens"
         notes = [f"{plan.trainer}, chat template {template}, {limit}, packing {recipe.packing}"]
         if data.batch is not None:

@@ -22,6 +22,7 @@ from launch.data.sources import file_format
 from launch.errors import EXIT_DONE, Problem, UserError, nearest
 from launch.execution.record.reader import RunRecord, mapping, resolve_run
 from launch.files import create_file, write_json
+from launch.host.nvidia import find_gpus
 from launch.pipelines.links import FINAL_KINDS
 from launch.redact import process_redactor
 from launch.resources import CONFIGS, ROOT, USER_DIR_VARIABLE, default_user_folder
@@ -52,15 +53,19 @@ def new(argv: list[str]) -> int:
         data = draft_of_hub(options.data, columns, kind or Kind.sft)
     else:
         data = read_for_draft(Path.cwd() / Path(options.data).expanduser(), columns, kind)
-    chained = None
+    chained: str | None = None
+    settings: Mapping[str, Any] = {}
     if options.after is None:
         group, model = _find_model(options.model)
+        settings = RunRecord(Path(model)).settings if model else {}
     elif options.model is None:
-        chained, group, model = _find_start(options.after, Path("runs"))
+        chained, group, model, settings = _find_start(options.after, Path("runs"))
     else:
         message = "--after names the stage or the run whose model it starts from, and --model another one"
         raise UserError(Problem("usage", message, "command line", "leave one of them out"))
-    text = draft_stage(data, group=group, path=model, trainer=_choose_trainer(data), after=chained)
+    on_cpu = "its base was trained on the CPU" if settings.get("device") == "cpu" or settings.get("gpus") == 0 else None
+    on_cpu = on_cpu or (None if find_gpus(os.environ).seen else "there is no GPU here")
+    text = draft_stage(data, group=group, path=model, trainer=_choose_trainer(data), on_cpu=on_cpu, after=chained)
     if options.print:
         echo(text, end="")
         return EXIT_DONE
@@ -81,25 +86,27 @@ def _parse_columns(text: str | None) -> dict[str, str]:
     return {known: name for known, _, name in pairs}
 
 
-def _find_start(name: str, runs: Path) -> tuple[str | None, str | None, str | None]:
-    """Return the stage that `name` is, if it is one, the model group, and the folder of the run that it is otherwise.
+def _find_start(name: str, runs: Path) -> tuple[str | None, str | None, str | None, Mapping[str, Any]]:
+    """Return the stage that `name` is, if it is one, the model group, the folder of the run that it is otherwise, and
+    the settings of either.
 
     Raises UserError: unknown_run, ambiguous_run, pipeline_model; those of the stage.
     """
     file = Path("stage", f"{name}.yaml")
     is_stage = (CONFIGS / file).is_file() or (default_user_folder(os.environ) / file).is_file()
+    settings: Mapping[str, Any]
     if is_stage:
         composed = compose_once(CommandLine("new", False, (f"stage={name}",)))
-        kind, group, run = str(composed.config.stage.kind), composed.origins.choices.get("model"), None
+        settings, group, run = composed.plain, composed.origins.choices.get("model"), None
     else:
         run = resolve_run(name, runs)
         settings = RunRecord(run).settings
-        kind = str(mapping(settings.get("stage")).get("kind"))
         group = "demo" if mapping(settings.get("model")).get("build") == "demo" else None
+    kind = str(mapping(settings.get("stage")).get("kind"))
     if made := {str(final): what for final, what in FINAL_KINDS.items()}.get(kind):
         message = f"no stage can start from {name}, which trains {made}"
         raise UserError(Problem("pipeline_model", message, "--after", "name an SFT or DPO stage or run"))
-    return (name if is_stage else None), group, str(run) if run else None
+    return (name if is_stage else None), group, str(run) if run else None, settings
 
 
 def _find_model(given: str | None) -> tuple[str | None, str | None]:
@@ -165,7 +172,8 @@ def cluster(argv: list[str]) -> int:
         echo(text, end="")
         return EXIT_DONE
     write_option(path, text)
-    echo(f"wrote {path}; review it, then try: launch submit stage=demo cluster={path.stem} dry_run=true")
+    line = f"launch submit stage=demo trainer=trl_sft cluster={path.stem} dry_run=true"
+    echo(f"wrote {path}; review it, then try: {line}")
     return EXIT_DONE
 
 

@@ -17,7 +17,7 @@ from launch.terminal import notify
 RUN_HELP = """usage: launch [run] stage=NAME [key=value ...]
 
 examples:
-  launch stage=demo                                         a tiny model on the CPU, about a minute
+  launch stage=demo trainer=trl_sft                         a tiny model on the CPU, about a minute
   launch stage=sft_25pct gpus=8
   launch stage=dpo gpus=8 recipe.learning_rate=3e-7 name=lower_lr
   launch stage=sft gpus=8 recipe.checkpoint_steps=100       another interval of checkpoints

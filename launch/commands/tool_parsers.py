@@ -49,7 +49,7 @@ def build_preview_parser() -> VerbParser:
     parser = VerbParser("""launch preview stage=NAME [n=3] [key=value ...] [--json | --html]
 
 examples:
-  launch preview stage=demo
+  launch preview stage=demo trainer=trl_sft
   launch preview stage=sft 'data.mix=[{name: my_chats.jsonl}]' recipe.chat_template=tulu n=5
   launch preview stage=dpo --html > samples.html
 
@@ -92,7 +92,7 @@ def build_cluster_parser() -> VerbParser:
 
 examples:
   launch cluster mine --print
-  launch submit stage=demo cluster=mine dry_run=true
+  launch submit stage=demo trainer=trl_sft cluster=mine dry_run=true
 
 Drafts the configuration of the Slurm cluster that this machine belongs to, from the output of sinfo, scontrol and
 sacctmgr: partition, account, time limit, CPUs per GPU, how to request GPUs, shared folders. It is written to

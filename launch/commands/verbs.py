@@ -101,8 +101,8 @@ def help_text(verb: Verb) -> str:
 def overview() -> str:
     """Return what `launch help` prints: every verb in one line."""
     lines = ["usage: launch [VERB] stage=NAME [key=value ...]", ""]
-    lines += ["  launch plan stage=demo                  what would run; starts nothing"]
-    lines += ["  launch stage=demo                       run it: a tiny model on this machine's CPU, about a minute"]
+    lines += ["  launch plan stage=demo trainer=trl_sft  what would run; starts nothing"]
+    lines += ["  launch stage=demo trainer=trl_sft       run it: a tiny model on this machine's CPU, about a minute"]
     lines += ["  launch plan stage=sft_25pct gpus=8      a Tulu 3 stage on eight GPUs"]
     for group in GROUPS:
         shown = [verb for verb in group if not verb.hidden]

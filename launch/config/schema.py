@@ -247,6 +247,13 @@ class MixConfig:
     split: str = "train"  # of the hub data set
 
 
+class BadRows(StrEnum):
+    """What happens to local rows that can't be used."""
+
+    refuse = "refuse"
+    skip = "skip"  # they are left out, counted and recorded
+
+
 @dataclass
 class DataConfig:
     kind: Kind = MISSING  # sft: chats; dpo and rm: preference pairs; rlvr: prompts with a ground truth
@@ -255,6 +262,7 @@ class DataConfig:
     build: str | None = None  # `demo_chats`, `demo_preferences` or `demo_prompts`: built on this machine if missing
     format: DataFormat = DataFormat.auto  # of local rows
     columns: dict[str, str] = field(default_factory=dict)  # known column name: its name in local rows
+    bad_rows: BadRows = BadRows.refuse  # local rows that can't be used; `skip` leaves them out, and records how many
     validation: Any = None  # never trained on: a fraction of the rows, or a path; null: none
 
 

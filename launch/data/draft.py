@@ -46,7 +46,7 @@ def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None
         known = {known for known, name in columns.items() if name in names} | names
         kind = Kind.dpo if {"chosen", "rejected"} <= known else Kind.sft
     # nothing is staged: the cache is a place where nothing is
-    data = LocalData(DataFiles(files, ""), kind, DataFormat.auto, columns, path / ".none", "--data")
+    data = LocalData(DataFiles(files, ""), kind, DataFormat.auto, columns, path / ".none", "--data", skips=True)
     try:
         return DraftedData(path, kind, columns, read_structure(data, MAX_ROWS))
     except UserError as error:
@@ -67,12 +67,18 @@ def _with_option(problem: Problem) -> Problem:
 
 
 def draft_stage(
-    data: DraftedData, *, group: str | None, path: str | None, trainer: str | None, after: str | None = None
+    data: DraftedData,
+    *,
+    group: str | None,
+    path: str | None,
+    trainer: str | None,
+    on_cpu: str | None = None,
+    after: str | None = None,
 ) -> str:
     """Return a commented stage file.
 
     `group`: one of the model groups; `path`: a hub id or a folder, which is trained in its place; `trainer` replaces
-    the stage's own; `after`: the stage of a pipeline whose model this one starts from.
+    the stage's own; `on_cpu`: why it is to train on the CPU; `after`: the stage of a pipeline that it starts from.
     """
     is_demo = group == "demo" and data.kind != Kind.rm  # the demo has no reward model
     base = data.kind.value
@@ -95,16 +101,19 @@ def draft_stage(
     lines.append(
         "  # tasks: [held_out, gsm8k_cot, /data/my_tasks] # of `launch eval`; without them it takes the held-out rows"
     )
+    if on_cpu and not is_demo:
+        lines += ["", f"device: cpu # {on_cpu}; remove it where there are GPUs"]
     if path:
         lines += ["", "model:", f"  path: {write_scalar(path)}"]
     lines += ["", "recipe:", *_recipe(data, base), "", "data:", "  mix:", f"    - name: {write_scalar(str(data.path))}"]
-    lines += ["    # - name: allenai/tulu-3-sft-personas-math # hub data can be mixed in, by open-instruct's trainers"]
+    lines += ["    # - name: allenai/tulu-3-sft-personas-math # hub data can be mixed in"]
     lines += ["    #   share: 0.1"] if data.kind == Kind.sft else []
     if data.columns:
         lines += ["  columns: # known name: its name in the file"]
         lines += [f"    {known}: {write_scalar(name)}" for known, name in data.columns.items()]
     else:
         lines += ["  # format: auto # recognised by the columns"]
+    lines += ["  # bad_rows: skip # leaves out rows that can't be used, which are refused otherwise"]
     if share := _held_out_share(data):
         lines += [f"  validation: {share:g} # of the rows, never trained on: `launch eval` judges the model by them"]
     return "\n".join(lines) + "\n"
@@ -129,7 +138,7 @@ def _recipe(data: DraftedData, base: str) -> list[str]:
     is_demo = base.startswith("demo")
     rows, known = round(data.structure.read * (1 - _held_out_share(data))), data.structure.all_
     batch = _batch_size(rows, 16 if is_demo else _TULU_BATCH[data.kind]) if known else _TULU_BATCH[data.kind]
-    steps = f", {max(1, rows // batch)} steps an epoch" if known else ""
+    steps = f", {-(-rows // batch)} steps an epoch" if known else ""
     unit = "samples" if data.kind == Kind.sft else "pairs"
     lines = [f"  global_batch_size: {batch} # {unit} in an optimizer step{steps}"]
     if batch < 8 and is_demo:

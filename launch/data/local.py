@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ from launch.config.schema import DataFormat, Kind
 from launch.data.formats import RowError, columns_of, convert, describe_conversion, normalise_names, recognise
 from launch.data.rows import Row, read_rows
 from launch.data.sources import file_format
-from launch.errors import Problem, UserError
+from launch.errors import Cure, Problem, UserError
 
 CONVERTER = 2  # raise it when the same files would be converted to other rows
 TRAIN_FILE = "train.jsonl"
 VALIDATION_FILE = "validation.jsonl"
 MAX_PROBLEMS = 3  # reported at once
+_UNKNOWN_ROWS = 1000  # of a file, without one that is recognised: no other is read
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,13 @@ class LocalData:
     cache: Path
     where: str | None = None  # the key that the data is from
     validation: DataFiles | float | None = None  # files, or a share of the rows
+    skips: bool = False  # leaves rows out that can't be used
 
     @property
     def key(self) -> str:
         held_out = self.validation.digest if isinstance(self.validation, DataFiles) else self.validation
         parts = [CONVERTER, self.files.digest, self.kind.value, self.format.value, dict(self.columns), held_out]
+        parts += ["skip"] if self.skips else []
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -83,48 +88,72 @@ class Conversion:
 
     data: LocalData
     formats: dict[str, int] = field(default_factory=dict)  # description -> rows
+    faults: dict[str, int] = field(default_factory=dict)  # what is wrong with rows -> rows
+    problems: list[Problem] = field(default_factory=list)  # of the first rows that can't be used
 
     def rows(self, files: tuple[Path, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the place and the converted columns of each row.
+        """Yield the place and the converted columns of each row; from the first one that can't be used on, the rest is
+        only counted, unless such rows are skipped.
 
-        Raises UserError with up to MAX_PROBLEMS rows that can't be used: data_columns, data_row, data_roles,
-        data_no_answer, data_pair, data_mixed, data_empty; and those of `read_rows`.
+        Raises UserError for rows that can't be used: data_columns, data_row, data_roles, data_no_answer, data_pair,
+        data_mixed, data_not_parsed; for more than MAX_PROBLEMS bad_rows; data_empty, and those of `read_rows`.
         """
-        problems: list[Problem] = []
-        for file in files:
-            try:
-                yield from self._rows_of(file, problems)
-            except UserError as error:
-                raise UserError(list(dict.fromkeys([*problems, *error.problems]))) from error
-        if problems:
-            raise UserError(problems)
+        used = 0
+        for row in chain.from_iterable(map(self._rows_of, files)):
+            used += 1
+            if self.data.skips or not self.problems:
+                yield row
+        if self.problems and not (self.data.skips and used):
+            raise UserError(self._refusals(used))
 
-    def _rows_of(self, file: Path, problems: list[Problem]) -> Iterator[tuple[str, dict[str, Any]]]:
-        form, is_empty = self.data.format, True
+    @property
+    def skipped(self) -> str | None:
+        """Describe the rows that can't be used: how many, why, and the first; None without any."""
+        bad = sum(self.faults.values())
+        if not bad:
+            return None
+        reasons = sorted(self.faults.items(), key=lambda reason: -reason[1])
+        named = "; ".join(f"{count:,}: {reason}" for reason, count in reasons[:MAX_PROBLEMS])
+        named += f"; and {len(reasons) - MAX_PROBLEMS} more reasons" if len(reasons) > MAX_PROBLEMS else ""
+        total = bad + sum(self.formats.values())
+        return f"{bad:,} of {total:,} rows can't be used ({named}; first: {self.problems[0].where})"
+
+    def _refusals(self, used: int) -> list[Problem]:
+        bad, first = sum(self.faults.values()), self.problems[0]
+        if not used:  # nothing is left without them
+            return [first] if first.id == "data_columns" else self.problems
+        if bad <= MAX_PROBLEMS:
+            return [replace(problem, cure=_or_skip(problem.cure)) for problem in self.problems]
+        return [Problem("bad_rows", str(self.skipped), self.data.where, _or_skip(first.cure))]
+
+    def _rows_of(self, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+        form, is_empty, unknown = self.data.format, True, 0
         for row in read_rows(file):
             is_empty = False
             try:
+                if isinstance(row.value, Problem):
+                    raise RowError(row.value.message, row.value.cure, row.value.id)
                 named = self._rename(row)
                 if form == DataFormat.auto:
-                    form = self._recognise(named, row.place)
+                    form = recognise(named, self.data.kind)
                 columns = convert(named, form, self.data.kind)
                 description = describe_conversion(form, columns_of(named, form), self.data.kind)
             except RowError as error:
-                problems.append(self._mixed(row, form, error) or error.problem(row.place))
-                if len(problems) == MAX_PROBLEMS:
-                    raise UserError(problems) from error
+                unknown += form == DataFormat.auto
+                self._note(self._mixed(row, form, error) or error.problem(row.place))
+                if unknown == _UNKNOWN_ROWS:
+                    return
                 continue
             self.formats[description] = self.formats.get(description, 0) + 1
             yield row.place, columns
         if is_empty:
             raise UserError(Problem("data_empty", "the file has no rows", str(file)))
 
-    def _recognise(self, row: Mapping[str, object], place: str) -> DataFormat:
-        """Recognise the file by its first row. Raises UserError: data_columns, for all of its rows."""
-        try:
-            return recognise(row, self.data.kind)
-        except RowError as error:
-            raise UserError(error.problem(place)) from error
+    def _note(self, problem: Problem) -> None:
+        reason = re.sub(r"\bturn \d+ of\b", "a turn of", problem.message)
+        self.faults[reason] = self.faults.get(reason, 0) + 1
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(problem)
 
     def _rename(self, row: Row) -> Mapping[str, object]:
         if not isinstance(row.value, dict):
@@ -151,3 +180,18 @@ class Conversion:
             return None
         message = f"this is a row of {other}, and the rows before it are {form}"
         return Problem("data_mixed", message, row.place, "split the file: one kind of row in each")
+
+
+def _or_skip(cure: str | None) -> Cure:
+    start = f"{cure}; or" if cure else "repair them, or"
+    return Cure(f"{start} set {{0}} to leave such rows out", "data.bad_rows=skip")
+
+
+def find_heaviest(sizes: Iterable[tuple[str, int]], kind: str = "") -> tuple[str, ...]:
+    """Name the row that outweighs all others; `sizes` are the place and the characters of each row."""
+    count, total, heaviest = 0, 0, ("", 0)
+    for place, size in sizes:
+        count, total, heaviest = count + 1, total + size, max(heaviest, (place, size), key=lambda row: row[1])
+    if count < 2 or 2 * heaviest[1] <= total:
+        return ()
+    return (f"one row has {heaviest[1]:,} of the {total:,} characters of {count:,} {kind}rows: {heaviest[0]}",)

@@ -41,7 +41,7 @@ class Row:
     """One row of a file, as it was parsed."""
 
     place: str  # `/data/chats.jsonl:12`; of a parquet file `:row 12`
-    value: object
+    value: object  # a Problem for a line that does not parse by itself
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -127,7 +127,10 @@ def _read_json_lines(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[R
         cure = "one JSON object is expected on each line"
         if text.lstrip().startswith(("{\n", "{\r", "[")):
             cure += ", so write it with: jq -c " + ("'.[]'" if text.lstrip().startswith("[") else ".")
-        yield Row(f"{path}:{number}", _parse(text, f"{path}:{number}", cure))
+        try:
+            yield Row(f"{path}:{number}", _parse(text, f"{path}:{number}", cure))
+        except UserError as error:
+            yield Row(f"{path}:{number}", error.problems[0])
 
 
 def _parse(text: str, place: str, cure: str) -> Any:

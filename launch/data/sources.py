@@ -55,7 +55,7 @@ def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
         files = [match for match in matches if match.is_file()]
     if not files:
         if not path.exists() and not is_pattern(str(path)):
-            raise UserError(Problem("data_no_files", f"{path} does not exist", where, _suggest_neighbours(path)))
+            raise UserError(Problem("data_no_files", f"{path} does not exist", where, suggest_neighbours(path)))
         raise UserError(Problem("data_no_files", f"{path} has no data files", where, f"launch reads {READABLE}"))
     for file in files:
         form, compression = file_format(file)
@@ -66,7 +66,7 @@ def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
     return tuple(sorted(files))
 
 
-def _suggest_neighbours(path: Path) -> str | None:
+def suggest_neighbours(path: Path) -> str | None:
     """Return which names in the folder of a missing path are like its own."""
     try:
         return did_you_mean(path.name, [found.name for found in islice(path.parent.iterdir(), _MOST_NEIGHBOURS)])

@@ -9,11 +9,20 @@ import os
 import shutil
 import tempfile
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.data.local import TRAIN_FILE, VALIDATION_FILE, Conversion, DataFiles, Digest, LocalData, digest_files
+from launch.data.local import (
+    TRAIN_FILE,
+    VALIDATION_FILE,
+    Conversion,
+    DataFiles,
+    Digest,
+    LocalData,
+    digest_files,
+    find_heaviest,
+)
 from launch.data.sources import file_format
 from launch.errors import Problem, UserError
 from launch.files import load_json, write_json
@@ -32,10 +41,11 @@ class StagedRows:
     validation: int
     formats: Mapping[str, int]  # how the rows were converted -> rows
     shared: int = 0  # validation rows that are also trained on
+    notes: tuple[str, ...] = ()  # rows that were left out, and one that outweighs all others
 
     def describe(self) -> str:
         rows = f"{self.train:,} rows" + (f" and {self.validation:,} for validation" if self.validation else "")
-        return f"{rows}: {'; '.join(self.formats)}"
+        return f"{rows}: {'; '.join((*self.formats, *self.notes))}"
 
 
 def load_staged(data: LocalData) -> StagedRows | None:
@@ -43,7 +53,9 @@ def load_staged(data: LocalData) -> StagedRows | None:
     try:
         about = load_json(data.folder / ABOUT_FILE)
         rows = about["rows"]
-        return StagedRows(rows["train"], rows["validation"], about["formats"], rows.get("shared", 0))
+        return StagedRows(
+            rows["train"], rows["validation"], about["formats"], rows.get("shared", 0), tuple(about.get("notes", ()))
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -89,11 +101,15 @@ def _write(data: LocalData, folder: Path) -> StagedRows:
     elif data.validation is not None:
         held_out = _split(train, folder / VALIDATION_FILE, data.validation, data.where)
         rows -= held_out
-    staged = StagedRows(rows, held_out, conversion.formats, shared)
+    notes = [*filter(None, [conversion.skipped]), *find_heaviest(_line_sizes(train, data.folder))]
+    if held_out:
+        notes += find_heaviest(_line_sizes(folder / VALIDATION_FILE, data.folder), "held-out ")
+    staged = StagedRows(rows, held_out, conversion.formats, shared, tuple(notes))
     about = versioned(
         {
             "rows": {"train": staged.train, "validation": staged.validation, "shared": shared},
             "formats": dict(staged.formats),
+            "notes": staged.notes,
             "files": [str(path) for path in data.sources],
         }
     )
@@ -108,6 +124,12 @@ def _write_rows(conversion: Conversion, files: tuple[Path, ...], path: Path) -> 
             stream.write(json.dumps(columns, ensure_ascii=False) + "\n")
             rows += 1
     return rows
+
+
+def _line_sizes(file: Path, folder: Path) -> Iterator[tuple[str, int]]:
+    """Return the place, in the folder that the file is to be in, and the characters of each row."""
+    with file.open(encoding="utf-8") as stream:
+        yield from ((f"{folder / file.name}:{number}", len(line)) for number, line in enumerate(stream, 1))
 
 
 def _count_shared(train: Path, validation: Path) -> int:

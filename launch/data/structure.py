@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from launch.data.local import Conversion, DataFiles, LocalData
+from launch.data.local import Conversion, DataFiles, LocalData, find_heaviest
 from launch.data.staging import load_staged
 from launch.errors import UserError
 
@@ -25,6 +27,7 @@ class DataStructure:
     roles: tuple[str, ...] = ()  # of the turns
     turns: tuple[int, int] = (0, 0)  # of a row: least, most
     unread: str | None = None  # why nothing was read
+    notes: tuple[str, ...] = ()  # rows that are left out, and one that outweighs all others
 
     def describe(self) -> str:
         names = ", ".join(path.name for path in self.files[:3]) + (", ..." if len(self.files) > 3 else "")
@@ -33,37 +36,51 @@ class DataStructure:
         rows = f"{self.read:,} rows" if self.all_ else f"the first {self.read:,} rows"
         least, most = self.turns
         turns = f"{least} to {most} turns" if least < most else f"{least} turns"
-        return f"{names}: {rows} read: {'; '.join(self.formats)}; {turns} ({', '.join(self.roles)})"
+        facts = (f"{rows} read: {'; '.join(self.formats)}", f"{turns} ({', '.join(self.roles)})", *self.notes)
+        return f"{names}: {'; '.join(facts)}"
 
 
-def read_structure(data: LocalData, rows: int = FIRST_ROWS) -> DataStructure:
-    """Read and convert the first `rows` rows, without a tokenizer.
+def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStructure:
+    """Read and convert the first `rows` rows (None: all), without a tokenizer.
 
     Parquet is described as unread where pyarrow is missing. Raises UserError with what is wrong with the rows: see
     `Conversion.rows`.
     """
-    conversion = Conversion(data)
+    conversion, notes = Conversion(data), list[str]()
     counts: list[int] = []
+    sizes: list[tuple[str, int]] = []
     roles: dict[str, None] = {}  # in the order of their first use
     try:
         converted = conversion.rows(data.files.paths)
-        for _, columns in islice(converted, rows):
+        for place, columns in islice(converted, rows):
             messages = next(columns[name] for name in ("prompt", "chosen", "messages") if name in columns)
             counts.append(len(messages))
             roles.update({message["role"]: None for message in messages})
+            sizes.append((place, sum(map(len, _texts(columns)))))
         is_all = next(converted, None) is None
+        notes += [*filter(None, [conversion.skipped]), *find_heaviest(sizes)]
         if isinstance(data.validation, DataFiles):
-            for _ in islice(Conversion(data).rows(data.validation.paths), rows):
-                pass
+            held_out = Conversion(data)
+            others = islice(held_out.rows(data.validation.paths), rows)
+            sizes = [(place, sum(map(len, _texts(columns)))) for place, columns in others]
+            notes += [*filter(None, [held_out.skipped]), *find_heaviest(sizes, "held-out ")]
     except UserError as error:
         if error.problems[0].id == "parquet_needs_pyarrow":
             return DataStructure(data.files.paths, 0, False, None, unread="pyarrow is not installed here")
         raise
     staged = load_staged(data)
-    read, held_out = len(counts), staged.validation if staged else None
+    read, validation = len(counts), staged.validation if staged else None
     if staged:
         read, is_all = staged.train + (0 if isinstance(data.validation, DataFiles) else staged.validation), True
     elif is_all and isinstance(data.validation, float):
-        held_out = round(data.validation * read)
+        validation = round(data.validation * read)
     turns = (min(counts), max(counts))
-    return DataStructure(data.files.paths, read, is_all, held_out, tuple(conversion.formats), tuple(roles), turns)
+    kept = staged.notes if staged else tuple(notes)
+    return DataStructure(
+        data.files.paths, read, is_all, validation, tuple(conversion.formats), tuple(roles), turns, notes=kept
+    )
+
+
+def _texts(columns: Mapping[str, Any]) -> list[str]:
+    """Return the texts of a row's turns."""
+    return [str(turn["content"]) for turns in columns.values() if isinstance(turns, list) for turn in turns]

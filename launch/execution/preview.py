@@ -28,8 +28,9 @@ from launch.planning.inputs import MERGE, MixtureEntry
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.terminal import notify, printable
 from launch.worker.finding import Finding
-from launch.worker.json_codec import encode
+from launch.worker.json_codec import encode, to_json
 from launch.worker.samples import Request
+from launch.worker.trl_data import MixturePart
 
 # patches and options that let the trainer be imported, or decide how it tokenises
 _KEPT = ("unused_imports", "registered_models", "chat_template")
@@ -134,9 +135,8 @@ def preview_command(plan: Plan, sets: Sequence[DataSet], folder: Path, request: 
     trainer, separator = plan.config.trainer, plan.command.index("--")
     flags: dict[str, Sequence[str]] = {trainer.launch["output"]: [str(folder / "model")]}
     if trainer.family == Family.trl:
-        name = sets[0].name
-        is_file = name.endswith(".jsonl")
-        flags |= {trainer.launch["dataset"]: [str(Path(name).parent) if is_file else name]}
+        parts = [MixturePart(_folder_of(data.name), data.split, "1.0", "none") for data in sets]
+        flags |= {trainer.launch["dataset"]: [parts[0].name]}
         flags |= {trainer.launch["split"]: [sets[0].split], "bf16": ["false"], "use_cpu": ["true"]}
         if plan.config.data.validation is not None:  # the rows are not split
             flags |= {"eval_strategy": ["no"], "load_best_model_at_end": ["false"]}
@@ -156,9 +156,16 @@ def preview_command(plan: Plan, sets: Sequence[DataSet], folder: Path, request: 
     own = "--option" if is_trl else "--patch"
     kept = [("--patch", text) for text in plan.patches] + [("--option", text) for text in plan.options]
     kept = [pair for pair in kept if pair[1].partition("=")[0] in _KEPT]
+    if is_trl and len(sets) > 1:
+        kept.append((own, f"mixture={json.dumps(to_json(parts))}"))
     worker = [str(resources.WORKER), *chain.from_iterable([*kept, (own, f"preview={request}")])]
     entry = plan.command[separator - 2 : separator + 1]
     return [plan.command[0], *worker, *entry, *replace_flags(plan.command[separator + 1 :], flags)]
+
+
+def _folder_of(name: str) -> str:
+    """Return what TRL reads a data set from: the folder of a file, or a hub id."""
+    return str(Path(name).parent) if name.endswith(".jsonl") else name
 
 
 def replace_flags(argv: Sequence[str], values: Mapping[str, Sequence[str]]) -> list[str]:

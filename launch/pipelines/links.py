@@ -22,14 +22,12 @@ from launch.execution.record.outcome import folder_status
 from launch.execution.record.reader import RunRecord, run_name
 from launch.execution.resume import is_finished
 from launch.execution.same_run import place_run
-from launch.files import read_json_object
 from launch.planning.chat_template import brings_template, find_template_name, refuse_other_template
 from launch.planning.estimate.forecast import planned_shape
 from launch.planning.flags import values_of
-from launch.planning.inputs import continues_adapter
+from launch.planning.inputs import continues_adapter, find_short_context
 from launch.planning.lora import MERGED
 from launch.planning.machine import this_machine
-from launch.planning.model_folder import hub_snapshot
 from launch.planning.plan import PendingModel, Plan, build_plan
 
 # kinds whose model no stage can start from, and what it is: a score has the place of its output layer
@@ -216,7 +214,9 @@ def _check_link(plan: Plan, before: Plan) -> None:
     short_context.
     """
     allow = plan.config.allow
-    trained, template = (find_template_name(values_of(each.flags), each.options) for each in (before, plan))
+    trained, template = (
+        find_template_name(values_of(each.flags), [*each.options, *each.patches]) for each in (before, plan)
+    )
     if template and plan.config.stage.kind != Kind.sft and "other_chat_template" not in allow:
         is_own = trained is None and brings_template(before.inputs.model.local, template) is not False
         if not is_own:
@@ -244,21 +244,8 @@ def _link_problems(plan: Plan, before: Plan) -> list[Problem]:
         message += f"the model of {before.stage}, model={models[1]} with {sizes[1]:,}"
         cure = Cure("set model= for both, or {0}", "allow=[other_vocabulary]")
         problems.append(Problem("other_vocabulary", message, plan.origins.of("model").where, cure))
-    limit, context = plan.config.recipe.max_seq_length, _read_context(before)
-    if context is not None and limit > context:
-        message = f"recipe.max_seq_length={limit:,} is longer than the context of the model that {before.stage} trains"
-        message += f", {context:,} tokens"
-        cure = Cure("set {0}, or {1}", f"recipe.max_seq_length={context}", "allow=[short_context]")
-        problems.append(Problem("short_context", message, plan.origins.of("recipe.max_seq_length").where, cure))
-    return problems
-
-
-def _read_context(plan: Plan) -> int | None:
-    """Return the tokens of the context of the model that a stage trains; None where its config.json is not here."""
-    model = plan.inputs.model
-    folder = (model.adapter.local_base if model.adapter else model.local) or hub_snapshot(model.reference, os.environ)
-    size = read_json_object(folder / "config.json").get("max_position_embeddings") if folder else None
-    return size if isinstance(size, int) else None
+    made = f"the model that {before.stage} trains"
+    return [*problems, *find_short_context(plan.config, plan.origins, before.inputs.model, made, os.environ)]
 
 
 def _refuse_stale(pipeline: Pipeline) -> None:

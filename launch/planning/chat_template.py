@@ -1,31 +1,90 @@
 """Which chat template a run gets: `recipe.chat_template`, or else the one that the model's folder brings.
 
-open-instruct takes it by name (`--chat_template_name`); TRL by a file of launch/templates, in a flag (trl_sft) or an
-option of launch's own entry (trl_dpo). The worker compares the tokenizer with it (the expectation `chat_template`).
-Preferences in another template than the one that their model was trained with are refused.
+A name is open-instruct's own, or that of a file below launch/templates; a user's `.jinja` file is known by its path.
+open-instruct takes a name (`--chat_template_name`), which the patch `chat_template` adds for a file; TRL a file, in a
+flag (trl_sft) or an option of launch's own entry. The worker compares the tokenizer with it (the expectation
+`chat_template`). Preferences in another template than the one that their model was trained with are refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launch import resources
 from launch.config.origins import Origins
 from launch.config.schema import Family, Kind, RootConfig
-from launch.errors import Cure, Problem, UserError
+from launch.errors import Cure, Problem, UserError, did_you_mean
 from launch.files import load_json
 from launch.planning.inputs import InputSource
+from launch.planning.model_folder import hub_snapshot
 
 _OPTIONS = ("chat_template", "trl_chat_template")  # the second is a patch of older runs
 _FOLDER = resources.ROOT / "launch" / "templates"
+TEMPLATE_FLAG = "chat_template_name"  # of open-instruct
+_SUFFIX = ".jinja"
+_TRAINING = "_training"  # ends the name of a form with marks around the answers
+_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")  # trl/chat_template_utils.py, has_generation_markers
+_KEY = "recipe.chat_template"
 _BOS = "{{ bos_token }}"  # open_instruct/dataset_transformation.py:856 prepends it with --add_bos
 
 
-def template_file(name: str | None) -> str | None:
-    """Return the file of one of this project's own templates; None without a name."""
-    return str(_FOLDER / f"{name}.jinja") if name else None
+@dataclass(frozen=True)
+class ChatTemplate:
+    """The template that a recipe sets."""
+
+    name: str  # open-instruct's, or that of a file below launch/templates; a user's file by its absolute path
+    file: Path | None  # None: open-instruct has it under its name
+
+    @property
+    def short_name(self) -> str:
+        """The name that open-instruct's trainers are given."""
+        return Path(self.name).stem if self.file else self.name
+
+
+def find_template(config: RootConfig, origins: Origins, cwd: Path, upstream: Sequence[str]) -> ChatTemplate | None:
+    """Return what recipe.chat_template names; `upstream` are the names that open-instruct's trainers have.
+
+    Raises UserError: unknown_name.
+    """
+    name, shipped = config.recipe.chat_template, _shipped()
+    if name is None:
+        return None
+    if config.trainer.family == Family.trl:
+        upstream = ()
+    if name in upstream or name in shipped:
+        return ChatTemplate(name, None if name in upstream else shipped[name])
+    path = cwd / Path(name).expanduser()
+    if path.suffix == _SUFFIX and path.is_file():
+        return ChatTemplate(str(path), path)
+    message, cure = f"{config.trainer.name} has no chat template '{name}'", None
+    if path.suffix == _SUFFIX:
+        message = f"recipe.chat_template={name}: {path} is not a file"
+    else:
+        names = [known for known in sorted({*shipped, *upstream}) if not known.endswith(_TRAINING)]
+        family = [known for known in names if known.startswith(name)]
+        near = None if family else did_you_mean(name, names)
+        cure = near or f"choose from {', '.join(family or names)}, or name a {_SUFFIX} file"
+    raise UserError(Problem("unknown_name", message, origins.of(_KEY).where, cure))
+
+
+def template_warnings(template: ChatTemplate | None) -> tuple[Problem, ...]:
+    """Name the others of a family whose first template bears the family's name, as gemma does."""
+    name = template.name if template else ""
+    later = [other for other in _shipped() if re.fullmatch(rf"{re.escape(name)}\d\w*", other)]
+    later = [other for other in later if not other.endswith(_TRAINING)]
+    if not name or not later:
+        return ()
+    message = f"recipe.chat_template={name} is the format of the family's first models"
+    return (Problem("first_of_family", message, _KEY, f"later ones have {', '.join(later)}"),)
+
+
+def _shipped() -> dict[str, Path]:
+    """Return this project's template files, by name."""
+    return {path.stem: path for path in sorted(_FOLDER.rglob(f"*{_SUFFIX}"))}
 
 
 def needs_begin_token(family: Family, template: object, tokenizer: object) -> bool | None:
@@ -39,15 +98,35 @@ def needs_begin_token(family: Family, template: object, tokenizer: object) -> bo
 
 
 def check_template(
-    config: RootConfig, origins: Origins, model: InputSource, flags: Mapping[str, Any], options: Sequence[str]
+    config: RootConfig,
+    origins: Origins,
+    model: InputSource,
+    flags: Mapping[str, Any],
+    options: Sequence[str],
+    *,
+    environ: Mapping[str, str],
 ) -> None:
-    """Compare the template of a stage on a run's model with the run's own; a stage that names none takes the model's.
-    `flags`: by name, their values.
+    """Check that there is a template, with the marks that the trainer's masks need, and that preferences have that of
+    the run whose model they start from; a stage that names none takes the model's. `flags`: by name, their values;
+    `options`: those of TRL's entry, and patches.
 
-    Raises UserError: other_chat_template.
+    Raises UserError: no_chat_template, no_generation_marks, other_chat_template.
     """
     template = find_template_name(flags, options)
     folder = model.adapter.folder if model.adapter else model.local
+    own = flags.get("tokenizer_name_or_path")
+    tokenizer = Path(str(own)) if own else folder or hub_snapshot(model.reference, environ)
+    text = _read_file(template) if template else _read_template(tokenizer) if tokenizer else None
+    if template is None and text is None and tokenizer and (tokenizer / "tokenizer_config.json").is_file():
+        message = f"the tokenizer in {tokenizer} has no chat template, and recipe.chat_template is not set"
+        cure = Cure("set {0} or another template, or start from a chat model", f"{_KEY}=tulu")
+        raise UserError(Problem("no_chat_template", message, model.provenance.where, cure))
+    if text is not None and flags.get("assistant_only_loss") is True and not _has_marks(text):
+        what = f"recipe.chat_template={template}" if template else f"the chat template of {tokenizer}"
+        message = f"{what} does not mark the answers ({{% generation %}}), which {config.trainer.name}'s masks need"
+        sentence = "set recipe.chat_template to one that does, {0}, which needs no marks, or {1}: a loss on all turns"
+        cure = Cure(sentence, "trainer=finetune", "flags.assistant_only_loss=false")
+        raise UserError(Problem("no_generation_marks", message, origins.of(_KEY).where, cure))
     if template is None or folder is None or config.stage.kind == Kind.sft or "other_chat_template" in config.allow:
         return
     run = folder.parent
@@ -62,10 +141,18 @@ def check_template(
     refuse_other_template(template, trained or "the tokenizer's own", f"the run in {run}", origins)
 
 
+def _has_marks(text: str) -> bool:
+    """Whether a template marks the answers, or TRL has a form of it that does (trl/chat_template_utils.py,
+    get_training_chat_template: equal texts)."""
+    forms = _shipped()
+    trainable = (forms[name.removesuffix(_TRAINING)] for name in forms if name.endswith(_TRAINING))
+    return bool(_MARK.search(text)) or any(path.read_text(encoding="utf-8") == text for path in trainable)
+
+
 def brings_template(folder: Path | None, template: str) -> bool | None:
-    """Whether a tokenizer's folder brings one of this project's own templates; None where it brings none."""
-    own = _read_template(folder) if folder else None
-    return None if own is None else own == _read_own(template)
+    """Whether a tokenizer's folder brings this template; None where it brings none."""
+    own, named = _read_template(folder) if folder else None, _read_file(template)
+    return None if own is None else named is not None and _normalize(own) == _normalize(named)
 
 
 def refuse_other_template(template: str, trained: str, who: str, origins: Origins) -> None:
@@ -75,14 +162,17 @@ def refuse_other_template(template: str, trained: str, who: str, origins: Origin
     message = f"recipe.chat_template={template}, but {who} trained the model with {trained}"
     sentence = "remove it: the model's own template is used; or set {1}"
     cure = Cure(sentence, "~recipe.chat_template", "allow=[other_chat_template]")
-    raise UserError(Problem("other_chat_template", message, origins.of("recipe.chat_template").where, cure))
+    raise UserError(Problem("other_chat_template", message, origins.of(_KEY).where, cure))
 
 
 def find_template_name(flags: Mapping[str, Any], options: Sequence[str]) -> str | None:
-    """Return the name of the template that flags (by name, their values) and options set; None: the tokenizer's own."""
+    """Return the template that flags (by name, their values), options and patches set: its name, of a user's file the
+    path. None: the tokenizer's own."""
     values = [value for name, _, value in (option.partition("=") for option in options) if name in _OPTIONS]
-    file = flags.get("chat_template_path") or next(iter(values), None)
-    name = flags.get("chat_template_name") or (Path(str(file)).stem if file else None)
+    file = str(flags.get("chat_template_path") or next(iter(values), ""))
+    if file and _FOLDER.name not in Path(file).parts:
+        return file
+    name = Path(file).stem if file else flags.get(TEMPLATE_FLAG)
     return str(name) if name else None
 
 
@@ -90,17 +180,19 @@ def _read_template(folder: Path) -> str | None:
     """Return the chat template that a tokenizer's folder brings."""
     try:
         if (folder / "chat_template.jinja").is_file():
-            return _normalize((folder / "chat_template.jinja").read_text(encoding="utf-8"))
+            return (folder / "chat_template.jinja").read_text(encoding="utf-8")
         text = load_json(folder / "tokenizer_config.json").get("chat_template")
-    except (OSError, ValueError, AttributeError):
+        if isinstance(text, list):  # named variants
+            text = next(entry["template"] for entry in text if entry["name"] == "default")
+        return text if isinstance(text, str) else load_json(folder / "chat_template.json")["chat_template"]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
         return None
-    return _normalize(text) if isinstance(text, str) else None
 
 
-def _read_own(name: str) -> str | None:
-    """Return the text of one of this project's own templates."""
-    path = _FOLDER / f"{name}.jinja"
-    return _normalize(path.read_text(encoding="utf-8")) if path.is_file() else None
+def _read_file(name: str) -> str | None:
+    """Return the text of a template of this project, or of a user's file; None for open-instruct's alone."""
+    path = _shipped().get(name) or Path(name)
+    return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def _normalize(text: str) -> str:

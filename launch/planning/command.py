@@ -24,7 +24,6 @@ from launch.config.schema import (
     RootConfig,
     TrainerConfig,
 )
-from launch.planning.chat_template import template_file
 from launch.planning.flags import Flags, values_of
 from launch.planning.inputs import Inputs, continues_adapter
 from launch.planning.parallel import Batch, Parallel
@@ -144,7 +143,8 @@ def _gather_facts(config: RootConfig, parallel: Parallel, inputs: Inputs, flags:
         samples=None if config.recipe.sample_every is None else str(config.recipe.sample_every),
         held_out=None if inputs.held_out is None else repr(inputs.held_out),
         subset=flags.subset,
-        template_file=template_file(flags.chat_template),
+        mixture=flags.mixture,
+        template_file=str(flags.template.file) if flags.template and flags.template.file else None,
         verifier=verifier_option(config, inputs.verifiers),
         flags=values,
     )

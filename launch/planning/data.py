@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from launch.config.origins import Origins
-from launch.config.schema import Family, Kind, Launcher, Packing, RootConfig
+from launch.config.schema import BadRows, Family, Kind, Launcher, Packing, RootConfig
 from launch.data.structure import FIRST_ROWS, DataStructure, read_structure
 from launch.errors import Cure, Problem, UserError
 from launch.planning.batches import REFERENCE_ROWS
@@ -18,13 +19,14 @@ from launch.upstream.trainers import OLMO_CORE_DPO
 def read_local_data(config: RootConfig, inputs: Inputs, batch: Batch) -> tuple[DataStructure | None, ...]:
     """Return what the first rows of each entry of the mixture are; None for one that is not local.
 
-    Reads FIRST_ROWS rows, and as many more as it takes to know that an epoch fills a global batch.
+    Reads FIRST_ROWS rows, and as many more as it takes to know that an epoch fills a global batch; all rows where
+    faulty ones are left out, to record how many.
 
     Raises UserError: data_split, data_small_epoch, data_small_reference, and those of
     `launch.data.local.Conversion.rows`.
     """
     smallest = min(entry.share for entry in inputs.mixture)
-    rows = max(FIRST_ROWS, int(2 * batch.global_ / smallest) + 2)
+    rows = None if config.data.bad_rows == BadRows.skip else max(FIRST_ROWS, int(2 * batch.global_ / smallest) + 2)
     found = tuple(
         read_structure(entry.data, rows) if entry.data and not entry.source.build else None for entry in inputs.mixture
     )
@@ -66,11 +68,9 @@ def _check_epoch(
     """Raise UserError (data_small_epoch) if the rows are known, and fewer than one optimizer step takes."""
     if config.recipe.packing == Packing.bins:
         return  # a packed row holds several samples
-    rows = 0
-    for entry, structure in zip(inputs.mixture, structures, strict=True):
-        if structure is None or structure.unread or not structure.all_:
-            return
-        rows += int((structure.read - (structure.validation or 0)) * entry.share)
+    rows = _count_rows(inputs.mixture, structures)
+    if rows is None:
+        return
     where = inputs.mixture[0].source.provenance.where
     needed = batch.global_ // (config.recipe.samples_per_prompt or 1)
     ahead = config.flags.get("async_steps", 8) if config.trainer.launcher == Launcher.ray else 1
@@ -88,6 +88,39 @@ def _check_epoch(
         )
         raise UserError(Problem("data_small_epoch", message, where, cure))
     _check_reference_pass(config, batch, rows, where)
+
+
+def _count_rows(mixture: Sequence[MixtureEntry], structures: Sequence[DataStructure | None]) -> int | None:
+    """Return the rows that an epoch trains on; None where those of a data set are not known."""
+    rows = 0
+    for entry, structure in zip(mixture, structures, strict=True):
+        if structure is None or structure.unread or not structure.all_:
+            return None
+        rows += int((structure.read - (structure.validation or 0)) * entry.share)
+    return rows
+
+
+def count_steps(
+    config: RootConfig,
+    batch: Batch,
+    mixture: Sequence[MixtureEntry],
+    structures: Sequence[DataStructure | None],
+    samples: int | None,
+) -> int | None:
+    """Return the optimizer steps of all epochs; None where the rows are not known, or several share one.
+
+    `samples`: the samples that were tokenised, where they are counted. Ranks share an epoch's micro batches, and the
+    last step may be short (accelerate's BatchSamplerShard, then finetune.py:684 and transformers' trainer.py); RLVR and
+    dpo.py leave an incomplete one out (trl/trainer/utils.py, RepeatSampler; dpo.py:212).
+    """
+    rows = samples or _count_rows(mixture, structures)
+    if rows is None or config.recipe.packing == Packing.bins or config.trainer.always_packs:
+        return None
+    if config.stage.kind == Kind.rlvr or config.trainer.name == OLMO_CORE_DPO:
+        steps = rows * (config.recipe.samples_per_prompt or 1) // batch.global_
+    else:
+        steps = math.ceil(math.ceil(math.ceil(rows / batch.per_device) / batch.width) / batch.accumulation)
+    return steps * config.recipe.epochs
 
 
 def _check_reference_pass(config: RootConfig, batch: Batch, rows: int, where: str | None) -> None:

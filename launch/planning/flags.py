@@ -13,10 +13,10 @@ from launch.config.compose import Composed
 from launch.config.line import format_value
 from launch.config.origins import Origin, Provenance
 from launch.config.ranges import HIGH_LEARNING_RATE
-from launch.config.schema import RECIPE_KEYS, RLVR_KEYS, Device, Kind, Precision, RootConfig
+from launch.config.schema import RECIPE_KEYS, RLVR_KEYS, Device, Family, Kind, Precision, RootConfig
 from launch.config.validate import flag_problem
 from launch.errors import Cure, Problem, UserError, Way
-from launch.planning.chat_template import needs_begin_token
+from launch.planning.chat_template import ChatTemplate, needs_begin_token
 from launch.planning.inputs import Inputs, build_data_flags
 from launch.planning.lora import Lora, recipe_value
 from launch.planning.parallel import Batch, Parallel
@@ -74,8 +74,9 @@ class Flags:
 
     flags: Mapping[str, Flag]  # in the order of the command line
     warnings: tuple[Problem, ...]
-    subset: str | None  # share of the data set, which TRL takes by a patch
-    chat_template: str | None = None  # recipe.chat_template, which TRL's DPO takes by a patch
+    subset: str | None  # share of the data set, an option of the entry over TRL
+    mixture: str | None = None  # several data sets, likewise
+    template: ChatTemplate | None = None  # of recipe.chat_template
 
 
 def build_flags(
@@ -86,6 +87,7 @@ def build_flags(
     paths: Mapping[str, str],
     *,
     lora: Lora | None = None,
+    template: ChatTemplate | None = None,
 ) -> Flags:
     """Build all flags of a run. `paths` are the computed ones: `output` and `tokenized_cache`.
 
@@ -93,8 +95,8 @@ def build_flags(
     out_of_range.
     """
     problems: list[Problem] = []
-    computed, subset = _computed(composed, batch, parallel, inputs, paths)
-    from_recipe = _from_recipe(composed, lora, problems)
+    computed, subset, mixture = _computed(composed, batch, parallel, inputs, paths)
+    from_recipe = _from_recipe(composed, lora, template, problems)
     validation = _validation_flags(composed, batch) if composed.config.data.validation is not None else {}
     flags = {
         **computed,
@@ -113,7 +115,7 @@ def build_flags(
     warnings += _inert_flags(composed, flags)
     warnings += _high_learning_rate(flags.get("learning_rate"))
     warnings += _remote_code(flags, inputs.model.reference)
-    return Flags(flags, tuple(warnings), subset, composed.config.recipe.chat_template)
+    return Flags(flags, tuple(warnings), subset, mixture, template)
 
 
 def sequence_limit(config: RootConfig, flags: Mapping[str, Flag]) -> int:
@@ -125,11 +127,11 @@ def sequence_limit(config: RootConfig, flags: Mapping[str, Flag]) -> int:
 
 def _computed(
     composed: Composed, batch: Batch, parallel: Parallel, inputs: Inputs, paths: Mapping[str, str]
-) -> tuple[dict[str, Flag], str | None]:
-    """Return what `launch` computes, by the trainer's own flags, and the subset for TRL's patch."""
+) -> tuple[dict[str, Flag], str | None, str | None]:
+    """Return what `launch` computes, by the trainer's own flags, and two options: see `build_data_flags`."""
     config, origins = composed.config, composed.origins
     launcher = Provenance(Origin.launcher, None)
-    data, subset = build_data_flags(inputs.mixture, config.trainer)
+    data, subset, mixture = build_data_flags(inputs.mixture, config.trainer)
     data_provenance = inputs.mixture[0].source.provenance
     values: dict[str, tuple[Any, Provenance]] = {
         "model": (inputs.model.reference, inputs.model.provenance),
@@ -147,10 +149,12 @@ def _computed(
         for key, (value, provenance) in values.items()
         if key in flag_names and value is not None
     }
-    return flags, subset
+    return flags, subset, mixture
 
 
-def _from_recipe(composed: Composed, lora: Lora | None, problems: list[Problem]) -> dict[str, Flag]:
+def _from_recipe(
+    composed: Composed, lora: Lora | None, template: ChatTemplate | None, problems: list[Problem]
+) -> dict[str, Flag]:
     trainer, recipe = composed.config.trainer, composed.plain["recipe"]
     flags: dict[str, Flag] = {}
     for key in RECIPE_KEYS:
@@ -165,6 +169,8 @@ def _from_recipe(composed: Composed, lora: Lora | None, problems: list[Problem])
             continue
         try:
             value = recipe_value(recipe, key, lora)
+            if key == "chat_template" and template is not None:
+                value = str(template.file) if trainer.family == Family.trl else template.short_name
             values = map_recipe_key(key, value, mapping, trainer.why, trainer.name)
         except UserError as error:
             problems += error.problems

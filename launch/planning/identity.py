@@ -103,8 +103,11 @@ class InputContent:
 
 
 def read_content(config: RootConfig, inputs: Inputs, parallel: Parallel, cwd: Path, digest: Digest) -> InputContent:
-    """Digest the local inputs, and name the folders of what is cached of them."""
+    """Digest the local inputs and the user's chat template, and name the folders of what is cached of them."""
     content = _digest_inputs(inputs, digest)
+    template = Path(config.recipe.chat_template or "")
+    if template.is_absolute() and (value := digest(template)):
+        content[template] = value
     tokenizer = config.flags.get("tokenizer_name_or_path")
     tokenized = content_key(_digest_tokenized_inputs(inputs, tokenizer, content, digest, cwd))
     reference = _reference_key(content, config.trainer.name, parallel)

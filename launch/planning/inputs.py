@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from launch.config.line import override_key
 from launch.config.origins import Origins, Provenance
-from launch.config.schema import AdapterStart, Family, Kind, Launcher, RootConfig, TrainerConfig
+from launch.config.schema import AdapterStart, BadRows, Family, Kind, Launcher, RootConfig, TrainerConfig
 from launch.data.local import DataFiles, Digest, LocalData, digest_files
-from launch.data.sources import file_format, find_files, is_pattern
+from launch.data.sources import file_format, find_files, is_pattern, suggest_neighbours
 from launch.demo import demo_key
 from launch.errors import Cure, Problem, UserError, path_problem, set_any
+from launch.files import read_json_object
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
-from launch.planning.model_folder import NO_TOKENIZER, find_model_faults
+from launch.planning.model_folder import NO_TOKENIZER, find_model_faults, hub_snapshot
 from launch.planning.rlvr import resolve_verifiers
 from launch.planning.saved_model import find_changes, run_of
 from launch.upstream.trainers import trainer_files
+from launch.worker.json_codec import to_json
+from launch.worker.trl_data import HoldsOut, MixturePart
 from launch.worker.verifiers import is_own
 
 MERGE = "merge"  # what builds the merged model of an adapter
@@ -97,13 +101,15 @@ def model_shape(config: RootConfig, inputs: Inputs) -> ModelShape | None:
     return shape_from_yaml(config.model.shape)
 
 
-def check_model_folder(config: RootConfig, model: InputSource, digest: Digest) -> None:
+def check_model_folder(
+    config: RootConfig, origins: Origins, model: InputSource, digest: Digest, environ: Mapping[str, str]
+) -> None:
     """Check that a local model is complete: the trainer would find out after it has tokenised the data. A run's has to
     be the one that the run saved.
 
     A model that another run is still to make (model.trained_by) is checked when that run ends.
 
-    Raises UserError: incomplete_model, model_changed, base_changed.
+    Raises UserError: incomplete_model, model_changed, base_changed, short_context.
     """
     if "incomplete_model" in config.allow or config.model.trained_by or config.trainer.launcher != Launcher.accelerate:
         return
@@ -112,6 +118,9 @@ def check_model_folder(config: RootConfig, model: InputSource, digest: Digest) -
         folders += [model.adapter.folder, model.adapter.local_base]
     problems = []
     for folder in dict.fromkeys(folders):
+        if folder is not None and not folder.exists() and folder.parent.is_dir() and folder == model.local:
+            message = f"model.path={folder} does not exist"
+            problems.append(Problem("incomplete_model", message, model.provenance.where, suggest_neighbours(folder)))
         if folder is None or not folder.exists():
             continue
         faults = find_model_faults(folder)
@@ -121,15 +130,37 @@ def check_model_folder(config: RootConfig, model: InputSource, digest: Digest) -
             more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
             message = f"{folder} is not a complete model: {faults[0]}{more}"
             of_folder = Cure("complete the folder, or set {0} to plan without it", "allow=[incomplete_model]")
-            of_file = "set model.path to a hub id, or a folder that transformers can load, unlike a GGUF"
+            of_file = _of_file(folder)
             cure = of_folder if folder.is_dir() else of_file
             problems.append(Problem("incomplete_model", message, model.provenance.where, cure))
     source = model.adapter.folder if model.adapter is not None else model.local
     run = run_of(source) if source and model.build in (None, MERGE) else None
     changes = find_changes(run, digest) if run else []
     problems += [replace(p, where=model.provenance.where) for p in changes if p.id not in config.allow]
+    if not problems:
+        problems = find_short_context(config, origins, model, model.reference, environ)
     if problems:
         raise UserError(problems)
+
+
+def find_short_context(
+    config: RootConfig, origins: Origins, model: InputSource, whose: str, environ: Mapping[str, str]
+) -> list[Problem]:
+    """Return the problem short_context of samples longer than the positions of a model whose files are here."""
+    folder = (model.adapter.local_base if model.adapter else model.local) or hub_snapshot(model.reference, environ)
+    context = read_json_object(folder / "config.json").get("max_position_embeddings") if folder else None
+    limit = config.recipe.max_seq_length
+    if not isinstance(context, int) or limit <= context or "short_context" in config.allow:
+        return []
+    message = f"recipe.max_seq_length={limit:,} is longer than the context of {whose}, {context:,} tokens"
+    cure = Cure("set {0}, or {1}", f"recipe.max_seq_length={context}", "allow=[short_context]")
+    return [Problem("short_context", message, origins.of("recipe.max_seq_length").where, cure)]
+
+
+def _of_file(file: Path) -> str:
+    if file_format(file)[0]:
+        return "it is a data file: set data.mix to it, and model.path to a hub id or a folder"
+    return "set model.path to a hub id, or a folder that transformers can load, unlike a GGUF"
 
 
 def _base_shape(adapter: Adapter, config: RootConfig) -> ModelShape | None:
@@ -259,10 +290,10 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
         source = InputSource(str(local) if local else entry.name, local, None, provenance)
         files = _find_data(local, entry.split, provenance.where, digest) if local else None
         local_data = (config.stage.kind, data.format, dict(data.columns), cache, provenance.where, held_out)
-        staged = LocalData(files, *local_data) if files else None
+        staged = LocalData(files, *local_data, skips=data.bad_rows == BadRows.skip) if files else None
         entries.append(MixtureEntry(source, entry.share * data.fraction, entry.split, staged))
     if config.trainer.family == Family.trl and len(entries) > 1:
-        entries = [_merge(entries, config.trainer, digest)]
+        entries = _merge(entries, config.trainer, digest)
     for number, named in enumerate(entries):
         if named.data:  # the source of local data is its converted copy
             copy = named.data.train_file
@@ -348,18 +379,18 @@ def _unstaged_share(config: RootConfig, origins: Origins, mixture: tuple[Mixture
     return value
 
 
-def _merge(entries: list[MixtureEntry], trainer: TrainerConfig, digest: Digest) -> MixtureEntry:
-    """Return local entries as one, for a trainer that takes one data set. Raises UserError: one_data_set."""
+def _merge(entries: list[MixtureEntry], trainer: TrainerConfig, digest: Digest) -> list[MixtureEntry]:
+    """Return local entries with equal shares as one; launch's entry over TRL mixes the others, but not for RLVR, whose
+    rewards are proven on one data set. Raises UserError: one_data_set."""
     data = [entry.data for entry in entries if entry.data]
     paths = tuple(path for local in data for path in local.files.paths)
     content = digest_files(paths, digest)
-    if len(data) < len(entries) or len({entry.share for entry in entries}) > 1 or content is None:
-        other = {Kind.sft: "finetune", Kind.dpo: "dpo_tune_cache"}.get(trainer.kind)
-        words = "name local files with equal shares in data.mix"
-        cure = words if other is None else Cure(f"set {{0}}, or {words}", f"trainer={other}")
+    if len(data) == len(entries) and len({entry.share for entry in entries}) == 1 and content is not None:
+        return [replace(entries[0], data=replace(data[0], files=DataFiles(paths, content)))]
+    if trainer.kind == Kind.rlvr:
         message = f"{trainer.name} takes one data set, got {len(entries)}"
-        raise UserError(Problem("one_data_set", message, "data.mix", cure))
-    return replace(entries[0], data=replace(data[0], files=DataFiles(paths, content)))
+        raise UserError(Problem("one_data_set", message, "data.mix", "name local files with equal shares in data.mix"))
+    return entries
 
 
 def _check_build(build: str, key: str) -> str:
@@ -386,9 +417,11 @@ def _misspelt_file(reference: str, cwd: Path) -> Path | None:
     return path if file_format(path)[0] and path.parent.is_dir() else None
 
 
-def build_data_flags(mixture: tuple[MixtureEntry, ...], trainer: TrainerConfig) -> tuple[dict[str, object], str | None]:
-    """Return the values of the data's flags, by computed key (`mixer`, `splits`; `dataset`, `split`), and the subset
-    that TRL needs a patch for."""
+def build_data_flags(
+    mixture: tuple[MixtureEntry, ...], trainer: TrainerConfig
+) -> tuple[dict[str, object], str | None, str | None]:
+    """Return the values of the data's flags, by computed key (`mixer`, `splits`; `dataset`, `split`), and two options
+    of the entry over TRL: the subset of a data set, and the mixture of several, in JSON."""
     if trainer.family == Family.open_instruct:
         # a share needs its decimal point: "1" would be one sample (dataset_transformation.py:2341-2343)
         own = trainer.launcher == Launcher.ray  # reads the user's files (dataset_transformation.py:1881, :1616)
@@ -398,10 +431,18 @@ def build_data_flags(mixture: tuple[MixtureEntry, ...], trainer: TrainerConfig) 
             for path in (entry.data.files.paths if own and entry.data else [entry.source.reference])
         ]
         mixer = [text for path, entry in names for text in (path, repr(float(entry.share)))]
-        return {"mixer": mixer, "splits": [entry.split for _, entry in names]}, None
-    entry = mixture[0]
-    reference = entry.source.reference
-    if entry.data or entry.source.build:
-        reference = str(Path(reference).parent)  # TRL reads folders, and takes a split from the file's name
-    subset = None if entry.share == 1.0 else repr(float(entry.share))
-    return {"dataset": reference, "split": entry.split}, subset
+        return {"mixer": mixer, "splits": [entry.split for _, entry in names]}, None, None
+    parts: list[MixturePart] = []
+    for entry in mixture:
+        is_here = entry.data is not None or entry.source.build is not None
+        reference = entry.source.reference
+        # TRL reads folders, and takes a split from the file's name
+        name = str(Path(reference).parent) if is_here else reference
+        # held-out files are staged with each data set: the first one's copy is evaluated on
+        is_file = entry.data is not None and isinstance(entry.data.validation, DataFiles)
+        holds_out: HoldsOut = "split" if not is_here else "staged" if not (is_file and parts) else "none"
+        parts.append(MixturePart(name, entry.split, repr(float(entry.share)), holds_out))
+    flags: dict[str, object] = {"dataset": parts[0].name, "split": parts[0].split}
+    if len(parts) > 1:
+        return flags, None, json.dumps(to_json(parts), ensure_ascii=False)
+    return flags, None if mixture[0].share == 1.0 else parts[0].share, None

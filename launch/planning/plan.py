@@ -14,7 +14,13 @@ from launch.config.schema import Family, Launcher, RootConfig
 from launch.data.structure import DataStructure
 from launch.errors import Problem, UserError
 from launch.planning.attention import AttentionChoice, attention_flags, choose_attention, packing_warnings
-from launch.planning.chat_template import check_template
+from launch.planning.chat_template import (
+    TEMPLATE_FLAG,
+    ChatTemplate,
+    check_template,
+    find_template,
+    template_warnings,
+)
 from launch.planning.checks import (
     check_contradictions,
     check_model_preset,
@@ -90,6 +96,7 @@ class _Resolved:
     batch: Batch
     shape: ModelShape | None  # of the model; None where it is unknown
     lora: Lora | None  # the adapter that is trained; None: all weights are
+    template: ChatTemplate | None  # that the recipe sets
 
     @property
     def upstream(self) -> UpstreamState:
@@ -254,8 +261,11 @@ def _resolve(composed: Composed, machine: Machine, pending: PendingModel, *, rea
     runs = machine.cwd / Path(config.runs).expanduser()
     cache = machine.cwd / Path(config.cache).expanduser() if config.cache else runs / ".cache"
     check_validation(config, origins)
+    template = find_template(config, origins, machine.cwd, machine.registries.get(TEMPLATE_FLAG, ()))
+    if template is not None:
+        config = replace(config, recipe=replace(config.recipe, chat_template=template.name))
     inputs = resolve_inputs(config, origins, cache, machine.cwd, machine.digests.of)
-    check_model_folder(config, inputs.model, machine.digests.of)
+    check_model_folder(config, origins, inputs.model, machine.digests.of, machine.environ)
     width = resolve_width(config, origins)
     parallel = resolve_parallel(config, config.trainer, width)
     check_contradictions(config, parallel)
@@ -285,6 +295,7 @@ def _resolve(composed: Composed, machine: Machine, pending: PendingModel, *, rea
         batch=batch,
         shape=shape,
         lora=lora,
+        template=template,
     )
 
 
@@ -294,18 +305,18 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
     trainer, parallel, batch, inputs = config.trainer, stage.parallel, stage.batch, stage.inputs
     folder = run_folder(stage.runs, stage.stage, NAME)
     paths = {"output": str(folder / "model"), "tokenized_cache": str(stage.cache / stage.content.tokenized)}
-    built = build_flags(composed, batch, parallel, inputs, paths, lora=stage.lora)
+    built = build_flags(composed, batch, parallel, inputs, paths, lora=stage.lora, template=stage.template)
     attention = choose_attention(config, parallel, built.flags, machine)
     check_packing(trainer.name, built.flags)
     check_model_preset(trainer, built.flags, checkout, machine.registries)
     check_evaluation(config, built.flags, inputs.mixture)
     patches = choose_patches(config, parallel, inputs, built)
     options = choose_options(config, parallel, inputs, built)
-    check_template(config, origins, inputs.model, values_of(built.flags), options)
+    check_template(config, origins, inputs.model, values_of(built.flags), (*options, *patches), environ=machine.environ)
     lengths = lengths_file(
         trainer,
         built.flags,
-        subset=built.subset,
+        subset=built.mixture or built.subset,
         commit=stage.upstream.commit,
         cache=stage.cache,
         places=stage.places,
@@ -326,7 +337,10 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
     )
     schema = machine.schemas[trainer.name]
     trainer_argv = checked_argv(schema, trainer, origins, flags)
-    check_names(trainer, flags, machine.registries)
+    known = dict(machine.registries)
+    if stage.template is not None:
+        known[TEMPLATE_FLAG] = (*known.get(TEMPLATE_FLAG, ()), stage.template.short_name)
+    check_names(trainer, flags, known)
     command = build_command(
         config,
         parallel,
@@ -356,6 +370,7 @@ def _render(composed: Composed, stage: _Resolved) -> _Rendered:
 def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag], schema: Schema) -> tuple[Problem, ...]:
     config, machine, parallel, batch = stage.config, stage.machine, stage.parallel, stage.batch
     warnings = contradiction_warnings(config) + tracking_warnings(config) + validation_warnings(config)
+    warnings += template_warnings(stage.template)
     warnings += shape_warnings(config.model, stage.origins) + unverified_warnings(schema, flags)
     warnings += width_warnings(parallel.width, stage.origins, machine.environ)
     values = values_of(flags)

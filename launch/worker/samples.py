@@ -25,6 +25,7 @@ class Request:
     detail: int  # samples of each data set that are described token by token
     rows: int | None  # of a hub data set; the others are read completely
     per_device: int  # samples of one micro batch
+    starts: tuple[int, ...] = (0,)  # the number of each data set's first row, where they are joined
 
     @classmethod
     def read(cls, path: str) -> Request:

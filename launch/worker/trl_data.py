@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .json_codec import from_json
 
 _SEED = 42  # fixed upstream: dataset_transformation.py:1870
 _VALIDATION = "validation"
 
+HoldsOut = Literal["split", "staged", "none"]  # for validation: a share as it is loaded; a split of the folder; nothing
 
-def load(script: Any, mixture: Any, *, validation: str | None = None, subset: str | None = None) -> Any:
-    """Load what the flags name (trl/scripts/sft.py:86-101), and keep the rows that the recipe asks for.
 
-    `validation`: the share of the training rows that becomes the split "validation". `subset`: what is trained on of
-    the rest, a share with a point or a count. Raises ValueError where the data has no such rows.
+@dataclass(frozen=True)
+class MixturePart:
+    """One of several data sets that are trained on."""
+
+    name: str  # a hub id, or a folder
+    split: str
+    share: str  # of its rows, with a point
+    holds_out: HoldsOut
+
+
+def load(script: Any, mixture: Any, options: Mapping[str, str]) -> Any:
+    """Load what the flags name (trl/scripts/sft.py:86-101), or the option `mixture`, and keep the rows that the recipe
+    asks for.
+
+    Options: `validation`, the share of the training rows that becomes the split "validation"; `subset`, what is trained
+    on of the rest, a share with a point or a count. Raises ValueError where the data has no such rows.
     """
-    from datasets import DatasetDict, load_dataset
+    from datasets import load_dataset
     from trl import get_dataset
 
+    if "mixture" in options:
+        return _load_parts(read_parts(options["mixture"]), options.get("validation"), script)
     if not mixture.datasets and not script.dataset_name:
         raise ValueError("either `datasets` or `dataset_name` must be provided")
     if mixture.datasets:
@@ -27,6 +45,49 @@ def load(script: Any, mixture: Any, *, validation: str | None = None, subset: st
     else:
         data = load_dataset(script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming)
     name, split = script.dataset_name or "the mixture", script.dataset_train_split
+    return _keep_rows(data, name, split, options.get("validation"), options.get("subset"))
+
+
+def read_parts(text: str) -> list[MixturePart]:
+    """Read the option `mixture`."""
+    return [from_json(MixturePart, part) for part in json.loads(text)]
+
+
+def _load_parts(parts: Sequence[MixturePart], validation: str | None, script: Any) -> Any:
+    """Load several data sets, and return their rows in order as one, under the split's name in `script`."""
+    from datasets import DatasetDict, load_dataset
+
+    trained, held_out = [], []
+    for part in parts:
+        share = validation if part.holds_out == "split" else None
+        data = _keep_rows(load_dataset(part.name), part.name, part.split, share, part.share)
+        trained.append(data[part.split])
+        if part.holds_out != "none" and (share or part.holds_out == "staged") and _VALIDATION in data:
+            held_out.append(data[_VALIDATION])
+    joined = {script.dataset_train_split: join_rows(trained)}
+    return DatasetDict({**joined, **({_VALIDATION: join_rows(held_out)} if held_out else {})})
+
+
+def join_rows(parts: Sequence[Any]) -> Any:
+    """Return the rows of data sets as one, with the columns that all of them have, and `tools`.
+
+    Raises ValueError for a column of two types.
+    """
+    from datasets import concatenate_datasets
+
+    common = {*set.intersection(*(set(part.column_names) for part in parts)), "tools"}
+    parts = [part.select_columns([name for name in part.column_names if name in common]) for part in parts]
+    features = {name: feature for part in reversed(parts) for name, feature in part.features.items()}
+    try:
+        cast = [part.cast(type(part.features)({name: features[name] for name in part.features})) for part in parts]
+        return concatenate_datasets(cast)
+    except (TypeError, ValueError) as error:  # pyarrow's errors too
+        raise ValueError(f"the data sets do not fit together: {str(error).splitlines()[0]}") from error
+
+
+def _keep_rows(data: Any, name: str, split: str, validation: str | None, subset: str | None) -> Any:
+    from datasets import DatasetDict
+
     if split not in data:
         raise ValueError(f"{name} has no split '{split}'; it has {', '.join(map(str, data))}")
     if validation is None and subset is None:

@@ -53,6 +53,7 @@ _OPTIONS = (
     Option("validation", "holds out this share of data that launch has not split itself", lambda facts: facts.held_out),
     # after the validation rows are held out, since it may repeat rows
     Option("subset", "trains on this share or number of rows: those that open-instruct would take", lambda f: f.subset),
+    Option("mixture", "trains on these data sets, each with its share of rows, in JSON", lambda facts: facts.mixture),
     Option(
         "chat_template",
         "sets the template of this file, for a trainer without a flag for it",
@@ -146,7 +147,7 @@ def _build(job: Job) -> Any:
 
     script, args, model, options = job.script, job.args, job.model, job.options
     try:
-        data = trl_data.load(script, job.mixture, validation=options.get("validation"), subset=options.get("subset"))
+        data = trl_data.load(script, job.mixture, options)
     except ValueError as error:
         raise EntryError(str(error)) from error
     callbacks = [step_events(job.events)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import sys
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +25,24 @@ def hand_over(job: trl_entry.Job) -> None:
     script, args, model = job.script, job.args, job.model.model_name_or_path
     split = script.dataset_train_split
     script.dataset_streaming = False  # its rows are shown, and counted
-    if request.rows is None or Path(script.dataset_name).exists():
-        data = trl_data.load(script, job.mixture)[split]
-    else:
-        data = samples.stream_rows(script.dataset_name, split, request.rows, name=script.dataset_config)
-    preview = _preview_class(job, request)
+    parts = [trl_data.MixturePart(script.dataset_name, split, "1.0", "none")]
+    if "mixture" in job.options:
+        parts = trl_data.read_parts(job.options["mixture"])
+    sets = [_read_part(part, request, script.dataset_config) for part in parts]
+    data = trl_data.join_rows(sets) if len(sets) > 1 else sets[0]
+    preview = _preview_class(job, replace(request, starts=tuple(accumulate(map(len, sets), initial=0))[:-1]))
     if preview.truncates:
         args.max_length = None
     tokenizer = trl_entry.load_tokenizer(job)
     preview(model=_create_empty_model(model, args), args=args, train_dataset=data, processing_class=tokenizer)
+
+
+def _read_part(part: trl_data.MixturePart, request: samples.Request, config: str | None) -> Any:
+    import datasets
+
+    if request.rows is None or Path(part.name).exists():
+        return datasets.load_dataset(part.name, name=config)[part.split]
+    return samples.stream_rows(part.name, part.split, request.rows, name=config)
 
 
 def _preview_class(job: trl_entry.Job, request: samples.Request) -> Any:
@@ -94,9 +105,10 @@ def _write(request: samples.Request, args: Any, trainer: Any, collator: Any) -> 
         raise trl_entry.EntryError(f"the samples of {type(trainer).__mro__[2].__name__} cannot be shown")
     cut = slice(-args.max_length, None) if args.truncation_mode == "keep_end" else slice(None, args.max_length)
     report = samples.SampleReport(request, tokenizer, getattr(trainer, "chat_template", None))
-    report.begin_dataset()
     used = []
-    for source, whole in zip(trainer.source, trainer.prepared, strict=True):
+    for number, (source, whole) in enumerate(zip(trainer.source, trainer.prepared, strict=True)):
+        for _ in range(request.starts.count(number)):
+            report.begin_dataset()
         row = whole
         if is_pairs:
             kept = args.truncation_mode != "keep_start" or len(row["prompt_ids"]) < args.max_length

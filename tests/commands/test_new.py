@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -182,7 +183,7 @@ def test_a_name_is_data_in_the_drafted_file(name: str, folder: Path) -> None:
     assert new(["mine", "--data", name, "--model", str(model)]) == 0
     text = (folder / "conf" / "stage" / "mine.yaml").read_text(encoding="utf-8")
     drafted = yaml.safe_load(text)
-    assert set(drafted) == {"defaults", "stage", "model", "recipe", "data"}
+    assert set(drafted) == {"defaults", "stage", "device", "model", "recipe", "data"}
     config = composed("stage=mine", "gpus=1").config
     assert config.data.mix[0].name == str(folder / name)
     assert config.model.path == str(model)
@@ -204,3 +205,42 @@ def test_a_data_set_of_the_hub_is_drafted_unread(folder: Path, capsys: pytest.Ca
         with pytest.raises(UserError) as refusal:
             new(["x", "--data", misspelt])
         assert refusal.value.problems[0].id == "data_no_files"
+
+
+def test_a_stage_fits_the_machine_and_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lines(folder / "chats.jsonl", [CHAT] * 40)
+
+    def drafted(name: str, *more: str) -> str:
+        assert new([name, "--data", "chats.jsonl", *more]) == 0
+        return (folder / "conf" / "stage" / f"{name}.yaml").read_text(encoding="utf-8")
+
+    assert "\ndevice: cpu # there is no GPU here; remove it" in drafted("a", "--model", "qwen2_5_7b")
+    assert build_plan(composed("stage=a"), fixed_machine()).parallel.width.device == "cpu"
+    assert "\ndevice:" not in drafted("b", "--model", "demo")  # its base sets it
+    monkeypatch.setattr("launch.commands.drafts.find_gpus", lambda environ: SimpleNamespace(seen=["H100"]))
+    assert "\ndevice:" not in drafted("c", "--model", "qwen2_5_7b")
+    run = folder / "runs" / "sft" / "mine"
+    run.mkdir(parents=True)
+    (run / "DONE").write_text("{}")
+    (run / "plan.json").write_text("{}")
+    for name, device in {"d": "device: cpu", "e": "gpus: 0", "f": "gpus: 8"}.items():
+        (run / "config.yaml").write_text(f"{device}\nstage: {{kind: sft}}\n")
+        for number, option in enumerate(("--model", "--after")):
+            reason = "\ndevice: cpu # its base was trained on the CPU; remove it"
+            assert (reason in drafted(f"{name}{number}", option, "sft/mine")) is (name != "f")
+
+
+def test_a_file_with_bad_rows_is_drafted_with_their_number(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty, good = ({"prompt": "Hi", "completion": answer} for answer in ("", "Yes"))
+    write_lines(folder / "chats.jsonl", [*[empty] * 5, *[good] * 40])
+    assert new(["mine", "--data", "chats.jsonl"]) == 0
+    counted = f"5 of 45 rows can't be used (5: completion is empty; first: {folder / 'chats.jsonl'}:1)"
+    assert counted in capsys.readouterr().out
+    text = (folder / "conf" / "stage" / "mine.yaml").read_text(encoding="utf-8")
+    assert counted.replace(" ", "") in text.replace("\n# ", "").replace(" ", "") and "  # bad_rows: skip" in text
+    machine = fixed_machine(folder, digest=lambda path: "aaaa")
+    with pytest.raises(UserError, match="5 of 45 rows"):
+        build_plan(composed("stage=mine", "gpus=0"), machine)
+    plan = build_plan(composed("stage=mine", "gpus=0", "data.bad_rows=skip"), machine)
+    assert plan.data[0] is not None and plan.data[0].read == 40
+    assert counted in plan.as_json()["data"][0]["notes"]

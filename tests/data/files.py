@@ -42,6 +42,7 @@ def local(
     form: DataFormat = DataFormat.auto,
     columns: dict[str, str] | None = None,
     validation: Path | float | None = None,
+    skips: bool = False,
 ) -> LocalData:
     """Describe files as a plan would; the cache is beside the first."""
     digests = DigestCache(paths[0].parent / "digests.json")
@@ -52,7 +53,7 @@ def local(
         return DataFiles(files, content)
 
     held_out = known((validation,)) if isinstance(validation, Path) else validation
-    return LocalData(known(paths), kind, form, columns or {}, paths[0].parent / "cache", "data.mix", held_out)
+    return LocalData(known(paths), kind, form, columns or {}, paths[0].parent / "cache", "data.mix", held_out, skips)
 
 
 def converted(*paths: Path, kind: Kind = Kind.sft, **options: Any) -> list[dict[str, Any]]:

@@ -226,7 +226,7 @@ def test_two_kinds_of_rows_in_one_file(tmp_path: Path) -> None:
 
 def test_the_first_faults_are_shown_together(tmp_path: Path) -> None:
     broken = {"messages": [QUESTION]}
-    path = write_lines(tmp_path / "a.jsonl", [CHAT, broken, CHAT, broken, broken, broken])
+    path = write_lines(tmp_path / "a.jsonl", [CHAT, broken, CHAT, broken, broken])
     assert [problem.where for problem in problems(path)] == [f"{path}:{line}" for line in (2, 4, 5)]
 
 

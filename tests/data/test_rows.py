@@ -13,7 +13,7 @@ import pytest
 
 from launch.data import rows as rows_module
 from launch.data.rows import read_rows
-from launch.errors import UserError
+from launch.errors import Problem, UserError
 from tests.data.files import write_csv, write_lines
 
 ROWS = [{"prompt": "Größe?", "completion": "1,80 m\n(ungefähr)"}, {"prompt": "Why?", "completion": 'say "so"'}]
@@ -26,7 +26,9 @@ def values(path: Path) -> list[object]:
 def refusal(path: Path) -> tuple[str, str, str]:
     """Return (id, place relative to the folder, message)."""
     with pytest.raises(UserError) as caught:
-        values(path)
+        for value in values(path):
+            if isinstance(value, Problem):  # one line of several
+                raise UserError(value)
     (problem,) = caught.value.problems
     assert "\n" not in str(problem)
     return problem.id, str(problem.where).replace(f"{path.parent}/", ""), problem.message

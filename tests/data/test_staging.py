@@ -58,6 +58,7 @@ def test_the_key_follows_what_decides_the_rows(tmp_path: Path) -> None:
         local(path, validation=0.5),
         local(path, validation=0.25),
         local(path, validation=edited),
+        local(path, skips=True),
     ]
     assert len({data.key for data in (first, *different)}) == len(different) + 1
 
@@ -67,6 +68,53 @@ def test_a_bad_row_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.jsonl:301"):
         staged(data)
     assert list(data.folder.parent.iterdir()) == []
+
+
+EMPTY, OTHER = {"prompt": "Hi", "completion": ""}, {"text": "Hi"}
+MIXED = [OTHER, *[EMPTY, {"prompt": "Hi", "completion": "Yes"}, EMPTY] * 3]
+COUNTED = "7 of 10 rows can't be used (6: completion is empty; 1: the columns 'text' fit no known format; first: {}:1)"
+
+
+def test_bad_rows_are_counted_by_reason_and_named(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", MIXED)
+    for read in (read_structure, staged):
+        with pytest.raises(UserError) as refused:
+            read(local(path))
+        [problem] = refused.value.problems
+        assert (problem.id, problem.message) == ("bad_rows", COUNTED.format(path))
+        assert str(problem.cure).endswith("; or set data.bad_rows=skip to leave such rows out")
+    for rows in ([EMPTY] * 5, [OTHER] * 5):  # nothing would be left
+        with pytest.raises(UserError) as refused:
+            read_structure(local(write_lines(tmp_path / "b.jsonl", rows)))
+        assert "[bad_rows]" not in str(refused.value) and "b.jsonl:1" in str(refused.value)
+    with pytest.raises(UserError, match=r"b\.jsonl:1"):
+        staged(local(tmp_path / "b.jsonl", skips=True))
+
+
+def test_bad_rows_are_left_out_on_request_and_recorded(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", MIXED)
+    path.write_text(path.read_text(encoding="utf-8") + "{not JSON\n", encoding="utf-8")
+    data = local(path, skips=True)
+    note = (
+        COUNTED.format(path)
+        .replace("7 of 10", "8 of 11")
+        .replace("; first", "; 1: not JSON: Expecting property name enclosed in double quotes at character 2; first")
+    )
+    assert read_structure(data, rows=None).notes == (note,)  # all are read, to count them
+    rows = staged(data)
+    assert rows is not None and rows.train == 3 and rows.notes == (note,) and note in rows.describe()
+    assert load_staged(data) == rows
+    assert len(read(data.train_file)) == 3 and note in read_structure(data).describe()
+
+
+def test_a_row_that_outweighs_all_others_is_named(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [chat("Hi", "Hello")] * 5)
+    held = write_lines(tmp_path / "held.jsonl", [chat("Hi", "Hello"), chat("Hi", "x" * 500)])
+    data = local(path, validation=held)
+    structure = read_structure(data)
+    assert structure.notes == (f"one row has 502 of the 509 characters of 2 held-out rows: {held}:2",)
+    rows = staged(data)
+    assert rows is not None and f"of 2 held-out rows: {data.folder / 'validation.jsonl'}:2" in rows.describe()
 
 
 def test_a_file_that_changes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,5 +47,5 @@ def test_the_rows_are_the_same(tmp_path: Path, open_instruct: Path) -> None:
         args = SimpleNamespace(
             dataset_name=str(chats.parent), dataset_config=None, dataset_streaming=False, dataset_train_split="train"
         )
-        ours = load(args, SimpleNamespace(datasets=[]), subset=amount)
+        ours = load(args, SimpleNamespace(datasets=[]), {"subset": amount})
         assert ours["train"]["messages"][:] == theirs[amount], amount

@@ -122,7 +122,7 @@ def test_a_long_stage_must_fit_the_context_of_the_model_it_gets(home: Path) -> N
 def test_a_template_of_its_own_is_compared_with_the_tokenizers(home: Path) -> None:
     model = home / "model"
     model.mkdir()
-    (model / "chat_template.jinja").write_text("{{ messages }}")
+    (model / "chat_template.jinja").write_text("{% generation %}")
     line = (*DEMO, f"demo:model.path={model}", "allow=[incomplete_model]", "demo_dpo:recipe.chat_template=tulu")
     id, sentence = problem(*line)
     assert id == "other_chat_template" and "stage demo trained the model with its tokenizer's own" in sentence

@@ -95,7 +95,7 @@ def test_where_names_the_line_that_says_it() -> None:
         (["data.fraction=0"], ["out_of_range"]),
         (["model=demo", "model.build=other"], ["unknown_build"]),
         (["data.mix=[]"], ["no_data"]),
-        (["trainer=trl_sft", "data.mix=[{name: a/b},{name: c/d}]"], ["one_data_set"]),
+        (["stage=demo_rlvr", "data.build=null", "data.mix=[{name: a/b},{name: c/d}]"], ["one_data_set"]),
         (["data.mix=[{name: /no/such/*.jsonl}]"], ["data_no_files"]),
     ],
 )

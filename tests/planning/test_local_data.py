@@ -10,6 +10,7 @@ from launch.errors import UserError
 from launch.planning.data import describe_data
 from launch.planning.identity import DigestCache
 from launch.planning.plan import Plan, build_plan
+from launch.worker.trl_data import MixturePart, read_parts
 from tests.conftest import composed, fixed_machine
 from tests.data.files import CHAT, PAIR, chat, write_lines
 
@@ -61,12 +62,35 @@ def test_several_local_entries_are_one_for_trl(tmp_path: Path) -> None:
     assert entry.data is not None
     assert [path.name for path in entry.data.files.paths] == ["a.jsonl", "b.jsonl"]
     assert "subset=0.9" in plan.options
-    for other in (
-        "{name: ./b.jsonl, share: 0.5}",
-        "{name: allenai/tulu-3-sft-mixture}",
-        "{name: ./elsewhere/missing.jsonl}",
-    ):
-        assert refusal(tmp_path, *words, f"data.mix=[{{name: ./a.jsonl}}, {other}]") == ["one_data_set"]
+
+
+def test_trl_mixes_data_sets_with_shares(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_lines(tmp_path / f"{name}.jsonl", [{"prompt": name, "completion": "Hello"}] * 40)
+    write_lines(tmp_path / "held.jsonl", [{"prompt": "Hm", "completion": "Hello"}] * 4)
+    words = ("stage=demo", "trainer=trl_sft", "data.build=null", "data.fraction=0.5")
+    hub = "{name: allenai/tulu-3-sft-mixture, share: 0.1, split: rest}"
+    both = "{name: ./a.jsonl}, {name: ./b.jsonl, share: 0.5}"
+    plan = plan_of(tmp_path, *words, f"data.mix=[{both}, {hub}]", "data.validation=0.1")
+    mixture, validation = parts_of(plan)
+    assert [(part.share, part.split, part.holds_out) for part in mixture] == [
+        ("0.5", "train", "staged"),
+        ("0.25", "train", "staged"),
+        ("0.05", "rest", "split"),
+    ]
+    assert validation == "0.1" and mixture[2].name == "allenai/tulu-3-sft-mixture"
+    assert [Path(part.name) for part in mixture[:2]] == [
+        entry.data.folder for entry in plan.inputs.mixture[:2] if entry.data
+    ]
+    plan = plan_of(tmp_path, *words, f"data.mix=[{both}]", "data.validation=held.jsonl")
+    assert [part.holds_out for part in parts_of(plan)[0]] == ["staged", "none"]
+    other = plan_of(tmp_path, *words, f"data.mix=[{both.replace('0.5', '0.6')}]", "data.validation=held.jsonl")
+    assert other.identity != plan.identity and other.lengths_file != plan.lengths_file
+
+
+def parts_of(plan: Plan) -> tuple[list[MixturePart], str | None]:
+    options = dict(option.partition("=")[::2] for option in plan.options)
+    return read_parts(options["mixture"]), options.get("validation")
 
 
 def test_a_plan_reads_the_rows_and_describes_them(tmp_path: Path) -> None:

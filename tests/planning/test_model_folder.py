@@ -79,9 +79,9 @@ def test_another_tokenizer_may_be_set(model: Path) -> None:
 def test_what_a_flag_names_is_part_of_the_identity(model: Path, tmp_path: Path) -> None:
     words = ("flags.chat_template_path=mine.jinja",)
     absent = planned(*words).identity
-    (tmp_path / "mine.jinja").write_text("{{ messages }}")
+    (tmp_path / "mine.jinja").write_text("{% generation %}")
     before = planned(*words).identity
-    (tmp_path / "mine.jinja").write_text("{{ messages }}!")
+    (tmp_path / "mine.jinja").write_text("{% generation %}!")
     assert len({absent, before, planned(*words).identity}) == 3
     assert planned("flags.run_name=model").identity  # a folder's name may be another flag's value
     long = planned(f"flags.run_name={'a' * 5000}").identity

@@ -20,7 +20,7 @@ def planned(*overrides: str) -> Plan:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("stage=sft", "recipe.chat_template=tullu"), "no --chat_template_name 'tullu'; did you mean 'tulu"),
+        (("stage=sft", "recipe.chat_template=tullu"), "finetune has no chat template 'tullu'; did you mean 'tulu"),
         (("stage=dpo", "flags.chat_template_name=chatml"), "no --chat_template_name 'chatml'; choose from "),
         (("stage=sft", "flags.dataset_transform_fn=[sft_tulu_filter_v2]"), "did you mean 'sft_tulu_filter_v1'"),
         (("stage=dpo", "flags.get_tokenizer_fn=get_tokeniser_tulu_v2_2"), "did you mean 'get_tokenizer_tulu_v2_2'"),
@@ -41,6 +41,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(overrides: tuple[str, ...],
 def test_the_names_are_those_of_the_source_here() -> None:
     names = {"chat_template_name": ("mine",)}
     machine = replace(fixed_machine(), registries=names)
-    assert build_plan(composed("stage=sft", "recipe.chat_template=mine"), machine).flags
+    plan = build_plan(composed("stage=sft", "recipe.chat_template=mine"), machine)
+    assert plan.flags["chat_template_name"].value == "mine" and not any("template" in patch for patch in plan.patches)
     with pytest.raises(UserError, match="choose from mine"):
-        build_plan(composed("stage=sft", "recipe.chat_template=tulu"), machine)
+        build_plan(composed("stage=sft", "flags.chat_template_name=olmo"), machine)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from launch.worker import trl_entry, trl_preview
 from launch.worker.channel import EventWriter
+from launch.worker.json_codec import to_json
 from launch.worker.trainer import TrainerProgram
-from launch.worker.trl_data import load, subset_rows, subset_size
+from launch.worker.trl_data import MixturePart, load, subset_rows, subset_size
 from launch.worker.trl_entry import OPTIONS, EntryError, entry_class
 from tests.integration.tiny_stage import make_data
 from tests.paths import ROOT
@@ -27,7 +28,7 @@ SILENT = EventWriter(None, 0)
 def test_the_ids_of_the_options_are_stable() -> None:
     # they stand in the records of runs
     assert list(OPTIONS) == [
-        *("validation", "subset", "chat_template", "continue_adapter", "early_stop", "samples", "verifier"),
+        *("validation", "subset", "mixture", "chat_template", "continue_adapter", "early_stop", "samples", "verifier"),
         *("lengths", "preview"),
     ]
     for name, option in OPTIONS.items():
@@ -154,7 +155,7 @@ def test_rows_that_are_not_there_are_refused(tmp_path: Path, asked: dict[str, An
         dataset_train_split=asked.pop("split"),
     )
     with pytest.raises(ValueError, match=says.replace("(", r"\(")):
-        load(script, SimpleNamespace(datasets=[]), **asked)
+        load(script, SimpleNamespace(datasets=[]), asked)
 
 
 @given(st.integers(1, 300), st.integers(1, 700) | st.floats(0.01, 2.5).map(lambda share: round(share, 3)))
@@ -204,3 +205,35 @@ def test_the_rows_are_those_that_open_instruct_takes(size: int) -> None:
 
     this = SimpleNamespace(dataset=Rows(range(64)), dataset_name="rows", **fixed)
     assert names["select_samples"](this, size) == subset_rows(str(size), 64)
+
+
+def test_data_sets_are_mixed_with_their_shares_and_their_held_out_rows(tmp_path: Path) -> None:
+    pytest.importorskip("trl", reason="the `train` dependencies are not installed")
+
+    def write(name: str, split: str, rows: list[dict[str, Any]]) -> str:
+        (tmp_path / name).mkdir(exist_ok=True)
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / name / f"{split}.jsonl").write_text(text, encoding="utf-8")
+        return str(tmp_path / name)
+
+    def turns(word: str, number: int, *, flipped: bool = False) -> list[dict[str, str]]:
+        turn = {"role": "user", "content": f"{word} {number}"}
+        return [dict(reversed(turn.items())) if flipped else turn]
+
+    staged = write("staged", "train", [{"messages": turns("a", number)} for number in range(8)])
+    write("staged", "validation", [{"messages": turns("v", 0)}])
+    loaded = write("loaded", "train", [{"messages": turns("b", n, flipped=True), "id": n} for n in range(10)])
+    parts = [MixturePart(staged, "train", "0.5", "staged"), MixturePart(loaded, "train", "2.0", "split")]
+    script = SimpleNamespace(dataset_train_split="train")
+    options = {"mixture": json.dumps(to_json(parts)), "validation": "0.2"}
+    data = load(script, SimpleNamespace(datasets=[]), options)
+    assert data["train"].column_names == ["messages"]
+    words = [row["messages"][0]["content"] for row in data["train"]]
+    mine, theirs = words[:4], words[4:]
+    assert mine == [f"a {number}" for number in subset_rows("0.5", 8)]
+    held_out = [row["messages"][0]["content"] for row in data["validation"]]
+    assert held_out[0] == "v 0" and len(held_out) == 3 and all(word.startswith("b ") for word in held_out[1:])
+    assert len(theirs) == 16 and len(set(theirs)) == 8 and not set(theirs) & set(held_out)
+    texts = write("texts", "train", [{"messages": "a text"}])
+    with pytest.raises(ValueError, match="the data sets do not fit together"):
+        load(script, None, {"mixture": json.dumps(to_json([parts[0], MixturePart(texts, "train", "1.0", "none")]))})

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.planning.batches import describe_packing, forecast_packing, padding_problem, samples_per_rank
 from launch.planning.lengths import load_lengths
+from launch.planning.model_folder import hub_cache
 from launch.planning.plan import Plan
 from launch.upstream.trainers import OLMO_CORE_DPO
 from launch.worker.finding import Finding
+
+HUB = "https://huggingface.co"
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # huggingface_hub constants.py
+_TIMEOUT = 3.0  # seconds
 
 
 @rule("tokens_wasted", "padding")
@@ -38,3 +48,39 @@ def inputs_exist(plan: Plan, host: Host) -> Finding:
             return failed(f"{source.local} does not exist", "check the path", source.provenance.where)
     local = sum(1 for source in sources if source.local)
     return passed(f"{local} local, {len(sources) - local} from the hub")
+
+
+@rule("hub_unreachable", "hub inputs", is_first=True)
+def hub_is_reachable(plan: Plan, host: Host) -> Finding:
+    """A model or data set that is not cached is downloaded; offline, the trainer tries for half a minute first."""
+    cache, sources = hub_cache(host.environ), [plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)]
+    kinds = ("models", *["datasets"] * len(plan.inputs.mixture))
+    missing = [
+        source
+        for kind, source in zip(kinds, sources, strict=True)
+        if not source.local and not any((cache / f"{kind}--{source.reference.replace('/', '--')}").glob("snapshots/*"))
+    ]
+    if not missing:
+        return skipped("every input is here")
+    reason = _why_unreachable(host.environ)
+    if reason is None:
+        return passed(f"{host.environ.get('HF_ENDPOINT', HUB)} answers")
+    names = " and ".join(source.reference for source in missing)
+    cure = "check the names: a folder here is found by its path; or download them into the cache on another machine"
+    return failed(f"{names} would come from the hub, which {reason}", cure, missing[0].provenance.where)
+
+
+def _why_unreachable(environ: Mapping[str, str]) -> str | None:
+    variable = next((name for name in _OFFLINE if environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")), None)
+    if variable:
+        return f"{variable}={environ[variable]} forbids"
+    with ThreadPoolExecutor(1) as pool:  # looking a name up has no time limit of its own
+        try:
+            pool.submit(urllib.request.urlopen, environ.get("HF_ENDPOINT", HUB), None, _TIMEOUT).result(_TIMEOUT)
+        except urllib.error.HTTPError as error:  # an answer, unless it is a proxy's
+            return f"answers {error.code}" if error.code in (403, 407) or error.code >= 500 else None
+        except (OSError, ValueError) as error:
+            return f"cannot be reached ({getattr(error, 'reason', None) or f'no answer in {_TIMEOUT:g} s'})"
+        finally:
+            pool.shutdown(wait=False)
+    return None

@@ -59,6 +59,9 @@ def preflight(
     return stopping_problems(findings), [found for found in findings if found.allowed or found.level == "warn"]
 
 
+_LATER = skipped("an error was found before")
+
+
 def stopping_problems(findings: Iterable[Finding]) -> list[Problem]:
     return [as_problem(finding) for finding in findings if finding.stops]
 
@@ -67,7 +70,10 @@ def inspect(plan: Plan, rules: Sequence[PreflightRule] = RULES, ends_after: int 
     """Return what each rule finds on this machine now, in the order of `rules`; the others wait for the first ones."""
     gpus = query_gpus(os.environ) if plan.parallel.width.device == Device.cuda else None
     host = Host(dict(os.environ), gpus, ends_after)
-    found = {rule.id: _apply(rule, plan, host) for rule in rules if rule.is_first}
+    found: dict[str, Finding] = {}
+    for rule in sorted((rule for rule in rules if rule.is_first), key=lambda rule: rule.slow):
+        is_late = rule.slow and any(finding.stops for finding in found.values())  # it would only delay the refusal
+        found[rule.id] = replace(_LATER, id=rule.id) if is_late else _apply(rule, plan, host)
     with ThreadPoolExecutor(max_workers=len(rules), thread_name_prefix="preflight") as pool:
         return list(pool.map(lambda rule: found.get(rule.id) or _apply(rule, plan, host), rules))
 

@@ -55,18 +55,21 @@ def check_template(objects: TrainerObjects, program: TrainerProgram, requested: 
     if not isinstance(template, str):
         return unproven("chat_template", requested, "the trainer's tokenizer was not found, or has no template")
     digest = f"sha256:{hashlib.sha256(template.encode()).hexdigest()[:12]}"
-    name = _find_name(template, program)
+    name = _find_name(template, program, requested)
     finding = Evidence("chat_template", name or digest, "the trainer's tokenizer", note=digest if name else None)
     return [finding.compare(requested)]
 
 
-def _find_name(template: str, program: TrainerProgram) -> str | None:
-    """Return its name among open-instruct's templates and this project's, or the stem of TRL's --chat_template_path."""
+def _find_name(template: str, program: TrainerProgram, requested: str | None) -> str | None:
+    """Return its name among open-instruct's templates and this project's, or the path of a user's file."""
     upstream = getattr(sys.modules.get("open_instruct.dataset_transformation"), "CHAT_TEMPLATES", {})
-    templates: list[tuple[str, str]] = list(upstream.items())  # not a dict: a name can have two texts, as tulu has
-    given = program.flag("chat_template_path")
-    files = (*_TEMPLATES.glob("*.jinja"), *([Path(given)] if given and Path(given).is_file() else []))
-    templates += [(path.stem, path.read_text(encoding="utf-8")) for path in files]
+    given = [Path(path) for path in (requested, program.flag("chat_template_path")) if path and Path(path).is_file()]
+    files = [*given, *sorted(_TEMPLATES.rglob("*.jinja"))]
+    # not a dict: a name can have two texts, as tulu has
+    templates = [
+        (requested if str(path) == requested else path.stem, path.read_text(encoding="utf-8")) for path in files
+    ]
+    templates[len(given) : len(given)] = upstream.items()
     without_bos = template.removeprefix(_BOS)
     return next((name for name, text in templates if text.strip() in (template.strip(), without_bos.strip())), None)
 

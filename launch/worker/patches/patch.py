@@ -95,7 +95,8 @@ class PlanFacts:
     samples: str | None = None  # recipe.sample_every
     held_out: str | None = None  # the share of the data that is kept for validation
     subset: str | None = None  # the share of the data, for a trainer without a flag for it
-    template_file: str | None = None  # of recipe.chat_template, for a trainer without a flag for it
+    mixture: str | None = None  # several data sets, for a trainer without a flag for them
+    template_file: str | None = None  # of recipe.chat_template, unless open-instruct has it
     verifier: str | None = None  # recipe.verifier, as launch/worker/verifiers.py reads it
     flags: Mapping[str, object] = field(default_factory=dict)  # the trainer's
 

@@ -15,7 +15,7 @@ from ..channel import EventWriter
 from ..columns import write_lengths
 from ..evidence.trainer_objects import frames
 from ..hooks import replaces
-from .patch import PatchContext, PatchInfo, on_request
+from .patch import PatchContext, PatchInfo, PlanFacts, on_request
 
 if TYPE_CHECKING:
     from ..evidence.collector import EvidenceCollector
@@ -125,6 +125,33 @@ def _check_loaded_weights(collector: EvidenceCollector) -> None:
 
     PreTrainedModel._finalize_model_loading = staticmethod(finalize_and_check)
 
+
+def _add_template(context: PatchContext) -> None:
+    from open_instruct import dataset_transformation as upstream
+
+    name = str(context.trainer.flag("chat_template_name"))
+    upstream.CHAT_TEMPLATES[name] = Path(str(context.value)).read_text(encoding="utf-8")
+
+
+def _wants_template(facts: PlanFacts) -> str | None:
+    file, name = facts.template_file, facts.flags.get("chat_template_name")
+    return file if file and Path(file).stem == name else None
+
+
+CHAT_TEMPLATE = PatchInfo(
+    id="chat_template",
+    reason="open-instruct knows templates by name alone; this adds the one in a file under the name that the flag has",
+    takes_value=True,
+    wanted=_wants_template,
+    lines={
+        "open_instruct/dataset_transformation.py": {
+            152: "CHAT_TEMPLATES = {",
+            (838, 839): "if tc.chat_template_name in CHAT_TEMPLATES: "
+            "tokenizer.chat_template = CHAT_TEMPLATES[tc.chat_template_name]",
+        }
+    },
+    apply=_add_template,
+)
 
 EVIDENCE = PatchInfo(
     id="evidence",
