@@ -21,8 +21,6 @@ from launch.config.line import CommandLine
 from launch.data.samples import find_sample_problems
 from launch.errors import EXIT_DONE, EXIT_REFUSED
 from launch.execution.preview import describe_samples, inspect_data, legend, render_page, tokenize_samples
-from launch.planning.chat_template import find_template_name
-from launch.planning.flags import values_of
 from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan, build_plan
@@ -151,9 +149,8 @@ def preview(line: CommandLine) -> int:
         data = tokenize_samples(plan, rows=options.n, detail=options.n)
         problems = find_sample_problems(data)
         recipe = plan.config.recipe
-        template = find_template_name(values_of(plan.flags), [*plan.options, *plan.patches]) or "the tokenizer's own"
         limit = f"at most {recipe.max_seq_length} tokens"
-        notes = [f"{plan.trainer}, chat template {template}, {limit}, packing {recipe.packing}"]
+        notes = [f"{plan.trainer}, chat template {data.template}, {limit}, packing {recipe.packing}"]
         if data.batch is not None:
             notes.append(f"a micro batch of these samples: {data.batch.describe()}")
         if options.json:

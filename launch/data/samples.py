@@ -117,6 +117,7 @@ class TokenizedSamples:
     pad: int | None
     batch: Batch | None
     refusal: Problem | None = None  # what the trainer raises about a sample
+    template: str = "the tokenizer's own"  # chat template
 
 
 def parse_samples(
@@ -179,7 +180,8 @@ def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Pro
         places = [sample.place for sample in kept if any(rule(side, data) for side in sample.sides)]
         if len(places) > above * len(kept):
             count = f" ({len(set(places))} of {len(kept)} samples)" if len(kept) > 1 else ""
-            problems.append(Problem(id, f"{message}{count}", places[0], cure))
+            named = f", chat template: {data.template}" if "template" in cure else ""
+            problems.append(Problem(id, f"{message}{count}{named}", places[0], cure))
     return problems
 
 

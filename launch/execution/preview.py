@@ -24,6 +24,8 @@ from launch.errors import Cure, Problem, UserError
 from launch.execution.prepare import build_missing
 from launch.external import failure_reason
 from launch.files import load_json
+from launch.planning.chat_template import find_template_name
+from launch.planning.flags import values_of
 from launch.planning.inputs import MERGE, MixtureEntry
 from launch.planning.plan import TOKENIZE_ONLY_FLAG, Plan
 from launch.terminal import notify, printable
@@ -67,7 +69,9 @@ def tokenize_samples(plan: Plan, *, rows: int | None, detail: int, only_local: b
         if not sets:
             return TokenizedSamples((), (), frozenset(), None, None, None, None)
         content = _run(plan, sets, folder, rows, detail)
-        return parse_samples(content, [data.places for data in sets], [data.duplicates for data in sets])
+        samples = parse_samples(content, [data.places for data in sets], [data.duplicates for data in sets])
+        template = find_template_name(values_of(plan.flags), [*plan.options, *plan.patches])
+        return replace(samples, template=template or samples.template)
 
 
 def write_samples(entry: MixtureEntry, folder: Path, rows: int | None) -> DataSet:
