@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.api.plan_facts import plan_facts
 from launch.errors import UserError
 from launch.planning.data import describe_data
 from launch.planning.identity import DigestCache
@@ -176,3 +177,33 @@ def test_a_missing_file_in_a_folder_that_is_here_is_refused_with_the_nearest_nam
     for name in ("./elsewhere/chat.jsonl", "owner/chat.jsonl", "chats"):
         plan = plan_of(tmp_path, "stage=demo", f"data.mix=[{{name: {name}}}]")
         assert "not read" in describe_data(plan.inputs, plan.data)[0]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "schedule"),
+    [
+        (("recipe.epochs=2",), "2 epochs, 26 steps"),  # 203 rows: 26 micro batches, 13 steps with a short last one
+        (("recipe.epochs=1", "processes=2"), "1 epoch, 13 steps"),
+        (("recipe.epochs=1", "data.fraction=0.1"), "1 epoch, 2 steps"),
+        (("recipe.epochs=1", "data.validation=0.5"), "1 epoch, 7 steps"),
+        (("recipe.epochs=1", "recipe.packing=bins"), "1 epoch; packing makes"),
+    ],
+)
+def test_the_steps_are_known_with_the_rows(tmp_path: Path, overrides: tuple[str, ...], schedule: str) -> None:
+    write_lines(tmp_path / "a.jsonl", [{"prompt": "Hi", "completion": f"Hello {number}"} for number in range(203)])
+    words = (
+        "stage=demo",
+        "trainer=trl_sft",
+        "data.mix=[{name: ./a.jsonl}]",
+        "data.bad_rows=skip",
+        "recipe.max_steps=null",
+    )
+    plan = plan_of(tmp_path, *words, *overrides)
+    assert dict(plan_facts(plan, None, None))["schedule"].startswith(schedule)
+
+
+def test_the_steps_are_unknown_without_the_rows(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [CHAT] * 300)  # more than a plan reads
+    words = ("stage=demo", "trainer=trl_sft", "recipe.max_steps=null")
+    for data in ("data.mix=[{name: ./a.jsonl}]", "data.mix=[{name: owner/name}]"):
+        assert dict(plan_facts(plan_of(tmp_path, *words, data), None, None))["schedule"] == "1 epoch"

@@ -107,6 +107,24 @@ def test_a_file_is_no_model(model: Path) -> None:
     assert "m.gguf is not a complete model: it is a file" in problem.message and "GGUF" in str(problem.cure)
 
 
+def test_a_path_that_is_no_model_is_refused_by_what_it_is(model: Path) -> None:
+    (model.parent / "chats.jsonl").write_text("{}")
+    problem = refused("model.path=chats.jsonl")
+    assert "chats.jsonl is not a complete model" in problem.message and "set data.mix to it" in str(problem.cure)
+    problem = refused(f"model.path={model.parent}/modle")
+    assert "modle does not exist" in problem.message and "did you mean 'model'?" in str(problem.cure)
+    assert planned("model.path=/elsewhere/on/the/cluster").inputs.model.local  # the folder of another machine
+
+
+def test_a_length_beyond_the_models_positions_is_refused(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 512}), encoding="utf-8")
+    assert planned("recipe.max_seq_length=512")
+    with pytest.raises(UserError, match=rf"the context of {model}, 512 tokens.*\[short_context\]"):
+        planned("recipe.max_seq_length=513")
+    assert planned("recipe.max_seq_length=513", "allow=[short_context]")
+
+
 @pytest.mark.parametrize("override", ["model=oai/lora", "model.path=oai/lora", "model.path=oai/lora/model"])
 def test_the_name_of_a_run_is_its_model_and_not_a_hub_id(model: Path, override: str) -> None:
     run = model.parent / "runs/oai/lora"

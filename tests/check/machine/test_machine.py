@@ -7,13 +7,15 @@ import socket
 import sys
 import time
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from launch.check.machine.disk import folders_are_writable
 from launch.check.machine.gpus import ranks_can_communicate
-from launch.check.machine.inputs import inputs_exist
+from launch.check.machine.inputs import hub_is_reachable, inputs_exist
 from launch.check.machine.limits import (
     clock_is_right,
     locked_memory_is_unlimited,
@@ -101,6 +103,55 @@ def test_a_model_that_was_removed_after_the_plan(tmp_path: Path) -> None:
     model = replace(plan.inputs.model, build=False, local=tmp_path / "gone")
     finding = inputs_exist.inspect(replace(plan, inputs=replace(plan.inputs, model=model)), Host({}))
     assert finding.level == "fail" and finding.message == f"{tmp_path / 'gone'} does not exist"
+
+
+def test_a_hub_id_is_refused_at_once_where_the_hub_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(tmp_path, "stage=demo", "trainer=trl_sft", "model.path=owner/base")
+    cache = {"HF_HUB_CACHE": str(tmp_path / "hub")}
+    with socket.socket() as silent:  # it takes connections and never answers
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(8)
+        port = silent.getsockname()[1]
+        began = time.monotonic()
+        finding = hub_is_reachable.inspect(plan, Host({**cache, "HF_ENDPOINT": f"http://127.0.0.1:{port}"}))
+        assert time.monotonic() - began < 10
+    assert finding.level == "fail" and finding.where == "override model.path"
+    assert "owner/base would come from the hub, which cannot be reached" in finding.message
+    refused = hub_is_reachable.inspect(plan, Host({**cache, "HF_ENDPOINT": f"http://127.0.0.1:{port}"}))
+    assert refused.level == "fail" and "Connection refused" in refused.message
+    offline = hub_is_reachable.inspect(plan, Host({**cache, "HF_HUB_OFFLINE": "1"}))
+    assert offline.level == "fail" and "which HF_HUB_OFFLINE=1 forbids" in offline.message
+    (tmp_path / "hub" / "models--owner--base" / "snapshots" / "abc").mkdir(parents=True)
+    assert hub_is_reachable.inspect(plan, Host({**cache, "HF_HUB_OFFLINE": "1"})).level == "skipped"
+    local = planned(tmp_path, "stage=demo")
+    assert hub_is_reachable.inspect(local, Host({**cache, "HF_HUB_OFFLINE": "1"})).level == "skipped"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "none"))
+    found = {finding.id: finding for finding in inspect(plan)}
+    assert found["parser_refuses"].level == "skipped"  # the trainer is not imported to say so
+
+
+def test_the_hubs_answer_is_an_answer_and_a_proxys_is_not(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "stage=demo", "trainer=trl_sft", "model.path=owner/base")
+    for code, level in ((200, "pass"), (404, "pass"), (403, "fail"), (502, "fail")):
+
+        class Answer(BaseHTTPRequestHandler):
+            status = code
+
+            def do_GET(self) -> None:
+                self.send_response(self.status)
+                self.end_headers()
+
+            def log_message(self, format: str, *arguments: object) -> None:
+                """Print nothing."""
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+            Thread(target=server.serve_forever, daemon=True).start()
+            environ = {"HF_HUB_CACHE": str(tmp_path), "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+            assert hub_is_reachable.inspect(plan, Host(environ)).level == level
+            server.shutdown()
 
 
 def test_a_clock_that_is_off_or_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
