@@ -28,7 +28,7 @@ from tests.integration.test_preview import (
 )
 from tests.integration.tiny_stage import TinyStage
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 FILES = {path.stem: path for path in (resources.ROOT / "launch" / "templates").rglob("*.jinja")}
 NAMES = sorted(name for name in FILES if not name.endswith("_training"))
@@ -36,12 +36,14 @@ UNMARKED = ("gemma4", "llama3_1", "llama3_2")  # trl_sft refuses them
 OWN = "{% for m in messages %}<|im_start|>{{ m.role }}: {% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
 OWN += "<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
 OWN += "{% if add_generation_prompt %}<|im_start|>assistant: {% endif %}"
-OPEN_INSTRUCT = ("zephyr", "tulu", "chatml", "qwen2_5", "qwen3_training", "llama3", "llama3_1", "gemma3", "phi3", "own")
-PAIRS = ("zephyr", "tulu", "chatml", "qwen3", "llama3_2", "gemma3", "own")
+OTHERS = {
+    "finetune": ("zephyr", "chatml", "qwen2_5", "qwen3_training", "llama3_1", "gemma3", "own"),
+    "trl_dpo": ("zephyr", "qwen3", "llama3_2", "own"),
+    "dpo_tune_cache": ("chatml", "gemma3", "own"),
+}
 RUNS = [
     *(("trl_sft", name) for name in (*NAMES, "own") if not name.startswith(UNMARKED)),
-    *(("finetune", name) for name in OPEN_INSTRUCT),
-    *((trainer, name) for trainer in ("trl_dpo", "dpo_tune_cache") for name in PAIRS),
+    *((trainer, name) for trainer, names in OTHERS.items() for name in names),
 ]
 ANSWERS = ("It is one.", "It is two.")
 
