@@ -21,6 +21,7 @@ from launch.errors import Cure, Problem, UserError, did_you_mean
 from launch.files import load_json
 from launch.planning.inputs import InputSource
 from launch.planning.model_folder import hub_snapshot
+from launch.worker.patches.shared import CHAT_TEMPLATE
 
 _OPTIONS = ("chat_template", "trl_chat_template")  # the second is a patch of older runs
 _FOLDER = resources.ROOT / "launch" / "templates"
@@ -50,24 +51,25 @@ def find_template(config: RootConfig, origins: Origins, cwd: Path, upstream: Seq
 
     Raises UserError: unknown_name.
     """
-    name, shipped = config.recipe.chat_template, _shipped()
+    name, is_trl = config.recipe.chat_template, config.trainer.family == Family.trl
     if name is None:
         return None
-    if config.trainer.family == Family.trl:
-        upstream = ()
+    upstream, takes_files = () if is_trl else upstream, is_trl or CHAT_TEMPLATE.id in config.trainer.patches
+    shipped = _shipped() if takes_files else {}
     if name in upstream or name in shipped:
         return ChatTemplate(name, None if name in upstream else shipped[name])
     path = cwd / Path(name).expanduser()
-    if path.suffix == _SUFFIX and path.is_file():
+    if takes_files and path.suffix == _SUFFIX and path.is_file():
         return ChatTemplate(str(path), path)
     message, cure = f"{config.trainer.name} has no chat template '{name}'", None
-    if path.suffix == _SUFFIX:
+    if takes_files and path.suffix == _SUFFIX:
         message = f"recipe.chat_template={name}: {path} is not a file"
     else:
         names = [known for known in sorted({*shipped, *upstream}) if not known.endswith(_TRAINING)]
         family = [known for known in names if known.startswith(name)]
         near = None if family else did_you_mean(name, names)
-        cure = near or f"choose from {', '.join(family or names)}, or name a {_SUFFIX} file"
+        other = f"name a {_SUFFIX} file" if takes_files else "write the template into the model's tokenizer"
+        cure = near or f"choose from {', '.join(family or names)}, or {other}"
     raise UserError(Problem("unknown_name", message, origins.of(_KEY).where, cure))
 
 
@@ -189,10 +191,15 @@ def _read_template(folder: Path) -> str | None:
         return None
 
 
-def _read_file(name: str) -> str | None:
-    """Return the text of a template of this project, or of a user's file; None for open-instruct's alone."""
+def template_file(name: str) -> Path | None:
+    """Return the file of a template of this project, or the user's; None for one that open-instruct alone has."""
     path = _shipped().get(name) or Path(name)
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    return path if path.is_file() else None
+
+
+def _read_file(name: str) -> str | None:
+    path = template_file(name)
+    return path.read_text(encoding="utf-8") if path else None
 
 
 def _normalize(text: str) -> str:

@@ -173,3 +173,10 @@ def test_trls_own_form_of_a_template_has_the_marks(tmp_path: Path) -> None:
     build_plan(composed(*overrides), fixed_machine())
     (model / "chat_template.jinja").write_text(text + " ", encoding="utf-8")  # TRL compares the texts
     assert f"the chat template of {model} does not mark the answers" in refusal(*overrides)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "./mine.jinja"])
+def test_a_trainer_that_has_only_names_says_so(name: str) -> None:
+    overrides = ("stage=rlvr", "trainer=grpo_fast", "gpus=8", f"recipe.chat_template={name}")
+    sentence = refusal(*overrides)
+    assert "grpo_fast has no chat template" in sentence and "the model's tokenizer" in sentence

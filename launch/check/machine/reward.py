@@ -59,7 +59,7 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
 
 
 def _request(plan: Plan, folder: Path) -> ProofRequest:
-    entry, template = plan.inputs.mixture[0], template_file(plan.config.recipe.chat_template)
+    entry, template = plan.inputs.mixture[0], template_file(plan.config.recipe.chat_template or "")
     rows = folder / "rows.jsonl"
     is_local = entry.data is not None or bool(entry.source.build)
     if is_local:
@@ -73,7 +73,7 @@ def _request(plan: Plan, folder: Path) -> ProofRequest:
         dataset=entry.source.reference,
         split=entry.split,
         model=model.reference if is_here else None,
-        template=template,
+        template=str(template) if template else None,
         response=plan.config.recipe.response_length or 0,
     )
 
