@@ -21,7 +21,7 @@ from launch.worker.held_out import CHOICE, LOSS, write_task
 _QUESTIONS = 100
 _HELD_OUT = 200  # questions of `demo_modules`
 _WORDS = 16  # of a sentence whose words are put into another order
-_VERSION = 3
+_VERSION = 4
 _MODULES = """\
 task: demo_modules
 dataset_path: json
@@ -47,7 +47,7 @@ def ensure_module_suite(cache: Path) -> Path:
     folder = cache / "demo" / f"modules-{_VERSION}-{demo_key()}"
     if not (folder / "modules.yaml").is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        data = folder / "held_out.jsonl"
+        data = folder / "prompts.jsonl"  # not the name of a run's held-out rows
         data.write_text("".join(f"{row}\n" for row in prompt_rows()[1][:_HELD_OUT]), encoding="utf-8")
         verifier = Path(rewards.__file__).read_text(encoding="utf-8")
         (folder / "modules.py").write_text(verifier + _REWARD, encoding="utf-8")

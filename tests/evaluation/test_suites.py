@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from launch.errors import UserError
-from launch.evaluation.demo_suite import ensure_demo_suite
+from launch.evaluation.demo_suite import ensure_demo_suite, ensure_module_suite
 from launch.evaluation.suites import TULU3_SPECS, default_tasks, digest_spec, find_specs
+from launch.worker.held_out import ROWS
 
 
 def test_names_groups_and_folders_can_be_mixed(tmp_path: Path) -> None:
@@ -99,3 +100,9 @@ def test_the_demos_questions_do_not_judge_own_data(tmp_path: Path) -> None:
             find()
     with pytest.raises(UserError, match="needs a run"):
         find_specs("held_out", tmp_path)
+
+
+def test_the_questions_of_demo_rlvr_are_not_taken_for_rows_that_a_run_held_out(tmp_path: Path) -> None:
+    folder = ensure_module_suite(tmp_path)
+    assert (folder / "modules.yaml").is_file()
+    assert not (folder / ROWS).exists()
