@@ -183,3 +183,47 @@ def test_a_reward_that_never_differs_stops_before_it_trains(home: Path) -> None:
     assert ended == EXIT_STOPPED, output
     assert "[refuted_reward_variance]" in output
     assert not lines(home / "runs" / "demo_rlvr" / "never" / "metrics.jsonl")
+
+
+TURNS = """
+import itertools
+
+_calls = itertools.count()
+
+def length(completions, **_):
+    return [len(completions[0][0]["content"]) % 3 / 2]
+
+def constant(completions, **columns):
+    return length(completions) if next(_calls) < 160 else [0.0]  # the proof's 128 answers and two steps
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "words", "guard"),
+    [
+        ("constant", ("recipe.max_steps=8", "guards.reward_variance.steps=2"), "reward_variance"),
+        (
+            "length",
+            (
+                *("recipe.max_steps=40", "recipe.learning_rate=0.03", "guards.entropy_collapse.steps=2"),
+                *("guards.reward_variance=null", "guards.reward_collapse=null"),
+            ),
+            "entropy_collapse",
+        ),
+    ],
+)
+def test_a_run_that_goes_wrong_is_stopped_by_its_guard(
+    home: Path, function: str, words: tuple[str, ...], guard: str
+) -> None:
+    """A reward function that turns constant, and a learning rate with which the policy answers all the same."""
+    (home / "turns.py").write_text(TURNS, encoding="utf-8")
+    allowed = "allow=[refuted_complete_answers,reward_proof]"
+    own = (f"recipe.verifier={home / 'turns.py'}:{function}", allowed, "recipe.response_length=8")
+    kept = [word for word in SMALL if not word.startswith(("allow=", "recipe.max_steps=", "recipe.response_length="))]
+    command = [sys.executable, "-m", "launch", "run", *kept, *own, *words, "recipe.per_device_batch_size=16"]
+    command = [word for word in command if word != "recipe.per_device_batch_size=4"]
+    command.append(f"name={guard}")
+    done = subprocess.run(command, check=False, cwd=home, capture_output=True, text=True, timeout=500)
+    assert done.returncode == EXIT_STOPPED, done.stdout + done.stderr
+    failed = json.loads((home / "runs" / "demo_rlvr" / guard / "FAILED").read_text(encoding="utf-8"))
+    assert failed["cause_id"] == guard
