@@ -127,9 +127,9 @@ def test_the_recipe_in_miniature_teaches(home: Path) -> None:
     folder = home / "runs" / "demo_rlvr" / "mini"
     rewards = [step["reward"] for step in lines(folder / "metrics.jsonl")]
     assert statistics.fmean(rewards[-4:]) >= statistics.fmean(rewards[:4]) + 0.15
-    (verdict,) = [line for line in done.stdout.splitlines() if "demo_modules" in line]
-    assert "better" in verdict
-    assert "broken" not in done.stdout
+    shown = done.stdout + done.stderr
+    (verdict,) = [line for line in shown.splitlines() if "verdict:" in line]
+    assert " better than base" in verdict and "broken" not in shown
 
 
 ASKED = [{"role": "user", "content": "?"}]
