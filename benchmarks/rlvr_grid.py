@@ -54,9 +54,9 @@ class Setting:
 
 SETTINGS = (
     Setting("1b", 32, 8, 8, 512),
-    Setting("8b", 16, 8, 4, 256, lora=True),
+    Setting("8b", 8, 8, 4, 128, lora=True),
     Setting("1b", 8, 8, 16, 256, continuous=True, bf16_weights=True),
-    Setting("8b", 8, 8, 4, 256, lora=True, continuous=True),
+    Setting("8b", 8, 8, 4, 128, lora=True, continuous=True),
     Setting("1b", 32, 8, 8, 512, lora=True),
     Setting("8b", 8, 8, 4, 128, bf16_weights=True, kl_beta=0.0),
     Setting("1b", 8, 8, 32, 256, kl_beta=0.0, checkpointing=False),
