@@ -107,7 +107,7 @@ exit codes: 0 evaluated; 2 it cannot work; 3 a task's evaluation is broken (all 
 
 
 def build_generate_parser() -> VerbParser:
-    parser = VerbParser("""launch generate RUN [RUN ...] "PROMPT" ["PROMPT" ...] | prompts=FILE | --chat [key=value ...]
+    parser = VerbParser("""launch generate RUN [RUN ...] "PROMPT" [...] | prompts=FILE | --chat [key=value ...] [--json]
 
 examples:
   launch generate demo/cpu1-090111ba "What does `os.path.join` do?"

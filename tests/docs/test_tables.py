@@ -13,7 +13,16 @@ from launch.upstream.trainers import trainer_files
 from tests.paths import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
-_OF_SOME_RUNS = {"imbalance", "imbalance_upstream", "sequences", "mfu"}  # patches and dpo.py report them
+# patches, dpo.py and recipe.sample_every report them
+_OF_SOME_RUNS = {
+    "imbalance",
+    "imbalance_upstream",
+    "sequences",
+    "mfu",
+    "sample_tokens",
+    "sample_ended",
+    "sample_seconds",
+}
 _OF_AN_EVALUATION = {"eval_loss", "eval_...", "eval_runtime"}
 
 

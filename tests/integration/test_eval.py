@@ -185,7 +185,7 @@ def test_a_run_with_evaluate_is_scored_against_each_model_of_its_chain(
     argv = ("stage=scored", "trainer=trl_dpo", "model.path=runs/demo/sft", "name=a", "recipe.max_steps=2")
     done = launch_in(trained_demo, *argv, "evaluate=true")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.index("done: 2 steps") < done.stdout.index("verdict: better than base")
+    assert done.stdout.index("done: 2 steps") < done.stdout.index(" better than base")
     runs = trained_demo / "runs"
     summary = json.loads((runs / "scored/a/evaluation.json").read_text())
     [task] = summary["tasks"]

@@ -277,7 +277,13 @@ def test_a_fault_of_template_or_masks_is_named(name: str, previews: dict[str, Pr
 
 
 def test_the_verb_shows_tokens_and_their_loss(tiny: TinyStage, tmp_path: Path) -> None:
-    words = ("stage=sft", "trainer=trl_sft", f"model.path={tiny.model}", f"data.mix=[{{name: {tiny.chats}}}]")
+    words = (
+        "stage=sft",
+        "trainer=trl_sft",
+        f"model.path={tiny.model}",
+        f"data.mix=[{{name: {tiny.chats}}}]",
+        "recipe.max_seq_length=256",
+    )
     validation = ("data.validation=0.2", "recipe.eval_steps=2", "recipe.checkpoint_steps=2", "recipe.early_stop=2")
     shown = launch("preview", *words, *validation, "device=cpu", "n=2", "--json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
@@ -293,7 +299,13 @@ def test_the_verb_shows_tokens_and_their_loss(tiny: TinyStage, tmp_path: Path) -
 
 
 def test_data_that_the_run_would_stream_is_shown(tiny: TinyStage, tmp_path: Path) -> None:
-    words = ("stage=sft", "trainer=trl_sft", f"model.path={tiny.model}", f"data.mix=[{{name: {tiny.chats}}}]")
+    words = (
+        "stage=sft",
+        "trainer=trl_sft",
+        f"model.path={tiny.model}",
+        f"data.mix=[{{name: {tiny.chats}}}]",
+        "recipe.max_seq_length=256",
+    )
     streamed = ("flags.dataset_streaming=true", "recipe.max_steps=2")
     shown = launch("preview", *words, *streamed, "device=cpu", "n=2", "--json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr

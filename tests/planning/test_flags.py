@@ -95,12 +95,15 @@ def test_where_names_the_line_that_says_it() -> None:
         (["data.fraction=0"], ["out_of_range"]),
         (["model=demo", "model.build=other"], ["unknown_build"]),
         (["data.mix=[]"], ["no_data"]),
-        (["stage=demo_rlvr", "data.build=null", "data.mix=[{name: a/b},{name: c/d}]"], ["one_data_set"]),
         (["data.mix=[{name: /no/such/*.jsonl}]"], ["data_no_files"]),
     ],
 )
 def test_what_cannot_work_is_refused_all_at_once(overrides: list[str], expected: list[str]) -> None:
     assert refusal("stage=sft", *overrides) == expected
+
+
+def test_rewards_are_proven_on_one_data_set() -> None:
+    assert refusal("stage=demo_rlvr", "data.build=null", "data.mix=[{name: a/b},{name: c/d}]") == ["one_data_set"]
 
 
 def test_an_owned_flag_names_its_key() -> None:

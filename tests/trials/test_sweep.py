@@ -44,7 +44,9 @@ def test_a_comma_list_is_a_sweep_with_the_verb_or_with_the_key() -> None:
     assert not line("recipe.seed=1", verb="run").sweeps and not line("sweep=false", "stage=sft").sweeps
     with pytest.raises(UserError, match=r"override sweep: sweep must be true or false, got maybe; set sweep=true"):
         line("sweep=maybe", verb="run")
-    with pytest.raises(UserError, match=r"or add sweep=true to run each value in turn \[several_values\]"):
+    with pytest.raises(
+        UserError, match=r"takes one value; add sweep=true to run each value in turn \[several_values\]"
+    ):
         compose_all(line("stage=sft", "recipe.seed=1,2", "sweep=false"))
 
 
