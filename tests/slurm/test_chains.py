@@ -67,7 +67,7 @@ def test_a_first_link_that_fails_takes_the_rest_down(slurm: Cluster, home: Path,
 
 
 def test_a_pipeline_is_stopped_by_its_name(slurm: Cluster, home: Path, open_instruct: Path) -> None:
-    overrides = ["pipeline=demo,demo_dpo", "demo:trainer=finetune", "demo_dpo:trainer=trl_dpo", "name=held"]
+    overrides = ["pipeline=demo,demo_dpo", "demo:trainer=finetune", "demo_dpo:trainer=dpo_tune_cache", "name=held"]
     overrides += ["tokenize_first=true", "cluster.options=['--begin=now+1hour']", f"upstream.dir={open_instruct}"]
     jobs = slurm.submit(*overrides, cwd=home)
     stopped = slurm.launch("stop", "held", cwd=home)
