@@ -87,6 +87,6 @@ def test_the_tokenised_cache(home: Path, tiny: TinyStage, open_instruct: Path) -
 
 
 def test_trl_says_that_it_has_none(home: Path, tiny: TinyStage) -> None:
-    ran = launch(home, tiny, tiny.chats, "trainer=trl_sft", "cache_only=true")
+    ran = launch(home, tiny, tiny.chats, "trainer=trl_sft", "cache_only=true", "recipe.chat_template=tulu")
     assert ran.returncode == 2
     assert "[no_cache_pass]" in ran.stderr
