@@ -31,7 +31,7 @@ def pictures() -> ModuleType:
 
 def shape(line: str) -> str:
     """Return a line without what differs between two runs: spaces, numbers, digests."""
-    return re.sub(r"\d[\w.,:]*|[0-9a-f]{8,}", "0", re.sub(r"\s", "", line))
+    return re.sub(r"(?<=-)([0-9a-f]{16}|[0-9a-f]{8})|\d[\d.,:]*", "0", re.sub(r"\s", "", line))
 
 
 def recorded(theme: str) -> str:
