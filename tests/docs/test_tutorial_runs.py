@@ -107,6 +107,8 @@ def test_the_page_is_carried_out(name: str, home: Path) -> None:
         output = (process.stdout + process.stderr).replace(f"{home}/", "")
         printed += map(normalise, output.splitlines())
         done += 1
+    for drafted in (home / "config").rglob("*.yaml"):
+        printed += map(normalise, drafted.read_text(encoding="utf-8").splitlines())
     assert done
     assert [run for run in (home / "runs").glob("demo*/*1-*") if unexplained(run)] == []
     assert [line for line in shown_output(page) if not any(line in text for text in printed)] == []
