@@ -266,12 +266,20 @@ def test_the_readme_is_short_and_its_table_has_verbs_that_exist() -> None:
 def test_every_page_is_reachable_and_every_relative_link_leads_somewhere() -> None:
     """`mkdocs build --strict` checks the site; this also holds for the README and without the group docs."""
     broken = []
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+    for page in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))):
         for target in links(page.read_text(encoding="utf-8")):
-            path = page.parent / target.partition("#")[0]
-            if not path.exists():
+            name, _, anchor = target.partition("#")
+            path = page.parent / name
+            if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path)):
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert not broken
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the ids of a page's headings, as GitHub and mkdocs form them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = (re.sub(r"[^\w\s-]", "", re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", text)) for text in headings)
+    return {re.sub(r"\s+", "-", text.strip().lower()) for text in plain}
 
 
 def links(text: str) -> Iterator[str]:
