@@ -66,10 +66,11 @@ class Table:
         return ["  ".join(row).rstrip() for row in cells]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the rows without secrets."""
+        """What a notebook shows: the rows without secrets, text on the left, where Jupyter's own style has numbers."""
         tags = ["th", *["td"] * (len(self.full_rows) - 1)]
+        mask = process_redactor().redact_text
         rows = (
-            "".join(f"<{tag}>{escape(process_redactor().redact_text(cell))}</{tag}>" for cell in row)
+            "".join(f'<{tag} style="text-align: left">{escape(mask(cell))}</{tag}>' for cell in row)
             for tag, row in zip(tags, self.full_rows, strict=True)
         )
         return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"

@@ -39,11 +39,14 @@ STOP_PATIENCE = 30.0  # seconds; a tear-down takes at most 15
 _MESSAGE = re.compile(r"^launch: (?P<message>.*) \[(?P<id>\w+)\]$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A run's folder, live or finished."""
 
     folder: Path
+
+    def __repr__(self) -> str:
+        return repr(self.status())
 
     @property
     def name(self) -> str:
@@ -124,7 +127,7 @@ class Run:
         return found[0] if found else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PipelineRun(Run):
     """A pipeline's folder: `wait` and `stop` are for all of it, the rest for the last stage that has begun."""
 
