@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launch import resources
 from launch.config.line import CommandLine, override_key
 from launch.config.origins import GROUPS, Origin, Origins, find_file
-from launch.config.other_tools import explain_name, explain_value
+from launch.config.other_tools import explain_name, explain_value, translate
 from launch.config.validate import suggest_key
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, read_yaml, yaml_positions
 from launch.errors import Cure, Problem, UserError, Way, did_you_mean, nearest
@@ -285,13 +285,12 @@ def _read_defaults(path: Path, group: str, text: str, document: object) -> list[
     if not document:
         raise UserError(Problem("bad_yaml", "the file has no keys", str(path), f"copy the keys of a shipped {group}"))
     if group in _GLOBAL_GROUPS and not _HEADER.search(text):
-        scalars = {f"{key}": f"{value}" for key, value in document.items() if not isinstance(value, dict | list)}
-        cures = {key: cure for key, value in scalars.items() if (cure := explain_name(key, value))}
-        if len(cures) > 1 and not {*GROUPS, "recipe"} & document.keys():
-            message = f"{', '.join([*cures][:3])} are keys of another tool"
-            ways = [way for cure in cures.values() for way in cure.ways[:1] if way.sets and way.is_exact]
-            words = shlex.join(dict.fromkeys(override for way in ways for override in way.sets))
-            advice = f"set what they are here: launch plan stage=NAME {words}"
+        foreign = [f"{key}" for key, value in document.items() if explain_name(f"{key}", f"{value}")]
+        if len(foreign) > 1 and not any(isinstance(document.get(key), dict | list) for key in (*GROUPS, "recipe")):
+            message = f"{', '.join(foreign[:3])} are keys of another tool"
+            overrides, left_out = translate({f"{key}": value for key, value in document.items()})
+            without = f", which leaves out {', '.join(left_out)}" if left_out else ""
+            advice = Cure(f"what they are here: {{0}}{without}", f"$ launch plan {shlex.join(overrides)}")
             raise UserError(Problem("no_global_header", message, f"{path}:1", advice))
         other = _PACKAGE.search(text)
         line = text.count("\n", 0, other.start()) + 1 if other else 1

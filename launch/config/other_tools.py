@@ -126,6 +126,33 @@ def explain_name(name: str, value: str | None) -> Cure | None:
     return row.answer(name, value) if row else None
 
 
+def translate(settings: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the overrides that another tool's file means, the stage first, and its keys that no override stands for.
+
+    A value of the file's own (`lora_r: 32`) goes before what a switch beside it means (`adapter: lora`).
+    """
+    meant: dict[str, str] = {}
+    left_out = []
+    for name, value in settings.items():
+        if value is None or name == "stage":  # LLaMA-Factory's: sft, dpo, rm
+            continue
+        entries = value if isinstance(value, list) else [value]
+        texts = [str(each.get("path", "") if isinstance(each, dict) else each) for each in entries]
+        text = texts[0] if len(texts) == 1 else f"[{','.join(texts)}]"
+        cure = explain_name(name, text.lower() if isinstance(value, bool) else text) if all(texts) else None
+        ways = [way for way in cure.ways[:1] if way.sets and way.is_exact] if cure else []
+        left_out += [] if ways else [name]
+        for key, _, setting in (override.partition("=") for way in ways for override in way.sets):
+            if key not in meant or setting == text:
+                meant[key] = setting
+    kind = "dpo" if {"recipe.loss", "recipe.beta"} & meant.keys() else settings.get("stage", "sft")
+    adapter = "" if meant.get("recipe.lora.rank", "null") == "null" else "lora_"
+    return [
+        f"stage={meant.pop('stage', adapter + kind)}",
+        *(f"{key}={setting}" for key, setting in meant.items()),
+    ], left_out
+
+
 def explain_verb(word: str, *, exact: bool = False) -> str | None:
     """Return the verb that another tool's word means: `train` is `run`; misspelt, too, unless `exact`."""
     verbs = load_table()[1]

@@ -78,12 +78,52 @@ def test_a_missing_header_is_not_a_typo(refuse: Refuse) -> None:
     assert refuse({"stage/mine": "# @package recipe\nseed: 3\n"}).id == "no_global_header"
 
 
-def test_a_file_of_another_tool_is_answered_with_what_its_keys_are_here(refuse: Refuse) -> None:
-    axolotl = "base_model: some/model\ndatasets:\n  - path: x.jsonl\nmicro_batch_size: 2\nlora_r: 8\noutput_dir: out\n"
-    problem = refuse({"stage/mine": axolotl})
-    assert problem.message == "base_model, micro_batch_size, lora_r are keys of another tool"
-    overrides = "model.path=some/model recipe.per_device_batch_size=2 recipe.lora.rank=8 runs=out"
-    assert problem.cure == f"set what they are here: launch plan stage=NAME {overrides}"
+AXOLOTL = """base_model: some/model
+load_in_4bit: false
+datasets:
+  - path: x.jsonl
+    type: chat_template
+  - path: y.jsonl
+adapter: lora
+lora_r: 32
+lora_target_modules: [q_proj, v_proj]
+gradient_accumulation_steps: 4
+special_tokens:
+  pad_token: <pad>
+"""
+FOUND = "stage=lora_sft model.path=some/model recipe.lora.quantize=none 'data.mix=[x.jsonl,y.jsonl]'"
+LLAMA_FACTORY = """model_name_or_path: some/model
+stage: dpo
+do_train: true
+finetuning_type: lora
+pref_beta: 0.2
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "left_out"),
+    [
+        (
+            AXOLOTL,
+            f"{FOUND} recipe.lora.rank=32 'recipe.lora.targets=[q_proj,v_proj]'",
+            "gradient_accumulation_steps, special_tokens",
+        ),
+        (LLAMA_FACTORY, "stage=lora_dpo model.path=some/model recipe.lora.rank=16 recipe.beta=0.2", "do_train"),
+        ("base_model: some/model\nadapter: lora\n", "stage=lora_sft model.path=some/model recipe.lora.rank=16", ""),
+        (
+            "model_name_or_path: a/b\nstage: rm\nlora_rank: null\nlr: 1e-5\n",
+            "stage=rm model.path=a/b recipe.learning_rate=1e-5",
+            "",
+        ),
+    ],
+)
+def test_a_file_of_another_tool_is_answered_with_what_its_keys_are_here(
+    refuse: Refuse, text: str, overrides: str, left_out: str
+) -> None:
+    problem = refuse({"stage/mine": text})
+    assert problem.message.endswith(" are keys of another tool")
+    command = f"`launch plan {overrides}`"
+    assert problem.cure == f"what they are here: {command}" + (f", which leaves out {left_out}" if left_out else "")
 
 
 def test_a_value_of_another_type(refuse: Refuse) -> None:
