@@ -86,8 +86,14 @@ def test_nothing_that_trains_comes_with_the_package(installed: Path, tmp_path: P
 
 
 def test_the_cures_of_an_installed_package_need_no_clone(installed: Path, tmp_path: Path) -> None:
-    for trainer, named in (("finetune", "git clone https://github.com/allenai/open-instruct"), ("trl_sft", "")):
-        argv = [installed, "run", "stage=demo", f"trainer={trainer}"]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"messages": [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "B."}]}\n' * 16)
+    for words, named in (
+        (["run", "stage=demo", "trainer=finetune"], "git clone https://github.com/allenai/open-instruct"),
+        (["run", "stage=demo", "trainer=trl_sft"], ""),
+        (["preview", "stage=sft", "trainer=trl_sft", f"data.mix=[{rows}]"], "No module named 'trl'"),
+    ):
+        argv = [installed, *words]
         done = subprocess.run(
             argv, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120, env=clean_environ()
         )

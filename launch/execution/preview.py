@@ -16,6 +16,7 @@ from typing import Any
 
 from launch import resources
 from launch.check.machine.rule import as_finding
+from launch.check.machine.trainer import install_hint
 from launch.config.schema import Family
 from launch.data.local import Conversion
 from launch.data.rows import read_rows
@@ -110,10 +111,11 @@ def _run(plan: Plan, sets: Sequence[DataSet], folder: Path, rows: int | None, de
         cwd=folder if plan.config.trainer.writes_to_cwd else None,
     )
     if done.returncode or not out.is_file():
-        message = f"{plan.trainer} could not tokenise the data: {failure_reason(done)}"
-        raise UserError(
-            Problem("preview_failed", message, None, Cure("{0} checks packages, model and tokens", "$ launch check"))
-        )
+        reason = failure_reason(done)
+        cure = Cure("{0} checks packages, model and tokens", "$ launch check")
+        if reason.startswith("ModuleNotFoundError"):
+            cure = install_hint(plan)
+        raise UserError(Problem("preview_failed", f"{plan.trainer} could not tokenise the data: {reason}", None, cure))
     content: dict[str, Any] = load_json(out)
     return content
 
