@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class Difference:
 class LossPoint:
     """The losses of all runs after the same training."""
 
-    amount: float  # tokens, or optimizer steps
+    at: float  # tokens, or optimizer steps
     losses: tuple[float | None, ...]
 
 
@@ -73,13 +73,13 @@ class Comparison:
         return versioned(
             {
                 "runs": [self._run(index) for index in range(len(self.runs))],
-                "differs": [asdict(difference) for difference in self.differences],
+                "differs": self.differences,
                 "losses": {
                     "unit": self.unit,
                     "why_not": self.why_no_losses,
-                    "points": [{"at": point.amount, "losses": list(point.losses)} for point in self.points],
+                    "points": self.points,
                 },
-                "noise": asdict(self.noise),
+                "noise": self.noise,
             }
         )
 

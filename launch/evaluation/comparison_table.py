@@ -33,7 +33,7 @@ def _loss_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
         return
     yield (f"loss at equal {comparison.unit}",)
     for point in comparison.points:
-        yield f"  {point.amount:,.0f}", *(format_number(loss, ".4f") for loss in point.losses)
+        yield f"  {point.at:,.0f}", *(format_number(loss, ".4f") for loss in point.losses)
     yield from _verdict_row(comparison, comparison.loss_verdict)
 
 

@@ -14,6 +14,7 @@ from launch.execution.completion import refuse_changes
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.reader import RunRecord, resolve_run, run_name
 from launch.files import read_json_object
+from launch.planning.chat_template import read_template
 from launch.planning.estimate.shape import read_shape
 from launch.planning.lora import Adapter, check_adapter, read_adapter
 from launch.planning.model_folder import find_model_faults, hub_snapshot
@@ -168,11 +169,8 @@ def require_modules(model: ModelSource, *names: str) -> None:
 
 def require_chat_template(model: ModelSource) -> None:
     """Refuse a model whose tokenizer brings no chat template. Raises UserError: no_chat_template."""
-    folder = model.folder
-    if (folder / "chat_template.jinja").is_file():
-        return
-    if not read_json_object(folder / "tokenizer_config.json").get("chat_template"):
-        message = f"the tokenizer in {folder} has no chat template"
+    if not read_template(model.folder):
+        message = f"the tokenizer in {model.folder} has no chat template"
         raise UserError(Problem("no_chat_template", message, model.label, "train with recipe.chat_template=tulu"))
 
 

@@ -118,7 +118,7 @@ def check_template(
     folder = model.adapter.folder if model.adapter else model.local
     own = flags.get("tokenizer_name_or_path")
     tokenizer = Path(str(own)) if own else folder or hub_snapshot(model.reference, environ)
-    text = _read_file(template) if template else _read_template(tokenizer) if tokenizer else None
+    text = _read_file(template) if template else read_template(tokenizer) if tokenizer else None
     if template is None and text is None and tokenizer and (tokenizer / "tokenizer_config.json").is_file():
         message = f"the tokenizer in {tokenizer} has no chat template, and recipe.chat_template is not set"
         cure = Cure("set {0} or another template, or start from a chat model", f"{_KEY}=tulu")
@@ -153,7 +153,7 @@ def _has_marks(text: str) -> bool:
 
 def brings_template(folder: Path | None, template: str) -> bool | None:
     """Whether a tokenizer's folder brings this template; None where it brings none."""
-    own, named = _read_template(folder) if folder else None, _read_file(template)
+    own, named = read_template(folder) if folder else None, _read_file(template)
     return None if own is None else named is not None and _normalize(own) == _normalize(named)
 
 
@@ -178,7 +178,7 @@ def find_template_name(flags: Mapping[str, Any], options: Sequence[str]) -> str 
     return str(name) if name else None
 
 
-def _read_template(folder: Path) -> str | None:
+def read_template(folder: Path) -> str | None:
     """Return the chat template that a tokenizer's folder brings."""
     try:
         if (folder / "chat_template.jinja").is_file():

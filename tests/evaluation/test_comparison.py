@@ -61,7 +61,7 @@ def test_losses_are_compared_at_equal_tokens(tmp_path: Path) -> None:
     b = write_run(tmp_path / "sft" / "b", [100.0 - 2 * step for step in range(1, 11)], tokens=200)
     comparison = compare_runs([read_run_facts(a), read_run_facts(b)], Noise(loss=0.01, speed=0.1))
     assert comparison.unit == "tokens"
-    assert [point.amount for point in comparison.points] == [500, 1000, 1500, 2000]
+    assert [point.at for point in comparison.points] == [500, 1000, 1500, 2000]
     assert comparison.points[-1].losses == pytest.approx((80.0, 80.0), abs=1)
     assert comparison.loss_verdict(1) == "same"
     assert comparison.speed_verdict(1) == "faster"
