@@ -11,15 +11,12 @@ from launch.config.line import override_key
 from launch.config.origins import Origins, Provenance
 from launch.config.schema import AdapterStart, BadRows, Family, Kind, Launcher, RootConfig, TrainerConfig
 from launch.data.local import DataFiles, Digest, LocalData, digest_files
-from launch.data.sources import file_format, find_files, is_pattern, suggest_neighbours
+from launch.data.sources import file_format, find_files, is_pattern
 from launch.demo import demo_key
 from launch.errors import Cure, Problem, UserError, path_problem, set_any
-from launch.files import read_json_object
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
-from launch.planning.model_folder import NO_TOKENIZER, find_model_faults, hub_snapshot
 from launch.planning.rlvr import resolve_verifiers
-from launch.planning.saved_model import find_changes, run_of
 from launch.upstream.trainers import trainer_files
 from launch.worker.json_codec import to_json
 from launch.worker.trl_data import HoldsOut, MixturePart
@@ -79,7 +76,7 @@ class Inputs:
 def resolve_inputs(config: RootConfig, origins: Origins, cache: Path, cwd: Path, digest: Digest) -> Inputs:
     """Resolve what a stage starts from.
 
-    Raises UserError: no_model, no_data, unknown_build, kind_mismatch, one_data_set, data_no_files,
+    Raises UserError: no_model, no_data, unknown_build, kind_mismatch, data_no_files,
     data_file_type; those of `resolve_verifiers`.
     """
     problems = _kind_mismatches(config, origins)
@@ -99,68 +96,6 @@ def model_shape(config: RootConfig, inputs: Inputs) -> ModelShape | None:
     if shape or config.model.path or (inputs.model.local and not inputs.model.build):
         return shape  # the YAML describes another model
     return shape_from_yaml(config.model.shape)
-
-
-def check_model_folder(
-    config: RootConfig, origins: Origins, model: InputSource, digest: Digest, environ: Mapping[str, str]
-) -> None:
-    """Check that a local model is complete: the trainer would find out after it has tokenised the data. A run's has to
-    be the one that the run saved.
-
-    A model that another run is still to make (model.trained_by) is checked when that run ends.
-
-    Raises UserError: incomplete_model, model_changed, base_changed, short_context.
-    """
-    if "incomplete_model" in config.allow or config.model.trained_by or config.trainer.launcher != Launcher.accelerate:
-        return
-    folders = [model.local] if model.build is None else []
-    if model.adapter is not None:
-        folders += [model.adapter.folder, model.adapter.local_base]
-    problems = []
-    for folder in dict.fromkeys(folders):
-        if folder is not None and not folder.exists() and folder.parent.is_dir() and folder == model.local:
-            message = f"model.path={folder} does not exist"
-            problems.append(Problem("incomplete_model", message, model.provenance.where, suggest_neighbours(folder)))
-        if folder is None or not folder.exists():
-            continue
-        faults = find_model_faults(folder)
-        if folder != model.local or "tokenizer_name_or_path" in config.flags:
-            faults = [fault for fault in faults if fault != NO_TOKENIZER]
-        if faults:
-            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-            message = f"{folder} is not a complete model: {faults[0]}{more}"
-            of_folder = Cure("complete the folder, or set {0} to plan without it", "allow=[incomplete_model]")
-            of_file = _of_file(folder)
-            cure = of_folder if folder.is_dir() else of_file
-            problems.append(Problem("incomplete_model", message, model.provenance.where, cure))
-    source = model.adapter.folder if model.adapter is not None else model.local
-    run = run_of(source) if source and model.build in (None, MERGE) else None
-    changes = find_changes(run, digest) if run else []
-    problems += [replace(p, where=model.provenance.where) for p in changes if p.id not in config.allow]
-    if not problems:
-        problems = find_short_context(config, origins, model, model.reference, environ)
-    if problems:
-        raise UserError(problems)
-
-
-def find_short_context(
-    config: RootConfig, origins: Origins, model: InputSource, whose: str, environ: Mapping[str, str]
-) -> list[Problem]:
-    """Return the problem short_context of samples longer than the positions of a model whose files are here."""
-    folder = (model.adapter.local_base if model.adapter else model.local) or hub_snapshot(model.reference, environ)
-    context = read_json_object(folder / "config.json").get("max_position_embeddings") if folder else None
-    limit = config.recipe.max_seq_length
-    if not isinstance(context, int) or limit <= context or "short_context" in config.allow:
-        return []
-    message = f"recipe.max_seq_length={limit:,} is longer than the context of {whose}, {context:,} tokens"
-    cure = Cure("set {0}, or {1}", f"recipe.max_seq_length={context}", "allow=[short_context]")
-    return [Problem("short_context", message, origins.of("recipe.max_seq_length").where, cure)]
-
-
-def _of_file(file: Path) -> str:
-    if file_format(file)[0]:
-        return "it is a data file: set data.mix to it, and model.path to a hub id or a folder"
-    return "set model.path to a hub id, or a folder that transformers can load, unlike a GGUF"
 
 
 def _base_shape(adapter: Adapter, config: RootConfig) -> ModelShape | None:
@@ -293,7 +228,7 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
         staged = LocalData(files, *local_data, skips=data.bad_rows == BadRows.skip) if files else None
         entries.append(MixtureEntry(source, entry.share * data.fraction, entry.split, staged))
     if config.trainer.family == Family.trl and len(entries) > 1:
-        entries = _merge(entries, config.trainer, digest)
+        entries = _merge(entries, digest)
     for number, named in enumerate(entries):
         if named.data:  # the source of local data is its converted copy
             copy = named.data.train_file
@@ -379,17 +314,13 @@ def _unstaged_share(config: RootConfig, origins: Origins, mixture: tuple[Mixture
     return value
 
 
-def _merge(entries: list[MixtureEntry], trainer: TrainerConfig, digest: Digest) -> list[MixtureEntry]:
-    """Return local entries with equal shares as one; launch's entry over TRL mixes the others, but not for RLVR, whose
-    rewards are proven on one data set. Raises UserError: one_data_set."""
+def _merge(entries: list[MixtureEntry], digest: Digest) -> list[MixtureEntry]:
+    """Return local entries with equal shares as one; launch's entry over TRL mixes the others."""
     data = [entry.data for entry in entries if entry.data]
     paths = tuple(path for local in data for path in local.files.paths)
     content = digest_files(paths, digest)
     if len(data) == len(entries) and len({entry.share for entry in entries}) == 1 and content is not None:
         return [replace(entries[0], data=replace(data[0], files=DataFiles(paths, content)))]
-    if trainer.kind == Kind.rlvr:
-        message = f"{trainer.name} takes one data set, got {len(entries)}"
-        raise UserError(Problem("one_data_set", message, "data.mix", "name local files with equal shares in data.mix"))
     return entries
 
 

@@ -58,12 +58,13 @@ from launch.planning.identity import (
     texts_with_name,
     tracked_name,
 )
-from launch.planning.inputs import Inputs, check_model_folder, continues_adapter, model_shape, resolve_inputs
+from launch.planning.inputs import Inputs, continues_adapter, model_shape, resolve_inputs
 from launch.planning.lengths import lengths_file
 from launch.planning.lora import Adapter, Lora, resolve_lora
 from launch.planning.machine import Machine, UpstreamState
 from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch, width_warnings
 from launch.planning.rlvr import check_ray, check_rlvr, check_vllm, uses_vllm
+from launch.planning.saved_model import check_model_folder
 from launch.planning.tracking import (
     TRACKING_VARIABLES,
     add_tracking_flags,

@@ -1,14 +1,23 @@
-"""The model that a run saved: digests of its files, in DONE, which every later use of the model compares."""
+"""Whether a model can be started from: a folder is complete, and a run's model is the one that the run saved.
+
+The run's DONE holds digests of the model's files, which every later use of the model compares.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
+from launch.config.origins import Origins
+from launch.config.schema import Launcher, RootConfig
 from launch.data.local import Digest
-from launch.errors import Problem
+from launch.data.sources import file_format, suggest_neighbours
+from launch.errors import Cure, Problem, UserError
 from launch.files import read_json_object
+from launch.planning.inputs import MERGE, InputSource
+from launch.planning.model_folder import NO_TOKENIZER, find_model_faults, hub_snapshot
 
 # what is loaded of a model: weights, configuration, tokenizer, chat template, code
 _PATTERNS = (
@@ -68,3 +77,65 @@ def _compare(recorded: object, folder: Path, digest: Callable[[Path], str | None
     ]
     more = f" and {len(changed) - 2} more" if len(changed) > 2 else ""
     return f"{', '.join(changed[:2])}{more}" if changed else None
+
+
+def check_model_folder(
+    config: RootConfig, origins: Origins, model: InputSource, digest: Digest, environ: Mapping[str, str]
+) -> None:
+    """Check that a local model is complete: the trainer would find out after it has tokenised the data. A run's has to
+    be the one that the run saved.
+
+    A model that another run is still to make (model.trained_by) is checked when that run ends.
+
+    Raises UserError: incomplete_model, model_changed, base_changed, short_context.
+    """
+    if "incomplete_model" in config.allow or config.model.trained_by or config.trainer.launcher != Launcher.accelerate:
+        return
+    folders = [model.local] if model.build is None else []
+    if model.adapter is not None:
+        folders += [model.adapter.folder, model.adapter.local_base]
+    problems = []
+    for folder in dict.fromkeys(folders):
+        if folder is not None and not folder.exists() and folder.parent.is_dir() and folder == model.local:
+            message = f"model.path={folder} does not exist"
+            problems.append(Problem("incomplete_model", message, model.provenance.where, suggest_neighbours(folder)))
+        if folder is None or not folder.exists():
+            continue
+        faults = find_model_faults(folder)
+        if folder != model.local or "tokenizer_name_or_path" in config.flags:
+            faults = [fault for fault in faults if fault != NO_TOKENIZER]
+        if faults:
+            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+            message = f"{folder} is not a complete model: {faults[0]}{more}"
+            of_folder = Cure("complete the folder, or set {0} to plan without it", "allow=[incomplete_model]")
+            of_file = _of_file(folder)
+            cure = of_folder if folder.is_dir() else of_file
+            problems.append(Problem("incomplete_model", message, model.provenance.where, cure))
+    source = model.adapter.folder if model.adapter is not None else model.local
+    run = run_of(source) if source and model.build in (None, MERGE) else None
+    changes = find_changes(run, digest) if run else []
+    problems += [replace(p, where=model.provenance.where) for p in changes if p.id not in config.allow]
+    if not problems:
+        problems = find_short_context(config, origins, model, model.reference, environ)
+    if problems:
+        raise UserError(problems)
+
+
+def find_short_context(
+    config: RootConfig, origins: Origins, model: InputSource, whose: str, environ: Mapping[str, str]
+) -> list[Problem]:
+    """Return the problem short_context of samples longer than the positions of a model whose files are here."""
+    folder = (model.adapter.local_base if model.adapter else model.local) or hub_snapshot(model.reference, environ)
+    context = read_json_object(folder / "config.json").get("max_position_embeddings") if folder else None
+    limit = config.recipe.max_seq_length
+    if not isinstance(context, int) or limit <= context or "short_context" in config.allow:
+        return []
+    message = f"recipe.max_seq_length={limit:,} is longer than the context of {whose}, {context:,} tokens"
+    cure = Cure("set {0}, or {1}", f"recipe.max_seq_length={context}", "allow=[short_context]")
+    return [Problem("short_context", message, origins.of("recipe.max_seq_length").where, cure)]
+
+
+def _of_file(file: Path) -> str:
+    if file_format(file)[0]:
+        return "it is a data file: set data.mix to it, and model.path to a hub id or a folder"
+    return "set model.path to a hub id, or a folder that transformers can load, unlike a GGUF"

@@ -51,9 +51,8 @@ class ProofRequest:
     """What is proven."""
 
     verifier: str  # the entry's option `verifier`
-    rows: str | None  # a file of JSON lines; None: `dataset` is loaded
-    dataset: str
-    split: str
+    rows: str  # a file of JSON lines: those of local data
+    datasets: tuple[tuple[str, str], ...]  # of the hub: id and split
     model: str | None  # whose tokenizer counts the prompts' tokens; None: it is not there yet
     template: str | None  # a file with the chat template
     response: int  # tokens
@@ -87,15 +86,14 @@ def prove(request: ProofRequest) -> ProofReport:
 
 
 def _read_rows(request: ProofRequest) -> Iterator[dict[str, Any]]:
-    if request.rows is not None:
-        with Path(request.rows).open(encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
-        return
-    from datasets import load_dataset
+    with Path(request.rows).open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+    for name, split in request.datasets:
+        from datasets import load_dataset
 
-    for row in load_dataset(request.dataset, split=request.split):
-        messages = row.get("messages") or row.get("prompt")
-        yield {**row, "prompt": messages[:-1] if messages[-1]["role"] == "assistant" else messages}
+        for row in load_dataset(name, split=split):
+            messages = row.get("messages") or row.get("prompt")
+            yield {**row, "prompt": messages[:-1] if messages[-1]["role"] == "assistant" else messages}
 
 
 def _check_rows(rows: Sequence[Mapping[str, Any]], option: VerifierOption, found: ProofReport) -> None:

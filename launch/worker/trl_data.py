@@ -31,13 +31,14 @@ def load(script: Any, mixture: Any, options: Mapping[str, str]) -> Any:
     asks for.
 
     Options: `validation`, the share of the training rows that becomes the split "validation"; `subset`, what is trained
-    on of the rest, a share with a point or a count. Raises ValueError where the data has no such rows.
+    on of the rest, a share with a point or a count; with `verifier` the rows are prompts. Raises ValueError where the
+    data has no such rows.
     """
     from datasets import load_dataset
     from trl import get_dataset
 
     if "mixture" in options:
-        return _load_parts(read_parts(options["mixture"]), options.get("validation"), script)
+        return _load_parts(read_parts(options["mixture"]), options, script)
     if not mixture.datasets and not script.dataset_name:
         raise ValueError("either `datasets` or `dataset_name` must be provided")
     if mixture.datasets:
@@ -45,7 +46,7 @@ def load(script: Any, mixture: Any, options: Mapping[str, str]) -> Any:
     else:
         data = load_dataset(script.dataset_name, name=script.dataset_config, streaming=script.dataset_streaming)
     name, split = script.dataset_name or "the mixture", script.dataset_train_split
-    return _keep_rows(data, name, split, options.get("validation"), options.get("subset"))
+    return _keep_rows(data, name, split, options)
 
 
 def read_parts(text: str) -> list[MixturePart]:
@@ -53,16 +54,16 @@ def read_parts(text: str) -> list[MixturePart]:
     return [from_json(MixturePart, part) for part in json.loads(text)]
 
 
-def _load_parts(parts: Sequence[MixturePart], validation: str | None, script: Any) -> Any:
+def _load_parts(parts: Sequence[MixturePart], options: Mapping[str, str], script: Any) -> Any:
     """Load several data sets, and return their rows in order as one, under the split's name in `script`."""
     from datasets import DatasetDict, load_dataset
 
     trained, held_out = [], []
     for part in parts:
-        share = validation if part.holds_out == "split" else None
-        data = _keep_rows(load_dataset(part.name), part.name, part.split, share, part.share)
+        own = {name: value for name, value in options.items() if name != "validation" or part.holds_out == "split"}
+        data = _keep_rows(load_dataset(part.name), part.name, part.split, {**own, "subset": part.share})
         trained.append(data[part.split])
-        if part.holds_out != "none" and (share or part.holds_out == "staged") and _VALIDATION in data:
+        if (part.holds_out == "staged" and _VALIDATION in data) or "validation" in own:
             held_out.append(data[_VALIDATION])
     joined = {script.dataset_train_split: join_rows(trained)}
     return DatasetDict({**joined, **({_VALIDATION: join_rows(held_out)} if held_out else {})})
@@ -85,9 +86,24 @@ def join_rows(parts: Sequence[Any]) -> Any:
         raise ValueError(f"the data sets do not fit together: {str(error).splitlines()[0]}") from error
 
 
-def _keep_rows(data: Any, name: str, split: str, validation: str | None, subset: str | None) -> Any:
+def to_prompts(data: Any) -> Any:
+    """Return the rows with the column `prompt` that TRL reads: hub data has `messages`, as upstream's mixtures."""
+
+    def convert(row: Mapping[str, Any]) -> dict[str, Any]:
+        messages = list(row["messages"])
+        return {"prompt": messages[:-1] if messages[-1]["role"] == "assistant" else messages}
+
+    if all("prompt" in split.column_names for split in data.values()):
+        return data
+    return data.map(convert, remove_columns=["messages"])
+
+
+def _keep_rows(data: Any, name: str, split: str, options: Mapping[str, str]) -> Any:
     from datasets import DatasetDict
 
+    validation, subset = options.get("validation"), options.get("subset")
+    if "verifier" in options:
+        data = to_prompts(data)
     if split not in data:
         raise ValueError(f"{name} has no split '{split}'; it has {', '.join(map(str, data))}")
     if validation is None and subset is None:

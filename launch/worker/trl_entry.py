@@ -167,7 +167,6 @@ def _build(job: Job) -> Any:
     entry, limit = entry_class(job.trainer, args, job.events), getattr(args, "max_length", None)
     train = data[script.dataset_train_split]
     if "verifier" in options:
-        train = trl_rlvr.to_prompts(train)
         option = VerifierOption.parse(options["verifier"])
         from .reward_proof import prompt_lengths, window_problems
 

@@ -94,20 +94,6 @@ def text_of(completion: Any) -> str:
     return completion if isinstance(completion, str) else str(completion[0]["content"])
 
 
-def to_prompts(data: Any) -> Any:
-    """Return the rows with the column `prompt` that TRL reads: hub data has `messages`, as upstream's mixtures."""
-    from datasets import DatasetDict
-
-    def convert(row: Mapping[str, Any]) -> dict[str, Any]:
-        messages = list(row["messages"])
-        return {"prompt": messages[:-1] if messages[-1]["role"] == "assistant" else messages}
-
-    splits = data.values() if isinstance(data, DatasetDict) else [data]
-    if all("prompt" in split.column_names for split in splits):
-        return data
-    return data.map(convert, remove_columns=["messages"])
-
-
 def rlvr_class(
     entry: Any, scorer: Scorer, events: EventWriter, allowed: Collection[str], every: int | None = None
 ) -> Any:

@@ -173,6 +173,22 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     assert not left
 
 
+def test_several_data_sets_are_proven_and_trained_on(home: Path) -> None:
+    """Each with its share; one of them has `messages`, as upstream's mixtures, and the other one `prompt`."""
+    parts = [[{**row, "ground_truth": "json"} for row in GOOD_ROWS], [{"prompt": "?", "ground_truth": "re"}] * 8]
+    for name, rows in zip("ab", parts, strict=True):
+        (home / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    words = ("name=mixed", "data.mix=[{name: a.jsonl}, {name: b.jsonl, share: 0.5}]", "recipe.max_steps=2")
+    code, output = finish(home, *words)
+    assert code == 0, output
+    log = (home / "runs" / "demo_rlvr" / "mixed" / "logs" / "rank-0.log").read_text()
+    assert "4 -> 4 rows (subset 1.0)" in log and "8 -> 4 rows (subset 0.5)" in log
+    with (home / "b.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(LONG_ROW) + "\n")
+    code, output = finish(home, "name=long", *words[1:])
+    assert code == EXIT_REFUSED and "1 prompt longer than the 240 tokens" in output and "row 13 has" in output
+
+
 def test_a_reward_that_never_differs_stops_before_it_trains(home: Path) -> None:
     """Right in the proof; nothing that this model writes is ever a reference answer."""
     own = home / "own.py"

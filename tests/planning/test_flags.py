@@ -102,10 +102,6 @@ def test_what_cannot_work_is_refused_all_at_once(overrides: list[str], expected:
     assert refusal("stage=sft", *overrides) == expected
 
 
-def test_rewards_are_proven_on_one_data_set() -> None:
-    assert refusal("stage=demo_rlvr", "data.build=null", "data.mix=[{name: a/b},{name: c/d}]") == ["one_data_set"]
-
-
 def test_an_owned_flag_names_its_key() -> None:
     with pytest.raises(UserError, match=r"set recipe\.global_batch_size"):
         planned("stage=sft", "flags.gradient_accumulation_steps=4")

@@ -53,7 +53,7 @@ def proof(folder: Path, rows: Sequence[Mapping[str, Any]], *names: str, seconds:
         name if name in ("rows", "math", "gsm8k", "exact", "ifeval") else f"{own}:{name}": 1.0 for name in names
     }
     option = json.dumps({"verifiers": verifiers, "seconds": seconds, "window": 64})
-    return prove(ProofRequest(option, str(folder / "rows.jsonl"), "", "train", None, None, 32))
+    return prove(ProofRequest(option, str(folder / "rows.jsonl"), (), None, None, 32))
 
 
 def test_reference_answers_pass_and_others_do_not(tmp_path: Path) -> None:

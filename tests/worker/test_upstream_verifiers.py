@@ -25,7 +25,7 @@ def prove(folder: Path, named: list[tuple[str, str]], **more: Any) -> ProofRepor
     rows = [{"prompt": [{"role": "user", "content": "?"}], "dataset": d, "ground_truth": t} | more for d, t in named]
     path = folder / "rows.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    request = ProofRequest(OPTION, str(path), "rows", "train", None, None, 16)
+    request = ProofRequest(OPTION, str(path), (), None, None, 16)
     command = worker_command(sys.executable, "reward_proof", request)
     env = {**os.environ, "PYTHONPATH": str(checkout())}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)

@@ -18,6 +18,7 @@ from launch.errors import Cure
 from launch.external import failure_reason, run_command
 from launch.host.interpreter import worker_command
 from launch.planning.chat_template import template_file
+from launch.planning.inputs import MixtureEntry
 from launch.planning.plan import Plan
 from launch.planning.rlvr import verifier_option
 from launch.upstream.pin.checkout import missing_checkout_problem
@@ -59,30 +60,29 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
 
 
 def _request(plan: Plan, folder: Path) -> ProofRequest:
-    entry, template = plan.inputs.mixture[0], template_file(plan.config.recipe.chat_template or "")
-    rows = folder / "rows.jsonl"
-    is_local = entry.data is not None or bool(entry.source.build)
-    if is_local:
-        with rows.open("w", encoding="utf-8") as stream:
-            stream.writelines(f"{line}\n" for line in _rows(plan))
+    template, rows, hub = template_file(plan.config.recipe.chat_template or ""), folder / "rows.jsonl", []
+    with rows.open("w", encoding="utf-8") as stream:
+        for entry in plan.inputs.mixture:
+            if entry.data is not None or entry.source.build:
+                stream.writelines(f"{line}\n" for line in _rows(entry))
+            else:
+                hub.append((entry.source.reference, entry.split))
     model = plan.inputs.model
     is_here = model.local is None or model.local.exists()
     return ProofRequest(
         verifier=verifier_option(plan.config, plan.inputs.verifiers) or "",
-        rows=str(rows) if is_local else None,
-        dataset=entry.source.reference,
-        split=entry.split,
+        rows=str(rows),
+        datasets=tuple(hub),
         model=model.reference if is_here else None,
         template=str(template) if template else None,
         response=plan.config.recipe.response_length or 0,
     )
 
 
-def _rows(plan: Plan) -> Iterator[str]:
+def _rows(entry: MixtureEntry) -> Iterator[str]:
     """Yield the rows of local data as the trainer will get them: its converted copy may not be there yet."""
-    data = plan.inputs.mixture[0].data
-    if data is None:
+    if entry.data is None:
         yield from prompt_rows()[0]
         return
-    for _, columns in Conversion(data).rows(data.files.paths):
+    for _, columns in Conversion(entry.data).rows(entry.data.files.paths):
         yield json.dumps(columns, ensure_ascii=False)
