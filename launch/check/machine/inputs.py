@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.planning.batches import describe_packing, forecast_packing, padding_problem, samples_per_rank
@@ -17,7 +17,7 @@ from launch.worker.finding import Finding
 
 HUB = "https://huggingface.co"
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")  # huggingface_hub constants.py
-_TIMEOUT = 3.0  # seconds
+_TIMEOUT = 1.5  # seconds
 
 
 @rule("tokens_wasted", "padding")
@@ -74,13 +74,20 @@ def _why_unreachable(environ: Mapping[str, str]) -> str | None:
     variable = next((name for name in _OFFLINE if environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")), None)
     if variable:
         return f"{variable}={environ[variable]} forbids"
-    with ThreadPoolExecutor(1) as pool:  # looking a name up has no time limit of its own
-        try:
-            pool.submit(urllib.request.urlopen, environ.get("HF_ENDPOINT", HUB), None, _TIMEOUT).result(_TIMEOUT)
-        except urllib.error.HTTPError as error:  # an answer, unless it is a proxy's
-            return f"answers {error.code}" if error.code in (403, 407) or error.code >= 500 else None
-        except (OSError, ValueError) as error:
-            return f"cannot be reached ({getattr(error, 'reason', None) or f'no answer in {_TIMEOUT:g} s'})"
-        finally:
-            pool.shutdown(wait=False)
+    answers: list[str | None] = []
+    # looking a name up has no time limit of its own, and the exit would wait for a pool's thread
+    asking = Thread(target=lambda: answers.append(_ask(environ.get("HF_ENDPOINT", HUB))), daemon=True)
+    asking.start()
+    asking.join(_TIMEOUT)
+    return answers[0] if answers else f"cannot be reached (no answer in {_TIMEOUT:g} s)"
+
+
+def _ask(address: str) -> str | None:
+    """Return why an address is no hub; None if it is one."""
+    try:
+        urllib.request.urlopen(address, timeout=_TIMEOUT).close()
+    except urllib.error.HTTPError as error:  # an answer, unless it is a proxy's
+        return f"answers {error.code}" if error.code in (403, 407) or error.code >= 500 else None
+    except (OSError, ValueError) as error:
+        return f"cannot be reached ({getattr(error, 'reason', error)})"
     return None
