@@ -111,3 +111,35 @@ def test_a_run_without_held_out_rows_is_not_judged_by_the_demos_questions(
     assert done.returncode == 0, done.stdout + done.stderr
     assert main(["eval", "mine/all", f"runs={home / 'runs'}"]) == 2
     assert "mine/all held out no rows of its data" in capsys.readouterr().err
+
+
+def test_two_ranks_of_dpo_answer_the_same_prompts(home: Path) -> None:
+    words = ("stage=demo_dpo", "trainer=trl_dpo", "model=demo", "processes=2", "name=ranks", "recipe.max_steps=4")
+    done = launch_in(home, *words, "recipe.sample_every=2", "recipe.checkpoint_steps=null")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = home / "runs" / "demo_dpo" / "ranks"
+    samples = [event for event in records(run / "events.jsonl") if event["kind"] == "completion"]
+    assert [sample["step"] for sample in samples] == [step for step in (0, 2, 4) for _ in range(3)]
+    assert len({sample["prompt"] for sample in samples}) == 3
+    assert [step["step"] for step in records(run / "metrics.jsonl") if "sample_tokens" in step] == [2, 4]
+
+
+def test_rows_that_cannot_be_used_are_left_out_of_the_training_and_recorded(home: Path) -> None:
+    rows = (home / "chats.jsonl").read_text().splitlines(True)
+    asked = json.loads(rows[0])["messages"][0]
+    bad = [{"messages": [asked, {"role": "assistant", "content": ""}]}] * 498 + [{"text": 1}, {"chat": []}]
+    lines = [json.dumps(row) + "\n" for row in bad]
+    (home / "mostly_bad.jsonl").write_text("".join(rows[:1] + lines + rows[1:]))
+    words = ("stage=mine", "trainer=trl_sft", "data.mix=mostly_bad.jsonl", "name=left_out", "recipe.max_steps=3")
+    for verb in ("run", "check"):
+        refused = launch_in(home, verb, *words)
+        shown = " ".join((refused.stdout + refused.stderr).split())
+        assert refused.returncode == 2 and "500 of 700 rows can't be used (498: " in shown, shown
+        assert "mostly_bad.jsonl:2" in shown and "[bad_rows]" in shown and "data.bad_rows=skip" in shown
+    done = launch_in(home, *words, "data.bad_rows=skip")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "staged 180 rows and 20 for validation" in done.stdout + done.stderr
+    plan = json.loads((home / "runs" / "mine" / "left_out" / "plan.json").read_text())
+    [data] = plan["data"]
+    assert (data["rows"] if "rows" in data else data["read"]) == 180 + 20
+    assert any(note.startswith("500 of 700 rows can't be used") for note in data["notes"])
