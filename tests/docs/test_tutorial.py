@@ -25,7 +25,7 @@ PAGES = (
     *sorted((ROOT / "docs").glob("how-to/*.md")),
 )
 # what a reader has and this test has not: stages and clusters of the user's own, an overlay of `tune`
-STAGES = {"mine": "sft", "mine_lora": "sft", "polite": "dpo", "sft_1b": "sft", "S": "sft"}
+STAGES = {"mine": "sft", "mine_lora": "sft", "guesses": "sft", "polite": "dpo", "sft_1b": "sft", "S": "sft"}
 _NOT_HERE = re.compile(r"^(cluster=(mine|uni)|trainer=trl_reward|\+tuned=.*|python=.*)$")
 MISTAKE = "recipe.learning_rat="  # on purpose
 # keys of a pipeline, `submit` and `rollout`, which their own tests cover

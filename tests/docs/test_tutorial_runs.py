@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from tests.paths import ROOT
 
 TUTORIAL = ROOT / "docs" / "tutorial"
 _OF_RUNS = ("status", "logs", "merge", "new", "eval", "generate", "--version")
-_OWN = ("stage=mine", "stage=mine_lora")  # that the page drafts
+_OWN = ("stage=mine", "stage=mine_lora", "stage=guesses")  # that the page drafts
 _NUMBER = re.compile(r"\b[0-9a-f]{8}\b|\d[\d.:,]*(?:e-?\d+)?")
 
 pytestmark = pytest.mark.slow
@@ -33,11 +34,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder for all pages: the demo's model and data are made once."""
     pytest.importorskip("trl", reason="the `train` dependencies are not installed")
     home = tmp_path_factory.mktemp("reader")
-    page = (TUTORIAL / "own-data.md").read_text(encoding="utf-8")
-    [rows] = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    subprocess.run([warm.python(), "-c", rows], cwd=home, check=True)
+    write_files("own-data", home)
     train_with_transformers(home / "my_chats.jsonl", home / "my_model")
     return home
+
+
+def write_files(page: str, home: Path) -> None:
+    """Run the page's Python; what begins with the name of a file is written to it."""
+    text = (TUTORIAL / f"{page}.md").read_text(encoding="utf-8")
+    for code in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        if name := re.match(r"# (\S+\.py)\n", code):
+            (home / name[1]).write_text(code, encoding="utf-8")
+        else:
+            subprocess.run([warm.python(), "-c", code], cwd=home, check=True)
 
 
 def train_with_transformers(chats: Path, model: Path) -> None:
@@ -64,7 +73,9 @@ def train_with_transformers(chats: Path, model: Path) -> None:
 
 def carry_out(argv: list[str], home: Path) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "XDG_CONFIG_HOME": str(home / "config"), "OPEN_INSTRUCT_DIR": "", "HF_HUB_OFFLINE": "1"}
-    command = [warm.python(), "-m", "launch", *argv]
+    # the proof of a verifier starts an interpreter of its own, as no trainer does
+    python = sys.executable if any(word.startswith("recipe.verifier=") for word in argv) else warm.python()
+    command = [python, "-m", "launch", *argv]
     environ |= {"PYTHONPATH": str(ROOT), "LAUNCH_CONFIG_DIR": ""}
     return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=300, check=False)
 
@@ -76,7 +87,8 @@ def for_a_cpu(page: Path) -> Iterator[list[str]]:
         if argv[0] in _OF_RUNS or (stage in _OWN and "gpus=8" not in argv and "--cfg" not in argv):
             yield argv
         elif stage and stage.startswith("stage=demo"):
-            short = [re.sub(r"(steps)=\d+", r"\1=2", word) for word in argv]
+            # what is evaluated has to be trained
+            short = argv if page.stem == "rlvr" else [re.sub(r"(steps)=\d+", r"\1=2", word) for word in argv]
             if not any("steps=" in word for word in short):
                 short.append("recipe.max_steps=40" if page.stem == "demo" else "recipe.max_steps=2")  # it is evaluated
             if stage == "stage=demo" and "trainer=trl_sft" not in short:
@@ -95,9 +107,11 @@ def normalise(line: str) -> str:
     return " ".join(_NUMBER.sub("#", line).split())
 
 
-@pytest.mark.parametrize("name", ["demo", "own-data", "lora", "scale-up"])
+@pytest.mark.parametrize("name", ["demo", "own-data", "lora", "scale-up", "rlvr"])
 def test_the_page_is_carried_out(name: str, home: Path) -> None:
     page = TUTORIAL / f"{name}.md"
+    if name == "rlvr":
+        write_files(name, home)
     printed: list[str] = []
     done = 0
     for argv in for_a_cpu(page):
