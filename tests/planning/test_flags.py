@@ -271,6 +271,19 @@ def test_a_flag_that_undoes_a_requested_key_is_refused(line: tuple[str, ...], un
         ((*SFT, "flags.metric_for_best_model=loss"), "--eval_strategy"),
         ((*SFT, "flags.eval_packing=true"), "--eval_strategy"),
         ((*SFT, "data.validation=0.1", "flags.eval_delay=2"), None),
+        ((*SFT, SAVED, "flags.save_total_limit=0"), "--save_total_limit 0"),
+        ((*SFT, UNSAVED, "flags.save_only_model=true"), "--save_strategy no"),
+        ((*SFT, "flags.greater_is_better=true"), "--eval_strategy"),
+        ((*SFT, "flags.prediction_loss_only=true"), "--eval_strategy"),
+        ((*SFT, "flags.logging_first_step=true"), "--logging_steps 1"),
+        ((*SFT, "flags.logging_steps=5", "flags.logging_first_step=true"), None),
+        ((*SFT, "flags.lr_scheduler_type=constant", "flags.warmup_steps=5"), "--lr_scheduler_type constant"),
+        ((*SFT, "flags.lr_scheduler_type=constant_with_warmup", "flags.warmup_steps=5"), None),
+        ((*SFT, "recipe.max_steps=2", "flags.num_train_epochs=3"), "--max_steps 2"),
+        ((*SFT, "recipe.max_steps=null", "flags.num_train_epochs=3"), None),
+        ((*SFT, "flags.hub_strategy=end"), "--push_to_hub"),
+        ((*SFT, "flags.length_column_name=size"), "--train_sampling_strategy"),
+        ((*DPO, "flags.lora_r=4"), "--use_peft"),
         ((*DPO, "flags.use_dora=true"), "--use_peft"),
         ((*DPO, "recipe.lora.rank=4", "flags.use_dora=true"), None),
     ],
@@ -278,3 +291,9 @@ def test_a_flag_that_undoes_a_requested_key_is_refused(line: tuple[str, ...], un
 def test_a_flag_without_an_effect_is_marked(line: tuple[str, ...], other: str | None) -> None:
     found = [warning.message for warning in planned(*line).warnings if warning.id == "inert_flag"]
     assert (other in found[0]) if other else not found
+
+
+@pytest.mark.parametrize("flag", ["do_eval", "do_train", "do_predict"])
+def test_a_flag_that_no_trainer_of_trl_reads_is_marked(flag: str) -> None:
+    found = [warning.message for warning in planned(*SFT, f"flags.{flag}=false").warnings]
+    assert f"trl_sft accepts --{flag} and never reads it" in found
