@@ -84,6 +84,52 @@ def test_data_that_are_mostly_wrong_stop_a_run_before_its_model_is_loaded(
         assert trained.returncode == 0 and (folder / "DONE").is_file(), trained.stdout + trained.stderr
 
 
+ANSWER = "{{ '<|assistant|>' }}{% generation %}{{ (message['content'] or '') + eos_token }}{% endgeneration %}"
+OTHER = "{{ '<|' + message['role'] + '|>' + (message['content'] or '') }}"
+
+
+def template(answer: str = ANSWER, other: str = OTHER) -> str:
+    """A chat template, of which a variant replaces the part of an answer or that of another turn."""
+    turn = f"{{% if message['role'] == 'assistant' %}}{answer}{{% else %}}{other}{{% endif %}}"
+    return f"{{% for message in messages %}}{turn}{{% endfor %}}"
+
+
+CALL = {"type": "function", "function": {"name": "count", "arguments": {"to": 3}}}
+USER, YES = {"role": "user", "content": "Is 3 a number?"}, {"role": "assistant", "content": "Yes."}
+SYSTEM = {"role": "system", "content": "Answer in one word."}
+CALLS = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "3"}, YES]
+TOO_LONG = [{**USER, "content": "word " * 700}, YES]  # cut off before the answer
+NO_SYSTEM = "{% if message['role'] != 'system' %}" + OTHER + "{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("chat_template", "messages", "trainer", "found"),
+    [
+        (template(), CALLS, "trl_sft", "calls_dropped"),
+        (template(ANSWER.replace(" + eos_token", "")), [USER, YES], "trl_sft", "no_end_of_turn"),
+        (template(ANSWER.replace(" + eos_token", "") + "{{ eos_token }}"), [USER, YES], "trl_sft", "no_end_of_turn"),
+        (template(other=NO_SYSTEM), [SYSTEM, USER, YES], "trl_sft", "system_dropped"),
+        (template(other="{% generation %}" + OTHER + "{% endgeneration %}"), [USER, YES], "trl_sft", "loss_on_user"),
+        (template(), TOO_LONG, "trl_sft", "no_loss_tokens"),
+        (None, TOO_LONG, "finetune", "no_loss_tokens"),
+    ],
+)
+def test_a_template_or_rows_that_train_something_else_stop_a_run(
+    home: Path, chat_template: str | None, messages: list[object], trainer: str, found: str
+) -> None:
+    number = len(list(home.glob("rows*")))
+    rows, file = home / f"rows{number}.jsonl", home / f"template{number}.jinja"
+    rows.write_text("".join(json.dumps({"messages": messages, "id": row}) + "\n" for row in range(8)), encoding="utf-8")
+    data = ("data.build=null", f"data.mix=[{{name: {rows}}}]", "recipe.global_batch_size=8", "recipe.max_steps=2")
+    line = ["stage=demo", f"trainer={trainer}", "report=false", *data, f"name={file.stem}"]
+    if chat_template is not None:
+        file.write_text(chat_template, encoding="utf-8")
+        line.append(f"recipe.chat_template={file}")
+    ran = launch_in(home, *line)
+    assert ran.returncode == 2 and f"allow=[{found}] trains anyway" in ran.stderr, ran.stdout + ran.stderr
+    assert not (home / "runs" / "demo" / file.stem / "events.jsonl").exists()
+
+
 def test_a_last_evaluation_that_fails_leaves_the_finished_model(home: Path) -> None:
     """Validation rows that are all too long end TRL with a KeyError after the last step."""
     train = write_chats(home / "train.jsonl", [f"Is {number} a number?" for number in range(64)])

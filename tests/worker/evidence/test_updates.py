@@ -77,6 +77,13 @@ def half(model: Any) -> Any:
     return model.to(torch.bfloat16)
 
 
+def with_half_adapter(model: Any) -> Any:
+    """An adapter in bf16, as under ZeRO-3: PEFT makes fp32 ones elsewhere."""
+    adapted = half(with_adapter(model))
+    assert {p.dtype for p in adapted.parameters() if p.requires_grad} == {torch.bfloat16}
+    return adapted
+
+
 @pytest.mark.parametrize(
     ("prepare", "options"),
     [
@@ -93,6 +100,8 @@ def half(model: Any) -> Any:
         (half, {"lr": 5e-7, "weight_decay": 0.1}),
         (half, {"lr": 1e-2, "weight_decay": 0.5, "steps": PATIENCE + 1}),
         (with_adapter, {"lr": 1e-4, "weight_decay": 0.1}),
+        (with_half_adapter, {"lr": 5e-6}),  # lora_dpo's rate: the smallest of an adapter's recipes
+        (with_half_adapter, {"lr": 5e-6, "rates": [5e-8, *[5e-6] * 2], "weight_decay": 0.1}),
     ],
 )
 def test_a_correct_run_is_proven(tmp_path: Path, prepare: Any, options: dict[str, Any]) -> None:
@@ -122,6 +131,7 @@ def without_norms(model: Any) -> list[dict[str, Any]]:
     [
         (None, {"lr": 1e-30}, {"first_update", "saved_weights"}),
         (with_adapter, {"lr": 1e-30}, {"first_update", "saved_weights"}),
+        (with_half_adapter, {"lr": 1e-30, "steps": PATIENCE + 1}, {"first_update", "saved_weights"}),
         (half, {"lr": 1e-30}, {"first_update", "saved_weights"}),
         (half, {"lr": 1e-30, "steps": PATIENCE + 1}, {"first_update", "saved_weights"}),
         (None, {"rates": [0.0, 0.0, 0.0]}, {"first_update", "saved_weights"}),
