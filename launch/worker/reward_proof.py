@@ -11,16 +11,17 @@ import json
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from .json_codec import decode, encode
+from .trl_data import to_prompts
 from .verifiers import (
     BUILT_IN,
     BY_ROW,
     UPSTREAM,
     Call,
-    Outcome,
     VerifierError,
     VerifierOption,
     VerifierProcess,
@@ -33,6 +34,7 @@ from .verifiers import (
 
 ROWS = 200  # of each verifier, spread over the data
 _SHOWN = 3
+_WRONG_ROWS = 20  # that are given another row's answer
 _LIBRARIES = ("math_verify", "lm_eval", "immutabledict", "langdetect", "nltk")
 _WIDEST = 60  # characters of an answer in a message
 _WRONG = "I do not know."
@@ -62,7 +64,7 @@ class ProofRequest:
 class ProofReport:
     """What was found; no problem means proven."""
 
-    problems: list[str] = field(default_factory=list)
+    problem: str | None = None
     warnings: list[str] = field(default_factory=list)
     facts: list[str] = field(default_factory=list)
 
@@ -74,14 +76,15 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def prove(request: ProofRequest) -> ProofReport:
-    """Prove the verifiers on the rows; the first kind of problem ends it."""
-    option, found = VerifierOption.parse(request.verifier), ProofReport()
+    """Prove the verifiers on the rows; the first problem ends it."""
+    option, found = decode(VerifierOption, request.verifier), ProofReport()
     rows = list(_read_rows(request))
-    _check_rows(rows, option, found)
-    if not found.problems:
+    try:
+        _check_rows(rows, option)
         _check_window([row["prompt"] for row in rows], request, option.window, found)
-    if not found.problems:
         _check_verifiers(rows, option, found)
+    except VerifierError as error:
+        found.problem = f"{error}{_install_hint(str(error))}"
     return found
 
 
@@ -91,15 +94,13 @@ def _read_rows(request: ProofRequest) -> Iterator[dict[str, Any]]:
     for name, split in request.datasets:
         from datasets import load_dataset
 
-        for row in load_dataset(name, split=split):
-            messages = row.get("messages") or row.get("prompt")
-            yield {**row, "prompt": messages[:-1] if messages[-1]["role"] == "assistant" else messages}
+        yield from to_prompts(load_dataset(name))[split]
 
 
-def _check_rows(rows: Sequence[Mapping[str, Any]], option: VerifierOption, found: ProofReport) -> None:
+def _check_rows(rows: Sequence[Mapping[str, Any]], option: VerifierOption) -> None:
     without = [number for number, row in enumerate(rows, 1) if row.get("ground_truth") in (None, "", [])]
     if without:
-        found.problems.append(f"{_count(len(without), 'prompt')} without ground_truth, the first in row {without[0]}")
+        raise VerifierError(f"{_count(len(without), 'prompt')} without ground_truth, the first in row {without[0]}")
     if BY_ROW not in option.verifiers:
         return
     known: Collection[str] = BUILT_IN
@@ -107,14 +108,12 @@ def _check_rows(rows: Sequence[Mapping[str, Any]], option: VerifierOption, found
         try:
             known = upstream_verifiers().keys()
         except ImportError as error:
-            found.problems.append(f"open-instruct's verifiers can't be imported: {error}")
-            return
+            raise VerifierError(f"open-instruct's verifiers can't be imported: {error}") from error
     for number, row in enumerate(rows, 1):
         name = row.get("dataset")
         if name is None or verifier_of(name) not in known:
             named = "names no verifier in its column `dataset`" if name is None else f"names the verifier '{name}'"
-            found.problems.append(f"row {number} {named}; known are {', '.join(known)}")
-            return
+            raise VerifierError(f"row {number} {named}; known are {', '.join(known)}")
 
 
 def _check_window(prompts: Sequence[Any], request: ProofRequest, window: int, found: ProofReport) -> None:
@@ -131,7 +130,8 @@ def _check_window(prompts: Sequence[Any], request: ProofRequest, window: int, fo
     if request.template is not None:
         tokenizer.chat_template = Path(request.template).read_text(encoding="utf-8")
     lengths = prompt_lengths(prompts, tokenizer)
-    found.problems += window_problems(lengths, window, request.response)
+    if problem := window_problem(lengths, window, request.response):
+        raise VerifierError(problem)
     found.facts.append(f"prompts have {min(lengths)} to {max(lengths)} tokens")
 
 
@@ -146,15 +146,15 @@ def prompt_lengths(prompts: Sequence[Any], tokenizer: Any) -> list[int]:
     return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
 
-def window_problems(lengths: Sequence[int], window: int, response: int) -> list[str]:
+def window_problem(lengths: Sequence[int], window: int, response: int) -> str | None:
     """Return a sentence if a prompt leaves no room for the response; GRPOTrainer truncates nothing."""
     room = window - response
     longest = max(range(len(lengths)), key=lengths.__getitem__)
     if lengths[longest] <= room:
-        return []
+        return None
     longer = _count(sum(length > room for length in lengths), "prompt")
     limits = f"max_seq_length={window} leaves beside response_length={response}"
-    return [f"{longer} longer than the {room} tokens that {limits}: row {longest + 1} has {lengths[longest]}"]
+    return f"{longer} longer than the {room} tokens that {limits}: row {longest + 1} has {lengths[longest]}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -171,13 +171,10 @@ def _check_verifiers(rows: Sequence[Mapping[str, Any]], option: VerifierOption, 
             if name.startswith(UPSTREAM) and calls_service(name):
                 found.warnings.append(f"`{name.removeprefix(UPSTREAM)}` calls {_SERVICES}, which is not tried")
                 continue
-            judged = [
-                n for n, row in enumerate(rows) if name in option.verifiers or option.named_by(row["dataset"]) == name
-            ]
+            numbered = enumerate(rows, 1)
+            judged = [r for r in numbered if name in option.verifiers or option.named_by(r[1]["dataset"]) == name]
             step = max(1, len(judged) // ROWS)
-            _Verifier(name, process, [(n + 1, rows[n]) for n in judged[::step][:ROWS]], found).prove()
-    except VerifierError as error:
-        found.problems.append(f"{error}{_install_hint(str(error))}")
+            _Verifier(name, process, judged[::step][:ROWS], found).prove()
     finally:
         process.close()
     found.facts.append(f"{time.monotonic() - began:.1f} s")
@@ -202,90 +199,64 @@ class _Verifier:
     _slowest: float = 0.0
 
     def prove(self) -> None:
-        references = [(n, row, reference_answer(self.label, str(row["ground_truth"]), row)) for n, row in self.rows]
+        """Raises VerifierError."""
+        references = [(n, row, reference_answer(self.name, str(row["ground_truth"]), row)) for n, row in self.rows]
         known = [(n, row, answer) for n, row, answer in references if answer is not None]
         for n, row, answer in references:
             if answer is None:
                 self._call(row, _WRONG, f"an answer to row {n}")
         scores = [self._call(row, answer, f"the reference answer of row {n}") for n, row, answer in known]
-        _, row = self.rows[0]
-        empty = self._call(row, "", "an empty answer")
-        wrong = self._wrong(known) if self.takes_answers else []
-        malformed = [self._call(row, _MALFORMED, "a malformed answer")] if self.takes_answers else []
-        if self.found.problems:
-            return
+        _, first = self.rows[0]
+        others = {"an empty answer": [self._call(first, "", "an empty answer")]}
+        if "ifeval" not in self.quoted:  # it compares with a ground truth, and not with instructions
+            others["a malformed answer"] = [self._call(first, _MALFORMED, "a malformed answer")]
+            others["{} of {} wrong answers"] = list(self._wrong(known))
         for what, answer in _ADVERSARIAL:
-            self._survive(row, answer, what)
-        best = 1.0 if not is_own(self.name) else max((*scores, *wrong, *malformed, empty))
-        passing = [score >= best for score in scores]
-        failing = [(n, row, score) for (n, row, _), score, ok in zip(known, scores, passing, strict=True) if not ok]
-        if known and not any(passing):
-            self._say(self.found.problems, f"0 of {len(known)} reference answers pass {self.quoted}", failing)
-        elif failing:
-            self._say(
-                self.found.warnings, f"{len(failing)} of {len(known)} reference answers fail {self.quoted}", failing
-            )
-        accepted = [
-            *(["an empty answer"] if empty >= best else []),
-            *(["a malformed answer"] if malformed and malformed[0] >= best else []),
-            *([f"{sum(w >= best for w in wrong)} of {len(wrong)} wrong answers"] if self._accepts(wrong, best) else []),
-        ]
-        if accepted and not self.found.problems:
-            self.found.problems.append(f"{', '.join(accepted)} earn the maximum of {self.quoted}, as right ones do")
-        passed = f"{sum(passing)} of {len(known)} reference answers pass {self.quoted}"
+            outcome = self.process.score(Call(self.name, first["prompt"], answer, first))
+            if outcome.failure:
+                where = self.found.warnings if is_own(self.name) else self.found.facts
+                where.append(f"{self.quoted} {outcome.failure} on {what}, which scores 0")
+        best = 1.0 if not is_own(self.name) else max((*scores, *chain(*others.values())))
+        failing = [(n, row, score) for (n, row, _), score in zip(known, scores, strict=True) if score < best]
+        shown = [f"row {n}, {str(row['ground_truth'])[:_WIDEST]!r}: {score:g}" for n, row, score in failing[:_SHOWN]]
+        if known and len(failing) == len(known):
+            raise VerifierError(f"0 of {len(known)} reference answers pass {self.quoted} ({'; '.join(shown)})")
+        if failing:
+            message = f"{len(failing)} of {len(known)} reference answers fail {self.quoted} ({'; '.join(shown)})"
+            self.found.warnings.append(message)
+        accepted = []
+        for kind, given in others.items():
+            passing = sum(score >= best for score in given)
+            if passing * 2 > len(given):  # two rows may well have the same answer in another form
+                accepted.append(kind.format(passing, len(given)))
+        if accepted:
+            raise VerifierError(f"{', '.join(accepted)} earn the maximum of {self.quoted}, as right ones do")
+        passed = f"{len(known) - len(failing)} of {len(known)} reference answers pass {self.quoted}"
         if not known:
             passed = f"{self.quoted} scores an answer to each of {len(references)} rows (none has a column `reference`)"
         self.found.facts.append(f"{passed}, {self._slowest * 1000:.0f} ms a call at most")
 
     @property
-    def label(self) -> str:
-        """The name of a built-in verifier, the function's of an own one."""
-        return self.name.rpartition(":")[2] if is_own(self.name) else self.name
-
-    @property
-    def takes_answers(self) -> bool:
-        """Whether it compares with a ground truth, and not with instructions."""
-        return "ifeval" not in self.label
-
-    @property
     def quoted(self) -> str:
-        return f"`{self.label.removeprefix(UPSTREAM)}`"
+        """The name of a built-in verifier, the function's of an own one."""
+        return f"`{self.name.rpartition(':')[2]}`"
 
-    def _wrong(self, known: Sequence[tuple[int, Mapping[str, Any], str]]) -> list[float]:
+    def _wrong(self, known: Sequence[tuple[int, Mapping[str, Any], str]]) -> Iterator[float]:
         """Score wrong answers: another row's reference; for an own function, which may accept it, a refusal."""
-        if is_own(self.name):
-            return [self._call(known[0][1], _WRONG, "a wrong answer")] if known else []
-        scores = []
-        for (_, row, answer), (number, _, other) in zip(known[:20], [*known[1:21], known[0]], strict=False):
-            if other != answer:
-                scores.append(self._call(row, other, f"the answer of row {number} to another row"))
-        return scores or [self._call(known[0][1], _WRONG, "a wrong answer")]
-
-    @staticmethod
-    def _accepts(wrong: Sequence[float], best: float) -> bool:
-        """Whether most wrong answers pass: two rows may well have the same answer in another form."""
-        return bool(wrong) and sum(score >= best for score in wrong) * 2 > len(wrong)
+        pairs = zip(known[:_WRONG_ROWS], [*known[1:], *known[:1]], strict=False)
+        others = [(row, other, number) for (_, row, answer), (number, _, other) in pairs if other != answer]
+        if is_own(self.name) or not others:
+            for _, row, _ in known[:1]:
+                yield self._call(row, _WRONG, "a wrong answer")
+            return
+        for row, other, number in others:
+            yield self._call(row, other, f"the answer of row {number} to another row")
 
     def _call(self, row: Mapping[str, Any], answer: str, what: str) -> float:
-        if self.found.problems:
-            return 0.0
-        outcome = self._outcome(row, answer)
+        outcome = self.process.score(Call(self.name, row["prompt"], answer, row))
         if outcome.failure:
-            self.found.problems.append(f"{self.quoted} {outcome.failure} on {what}{_install_hint(outcome.failure)}")
-        elif outcome.printed:
-            self.found.problems.append(f"{self.quoted} prints '{outcome.printed[:_WIDEST]}' on {what}")
+            raise VerifierError(f"{self.quoted} {outcome.failure} on {what}")
+        if outcome.printed:
+            raise VerifierError(f"{self.quoted} prints '{outcome.printed[:_WIDEST]}' on {what}")
         self._slowest = max(self._slowest, outcome.seconds)
-        return outcome.score if outcome.score is not None else 0.0
-
-    def _survive(self, row: Mapping[str, Any], answer: str, what: str) -> None:
-        outcome = self._outcome(row, answer)
-        if outcome.failure:
-            where = self.found.warnings if is_own(self.name) else self.found.facts
-            where.append(f"{self.quoted} {outcome.failure} on {what}, which scores 0")
-
-    def _outcome(self, row: Mapping[str, Any], answer: str) -> Outcome:
-        return self.process.score([Call(self.name, row["prompt"], answer, row)])[0]
-
-    def _say(self, where: list[str], message: str, failing: Sequence[tuple[int, Mapping[str, Any], float]]) -> None:
-        shown = [f"row {n}, {str(row['ground_truth'])[:_WIDEST]!r}: {score:g}" for n, row, score in failing[:_SHOWN]]
-        where.append(f"{message} ({'; '.join(shown)})")
+        return outcome.score or 0.0

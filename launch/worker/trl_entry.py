@@ -18,6 +18,7 @@ from typing import Any
 from . import trl_data, trl_rlvr, trl_samples
 from .channel import EventWriter
 from .columns import write_lengths
+from .json_codec import decode
 from .patches.patch import PlanFacts, on_request
 from .patches.shared import INPUTS_LEFT, skips_input_casts
 from .step_events import early_stop, step_events
@@ -167,12 +168,12 @@ def _build(job: Job) -> Any:
     entry, limit = entry_class(job.trainer, args, job.events), getattr(args, "max_length", None)
     train = data[script.dataset_train_split]
     if "verifier" in options:
-        option = VerifierOption.parse(options["verifier"])
-        from .reward_proof import prompt_lengths, window_problems
+        option = decode(VerifierOption, options["verifier"])
+        from .reward_proof import prompt_lengths, window_problem
 
         lengths = prompt_lengths(train["prompt"], start["processing_class"])
-        if problems := window_problems(lengths, option.window, args.max_completion_length):
-            raise EntryError(problems[0])
+        if problem := window_problem(lengths, option.window, args.max_completion_length):
+            raise EntryError(problem)
         scorer = trl_rlvr.Scorer(option, train, job.events)
         start["reward_funcs"], args.reward_weights = scorer.reward_functions(), list(scorer.weights.values())
         every = _count_of("samples", options) if "samples" in options else None

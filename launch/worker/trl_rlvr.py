@@ -17,7 +17,7 @@ from .expectations import report_evidence
 from .finding import Evidence
 from .sampling import watch_sampling
 from .trl_samples import send_completion
-from .verifiers import BY_ROW, Call, Outcome, VerifierOption, VerifierProcess, is_own, verifier_of
+from .verifiers import BY_ROW, Call, Outcome, VerifierOption, VerifierProcess, verifier_of
 
 PROMPTS_SAMPLED = 32  # of the start model, before the first update
 MOST_CUT_OFF = 0.9  # share of the answers that reach the limit without an end
@@ -25,24 +25,14 @@ _RECORDED = 10  # prompts whose completions are recorded at the start, in the mi
 
 
 class Scorer:
-    """Scores completions with the verifiers of a run, and counts what goes wrong."""
+    """Scores completions with the verifiers of a run."""
 
     def __init__(self, option: VerifierOption, data: Any, events: EventWriter) -> None:
         named = set(data["dataset"]) if BY_ROW in option.verifiers else ()
         self.weights: Mapping[str, float] = option.names_in(iter(named))
-        self._always = frozenset(option.verifiers)
-        self._process = VerifierProcess(list(self.weights), option.seconds)
-        self._truncated_reward, self._events = option.truncated_reward, events
+        self.process = VerifierProcess(list(self.weights), option.seconds)  # it ends with this one
+        self._option, self._events = option, events
         self.end_ids: frozenset[int] = frozenset()  # the tokens that end a completion, once the model is there
-        self.counts = dict.fromkeys(("seconds", "calls", "failures"), 0.0)  # since the last `take_counts`
-
-    def close(self) -> None:
-        self._process.close()
-
-    def take_counts(self) -> dict[str, float]:
-        """Return the seconds, calls and failures since the last call."""
-        counts, self.counts = self.counts, dict.fromkeys(self.counts, 0.0)
-        return counts
 
     def reward_functions(self) -> list[Callable[..., list[float | None]]]:
         """Return one function a verifier, so that TRL logs each one's mean: None for rows of another verifier."""
@@ -50,48 +40,45 @@ class Scorer:
 
     def _reward_function(self, name: str) -> Callable[..., list[float | None]]:
         def reward(
-            prompts: Sequence[Any], completions: Sequence[Any], completion_ids: Sequence[Any], **columns: Any
+            prompts: Sequence[Any],
+            completions: Sequence[Any],
+            completion_ids: Sequence[Any],
+            log_metric: Callable[[str, float], None],
+            **columns: Any,
         ) -> list[float | None]:
             lists = {key: values for key, values in columns.items() if isinstance(values, list)}
-            rows = range(len(prompts))
-            mine = [row for row in rows if name in self._always or verifier_of(lists["dataset"][row]) == name]
-            truncated = {row for row in mine if self._is_truncated(completion_ids[row])}
-            judged = [row for row in mine if row not in truncated]
-            calls = [
-                Call(
-                    name,
-                    prompts[row],
-                    text_of(completions[row]),
-                    {key: values[row] for key, values in lists.items()},
-                    list(completion_ids[row]) if is_own(name) else (),
-                )
-                for row in judged
-            ]
-            began = time.perf_counter()
-            outcomes = dict(zip(judged, self._process.score(calls), strict=True))
-            self.counts["seconds"] += time.perf_counter() - began
-            self._count(name, outcomes.values())
-            scores = dict.fromkeys(truncated, self._truncated_reward) | {row: o.score for row, o in outcomes.items()}
-            return [scores.get(row) for row in rows]
+            rows = [{key: values[number] for key, values in lists.items()} for number in range(len(prompts))]
+            began, answers = time.perf_counter(), zip(prompts, completions, completion_ids, rows, strict=True)
+            outcomes = [self._score(name, *answer) for answer in answers]
+            # TRL averages over the functions, and over the ranks
+            log_metric("verifier_seconds", (time.perf_counter() - began) * len(self.weights))
+            calls = [outcome for outcome in outcomes if outcome.seconds]
+            for outcome in calls:
+                log_metric("verifier_failures", float(outcome.failure is not None))
+            if failures := [outcome.failure for outcome in calls if outcome.failure]:
+                failed = f"failed on {len(failures)} of {len(calls)} answers: it {failures[0]}"
+                self._events.warn(f"verifier {name} {failed}")
+            return [outcome.score for outcome in outcomes]
 
-        reward.__name__ = name.rpartition(":")[2] if is_own(name) else name
+        reward.__name__ = name.rpartition(":")[2]
         return reward
 
-    def _is_truncated(self, completion_ids: Sequence[int]) -> bool:
-        """Whether a completion without an end has a reward of its own, as upstream's `non_stop_penalty_value`."""
-        return self._truncated_reward is not None and self.end_ids.isdisjoint(completion_ids[-1:])
-
-    def _count(self, name: str, outcomes: Collection[Outcome]) -> None:
-        failures = [outcome.failure for outcome in outcomes if outcome.failure]
-        self.counts["calls"] += len(outcomes)
-        self.counts["failures"] += len(failures)
-        if failures:
-            self._events.warn(f"verifier {name} failed on {len(failures)} of {len(outcomes)} answers: it {failures[0]}")
+    def _score(self, name: str, prompt: Any, completion: Any, ids: Sequence[int], row: Mapping[str, Any]) -> Outcome:
+        option = self._option
+        if name not in option.verifiers and verifier_of(row["dataset"]) != name:
+            return Outcome(None)
+        if option.truncated_reward is not None and self.end_ids.isdisjoint(ids[-1:]):
+            return Outcome(option.truncated_reward)  # as upstream's `non_stop_penalty_value`
+        return self.process.score(Call(name, prompt, text_of(completion), row, list(ids)))
 
 
 def text_of(completion: Any) -> str:
     """Return the text of a completion, which TRL gives as messages where the prompt is one."""
     return completion if isinstance(completion, str) else str(completion[0]["content"])
+
+
+def _mean(values: Collection[float]) -> float:
+    return sum(values) / max(1, len(values))
 
 
 def rlvr_class(
@@ -104,19 +91,12 @@ def rlvr_class(
 
     class Rlvr(watch_sampling(entry, events, allowed)):  # type: ignore[misc]
         _is_proven = False
-        _generation_seconds = 0.0
         _recorded_steps: tuple[int, ...] = ()
         _logs: Any
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             scorer.end_ids = frozenset(self.eos_token_ids)
-
-        def train(self, *arguments: Any, **options: Any) -> Any:
-            try:
-                return super().train(*arguments, **options)
-            finally:
-                scorer.close()
 
         def training_step(self, *arguments: Any, **options: Any) -> Any:
             """Sample what is proven or recorded before the micro batch, whose time then has its own samples alone."""
@@ -137,24 +117,16 @@ def rlvr_class(
         def _generate(self, prompts: list[Any]) -> Any:
             began = time.perf_counter()
             result = super()._generate(prompts)
-            self._generation_seconds += time.perf_counter() - began
+            mode = "train" if self.model.training else "eval"
+            self._metrics[mode]["generation_seconds"].append(time.perf_counter() - began)
             return result
 
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
             if self.model.training and "loss" in logs:
-                counts, metrics = scorer.take_counts(), self._metrics["train"]
-                failed = self._sum_over_ranks(counts["failures"]) / max(1.0, self._sum_over_ranks(counts["calls"]))
-                logs["verifier_failures"] = failed
-                logs["generation_seconds"], self._generation_seconds = self._generation_seconds, 0.0
-                logs["verifier_seconds"] = counts["seconds"]
-                step_time = sum(metrics.get("step_time", []))
-                logs["training_seconds"] = max(0.0, step_time - logs["generation_seconds"] - logs["verifier_seconds"])
+                names = ("step_time", "generation_seconds", "verifier_seconds")
+                step, *sampling = (_mean(self._metrics["train"].get(name, ())) for name in names)
+                logs["training_seconds"] = max(0.0, step - sum(sampling))
             super().log(logs, start_time)
-
-        def _sum_over_ranks(self, value: float) -> float:
-            import torch
-
-            return float(self.accelerator.reduce(torch.tensor(value, device=self.accelerator.device), "sum"))
 
         def _prove_sampling(self) -> list[Evidence]:
             """Sample the start model: a reward that never differs teaches nothing, nor do answers without an end."""
@@ -183,15 +155,14 @@ def rlvr_class(
                 for start in range(0, len(samples), size):
                     self._generate_and_score_completions(samples[start + first : start + first + local])
                 self._record_completions()
-                return {name: sum(values) / max(1, len(values)) for name, values in self._metrics["eval"].items()}
+                return {name: _mean(values) for name, values in self._metrics["eval"].items()}
 
         @contextlib.contextmanager
         def _apart(self) -> Iterator[None]:
-            """Keep the random numbers, the metrics, times and logged completions of the training as they are."""
+            """Keep the random numbers, the metrics and logged completions of the training as they are."""
             import torch
 
             logs, tokens = self._logs, self.state.num_input_tokens_seen
-            seconds, counts = self._generation_seconds, dict(scorer.counts)
             devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
             self._logs = {name: defaultdict(list) if name in ("rewards", "extra") else [] for name in logs}
             self.model.eval()
@@ -202,7 +173,6 @@ def rlvr_class(
                 self.model.train()
                 self._metrics["eval"].clear()
                 self._logs, self.state.num_input_tokens_seen = logs, tokens
-                self._generation_seconds, scorer.counts = seconds, counts
 
         def _record_completions(self) -> None:
             """Send one completion of each of the first prompts, with its rewards, as events."""

@@ -10,19 +10,18 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import io
 import json
 import logging
 import math as numbers
 import multiprocessing
-import os
 import re
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.connection import Connection
@@ -65,11 +64,6 @@ class VerifierOption:
     window: int  # tokens of a prompt and its response
     upstream: bool = False  # rows name open-instruct's own verifiers
     truncated_reward: float | None = None  # of a completion without an end; None: the verifiers score it
-
-    @classmethod
-    def parse(cls, text: str) -> VerifierOption:
-        content = json.loads(text)
-        return cls(**content)
 
     def names_in(self, rows: Iterator[Any]) -> dict[str, float]:
         """Return the verifiers with their weights, `rows` replaced by those that the column `dataset` names."""
@@ -143,9 +137,11 @@ BUILT_IN: Mapping[str, Callable[[str, str], float]] = {
     "ifeval": _ifeval,
     "exact": _exact,
 }
-MODULES = {"math": "math_verify", "gsm8k": "math_verify"}  # what a built-in verifier imports
-# one for each form of its rows: a call names the one that is missing
-_IFEVAL_MODULES = ("open_instruct.if_functions", "lm_eval.tasks.ifeval.utils")
+# what a built-in verifier may import: a call names the one that it misses
+_MODULES: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("math", "gsm8k"), ("math_verify",)),
+    "ifeval": ("open_instruct.if_functions", "lm_eval.tasks.ifeval.utils"),  # for each form of its rows
+}
 
 
 @cache
@@ -167,7 +163,7 @@ def calls_service(name: str) -> bool:
     return not {"max_length_verifier_max_length"} >= vars(config or object).keys()
 
 
-_EXACT = tuple(f"{UPSTREAM}{name}" for name in ("gsm8k", "math", "flan"))  # whose ground truth is a right answer
+_EXACT = ("gsm8k", "math", "flan")  # of open-instruct's own: those whose ground truth is a right answer
 
 
 def reference_answer(name: str, truth: str, columns: Mapping[str, Any]) -> str | None:
@@ -177,10 +173,10 @@ def reference_answer(name: str, truth: str, columns: Mapping[str, Any]) -> str |
     """
     if columns.get("reference"):
         return str(columns["reference"])
-    if name.removeprefix(UPSTREAM) == "ifeval" or (name.startswith(UPSTREAM) and name not in _EXACT):
+    kind = name.removeprefix(UPSTREAM)
+    if kind == "ifeval" or (kind != name and kind not in _EXACT):
         return None
-    name = name.removeprefix(UPSTREAM)
-    if name == "math":
+    if kind == "math":
         return truth if "\\boxed" in truth else f"The answer is \\boxed{{{truth.strip('$')}}}."
     return truth
 
@@ -239,34 +235,24 @@ def _judge(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Serve calls until the connection, whose descriptor is the argument, or the parent ends.
-
-    What a verifier prints goes to a file of its own.
-    """
+    """Serve calls until the connection, whose descriptor is the argument, or the parent ends."""
     from .program import die_with_parent
 
     die_with_parent()
-    connection = Connection(int(arguments[0]))
-    printed = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
-    os.dup2(printed.fileno(), 1)
-    os.dup2(printed.fileno(), 2)
+    connection, thread = Connection(int(arguments[0])), ThreadPoolExecutor(1)
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that this process has to end a long call
     while True:
         try:
-            call, outcome, began = connection.recv(), {}, time.perf_counter()
+            call, began, printed = connection.recv(), time.perf_counter(), io.StringIO()
         except EOFError:
             return
-        work = _warm_up if "load" in call else _judge
-        thread = threading.Thread(target=lambda: outcome.update(work(call)), daemon=True)  # noqa: B023
-        thread.start()
-        thread.join()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        text = _take_text(printed.fileno())
-        connection.send({**outcome, "seconds": time.perf_counter() - began, **({"printed": text} if text else {})})
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            outcome = thread.submit(_load if "load" in call else _judge, call).result()
+        text = _shorten(printed.getvalue().strip()) or None
+        connection.send({**outcome, "seconds": time.perf_counter() - began, "printed": text})
 
 
-def _warm_up(call: Mapping[str, Any]) -> dict[str, Any]:
+def _load(call: Mapping[str, Any]) -> dict[str, Any]:
     """Import what the verifiers need, so that the first call is not the one that waits for it."""
     name = ""
     try:
@@ -275,23 +261,12 @@ def _warm_up(call: Mapping[str, Any]) -> dict[str, Any]:
                 _own_function(name)
             elif name.startswith(UPSTREAM):
                 upstream_verifiers()
-            elif name == "ifeval":
-                for module in _IFEVAL_MODULES:
-                    with contextlib.suppress(ImportError, LookupError):
-                        importlib.import_module(module)
-            elif name in MODULES:
-                importlib.import_module(MODULES[name])
+            for module in _MODULES.get(name, ()):
+                with contextlib.suppress(ImportError, LookupError):
+                    importlib.import_module(module)
     except BaseException as error:
         return {"failure": _shorten(f"{name} can't be loaded: {type(error).__name__}: {error}")}
     return {}
-
-
-def _take_text(descriptor: int) -> str:
-    size = os.lseek(descriptor, 0, os.SEEK_END)
-    text = os.pread(descriptor, _KEPT_TEXT, 0).decode("utf-8", "replace") if size else ""
-    os.ftruncate(descriptor, 0)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return text.strip()
 
 
 def _shorten(text: str) -> str:
@@ -299,7 +274,7 @@ def _shorten(text: str) -> str:
 
 
 class VerifierError(RuntimeError):
-    """A verifier can't be loaded."""
+    """A verifier can't be loaded, or is not proven."""
 
 
 @dataclass
@@ -311,10 +286,6 @@ class VerifierProcess:
     _child: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _connection: Any = field(default=None, init=False)
 
-    def score(self, calls: Sequence[Call]) -> list[Outcome]:
-        """Score one call after the other. Raises VerifierError if a verifier can't be loaded."""
-        return [self._score(call) for call in calls]
-
     def start(self) -> None:
         """Start the child and load the verifiers. Raises VerifierError."""
         if self._child is not None and self._child.poll() is None:
@@ -322,9 +293,9 @@ class VerifierProcess:
         self._connection, theirs = multiprocessing.Pipe()
         with theirs:
             entry, descriptor = Path(__file__).with_name("entry.py"), theirs.fileno()
-            command = [sys.executable, str(entry), "--call", "verifiers", str(descriptor)]
+            command, nothing = [sys.executable, str(entry), "--call", "verifiers", str(descriptor)], subprocess.DEVNULL
             self._child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=[descriptor], start_new_session=True
+                command, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=[descriptor], start_new_session=True
             )
         answer = self._ask({"load": list(self.names)}, _LOAD_SECONDS)
         failure = "it did not load in time" if answer is None else answer.get("failure")
@@ -347,7 +318,8 @@ class VerifierProcess:
         self._connection.close()
         self._child = None
 
-    def _score(self, call: Call) -> Outcome:
+    def score(self, call: Call) -> Outcome:
+        """Score an answer. Raises VerifierError if a verifier can't be loaded."""
         self.start()
         began = time.monotonic()
         answer = self._ask(vars(call), self.seconds)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launch.worker.reward_proof import ProofReport, ProofRequest, prove, window_problems
+from launch.worker.reward_proof import ProofReport, ProofRequest, prove, window_problem
 
 PROMPT = [{"role": "user", "content": "?"}]
 OWN = """
@@ -59,7 +59,7 @@ def proof(folder: Path, rows: Sequence[Mapping[str, Any]], *names: str, seconds:
 def test_reference_answers_pass_and_others_do_not(tmp_path: Path) -> None:
     rows = [row("x+1", dataset="MATH"), row("\\frac{1}{2}", dataset="MATH"), row("8", dataset="gsm8k")]
     report = proof(tmp_path, [*rows, row("9", dataset="gsm8k")], "rows", seconds=3.0)
-    assert (report.problems, report.warnings) == ([], [])
+    assert (report.problem, report.warnings) == (None, [])
     assert "2 of 2 reference answers pass `gsm8k`" in "; ".join(report.facts)
     assert "2 of 2 reference answers pass `math`" in "; ".join(report.facts)
     assert "`math` did not answer within 3 s on an expression without end, which scores 0" in "; ".join(report.facts)
@@ -67,7 +67,7 @@ def test_reference_answers_pass_and_others_do_not(tmp_path: Path) -> None:
 
 def test_an_own_function_is_proven_too(tmp_path: Path) -> None:
     report = proof(tmp_path, [row("a"), row("b")], "same")
-    assert (report.problems, report.warnings) == ([], [])
+    assert (report.problem, report.warnings) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,7 @@ def test_an_own_function_is_proven_too(tmp_path: Path) -> None:
 )
 def test_a_faulty_verifier_is_one_sentence(tmp_path: Path, verifier: str, problem: str) -> None:
     report = proof(tmp_path, [row("a"), row("b")], verifier, seconds=2.0)
-    assert len(report.problems) == 1
-    assert problem in report.problems[0]
+    assert problem in str(report.problem)
 
 
 @pytest.mark.parametrize(
@@ -101,13 +100,13 @@ def test_a_faulty_verifier_is_one_sentence(tmp_path: Path, verifier: str, proble
 )
 def test_an_answer_made_to_break_a_verifier_is_a_warning(tmp_path: Path, verifier: str, warning: str) -> None:
     report = proof(tmp_path, [row("1"), row("2")], verifier, seconds=2.0)
-    assert report.problems == []
+    assert report.problem is None
     assert len(report.warnings) == 1 and report.warnings[0].startswith(warning)
 
 
 def test_references_that_never_pass_are_shown(tmp_path: Path) -> None:
     rows = [row(truth) for truth in ("about ten", "ten or so", "roughly ten", "tenish")]
-    (problem,) = proof(tmp_path, rows, "gsm8k").problems
+    problem = str(proof(tmp_path, rows, "gsm8k").problem)
     assert problem.startswith(
         "0 of 4 reference answers pass `gsm8k` (row 1, 'about ten': 0; row 2, 'ten or so': 0; row 3"
     )
@@ -115,7 +114,7 @@ def test_references_that_never_pass_are_shown(tmp_path: Path) -> None:
 
 def test_some_references_that_fail_are_a_warning(tmp_path: Path) -> None:
     report = proof(tmp_path, [row("8"), row("eight"), row("9")], "gsm8k")
-    assert report.problems == []
+    assert report.problem is None
     assert report.warnings == ["1 of 3 reference answers fail `gsm8k` (row 2, 'eight': 0)"]
 
 
@@ -129,7 +128,7 @@ def test_rows_of_the_tulu_mixture_are_proven(tmp_path: Path) -> None:
     named = (("gsm8k", "72"), ("MATH", "\\frac{1}{2}"), ("ifeval", json.dumps(MIXTURE)), ("ifeval", json.dumps(words)))
     rows = [row(truth, dataset=name, constraint_type="", constraint="") for name, truth in named]
     report = proof(tmp_path, rows, "rows")
-    assert (report.problems, report.warnings) == ([], [])
+    assert (report.problem, report.warnings) == (None, [])
     assert "`ifeval` scores an answer to each of 2 rows (none has a column `reference`)" in "; ".join(report.facts)
 
 
@@ -137,14 +136,14 @@ def test_rows_of_the_tulu_mixture_are_proven(tmp_path: Path) -> None:
 def test_a_row_whose_function_or_arguments_are_wrong_is_named(tmp_path: Path) -> None:
     for content, failure in (({"func_name": "validate_rhyme"}, "KeyError: 'validate_rhyme'"), ({"N": 3}, "TypeError")):
         rows = [row(json.dumps(MIXTURE), dataset="ifeval"), row(json.dumps({**MIXTURE, **content}), dataset="ifeval")]
-        (problem,) = proof(tmp_path, rows, "rows").problems
+        problem = str(proof(tmp_path, rows, "rows").problem)
         assert problem.startswith(f"`ifeval` raised {failure}")
         assert problem.endswith("on an answer to row 2")
 
 
 def test_the_tulu_mixture_asks_for_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    (problem,) = proof(tmp_path, [row(json.dumps(MIXTURE), dataset="ifeval")], "rows").problems
+    problem = str(proof(tmp_path, [row(json.dumps(MIXTURE), dataset="ifeval")], "rows").problem)
     assert problem.endswith("; func_name is a function of open-instruct, and no checkout of it is here")
 
 
@@ -153,7 +152,7 @@ def test_nltks_data_is_asked_for_by_its_command(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv(name, value)  # nothing is found, and nothing can be downloaded
     kwargs = [{"num_sentences": 3, "relation": "at least"}]
     truth = json.dumps({"instruction_id": ["length_constraints:number_sentences"], "kwargs": kwargs})
-    (problem,) = proof(tmp_path, [row(truth)], "ifeval").problems
+    problem = str(proof(tmp_path, [row(truth)], "ifeval").problem)
     assert "punkt_tab" in problem and problem.endswith("on an answer to row 1; python -m nltk.downloader punkt_tab")
 
 
@@ -170,12 +169,11 @@ def test_nltks_data_is_asked_for_by_its_command(tmp_path: Path, monkeypatch: pyt
 )
 def test_faulty_rows_are_one_sentence(tmp_path: Path, rows: list[dict[str, Any]], problem: str) -> None:
     report = proof(tmp_path, rows, "rows")
-    assert len(report.problems) == 1
-    assert report.problems[0].startswith(problem)
+    assert str(report.problem).startswith(problem)
 
 
 def test_a_prompt_that_leaves_no_room_is_named() -> None:
-    assert window_problems([10, 33, 32], 64, 32) == [
+    assert window_problem([10, 33, 32], 64, 32) == (
         "1 prompt longer than the 32 tokens that max_seq_length=64 leaves beside response_length=32: row 2 has 33"
-    ]
-    assert window_problems([10, 32], 64, 32) == []
+    )
+    assert window_problem([10, 32], 64, 32) is None

@@ -60,7 +60,7 @@ def call(name: str, completion: str, **columns: object) -> Call:
 
 
 def one(process: VerifierProcess, *arguments: str, **columns: object) -> Outcome:
-    return process.score([call(*arguments, **columns)])[0]
+    return process.score(call(*arguments, **columns))
 
 
 def test_mathematics_is_compared_as_such(process: VerifierProcess) -> None:
@@ -138,7 +138,7 @@ def test_a_verifier_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
 
 
 def test_rows_name_their_verifiers() -> None:
-    option = VerifierOption.parse(json.dumps({"verifiers": {"rows": 1, "exact": 0.5}, "seconds": 5, "window": 64}))
+    option = VerifierOption({"rows": 1, "exact": 0.5}, 5, 64)
     assert option.names_in(iter(["MATH", "gsm8k", "MATH"])) == {"gsm8k": 1, "math": 1, "exact": 0.5}
 
 

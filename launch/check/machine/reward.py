@@ -51,10 +51,9 @@ def reward_is_proven(plan: Plan, host: Host) -> Finding:
         )
     report = decode(ProofReport, done.stdout.strip().splitlines()[-1])
     summary = "; ".join(report.facts)
-    if report.problems:
-        problem = "; ".join(report.problems)
+    if report.problem:
         cure = Cure("put the verifier or the rows right, or set {0}", "allow=[reward_proof]")
-        return failed(problem, missing_checkout_problem().cure if "checkout" in problem else cure, where)
+        return failed(report.problem, missing_checkout_problem().cure if "checkout" in report.problem else cure, where)
     proven = f"proven otherwise: {summary}"
     return warned("; ".join(report.warnings), proven, where) if report.warnings else passed(summary)
 
