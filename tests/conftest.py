@@ -20,9 +20,11 @@ from launch import resources
 from launch.config.compose import Composed, compose
 from launch.config.line import parse_line
 from launch.data.local import Digest
+from launch.errors import UserError
 from launch.planning.checks import PRESETS
 from launch.planning.identity import DigestCache
 from launch.planning.machine import Machine, SourceKind, UpstreamState
+from launch.planning.plan import Plan, build_plan
 from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import ENTRIES
@@ -114,6 +116,19 @@ def fixed_machine(
         registries={flag: names for flag, names in load_lock().names.items() if flag != PRESETS},  # any model is built
         digests=FixedDigests(digest),
     )
+
+
+def planned(*overrides: str) -> Plan:
+    """Return the plan of a line on `fixed_machine`."""
+    return build_plan(composed(*overrides), fixed_machine())
+
+
+def problem(*overrides: str) -> tuple[str, str]:
+    """Return the id and the message of the one problem that a line has."""
+    with pytest.raises(UserError) as caught:
+        planned(*overrides)
+    (found,) = caught.value.problems
+    return found.id, found.message
 
 
 @pytest.fixture

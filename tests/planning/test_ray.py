@@ -13,22 +13,11 @@ from launch.check.machine.rule import Host
 from launch.check.machine.trainer import interpreter_has_packages, ray_finds_cpus
 from launch.errors import UserError
 from launch.planning.identity import DigestCache
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import build_plan
 from launch.planning.rlvr import ray_needs, refuse_untried
-from tests.conftest import composed, fixed_machine
+from tests.conftest import composed, fixed_machine, planned, problem
 
 TULU = ("stage=rlvr", "trainer=grpo_fast", "nodes=2", "gpus=8")
-
-
-def planned(*overrides: str) -> Plan:
-    return build_plan(composed(*overrides), fixed_machine())
-
-
-def problem(*overrides: str) -> tuple[str, str]:
-    with pytest.raises(UserError) as caught:
-        planned(*overrides)
-    (found,) = caught.value.problems
-    return found.id, found.message
 
 
 def test_tulu_3_1_has_the_learners_and_engines_of_upstreams_script() -> None:
