@@ -84,7 +84,7 @@ def make_data(folder: Path) -> Path:
 
 
 def overrides(setting: Setting, model: Path, data: Path, runs: Path) -> list[str]:
-    allowed = "[gpus_busy,reward_proof,refuted_reward_variance,refuted_complete_answers]"
+    allowed = "[gpus_busy,reward_proof,bf16_sampling,refuted_reward_variance,refuted_complete_answers]"
     words = [
         *("stage=rlvr", "gpus=1", f"runs={runs}", "name=grid", f"model.path={model}", f"data.mix=[{{name:{data}}}]"),
         f"recipe.verifier={data.with_name('rules.py')}:share_of_e",

@@ -253,6 +253,7 @@ _REGISTERS = (("launch.check.machine.rules", "RULES"), ("launch.trials.rollout.g
 _EVIDENCE = (*STATE, *EVIDENCE, "weights", "gradients", "last_update", "saved_weights")
 _PLAN = (
     "base_changed",
+    "bf16_sampling",
     "data_small_epoch",
     "flag_over_recipe",
     "import_fails",

@@ -63,7 +63,7 @@ from launch.planning.lengths import lengths_file
 from launch.planning.lora import Adapter, Lora, resolve_lora
 from launch.planning.machine import Machine, UpstreamState
 from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch, width_warnings
-from launch.planning.rlvr import check_ray, check_rlvr, check_vllm, uses_vllm
+from launch.planning.rlvr import check_continuous, check_ray, check_rlvr, check_vllm, uses_vllm
 from launch.planning.saved_model import check_model_folder
 from launch.planning.tracking import (
     TRACKING_VARIABLES,
@@ -376,6 +376,7 @@ def _find_warnings(stage: _Resolved, flags: Mapping[str, Flag], schema: Schema) 
     warnings += width_warnings(parallel.width, stage.origins, machine.environ)
     values = values_of(flags)
     warnings += check_ray(config, parallel.width, values) + check_vllm(config, values)
+    warnings += check_continuous(config, parallel, values)
     warnings += packing_warnings(config, parallel, batch, flags, machine=machine, shape=stage.shape)
     if not config.tuned:
         return warnings

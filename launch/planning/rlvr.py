@@ -13,7 +13,7 @@ from launch.config.guards import VerifierGuard
 from launch.config.origins import Origins
 from launch.config.schema import RLVR_KEYS, Kind, Launcher, RootConfig
 from launch.errors import Cure, Problem, UserError, did_you_mean, path_problem
-from launch.planning.parallel import Width
+from launch.planning.parallel import Parallel, Width
 from launch.worker.verifiers import BUILT_IN, BY_ROW, is_own
 
 _OPTIONAL = ("temperature", "kl_beta", "clip", "generation", "truncated_reward")  # they have defaults
@@ -181,6 +181,26 @@ def check_vllm(config: RootConfig, flags: Mapping[str, Any]) -> tuple[Problem, .
         raise UserError(Problem("vllm_ports", message, "flags.vllm_group_port", "set another port"))
     message = "generation with vLLM is planned and checked, and no run of it has been made here"
     return (Problem("vllm_untried", message, "recipe.generation", "watch sampling/sampling_logp_difference"),)
+
+
+def check_continuous(config: RootConfig, parallel: Parallel, flags: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Return the warning bf16_sampling where it is allowed. Raises UserError: bf16_sampling.
+
+    DeepSpeed trains fp32 copies of bf16 weights. PEFT keeps an adapter in fp32, whatever --dtype its base has.
+    """
+    is_cast = flags.get("use_transformers_continuous_batching") is True and flags.get("bf16") is True
+    if not is_cast or parallel.zero_stage or (flags.get("dtype") == "bfloat16" and not flags.get("use_peft")):
+        return ()
+    message = (
+        "continuous batching casts the trained fp32 weights to bf16, in which small updates are rounded away "
+        "(trl/trainer/grpo_trainer.py:1797)"
+    )
+    ways = "recipe.generation=transformers", "recipe.precision=fp32", "allow=[bf16_sampling]"
+    cure = Cure("set {0} or {1}, or accept it: {2}", *ways)
+    problem = Problem("bf16_sampling", message, "recipe.generation", cure)
+    if problem.id not in config.allow:
+        raise UserError(problem)
+    return (problem,)
 
 
 def describe_groups(config: RootConfig) -> str:

@@ -10,21 +10,9 @@ import pytest
 
 from launch.config.schema import DataFormat, Kind
 from launch.data.formats import RowError, convert, recognise
-from launch.errors import UserError
 from launch.planning.identity import DigestCache
-from launch.planning.plan import Plan, build_plan
-from tests.conftest import composed, fixed_machine
-
-
-def planned(*overrides: str) -> Plan:
-    return build_plan(composed(*overrides), fixed_machine())
-
-
-def problem(*overrides: str) -> tuple[str, str]:
-    with pytest.raises(UserError) as caught:
-        planned(*overrides)
-    (found,) = caught.value.problems
-    return found.id, found.message
+from launch.planning.plan import build_plan
+from tests.conftest import composed, fixed_machine, planned, problem
 
 
 @pytest.mark.parametrize("width", [1, 2, 8])
@@ -66,6 +54,30 @@ def test_what_cannot_work_is_one_sentence(overrides: tuple[str, ...], id: str, w
     found = problem("stage=demo_rlvr", *overrides)
     assert found[0] == id
     assert words in found[1]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "refused"),
+    [
+        ((), True),
+        (("recipe.lora.rank=4",), True),  # PEFT keeps the adapter in fp32
+        (("recipe.lora.rank=4", "flags.dtype=bfloat16"), True),
+        (("flags.dtype=bfloat16",), False),
+        (("recipe.precision=fp32",), False),
+        (("recipe.generation=transformers",), False),
+        (("processes=2", "parallel=zero2"), False),  # DeepSpeed trains fp32 copies
+    ],
+)
+def test_continuous_batching_does_not_round_the_trained_weights(overrides: tuple[str, ...], refused: bool) -> None:
+    line = ("stage=demo_rlvr", "recipe.generation=continuous", "recipe.precision=bf16", *overrides)
+    line = tuple({word.partition("=")[0]: word for word in line}.values())
+    if not refused:
+        assert not [warning for warning in planned(*line).warnings if warning.id == "bf16_sampling"]
+        return
+    id, message = problem(*line)
+    assert id == "bf16_sampling" and "casts the trained fp32 weights to bf16" in message
+    (warning,) = [warning for warning in planned(*line, "allow=[bf16_sampling]").warnings if warning.id == id]
+    assert warning.message == message
 
 
 def test_other_stages_have_none_of_its_keys() -> None:
