@@ -195,8 +195,12 @@ def check_continuous(config: RootConfig, parallel: Parallel, flags: Mapping[str,
         "continuous batching casts the trained fp32 weights to bf16, in which small updates are rounded away "
         "(trl/trainer/grpo_trainer.py:1797)"
     )
-    ways = "recipe.generation=transformers", "recipe.precision=fp32", "allow=[bf16_sampling]"
-    cure = Cure("set {0} or {1}, or accept it: {2}", *ways)
+    cure = Cure(
+        "set {0} or {1}, or accept it: {2}",
+        "recipe.generation=transformers",
+        "recipe.precision=fp32",
+        "allow=[bf16_sampling]",
+    )
     problem = Problem("bf16_sampling", message, "recipe.generation", cure)
     if problem.id not in config.allow:
         raise UserError(problem)
