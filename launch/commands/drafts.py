@@ -24,6 +24,7 @@ from launch.execution.record.reader import RunRecord, mapping, resolve_run
 from launch.files import create_file, write_json
 from launch.host.nvidia import find_gpus
 from launch.pipelines.links import FINAL_KINDS
+from launch.planning.saved_model import read_context
 from launch.redact import process_redactor
 from launch.resources import CONFIGS, ROOT, USER_DIR_VARIABLE, default_user_folder
 from launch.slurm.draft import ClusterFacts, choose_partition, draft_config
@@ -65,7 +66,8 @@ def new(argv: list[str]) -> int:
         raise UserError(Problem("usage", message, "command line", "leave one of them out"))
     on_cpu = "its base was trained on the CPU" if settings.get("device") == "cpu" or settings.get("gpus") == 0 else None
     on_cpu = on_cpu or (None if find_gpus(os.environ).seen else "there is no GPU here")
-    text = draft_stage(data, group=group, path=model, trainer=_choose_trainer(data), on_cpu=on_cpu, after=chained)
+    trainer, context = _choose_trainer(data), read_context(model) if model else None
+    text = draft_stage(data, group=group, path=model, trainer=trainer, on_cpu=on_cpu, after=chained, context=context)
     if options.print:
         echo(text, end="")
         return EXIT_DONE

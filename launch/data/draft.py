@@ -74,11 +74,13 @@ def draft_stage(
     trainer: str | None,
     on_cpu: str | None = None,
     after: str | None = None,
+    context: int | None = None,
 ) -> str:
     """Return a commented stage file.
 
     `group`: one of the model groups; `path`: a hub id or a folder, which is trained in its place; `trainer` replaces
-    the stage's own; `on_cpu`: why it is to train on the CPU; `after`: the stage of a pipeline that it starts from.
+    the stage's own; `on_cpu`: why it is to train on the CPU; `after`: the stage of a pipeline that it starts from;
+    `context`: the positions of the model, where they are known.
     """
     is_demo = group == "demo" and data.kind != Kind.rm  # the demo has no reward model
     base = data.kind.value
@@ -105,7 +107,15 @@ def draft_stage(
         lines += ["", f"device: cpu # {on_cpu}; remove it where there are GPUs"]
     if path:
         lines += ["", "model:", f"  path: {write_scalar(path)}"]
-    lines += ["", "recipe:", *_recipe(data, base), "", "data:", "  mix:", f"    - name: {write_scalar(str(data.path))}"]
+    lines += [
+        "",
+        "recipe:",
+        *_recipe(data, base, context),
+        "",
+        "data:",
+        "  mix:",
+        f"    - name: {write_scalar(str(data.path))}",
+    ]
     lines += ["    # - name: allenai/tulu-3-sft-personas-math # hub data can be mixed in"]
     lines += ["    #   share: 0.1"] if data.kind == Kind.sft else []
     if data.columns:
@@ -133,7 +143,7 @@ def _held_out_share(data: DraftedData) -> float:
     return 0.0 if rows < _STEPS or data.kind == Kind.rm else min(0.1, round(200 / rows, 4))
 
 
-def _recipe(data: DraftedData, base: str) -> list[str]:
+def _recipe(data: DraftedData, base: str, context: int | None) -> list[str]:
     shipped = load_yaml((CONFIGS / "stage" / f"{base}.yaml").read_text(encoding="utf-8"))["recipe"]
     is_demo = base.startswith("demo")
     rows, known = round(data.structure.read * (1 - _held_out_share(data))), data.structure.all_
@@ -150,7 +160,11 @@ def _recipe(data: DraftedData, base: str) -> list[str]:
         is_long = f"{shipped['max_steps']} # about a minute, whatever `epochs` is; null trains those"
         lines.append(f"  max_steps: {'null # all epochs' if is_short else is_long}")
     lines.append(f"  # learning_rate: {shipped['learning_rate']:.1e}".replace("e-0", "e-"))
-    lines.append(f"  # max_seq_length: {shipped['max_seq_length']} # tokens; `launch preview` shows what is cut off")
+    length, preview = shipped["max_seq_length"], "`launch preview` shows what is cut off"
+    is_shorter = context is not None and context < length
+    lines.append(
+        f"  {'' if is_shorter else '# '}max_seq_length: {context if is_shorter else length} # tokens; {preview}"
+    )
     if not is_demo and data.kind != Kind.rm:  # reward_modeling.py saves at the end only
         lines.append("  # checkpoint_steps: 100 # null saves at the end only")
     return lines

@@ -126,13 +126,18 @@ def find_short_context(
 ) -> list[Problem]:
     """Return the problem short_context of samples longer than the positions of a model whose files are here."""
     folder = (model.adapter.local_base if model.adapter else model.local) or hub_snapshot(model.reference, environ)
-    context = read_json_object(folder / "config.json").get("max_position_embeddings") if folder else None
-    limit = config.recipe.max_seq_length
-    if not isinstance(context, int) or limit <= context or "short_context" in config.allow:
+    context, limit = read_context(folder) if folder else None, config.recipe.max_seq_length
+    if context is None or limit <= context or "short_context" in config.allow:
         return []
     message = f"recipe.max_seq_length={limit:,} is longer than the context of {whose}, {context:,} tokens"
     cure = Cure("set {0}, or {1}", f"recipe.max_seq_length={context}", "allow=[short_context]")
     return [Problem("short_context", message, origins.of("recipe.max_seq_length").where, cure)]
+
+
+def read_context(folder: Path | str) -> int | None:
+    """Return the positions of the model in a folder; None where its configuration does not give them."""
+    context = read_json_object(Path(folder, "config.json")).get("max_position_embeddings")
+    return context if isinstance(context, int) else None
 
 
 def _of_file(file: Path) -> str:
