@@ -160,11 +160,10 @@ def _recipe(data: DraftedData, base: str, context: int | None) -> list[str]:
         is_long = f"{shipped['max_steps']} # about a minute, whatever `epochs` is; null trains those"
         lines.append(f"  max_steps: {'null # all epochs' if is_short else is_long}")
     lines.append(f"  # learning_rate: {shipped['learning_rate']:.1e}".replace("e-0", "e-"))
-    length, preview = shipped["max_seq_length"], "`launch preview` shows what is cut off"
-    is_shorter = context is not None and context < length
-    lines.append(
-        f"  {'' if is_shorter else '# '}max_seq_length: {context if is_shorter else length} # tokens; {preview}"
-    )
+    length = shipped["max_seq_length"]
+    shorter = f"  max_seq_length: {context} # tokens: the model's context"
+    as_shipped = f"  # max_seq_length: {length} # tokens; `launch preview` shows what is cut off"
+    lines.append(shorter if context and context < length else as_shipped)
     if not is_demo and data.kind != Kind.rm:  # reward_modeling.py saves at the end only
         lines.append("  # checkpoint_steps: 100 # null saves at the end only")
     return lines

@@ -42,6 +42,15 @@ def test_chats_make_an_sft_stage_that_plans(folder: Path, capsys: pytest.Capture
     assert "no open-instruct checkout" in text
 
 
+def test_samples_are_no_longer_than_the_context_of_the_model(folder: Path) -> None:
+    write_lines(folder / "chats.jsonl", [CHAT] * 100)
+    for name, context in (("short", 512), ("long", 131072)):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(f'{{"max_position_embeddings": {context}}}')
+        assert new([f"of_{name}", "--data", "chats.jsonl", "--model", f"./{name}"]) == 0
+        assert composed(f"stage=of_{name}", "gpus=1").config.recipe.max_seq_length == min(4096, context)
+
+
 def test_pairs_make_a_dpo_stage_with_the_named_model(folder: Path) -> None:
     write_lines(folder / "pairs.jsonl", [PAIR] * 3000)
     assert new(["pairs", "--data", "pairs.jsonl", "--model", "qwen2_5_7b"]) == 0
