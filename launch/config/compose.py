@@ -257,8 +257,8 @@ def _register() -> None:
     store.store(name="root", node=RootConfig)
     schema = store.repo["root.yaml"].node  # itself: loading would copy it
     vars(store)["__deepcopy__"] = lambda memo: store  # Hydra copies it for each composition, and what it loads again
-    OmegaConf.set_struct(schema.flags, False)  # a trainer's own flag needs no `+`
-    OmegaConf.set_struct(schema.cluster.env, False)
+    for node in (schema.flags, schema.cluster.env, schema.data.columns):  # a name of the user's own needs no `+`
+        OmegaConf.set_struct(node, False)
     OmegaConf.register_new_resolver("product", lambda *factors: math.prod(factors), replace=True)
     Plugins.instance().register(_UserFolder)
     SourcesRegistry.instance().types["file"] = _CheckedSource

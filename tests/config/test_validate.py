@@ -47,9 +47,10 @@ def test_a_name_is_looked_up_where_it_is_set(override: str) -> None:
     assert problem.where == f"override {override.lstrip('+').partition('=')[0]}"
 
 
-@pytest.mark.parametrize("override", ["+flags.anything=1", "+cluster.env.A=b", "++data.columns.messages=talk"])
-def test_maps_are_open(override: str) -> None:
-    assert composed("stage=sft", override).stage == "sft"
+@pytest.mark.parametrize("prefix", ["", "+", "++"])
+@pytest.mark.parametrize("override", ["flags.anything=1", "cluster.env.A=b", "data.columns.messages=talk"])
+def test_maps_are_open(prefix: str, override: str) -> None:
+    assert composed("stage=sft", prefix + override).stage == "sft"
 
 
 def ids_in_source() -> set[str]:
