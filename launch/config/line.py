@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from launch.config.other_tools import explain_like, explain_name, explain_verb, trainer_flag
+from launch.config.other_tools import explain_like, explain_name, explain_value, explain_verb, trainer_flag
 from launch.errors import Cure, Problem, UserError, did_you_mean
 from launch.resources import CONFIGS, default_user_folder
 
+_TOOLS = ("axolotl", "llamafactory-cli", "trl")  # whose own commands follow
+_STARTERS = ("accelerate", "torchrun", "deepspeed")  # of a trainer's ranks
 MULTIRUN = ("--multirun", "-m")  # Hydra's own for sweep=true
 SWEEP_VERB = "trial"  # whose comma lists are sweeps by themselves
 # what a setting of Hydra itself is replaced by
@@ -161,6 +163,16 @@ def stage_names(group: str = "stage") -> list[str]:
 
 def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Problem:
     """Return the problem of a first word that is not a verb: a stage's name, another tool's word, or a slip."""
+    if word in _STARTERS and rest:
+        command = Cure(
+            "launch starts the ranks itself; {0} checks such a line", f"$ launch lint -- {shlex.join([word, *rest])}"
+        )
+        return Problem("unknown_verb", f"'{word}' is not a command of launch", cure=command)
+    if word in _TOOLS and rest:
+        return _unknown_verb(rest[0], rest[1:], names)
+    if not explain_verb(word, exact=True) and (meant := explain_value("stage", word)):
+        command = Cure("a stage is set as a key: {0}", f"$ {shlex.join(['launch', str(meant.ways[0]), *rest])}")
+        return Problem("unknown_verb", f"'{word}' is not a command", cure=command)
     typed = re.match(r"(?:stage[: ])?(\S+)(.*)", " ".join([word, *rest]))
     for group in ("stage", "trainer"):
         if typed and typed[1] in stage_names(group):

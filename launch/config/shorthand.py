@@ -13,7 +13,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from launch.config.line import CommandLine, quote_text, stage_names
+from launch.config.line import MULTIRUN, CommandLine, quote_text, stage_names
 from launch.config.origins import YAML
 from launch.errors import Cure, Problem, UserError
 
@@ -26,9 +26,11 @@ _PLAIN = re.compile(r"[\w./~-][\w./:@+*~-]*")  # needs no quotes in a list
 def expand(line: CommandLine) -> CommandLine:
     """Return the line with its short forms written out. Raises UserError: unknown_stage."""
     overrides = set(line.overrides)
-    return replace(
-        line, argv=tuple(_expand(argument, line) if argument in overrides else argument for argument in line.argv)
-    )
+    argv = []
+    for before, argument in zip(("", *line.argv), line.argv, strict=False):
+        is_value = before.startswith("--") and before not in MULTIRUN  # `--config_file zero3.yaml`
+        argv.append(_expand(argument, line) if argument in overrides and not is_value else argument)
+    return replace(line, argv=tuple(argv))
 
 
 def _expand(override: str, line: CommandLine) -> str:

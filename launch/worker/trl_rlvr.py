@@ -134,7 +134,7 @@ def rlvr_class(
             without = metrics["frac_reward_zero_std"]
             cut_off, reward = metrics["completions/clipped_ratio"], metrics["reward"]
             groups = f"{PROMPTS_SAMPLED} prompts x {self.num_generations} samples of the start model"
-            note = f"all completions of each prompt earned the same; their mean is {reward:.3g}"
+            note = f"groups in which completions earn different rewards; the mean reward is {reward:.3g}"
             varied = Evidence("reward_variance", f"{1 - without:.0%} of groups", groups, note=note)
             ends = Evidence("complete_answers", f"{1 - cut_off:.0%}", groups, note="the others reach the length limit")
             return [varied.judge("above 0%", without < 1.0), ends.judge("above 10%", cut_off < MOST_CUT_OFF)]

@@ -51,6 +51,24 @@ def test_a_word_of_other_tools_names_the_verb(word: str, verb: str | None) -> No
 
 
 @pytest.mark.parametrize(
+    ("line", "cure"),
+    [
+        ("trl sft --learning_rate 2e-5", "a stage is set as a key: `launch stage=sft --learning_rate 2e-5`"),
+        ("axolotl train mine.yml", "did you mean 'run'?"),
+        ("grpo gpus=8", "a stage is set as a key: `launch stage=rlvr gpus=8`"),
+        (
+            "torchrun x.py --lr 1",
+            "launch starts the ranks itself; `launch lint -- torchrun x.py --lr 1` checks such a line",
+        ),
+    ],
+)
+def test_a_line_of_another_tool_is_answered_behind_its_name(line: str, cure: str) -> None:
+    with pytest.raises(UserError) as refused:
+        parse_line(line.split(), VERBS)
+    assert refused.value.problems[0].cure == cure
+
+
+@pytest.mark.parametrize(
     ("option", "cure"),
     [
         ("--hydra-help", "did you mean '--help'?"),

@@ -91,3 +91,9 @@ def test_a_file_that_is_not_yaml(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x", encoding="utf-8")
     with pytest.raises(UserError, match=r"is not a \.yaml file"):
         compose_once(CommandLine("plan", False, (f"stage={tmp_path}/notes.txt",)))
+
+
+def test_the_file_of_an_unknown_option_is_no_stage() -> None:
+    with pytest.raises(UserError) as refused:
+        compose_once(parse_line(["plan", "--config_file", "zero3.yaml", "stage=demo"], ["plan"]))
+    assert [problem.id for problem in refused.value.problems] == ["unknown_option"]

@@ -142,6 +142,8 @@ def test_every_synonym_of_the_hints_is_a_real_flag() -> None:
         ("finetune", "mixer_list", "dataset_mixer_list", "dpo_tune_cache uses 'mixer_list'; finetune uses"),
         ("dpo_tune_cache", "dataset_mixer_list", "mixer_list", "was renamed to 'mixer_list' upstream in #1375"),
         ("dpo", "dataset_mixer_list", "mixer_list", "dpo uses 'mixer_list'"),
+        ("finetune", "use_peft", "use_lora", "finetune uses 'use_lora'"),
+        ("finetune", "lora_r", "lora_rank", "finetune uses 'lora_rank'"),
         ("finetune", "num_epochs", "num_train_epochs", "finetune uses 'num_train_epochs'"),
         ("olmo_core_finetune", "num_train_epochs", "num_epochs", "olmo_core_finetune uses 'num_epochs'"),
         ("dpo", "gradient_checkpointing", "activation_memory_budget", "in #1444 (2026-01-31): a number now"),

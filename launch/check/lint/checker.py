@@ -125,7 +125,7 @@ class CommandChecker:
         message, cure = problem.message, problem.cure
         if problem.id in ("unknown_flag", "abbreviated") and problem.where is not None:
             explanation = explain_unknown_flag(trainer.name, problem.where.replace("-", "_"), schema.fields)
-            if explanation is not None:
+            if explanation is not None and (explanation.use or problem.id == "unknown_flag"):
                 message = f"{message}: {explanation.message}"
                 cure = f"write --{explanation.use}" if explanation.use else "leave it out"
         report = warning if problem.id == "unverified" else error
