@@ -145,19 +145,25 @@ def words_of(
     ]
 
 
-def measure(setting: Setting, words: list[str], cards: list[int], runs: Path, limit: float) -> dict[str, Any]:
-    """Run one setting on the cards and read what its run folder says."""
+def run_launch(line: list[str], cards: list[int], log: Path, limit: float) -> dict[str, Any]:
+    """Run a command of launch in the folder of its log, and return how it ended; 124 is the exit code of one that took
+    longer than `limit` seconds."""
     environ = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, cards)), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-m", "launch", "rollout", *words]
-    began = time.monotonic()
-    with (runs.parent / f"{setting.name}.log").open("w") as log:
+    command, began = [sys.executable, "-m", "launch", *line], time.monotonic()
+    with log.open("w") as output:
         try:
             code = subprocess.run(
-                command, check=False, stdout=log, stderr=log, env=environ, cwd=runs.parent, timeout=limit
+                command, check=False, stdout=output, stderr=output, env=environ, cwd=log.parent, timeout=limit
             ).returncode
         except subprocess.TimeoutExpired:
             code = 124
-    found: dict[str, Any] = {**asdict(setting), "exit_code": code, "wall_seconds": round(time.monotonic() - began, 1)}
+    return {"exit_code": code, "wall_seconds": round(time.monotonic() - began, 1)}
+
+
+def measure(setting: Setting, words: list[str], cards: list[int], runs: Path, limit: float) -> dict[str, Any]:
+    """Run one setting on the cards and read what its run folder says."""
+    log = runs.parent / f"{setting.name}.log"
+    found = {**asdict(setting), **run_launch(["rollout", *words], cards, log, limit)}
     steps: list[dict[str, Any]] = []
     for path in runs.glob("*/*/*/metrics.jsonl"):
         steps = [json.loads(line) for line in path.read_text().splitlines()]

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from memory_grid import run_launch
 
 PACKAGES = ("torch", "transformers", "accelerate", "trl", "peft", "flash-attn")
 PROMPT_WORDS = 30
@@ -106,22 +105,13 @@ def overrides(setting: Setting, model: Path, data: Path, runs: Path) -> list[str
 
 def measure(setting: Setting, words: list[str], runs: Path, limit: float) -> dict[str, Any]:
     """Run one setting and read its folder."""
-    command, began = [sys.executable, "-m", "launch", "run", *words], time.monotonic()
-    environ = os.environ | {"CUDA_VISIBLE_DEVICES": "0", "HF_HUB_OFFLINE": "1"}
     log = runs.parent / f"{setting.name}.log"
-    with log.open("w") as output:
-        try:
-            code = subprocess.run(
-                command, check=False, stdout=output, stderr=output, env=environ, timeout=limit
-            ).returncode
-        except subprocess.TimeoutExpired:
-            code = 124
-    result: dict[str, Any] = {**asdict(setting), "exit_code": code, "wall_seconds": round(time.monotonic() - began, 1)}
+    result = {**asdict(setting), **run_launch(["run", *words], [0], log, limit)}
     folder = next(runs.glob("*/*"), runs)
     steps = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in steps.read_text().splitlines()] if steps.is_file() else []
     result["steps"] = [{name: step[name] for name in FIELDS if name in step} for step in lines]
-    if code:
+    if result["exit_code"]:
         print(log.read_text()[-3000:], flush=True)
         failed = folder / "FAILED"
         result["cause"] = json.loads(failed.read_text()).get("cause") if failed.is_file() else log.read_text()[-600:]
