@@ -167,6 +167,7 @@ def _build(job: Job) -> Any:
         start["quantization_config"] = start["peft_config"] = args.model_init_kwargs = None
     entry, limit = entry_class(job.trainer, args, job.events), getattr(args, "max_length", None)
     train = data[script.dataset_train_split]
+    every = _count_of("samples", options) if "samples" in options else None
     if "verifier" in options:
         option = decode(VerifierOption, options["verifier"])
         from .reward_proof import prompt_lengths, window_problem
@@ -176,13 +177,15 @@ def _build(job: Job) -> Any:
             raise EntryError(problem)
         scorer = trl_rlvr.Scorer(option, train, job.events)
         start["reward_funcs"], args.reward_weights = scorer.reward_functions(), list(scorer.weights.values())
-        every = _count_of("samples", options) if "samples" in options else None
-        entry = trl_rlvr.rlvr_class(entry, scorer, job.events, job.allowed, every)
-    elif "samples" in options:
+        entry = trl_rlvr.rlvr_class(entry, scorer, job.events, job.allowed)
+        entry = trl_samples.sampling_class(entry, every, lambda trainer: trainer.sample())
+    elif every:
         held_out = data.get(script.dataset_test_split, train)
         longest = (getattr(args, "max_length", None) or 1024) // 2
         if prompts := trl_samples.find_prompts(held_out, start["processing_class"], longest):
-            entry = trl_samples.sampling_class(entry, prompts, _count_of("samples", options), job.events)
+            entry = trl_samples.sampling_class(
+                entry, every, lambda trainer: trl_samples.answer_prompts(trainer, prompts, job.events)
+            )
         else:
             job.events.warn("recipe.sample_every: the rows have no prompts to answer")
     if entry.truncates:

@@ -81,38 +81,26 @@ def _mean(values: Collection[float]) -> float:
     return sum(values) / max(1, len(values))
 
 
-def rlvr_class(
-    entry: Any, scorer: Scorer, events: EventWriter, allowed: Collection[str], every: int | None = None
-) -> Any:
+def rlvr_class(entry: Any, scorer: Scorer, events: EventWriter, allowed: Collection[str]) -> Any:
     """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) that proves, times and records RLVR.
 
-    Completions are recorded before the first step, then after `every` steps, without it in the middle, and at the end.
+    `sample` is for `launch.worker.trl_samples.sampling_class`.
     """
 
     class Rlvr(watch_sampling(entry, events, allowed)):  # type: ignore[misc]
-        _is_proven = False
-        _recorded_steps: tuple[int, ...] = ()
         _logs: Any
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             scorer.end_ids = frozenset(self.eos_token_ids)
 
-        def training_step(self, *arguments: Any, **options: Any) -> Any:
-            """Sample what is proven or recorded before the micro batch, whose time then has its own samples alone."""
-            step = self.state.global_step
-            if not self._is_proven:
-                self._is_proven = True
-                last = self.state.max_steps - 1
-                steps = {*range(every, last, every), last} if every else {self.state.max_steps // 2, last}
-                self._recorded_steps = tuple(sorted(steps - {0}))
-                if step == 0:
-                    report_evidence(self._prove_sampling(), allowed, events)
-            elif self._recorded_steps and step >= self._recorded_steps[0]:
-                if step == self._recorded_steps[0]:
-                    self._sample(_RECORDED)
-                self._recorded_steps = self._recorded_steps[1:]
-            return super().training_step(*arguments, **options)
+        def sample(self) -> dict[str, float]:
+            """Record completions, and judge those of the start model."""
+            if self.state.global_step:
+                self._sample(_RECORDED)
+            else:
+                report_evidence(self._prove_sampling(), allowed, events)
+            return {}
 
         def _generate(self, prompts: list[Any]) -> Any:
             began = time.perf_counter()

@@ -1,12 +1,12 @@
 """What a model writes while TRL trains it: answers to a few fixed prompts, sent as events.
 
-SFT and DPO: `sampling_class`, for recipe.sample_every. RLVR samples by its own rollouts (trl_rlvr.py).
+SFT and DPO: `answer_prompts`, for recipe.sample_every. RLVR samples by its own rollouts (trl_rlvr.py).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -36,46 +36,48 @@ def find_prompts(rows: Any, tokenizer: Any, longest: int) -> list[Any]:
     return found
 
 
-def sampling_class(entry: Any, prompts: Sequence[Sequence[Mapping[str, str]]], every: int, events: EventWriter) -> Any:
-    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) that answers `prompts`.
+def sampling_class(entry: Any, every: int | None, sample: Callable[[Any], dict[str, float]]) -> Any:
+    """Return a subclass of `entry` (see `launch.worker.trl_entry.entry_class`) that calls `sample(trainer)`.
 
-    Before the first step, after each `every` steps and after the last one, with the most likely token each time, which
-    leaves the training's random numbers as they are.
+    Before the first step, after each `every` steps, without it in the middle, and after the last one. It leaves the
+    training's random numbers as they are, and returns metrics of the step.
     """
 
     class Sampling(entry):  # type: ignore[misc]
         def training_step(self, *arguments: Any, **options: Any) -> Any:
             if self.state.global_step == 0 and not hasattr(self, "_begun"):
                 self._begun = True
-                self._sample()
+                sample(self)
             return super().training_step(*arguments, **options)
 
         def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-            step = self.state.global_step
-            if self.model.training and "loss" in logs and (step % every == 0 or step >= self.state.max_steps):
-                logs.update(self._sample())
+            step, last = self.state.global_step, self.state.max_steps
+            if self.model.training and "loss" in logs and (step % (every or -(-last // 2)) == 0 or step >= last):
+                began = time.perf_counter()
+                logs.update(sample(self), sample_seconds=time.perf_counter() - began)
             super().log(logs, start_time)
 
-        def _sample(self) -> dict[str, float]:
-            """Send the answers; all ranks generate, since a shard of the weights may be on each."""
-            import torch
-            from trl.models.utils import unwrap_model_for_generation
-
-            began = time.perf_counter()
-            tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
-            self.model.eval()
-            try:
-                with unwrap_model_for_generation(self.model_wrapped, self.accelerator) as model, torch.no_grad():
-                    context = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
-                    answers = [
-                        write_answer(model, tokenizer, each, max_tokens=_TOKENS, context=context) for each in prompts
-                    ]
-            finally:
-                self.model.train()
-            if self.accelerator.is_main_process:
-                for prompt, answer in zip(prompts, answers, strict=True):
-                    send_completion(events, self.state.global_step, prompt, answer["text"])
-            tokens, ended = (sum(answer[key] for answer in answers) / len(answers) for key in ("tokens", "finished"))
-            return {"sample_tokens": tokens, "sample_ended": ended, "sample_seconds": time.perf_counter() - began}
-
     return Sampling
+
+
+def answer_prompts(
+    trainer: Any, prompts: Sequence[Sequence[Mapping[str, str]]], events: EventWriter
+) -> dict[str, float]:
+    """Send answers with the most likely token each time; all ranks generate, since a shard of the weights may be on
+    each."""
+    import torch
+    from trl.models.utils import unwrap_model_for_generation
+
+    tokenizer: Any = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+    trainer.model.eval()
+    try:
+        with unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as model, torch.no_grad():
+            context = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
+            answers = [write_answer(model, tokenizer, each, max_tokens=_TOKENS, context=context) for each in prompts]
+    finally:
+        trainer.model.train()
+    if trainer.accelerator.is_main_process:
+        for prompt, answer in zip(prompts, answers, strict=True):
+            send_completion(events, trainer.state.global_step, prompt, answer["text"])
+    tokens, ended = (sum(answer[key] for answer in answers) / len(answers) for key in ("tokens", "finished"))
+    return {"sample_tokens": tokens, "sample_ended": ended}

@@ -88,7 +88,7 @@ def test_it_trains_and_records(home: Path, name: str, words: tuple[str, ...]) ->
     assert ("kl" in steps[0]) == ("recipe.kl_beta=0.05" in words)
     events = lines(folder / "events.jsonl")
     completions = [event for event in events if event["kind"] == "completion"]
-    assert sorted({event["step"] for event in completions}) == [0, 2, 3]
+    assert sorted({event["step"] for event in completions}) == [0, 2, 4]
     evidence = {event["what"]: event for event in events if event["kind"] == "evidence"}
     assert evidence["global_batch"]["verdict"] == "proven"
     shown = {
