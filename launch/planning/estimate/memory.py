@@ -26,6 +26,7 @@ from launch.planning.estimate.activations import (
     saved_bytes,
     shared_bytes,
 )
+from launch.planning.estimate.allocator import STAGE_3, cached_bytes
 from launch.planning.estimate.generation import generation_bytes
 from launch.planning.estimate.setting import AdapterSetting, MemorySetting
 
@@ -143,7 +144,7 @@ def _generation(setting: MemorySetting, state: float) -> tuple[_Moment, ...]:
         return ()
     if sampled.card_gib is not None:
         sampled = replace(sampled, card_gib=max(0.0, sampled.card_gib - state / GIB))
-    live = setting.element * setting.shape.parameters if setting.mode in _STAGE_3 and setting.ranks > 1 else 0.0
+    live = setting.element * setting.shape.parameters if setting.mode in STAGE_3 and setting.ranks > 1 else 0.0
     return (_Moment(GENERATION, 0.0, generation_bytes(setting, sampled), 0.0, live),)
 
 
@@ -222,7 +223,6 @@ def _moments(setting: MemorySetting, gradients: float) -> tuple[_Moment, ...]:
 ZERO_BUCKET = 500_000_000  # elements: reduce_bucket_size of accelerate_configs/deepspeed/zero1.json and zero2.json
 SUB_GROUP = 1_000_000_000  # elements: sub_group_size of zero3.json
 MAX_LIVE_PARAMETERS = 1_000_000_000  # elements: stage3_max_live_parameters of zero3.json
-_STAGE_3 = (Mode.zero3, Mode.zero3_offload)
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def frozen_bytes(setting: MemorySetting, adapter: AdapterSetting) -> float:
     if adapter.quantized:
         packed = float(shape.layers * shape.layer)
         return packed * (0.5 + 1 / 64 + 4 / (64 * 256)) + adapter.other_bytes * (shape.parameters - packed)
-    return setting.element * shape.parameters / (setting.ranks if setting.mode in _STAGE_3 else 1)
+    return setting.element * shape.parameters / (setting.ranks if setting.mode in STAGE_3 else 1)
 
 
 def bucket_bytes(setting: MemorySetting) -> float:
@@ -285,7 +285,7 @@ def bucket_bytes(setting: MemorySetting) -> float:
         return 4 * setting.adapter.parameters if setting.adapter else setting.weight_element * shape.parameters
     if setting.mode in (Mode.zero1, Mode.zero2):
         return 2.0 * ZERO_BUCKET * element
-    return float(element * shape.hidden**2) if setting.mode in _STAGE_3 else 0.0
+    return float(element * shape.hidden**2) if setting.mode in STAGE_3 else 0.0
 
 
 def initial_bucket_bytes(setting: MemorySetting) -> float:
@@ -303,7 +303,7 @@ def gathered_bytes(setting: MemorySetting, at_most: float) -> float:
     stage3_max_live_parameters (deepspeed partitioned_param_coordinator.py:447-474); these stay gathered through the
     turn from forward to backward. A single rank already has its weights (partition_parameters.py, NoGatherHandle).
     """
-    if setting.mode not in _STAGE_3 or (setting.ranks == 1 and setting.mode == Mode.zero3):
+    if setting.mode not in STAGE_3 or (setting.ranks == 1 and setting.mode == Mode.zero3):
         return 0.0
     return setting.element * min(setting.shape.parameters, MAX_LIVE_PARAMETERS, at_most)
 
@@ -314,7 +314,7 @@ def scattering_bytes(setting: MemorySetting, gradient: float) -> float:
     ZeRO keeps a gradient that is larger than the bucket until the next arrives (deepspeed stage_1_and_2.py:1443,
     stage3.py:1583), and stage 3 copies it to scatter it (coalesced_collectives.py, reduce_scatter_coalesced).
     """
-    if setting.mode in _STAGE_3:
+    if setting.mode in STAGE_3:
         return 2 * gradient
     if setting.mode in (Mode.zero1, Mode.zero2):
         return gradient if gradient > ZERO_BUCKET * setting.element else 0.0
@@ -352,57 +352,3 @@ def step_temporary_bytes(setting: MemorySetting) -> float:
     if setting.mode == Mode.fsdp:
         return 3 * 4 * shard if setting.kind == Kind.sft else 4 * shape.embedding / ranks
     return 0.0 if setting.fused_optimizer else setting.element * shape.parameters
-
-
-_STAGE_1_AND_2 = (Mode.zero1, Mode.zero2)
-
-
-@dataclass(frozen=True)
-class AllocatorShares:
-    """How much is reserved beyond the allocated peak."""
-
-    plain: float  # in sizes of the output matrix, without ZeRO
-    stage_1_and_2: float  # the same under ZeRO 1 and 2
-    stage_3: float  # the same under ZeRO 3
-    logits: float  # a share of the logits in fp32, where they exist for all tokens
-    varying: float  # a share of the saved activations, where packed rows vary in length
-
-    def head_multiple(self, mode: Mode) -> float:
-        """Return how many output matrices are reserved in a mode."""
-        if mode in _STAGE_1_AND_2:
-            return self.stage_1_and_2
-        return self.stage_3 if mode in _STAGE_3 else self.plain
-
-
-# Least squares of the relative error over benchmarks/h200_memory_grid.json and, for `varying`, h200_steps_8b.json;
-# tests/planning/estimate/test_grid.py fits them again without each setting in turn.
-SEGMENTS = AllocatorShares(plain=1.06, stage_1_and_2=12.6, stage_3=6.05, logits=0.68, varying=0.61)
-# ZeRO 1 to 3: benchmarks/h200x4_sft_8b_region.json. `plain` and `logits` are not measured yet: those above are a bound.
-EXPANDABLE_SEGMENTS = AllocatorShares(plain=1.06, stage_1_and_2=5.28, stage_3=1.62, logits=0.68, varying=0.0)
-
-
-def cached_bytes(setting: MemorySetting) -> float:
-    """Return the bytes that torch reserves beyond its allocated peak."""
-    shares = EXPANDABLE_SEGMENTS if setting.expandable_segments else SEGMENTS
-    return max(
-        shares.head_multiple(setting.mode) * head_matrix_bytes(setting) + shares.logits * whole_logits_bytes(setting),
-        shares.varying * varying_bytes(setting),
-    )
-
-
-def head_matrix_bytes(setting: MemorySetting) -> float:
-    """Return the bytes of the output matrix."""
-    return float(setting.element * setting.shape.embedding)
-
-
-def whole_logits_bytes(setting: MemorySetting) -> float:
-    """Return the bytes of all tokens' logits in fp32; 0 where the loss takes them in chunks."""
-    if setting.fused_loss or setting.chunked_head:
-        return 0.0
-    return 4.0 * setting.tokens * setting.shape.vocabulary
-
-
-def varying_bytes(setting: MemorySetting) -> float:
-    """Return the bytes saved for backward, where packed rows vary in length and all weights are trained; the runs of
-    adapters that were measured reserve no more for them than for even rows."""
-    return saved_bytes(setting) if setting.packing and setting.padding and setting.adapter is None else 0.0

@@ -1,6 +1,6 @@
 """The memory estimate against what was measured on H200s; memory.md shows the same, `--update-golden` writes its table.
 
-Nothing is fitted to the allocated peaks. The shares in memory.py are fitted to the reserved ones, and again without
+Nothing is fitted to the allocated peaks. The shares in allocator.py are fitted to the reserved ones, and again without
 each setting in turn.
 """
 
@@ -15,18 +15,20 @@ import pytest
 
 from launch import resources
 from launch.config.schema import Mode
-from launch.planning.estimate import memory
-from launch.planning.estimate.cards import CardMemory
-from launch.planning.estimate.forecast import MemoryFit, MemoryForecast, classify_fit
-from launch.planning.estimate.memory import (
+from launch.planning.estimate import allocator
+from launch.planning.estimate.allocator import (
     EXPANDABLE_SEGMENTS,
-    GIB,
     SEGMENTS,
     AllocatorShares,
-    estimate_memory,
     head_matrix_bytes,
     varying_bytes,
     whole_logits_bytes,
+)
+from launch.planning.estimate.cards import CardMemory
+from launch.planning.estimate.forecast import MemoryFit, MemoryForecast, classify_fit
+from launch.planning.estimate.memory import (
+    GIB,
+    estimate_memory,
 )
 from tests.planning.estimate.grid import FAST, Measured, read_grid, read_region, read_steps
 
@@ -92,11 +94,11 @@ def test_every_allocated_and_reserved_peak_is_within_the_bound() -> None:
 def test_the_shares_are_those_fitted_and_predict_a_run_that_they_were_not_fitted_to(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shares, measured_runs = getattr(memory, name), measured_by_allocator()[name]
+    shares, measured_runs = getattr(allocator, name), measured_by_allocator()[name]
     assert asdict(fit_shares(measured_runs, shares)) == pytest.approx(asdict(shares), rel=0.02)
     for measured_run in measured_runs:
         others = [run for run in measured_runs if run is not measured_run]
-        monkeypatch.setattr(memory, name, fit_shares(others, shares))
+        monkeypatch.setattr(allocator, name, fit_shares(others, shares))
         assert abs(error(estimate_memory(measured_run.setting).reserved, measured_run.reserved)) <= BOUND
 
 
