@@ -31,7 +31,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from launch import resources
-from launch.config.compose_errors import COMPOSE_ERRORS, check_limits, config_roots, explain
+from launch.config.compose_errors import COMPOSE_ERRORS, HEADER, check_limits, config_roots, explain
 from launch.config.line import MULTIRUN, CommandLine, check_overrides, hydra_problem, quote_value
 from launch.config.origins import GROUPS, Origins, find_line
 from launch.config.schema import RootConfig
@@ -214,16 +214,23 @@ def _initialized(line: CommandLine) -> Iterator[list[str]]:
 
 
 class _CheckedSource(FileConfigSource):
-    """Reads a file for Hydra, which follows every alias and, under --multirun, calls what a `hydra` node names."""
+    """Reads a file for Hydra, which follows every alias and, under --multirun, calls what a `hydra` node names.
+
+    Other comments may stand above `# @package _global_`: an editor reads the name of the schema there.
+    """
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Raises UserError: yaml_limit, hydra_setting."""
         path = _given_file(config_path) or Path(self.path, self._normalize_file_name(config_path))
         if path.is_relative_to(resources.CONFIGS):
             return super().load_config(config_path)
+        text = ""
         with suppress(OSError, UnicodeDecodeError):  # Hydra's own error for it is explained
-            check_limits(path, read_file(path).decode())
+            text = read_file(path).decode()
+            check_limits(path, text)
         result = super().load_config(str(path))  # joined with the source's folder, an absolute path stays
+        if package := HEADER.match(text):
+            result.header["package"] = package[1]
         names = [config_path.removesuffix(".yaml"), result.header.get("package") or ""]
         if isinstance(result.config, DictConfig):
             content: Any = OmegaConf.to_container(result.config, resolve=False)

@@ -176,7 +176,7 @@ def _explain_value(error: OmegaConfBaseException, origins: Origins) -> Problem:
 
 
 _GLOBAL_GROUPS = ("stage", "tuned")  # their files set keys of any node
-_HEADER = re.compile(r"^#\s*@package\s+_global_\s*$", re.MULTILINE)
+HEADER = re.compile(r"(?:\s*#.*\n)*?#\s*@package[^\S\n]+(\S+)")  # among the comments at the top of a file
 _PACKAGE = re.compile(r"^#\s*@package\b.*$", re.MULTILINE)
 
 
@@ -284,7 +284,8 @@ def _read_defaults(path: Path, group: str, text: str, document: object) -> list[
         raise UserError(Problem("bad_yaml", "the file must be a map of keys", f"{path}:1", "write KEY: VALUE lines"))
     if not document:
         raise UserError(Problem("bad_yaml", "the file has no keys", str(path), f"copy the keys of a shipped {group}"))
-    if group in _GLOBAL_GROUPS and not _HEADER.search(text):
+    header = HEADER.match(text)
+    if group in _GLOBAL_GROUPS and not (header and header[1] == "_global_"):
         foreign = [f"{key}" for key, value in document.items() if explain_name(f"{key}", f"{value}")]
         if len(foreign) > 1 and not any(isinstance(document.get(key), dict | list) for key in (*GROUPS, "recipe")):
             message = f"{', '.join(foreign[:3])} are keys of another tool"

@@ -87,8 +87,8 @@ def draft_stage(
     if is_demo:
         base = {Kind.sft: "demo", Kind.dpo: "demo_dpo"}[data.kind]
     lines = [
-        "# @package _global_",
         f"# yaml-language-server: $schema=./{SCHEMA_FILE}",
+        "# @package _global_",
         write_comment(f"Drafted by `launch new`. {data.structure.describe()}"),
     ]
     if after:

@@ -84,7 +84,7 @@ def test_a_drafted_stage_names_the_schema_beside_it(
     (tmp_path / "conf/stage/stage.schema.json").write_text("of an earlier version")
     assert main(["new", "mine", "--data", "chats.jsonl", "--model", "demo"]) == 0
     lines = (tmp_path / "conf/stage/mine.yaml").read_text(encoding="utf-8").splitlines()
-    assert "# yaml-language-server: $schema=./stage.schema.json" in lines[:2]
+    assert lines[:2] == ["# yaml-language-server: $schema=./stage.schema.json", "# @package _global_"]
     assert json.loads((tmp_path / "conf/stage/stage.schema.json").read_text(encoding="utf-8")) == stage_schema()
     assert errors(yaml.safe_load("\n".join(lines))) == []
     assert main(["plan", "stage=mine", "gpus=0"]) == 0

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from launch.config.compose import compose_once
+from launch.config.line import CommandLine
 from launch.errors import Problem, UserError
 from tests.conftest import composed
 
@@ -75,7 +77,14 @@ def test_a_missing_header_is_not_a_typo(refuse: Refuse) -> None:
     assert str(problem) == (
         "stage/mine.yaml:6: there is no key 'recipe.sed'; did you mean 'recipe.seed'? [unknown_key]"
     )
-    assert refuse({"stage/mine": "# @package recipe\nseed: 3\n"}).id == "no_global_header"
+    for text in ("# @package recipe\nseed: 3\n", f"defaults: [demo, _self_]\n{HEAD}recipe: {{seed: 3}}\n"):
+        assert refuse({"stage/mine": text}).id == "no_global_header"
+
+
+def test_other_comments_may_stand_above_the_header(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"# of me: $schema\n\n#\n{DEMO}recipe:\n  seed: 3\n", encoding="utf-8")
+    assert compose_once(CommandLine("plan", False, (f"stage={file}",))).config.recipe.seed == 3
 
 
 AXOLOTL = """base_model: some/model
