@@ -20,6 +20,7 @@ from launch import resources
 from launch.config.line import CommandLine, override_key
 from launch.config.origins import GROUPS, Origin, Origins, find_file
 from launch.config.other_tools import explain_name, explain_value, translate
+from launch.config.schema import RootConfig, hints
 from launch.config.validate import suggest_key
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, read_yaml, yaml_positions
 from launch.errors import Cure, Problem, UserError, Way, did_you_mean, nearest
@@ -78,7 +79,16 @@ def explain(error: Exception, line: CommandLine, folder: Path | None) -> UserErr
             for group, option in origins.choices.items()
             if find_file(group, option, origins.roots) is None
         ]
-    return UserError(problems or _explain(error, line, origins, folder))
+    return UserError(problems or [_explain(error, line, origins, folder), *_other_keys(error, line)])
+
+
+def _other_keys(error: Exception, line: CommandLine) -> Iterator[Problem]:
+    """Yield the problems of the other keys that launch has not: Hydra stops at the first one."""
+    cause, known = error.__cause__ or error, [*hints(RootConfig), *GROUPS]
+    first = str(getattr(cause, "full_key", ""))
+    for key, value in ((override_key(override), override.partition("=")[2]) for override in line.overrides):
+        if first and "." not in key and key not in (first, "hydra", *known):
+            yield Problem("unknown_key", f"there is no key '{key}'", None, suggest_key("", key, known, value))
 
 
 def line_origins(line: CommandLine, folder: Path | None) -> Origins:

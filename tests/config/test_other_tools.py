@@ -98,6 +98,15 @@ def test_an_option_of_another_tool_is_one_problem_with_its_cure(argv: tuple[str,
     assert len(problems) == 1 and cure in problems[0], problems
 
 
+def test_every_key_that_launch_has_not_is_named_at_once() -> None:
+    problems = refuse("stage=lora_sft", "lora_r=8", "recipe.seed=2", "micro_batch_size=2", "nonsense=4").splitlines()
+    assert [problem.partition("; ")[0] for problem in problems] == [
+        "there is no key 'lora_r'",
+        "there is no key 'micro_batch_size'",
+        "there is no key 'nonsense'",
+    ]
+
+
 def test_every_other_verb_is_one_here_and_no_word_is_a_verb_itself() -> None:
     verbs = load_table()[1]
     assert set(verbs.values()) <= set(VISIBLE) and not set(verbs) & set(VISIBLE)
