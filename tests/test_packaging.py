@@ -103,6 +103,17 @@ def test_the_cures_of_an_installed_package_need_no_clone(installed: Path, tmp_pa
         assert not [word for word in ("submodule", "constraints.txt", "scripts/", "-e '.") if word in done.stderr]
 
 
+def test_an_installation_without_torch_submits_for_an_interpreter_of_the_nodes(installed: Path, tmp_path: Path) -> None:
+    argv = [installed, "submit", "stage=demo", "trainer=trl_sft", "nodes=2"]
+    for words, is_refused in (([], True), (["cluster.python=/shared/env/bin/python"], False)):
+        done = subprocess.run(
+            [*argv, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120, env=clean_environ()
+        )
+        refused = [line for line in done.stderr.splitlines() if "missing_packages" in line]
+        assert bool(refused) == is_refused, done.stderr
+        assert all("set cluster.python=PATH" in line for line in refused)
+
+
 def test_an_installation_without_torch_is_small_and_quick(installed: Path) -> None:
     assert float((installed.parent.parent / "seconds").read_text(encoding="utf-8")) < 20
     packages = next(installed.parent.parent.glob("lib/python3*/site-packages"))

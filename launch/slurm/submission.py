@@ -8,12 +8,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from launch.check.machine.disk import checkpoint_interval
 from launch.check.machine.inputs import inputs_exist
 from launch.check.machine.rules import RULES, inspect, stopping_problems
+from launch.check.machine.trainer import interpreter_has_packages
 from launch.errors import Problem, UserError
 from launch.execution.record.lock import Holder, file_lock, find_holder, lock_path
 from launch.execution.record.reader import command_for
@@ -64,8 +66,18 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
 
 
 def _preflight(job: PlannedJob) -> list[Problem]:
-    rules = [rule for rule in RULES if rule.on_login_node and not (job.is_pending and rule is inputs_exist)]
-    return stopping_problems(inspect(job.plan, rules))
+    """Return what would stop the job on its nodes; an interpreter of their own, cluster.python, is asked there."""
+    config = job.plan.config
+    left_out = [inputs_exist] if job.is_pending else []
+    left_out += [interpreter_has_packages] if config.cluster.python and not config.python else []
+    problems = stopping_problems(
+        inspect(job.plan, [rule for rule in RULES if rule.on_login_node and rule not in left_out])
+    )
+    hint = "if the nodes have an interpreter of their own, set cluster.python=PATH"
+    return [
+        replace(problem, cure=f"{problem.cure}; {hint}") if problem.id == interpreter_has_packages.id else problem
+        for problem in problems
+    ]
 
 
 @contextlib.contextmanager
