@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from launch.commands.run_parsers import build_eval_parser, build_generate_parser, build_merge_parser
@@ -33,7 +34,13 @@ def generate(argv: list[str]) -> int:
     parser = build_generate_parser()
     options = parser.parse(argv)
     names, conversations = _read_conversations(options, parser.usage)
-    models = [find_model(name, options.runs) for name in names]
+    try:
+        models = [find_model(name, options.runs) for name in names]
+    except UserError as error:
+        problem = error.problems[0]
+        if problem.id != "unknown_run" or len(names) < 2:
+            raise
+        raise UserError(replace(problem, cure=f"{problem.cure}; a prompt is put in quotes")) from None
     sampling = Sampling(
         seed=options.seed, temperature=options.temperature, top_p=options.top_p, max_tokens=options.max_tokens
     )

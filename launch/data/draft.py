@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,10 +61,10 @@ def draft_of_hub(name: str, columns: dict[str, str], kind: Kind) -> DraftedData:
 
 
 def _with_option(problem: Problem) -> Problem:
-    """Return the problem with the option of `new` where its cure names the key data.columns."""
-    if "data.columns" not in (problem.cure or ""):
-        return problem
-    return replace(problem, cure=f"{problem.cure}; here: --columns KNOWN=MY_COLUMN,...")
+    """Return the problem with `--columns prompt=q,completion=a` where its cure sets data.columns."""
+    keys = re.compile(r"data\.columns\.(\S+)(?: data\.columns\.(\S+))?")
+    cure = problem.cure and keys.sub(lambda found: f"--columns {','.join(filter(None, found.groups()))}", problem.cure)
+    return replace(problem, cure=cure)
 
 
 def draft_stage(

@@ -153,8 +153,12 @@ def _no_format(row: Mapping[str, object], kind: Kind) -> RowError:
     if rows:
         cure = f"if {rows!r} is the list of rows, write it alone: jq -c '.{rows}[]'"
         return RowError(f"the columns {names} fit no known format", cure, "data_columns")
-    example = "chosen" if kind in (Kind.dpo, Kind.rm) else "prompt"
-    cure = f"expected are {_EXPECTED[kind]}; name yours with data.columns, as in data.columns.{example}=MY_COLUMN"
+    known = {Kind.sft: ("prompt", "completion"), Kind.rlvr: ("prompt", "ground_truth")}.get(
+        kind, ("chosen", "rejected")
+    )
+    own = list(row) if len(row) == len(known) and all(map(str.isidentifier, row)) else ["MY_COLUMN", "OTHER_COLUMN"]
+    example = " ".join(f"data.columns.{name}={column}" for name, column in zip(known, own, strict=True))
+    cure = f"expected are {_EXPECTED[kind]}; name yours, as in {example}"
     return RowError(f"the columns {names} fit no known format", cure, "data_columns")
 
 

@@ -176,3 +176,13 @@ def test_help_without_a_run(verb: str, capsys: pytest.CaptureFixture[str]) -> No
     shown = capsys.readouterr()
     assert shown.out.startswith(f"usage: launch {verb} ") and "example" in shown.out and not shown.err
     assert max(map(len, shown.out.splitlines())) <= 120
+
+
+def test_a_prompt_without_quotes_is_not_only_an_unknown_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["generate", "demo/r2", "What", "is a deque?"]) == 2
+    assert "a prompt is put in quotes" in capsys.readouterr().err
+    assert main(["generate", "demo/r2", "What is a deque?"]) == 2
+    assert "in quotes" not in capsys.readouterr().err
