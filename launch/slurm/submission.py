@@ -189,16 +189,20 @@ def refuse_live_jobs(
             raise UserError(Problem("run_is_locked", message, None, "wait for it, stop it, or set another name="))
 
 
-def _submit(step: SubmissionStep, after: Sequence[str], settle: float) -> str:
-    argv = ["sbatch", "--parsable"]
+def _sbatch(step: SubmissionStep, after: Sequence[str]) -> list[str]:
+    """Return the command that submits a step behind the jobs `after`."""
     kind = "aftercorr" if step.is_taskwise else "afterok"
     dependencies = [f"{kind}:{':'.join(after)}"] if after else []
     if step.is_singleton:
         dependencies.append("singleton")
-    if dependencies:  # without the second option a job that depends on a failed one waits for ever
-        argv += [f"--dependency={','.join(dependencies)}", "--kill-on-invalid-dep=yes"]
+    # without the second option a job that depends on a failed one waits for ever
+    options = [f"--dependency={','.join(dependencies)}", "--kill-on-invalid-dep=yes"] if dependencies else []
+    return ["sbatch", "--parsable", *options, str(step.folder.script)]
+
+
+def _submit(step: SubmissionStep, after: Sequence[str], settle: float) -> str:
     for pause in (*_PAUSES, None):
-        result = run_once([*argv, str(step.folder.script)], environ=job_environment(os.environ))
+        result = run_once(_sbatch(step, after), environ=job_environment(os.environ))
         if result.status == 0:
             return result.output.strip().split(";")[0]
         if not result.is_transient:
@@ -275,7 +279,9 @@ def report_lines(
     """The same as lines of text."""
     for step, job, job_id, after, record in _jobs(steps, ids, records):
         if job_id is None:
-            yield f"{job.name}: sbatch {step.folder.script}"
+            if job is step.jobs[0]:
+                waited = [f"<job of {steps[earlier].jobs[0].name}>" for earlier in step.after]
+                yield f"{', '.join(each.name for each in step.jobs)}: {' '.join(_sbatch(step, waited))}"
             continue
         yield f"{job.name}: job {job_id}{', after job ' + ', '.join(after) if after else ''}"
         if record is not None and record.can_never_start:

@@ -71,6 +71,21 @@ def test_a_pipeline_has_the_same_names_when_its_first_model_is_there(
     assert other[0] != before[0] and other[1] != before[1]
 
 
+def test_a_dry_run_prints_commands_that_keep_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stages = ("demo:trainer=trl_sft", "demo_dpo:trainer=trl_dpo", "tokenize_first=false")
+    assert main(["submit", "pipeline=demo,demo_dpo", *stages, "dry_run=true"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    name = first.partition(":")[0]
+    assert f" --dependency=afterok:<job of {name}> " in second and "--dependency" not in first
+    swept = ["submit", "stage=demo", "trainer=trl_sft", "sweep=true", "recipe.seed=1,2", "dry_run=true"]
+    assert main(swept) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.endswith("array.sbatch") and line.count("demo/") == 2
+
+
 def test_a_dry_run_leaves_what_a_living_run_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
