@@ -254,6 +254,8 @@ def _one_value(key: str, value: str) -> str:
         return Cure("remove the comma: {0}", f"{key}={value.rstrip(',')}")
     if key == "gpus" and value.startswith("0,"):  # cards, not widths
         return Cure("set {0}, after {1}", f"gpus={len(value.split(','))}", f"$ export CUDA_VISIBLE_DEVICES={value}")
+    if re.fullmatch(r"0,\d+", value):
+        return Cure("write {0}", f"{key}={value.replace(',', '.')}")
     listed = f"write a list as '{key}=[{value}]', or " if key.startswith(("flags.", "cluster.")) else ""
     return {
         "stage": "set one stage, or add sweep=true to run each in turn",
