@@ -37,6 +37,7 @@ def answer_prompts(pipeline: Pipeline, plan: Plan, say: Callable[[str], None]) -
     if (plan.folder / SAMPLES).is_file():
         return
     prompts = _choose_prompts(pipeline.plans[0])
+    say(f"the model of {plan.stage} answers {len(prompts)} prompts for the pipeline's page")
     try:
         with open_responder(find_model(str(plan.folder), plan.runs)) as responder:
             answers = {prompt: responder.answer(as_conversation(prompt), _SAMPLING).text for prompt in prompts}
