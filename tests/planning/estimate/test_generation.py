@@ -110,7 +110,7 @@ def test_the_whole_step_is_sampled_at_once_so_that_one_card_cannot_hold_tulu_s()
 
 
 def test_continuous_batching_takes_half_of_what_is_free() -> None:
-    overrides = ("stage=lora_rlvr", "recipe.generation=continuous")
+    overrides = ("stage=lora_rlvr", "recipe.generation=continuous", "allow=[bf16_sampling]")
     plan = build_plan(composed(*overrides, f"cluster.gpu_memory={CARD}"), fixed_machine())
     forecast = forecast_memory(plan, {}, card=None, lengths=None, flash=True)
     assert forecast.setting and forecast.setting.generation and forecast.setting.generation.card_gib == CARD
