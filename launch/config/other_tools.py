@@ -146,9 +146,10 @@ def translate(settings: Mapping[str, Any]) -> tuple[list[str], list[str]]:
             if key not in meant or setting == text:
                 meant[key] = setting
     kind = "dpo" if {"recipe.loss", "recipe.beta"} & meant.keys() else settings.get("stage", "sft")
-    adapter = "" if meant.get("recipe.lora.rank", "null") == "null" else "lora_"
+    has_adapter = kind in ("sft", "dpo") and meant.get("recipe.lora.rank", "null") != "null"
+    known = kind if kind in ("sft", "dpo", "rm") else "sft"
     return [
-        f"stage={meant.pop('stage', adapter + kind)}",
+        f"stage={meant.pop('stage', f'lora_{kind}' if has_adapter else known)}",
         *(f"{key}={setting}" for key, setting in meant.items()),
     ], left_out
 
