@@ -119,6 +119,8 @@ pref_beta: 0.2
         ),
         (LLAMA_FACTORY, "stage=lora_dpo model.path=some/model recipe.lora.rank=16 recipe.beta=0.2", "do_train"),
         ("base_model: some/model\nadapter: lora\n", "stage=lora_sft model.path=some/model recipe.lora.rank=16", ""),
+        ("model_name_or_path: a/b\nstage: pt\nlr: 1e-5\n", "stage=sft model.path=a/b recipe.learning_rate=1e-5", ""),
+        ("model_name_or_path: a/b\nstage: rm\nlora_rank: 4\n", "stage=rm model.path=a/b recipe.lora.rank=4", ""),
         (
             "model_name_or_path: a/b\nstage: rm\nlora_rank: null\nlr: 1e-5\n",
             "stage=rm model.path=a/b recipe.learning_rate=1e-5",
