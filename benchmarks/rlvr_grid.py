@@ -52,23 +52,27 @@ class Setting:
 
 
 SETTINGS = (
+    Setting("1b", 8, 8, 16, 256, continuous=True, bf16_weights=True, kl_beta=0.0),
+    Setting("1b", 8, 8, 16, 256, lora=True, continuous=True),
+    Setting("8b", 8, 8, 4, 128, bf16_weights=True, continuous=True, kl_beta=0.0),
+    Setting("1b", 8, 8, 32, 256, kl_beta=0.0, checkpointing=False),
     Setting("1b", 32, 8, 8, 512),
     Setting("8b", 8, 8, 4, 128, lora=True),
-    Setting("1b", 8, 8, 16, 256, continuous=True, bf16_weights=True),
     Setting("8b", 8, 8, 4, 128, lora=True, continuous=True),
     Setting("1b", 32, 8, 8, 512, lora=True),
     Setting("8b", 8, 8, 4, 128, bf16_weights=True, kl_beta=0.0),
-    Setting("1b", 8, 8, 32, 256, kl_beta=0.0, checkpointing=False),
     Setting("8b", 48, 8, 2, 384, lora=True),
-    Setting("8b", 8, 8, 4, 128, bf16_weights=True, continuous=True, kl_beta=0.0),
-    Setting("1b", 8, 8, 16, 256, lora=True, continuous=True),
     Setting("8b", 8, 8, 4, 128, lora=True, checkpointing=False),
     Setting("1b", 96, 8, 16, 384, lora=True, kl_beta=0.0),
 )
 
-REWARD = """def share_of_e(completions, **columns):
-    texts = [answer[0]["content"] for answer in completions]
-    return [text.count("e") / max(1, len(text)) for text in texts]
+REWARD = """import random
+
+draw = random.Random(1)
+
+
+def drawn(completions, **columns):
+    return [draw.random() for _ in completions]
 """
 
 
@@ -86,7 +90,7 @@ def overrides(setting: Setting, model: Path, data: Path, runs: Path) -> list[str
     allowed = "[gpus_busy,reward_proof,bf16_sampling,refuted_reward_variance,refuted_complete_answers]"
     words = [
         *("stage=rlvr", "gpus=1", f"runs={runs}", "name=grid", f"model.path={model}", f"data.mix=[{{name:{data}}}]"),
-        f"recipe.verifier={data.with_name('rules.py')}:share_of_e",
+        f"recipe.verifier={data.with_name('rules.py')}:drawn",
         *(f"recipe.prompts_per_step={setting.prompts}", f"recipe.samples_per_prompt={setting.samples}"),
         f"recipe.per_device_batch_size={setting.per_device}",
         *(f"recipe.response_length={setting.response}", f"recipe.max_seq_length={setting.response + 256}"),
@@ -97,7 +101,8 @@ def overrides(setting: Setting, model: Path, data: Path, runs: Path) -> list[str
     if setting.lora:
         words.append("recipe.lora.rank=16")
     if setting.continuous:
-        words.append("flags.use_transformers_continuous_batching=true")
+        words.append("recipe.generation=continuous")
+        words.append("flags.transformers_continuous_batching_config={use_cuda_graph: false}")  # torch 2.11 fails in capture
     if setting.bf16_weights:
         words.append("flags.dtype=bfloat16")
     return words
@@ -107,7 +112,7 @@ def measure(setting: Setting, words: list[str], runs: Path, limit: float) -> dic
     """Run one setting and read its folder."""
     log = runs.parent / f"{setting.name}.log"
     result = {**asdict(setting), **run_launch(["run", *words], [0], log, limit)}
-    folder = next(runs.glob("*/*"), runs)
+    folder = next(runs.glob("rlvr/*"), runs)
     steps = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in steps.read_text().splitlines()] if steps.is_file() else []
     result["steps"] = [{name: step[name] for name in FIELDS if name in step} for step in lines]
