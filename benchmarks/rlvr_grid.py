@@ -66,13 +66,9 @@ SETTINGS = (
     Setting("1b", 96, 8, 16, 384, lora=True, kl_beta=0.0),
 )
 
-REWARD = """import random
-
-draw = random.Random(1)
-
-
-def drawn(completions, **columns):
-    return [draw.random() for _ in completions]
+REWARD = """def share_of_e(completions, **columns):
+    texts = [answer[0]["content"] for answer in completions]
+    return [text.count("e") / max(1, len(text)) for text in texts]
 """
 
 
@@ -90,7 +86,8 @@ def overrides(setting: Setting, model: Path, data: Path, runs: Path) -> list[str
     allowed = "[gpus_busy,reward_proof,bf16_sampling,refuted_reward_variance,refuted_complete_answers]"
     words = [
         *("stage=rlvr", "gpus=1", f"runs={runs}", "name=grid", f"model.path={model}", f"data.mix=[{{name:{data}}}]"),
-        f"recipe.verifier={data.with_name('rules.py')}:drawn",
+        f"recipe.verifier={data.with_name('rules.py')}:share_of_e",
+        "recipe.truncated_reward=null",
         *(f"recipe.prompts_per_step={setting.prompts}", f"recipe.samples_per_prompt={setting.samples}"),
         f"recipe.per_device_batch_size={setting.per_device}",
         *(f"recipe.response_length={setting.response}", f"recipe.max_seq_length={setting.response + 256}"),
@@ -102,7 +99,8 @@ def overrides(setting: Setting, model: Path, data: Path, runs: Path) -> list[str
         words.append("recipe.lora.rank=16")
     if setting.continuous:
         words.append("recipe.generation=continuous")
-        words.append("flags.transformers_continuous_batching_config={use_cuda_graph: false}")  # torch 2.11 fails in capture
+        # with torch 2.11 the capture of a graph fails
+        words.append("flags.transformers_continuous_batching_config={use_cuda_graph: false}")
     if setting.bf16_weights:
         words.append("flags.dtype=bfloat16")
     return words

@@ -82,6 +82,7 @@ def main(arguments: Sequence[str]) -> None:
     events = channel.connect(os.environ)
     die_with_parent()
     restore_temporary_folder(os.environ)
+    show_one_gpu(os.environ)
     allow_inspection(os.environ)
     options = parse_arguments(arguments)
     events.emit("phase", phase="import", pid=os.getpid())
@@ -140,6 +141,16 @@ def restore_temporary_folder(environment: MutableMapping[str, str]) -> None:
     if not folder:
         del environment["TMPDIR"]
     tempfile.tempdir = None  # what was chosen until now
+
+
+def show_one_gpu(environment: MutableMapping[str, str]) -> None:
+    """Leave a rank that is alone the first of the visible GPUs, as its plan has it.
+
+    TRL would spread the model over all of them (device_map="auto", trl/trainer/utils.py:1351).
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "0")
+    if environment.get("WORLD_SIZE", "1") == "1":
+        environment["CUDA_VISIBLE_DEVICES"] = visible.split(",")[0]
 
 
 def allow_inspection(environment: Mapping[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -199,6 +200,51 @@ def test_a_reward_that_never_differs_stops_before_it_trains(home: Path) -> None:
     assert ended == EXIT_STOPPED, output
     assert "[refuted_reward_variance]" in output
     assert not lines(home / "runs" / "demo_rlvr" / "never" / "metrics.jsonl")
+
+
+STALE = """
+import builtins, contextlib, copy, sys
+
+_import, _copies = builtins.__import__, []
+
+@contextlib.contextmanager
+def _stale(model, *args, **kwargs):
+    if not _copies:
+        _copies.append(copy.deepcopy(model))
+        _copies[0].__dict__.pop("forward", None)  # TRL binds it to the model it came from
+    yield _copies[0]
+
+def _with_stale_sampler(name, *args, **kwargs):
+    module = _import(name, *args, **kwargs)
+    trainer = sys.modules.get("trl.trainer.grpo_trainer")
+    if hasattr(trainer, "GRPOTrainer"):
+        trainer.unwrap_model_for_generation = _stale
+    return module
+
+builtins.__import__ = _with_stale_sampler
+"""
+
+
+def test_a_sampler_that_keeps_the_old_weights_is_refuted(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What verl #7495 lost two months to, made in TRL's own trainer: it samples from a copy of the first weights."""
+    (home / "stale").mkdir()
+    (home / "stale" / "sitecustomize.py").write_text(STALE)
+    monkeypatch.setenv("PYTHONPATH", str(home / "stale"))
+    code, output = finish(home, "name=stale")
+    assert code == EXIT_STOPPED, output
+    assert "[refuted_sampler_weights]" in output
+
+
+def test_a_rollout_compares_the_rewards_of_its_widths(home: Path) -> None:
+    words = ("stage=demo_rlvr", "device=cpu", "processes=1,2", "recipe.per_device_batch_size=16", "steps=3", "name=two")
+    command = [sys.executable, "-m", "launch", "rollout", *words]
+    done = subprocess.run(command, check=False, cwd=home, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads((home / "runs" / "demo_rlvr" / "rollout-two" / "rollout.json").read_text())
+    gates = [{gate["id"]: gate["message"] for gate in width["gates"]} for width in record["runs"]]
+    assert "same_rewards" not in gates[0] and "sampling alone makes" in gates[1]["same_rewards"]
+    for width in gates:
+        assert re.search(r"generation [\d,]+ tokens/s, training [\d,]+", width["generation_speed"])
 
 
 TURNS = """

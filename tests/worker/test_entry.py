@@ -56,6 +56,21 @@ def test_a_script_sees_what_python_would_show_it(tmp_path: Path, safe: str) -> N
         assert worker == plain
 
 
+@pytest.mark.parametrize(
+    ("visible", "ranks_in_all", "expected"),
+    [(None, None, "0"), ("2,3", None, "2"), ("MIG-a,MIG-b", "1", "MIG-a"), ("2,3", "2", "2,3"), ("", None, "")],
+)
+def test_a_rank_that_is_alone_sees_one_gpu(
+    tmp_path: Path, visible: str | None, ranks_in_all: str | None, expected: str
+) -> None:
+    """Of two visible ones TRL would use both, whatever the plan counts: device_map="auto"."""
+    path = script(tmp_path, "import json, os; print(json.dumps(dict(os.environ)))")
+    given = {"CUDA_VISIBLE_DEVICES": visible, "WORLD_SIZE": ranks_in_all}
+    environment = {name: value for name, value in given.items() if value is not None}
+    worker = seen([str(ranks.ENTRY), "--script", str(path), "--"], tmp_path, **environment)
+    assert worker["CUDA_VISIBLE_DEVICES"] == expected
+
+
 def test_no_module_of_the_worker_shadows_one_of_the_trainer(tmp_path: Path) -> None:
     names = sorted(path.stem for path in WORKER.glob("*.py") if path.stem != "__init__")
     for name in names:

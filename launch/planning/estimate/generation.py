@@ -11,10 +11,10 @@ from launch.planning.estimate.setting import Generation, MemorySetting
 
 CACHE_SHARE = 0.5  # of the free memory, which continuous batching takes (trl/trainer/grpo_trainer.py:806)
 _SAMPLING = 5  # copies of a token's logits in fp32: of temperature, softmax, its sum and the draw
-# seconds of the host to issue one layer for one token of all completions, by whether they are batched continuously,
-# adapters are called, or weights are cast: the fastest steps of benchmarks/h200_rlvr_*.json; the same hosts had others
-# that took three times as long
-_BATCHED, _ADAPTED, _CAST, _PLAIN = 1.9e-3, 2.9e-3, 1.9e-3, 1.5e-3
+# seconds of the host to issue one layer for one token of all completions, by whether adapters are called, weights are
+# cast, or completions are batched continuously: the fastest steps of benchmarks/h200_rlvr_*.json; the same hosts had
+# others that took three times as long
+_ADAPTED, _CAST, _PLAIN, _BATCHED_ADAPTED, _BATCHED = 2.9e-3, 1.9e-3, 1.5e-3, 1.9e-3, 1.35e-3
 
 
 def cache_bytes(setting: MemorySetting, rows: int, tokens: int) -> float:
@@ -55,7 +55,8 @@ def generation_seconds(setting: MemorySetting, sampled: Generation, memory_rate:
     """Return the seconds of a step's generation: the host issues each layer for each token, or the card reads weights
     and cache, whichever takes longer."""
     layer = _ADAPTED if setting.adapter else _CAST if setting.autocast else _PLAIN
-    layer = _BATCHED if sampled.card_gib is not None else layer
+    if sampled.card_gib is not None:
+        layer = _BATCHED_ADAPTED if setting.adapter else _BATCHED
     read = setting.weight_element * setting.shape.parameters
     read += cache_bytes(setting, sampled.rows, sampled.prompt + sampled.response // 2)
     return sampled.response * max(setting.shape.layers * layer, read / memory_rate)

@@ -157,7 +157,9 @@ def memory_room(case: GateCase) -> GateResult | None:
 )
 def evidence_complete(case: GateCase) -> GateResult | None:
     """Upstream falls back silently: Liger, packing, ZeRO or a rank may be missing and the loss still falls."""
-    requested = [item for item in case.now.evidence if item.get("requested") is not None]
+    allow = case.now.plan.config.allow
+    required = (item for item in case.now.evidence if f"refuted_{item['what']}" not in allow)
+    requested = [item for item in required if item.get("requested") is not None]
     refuted = [item for item in requested if item.get("verdict") == "refuted"]
     unproven = [item for item in requested if item.get("verdict") != "proven"]
     numbers = {"asked": len(requested), "proven": len(requested) - len(unproven)}

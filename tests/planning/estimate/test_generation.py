@@ -40,7 +40,7 @@ def runs() -> list[dict[str, Any]]:
 
 def setting_of(run: dict[str, Any]) -> MemorySetting:
     shape, rows, lora = SHAPES[run["model"]], run["prompts"] * run["samples"], run["lora"]
-    prompt = max(step["tokens"] for step in run["steps"]) // rows - run["response"]
+    prompt = round(max(step["tokens"] for step in run["steps"])) // rows - run["response"]
     adapter = None
     if lora:
         parameters = shape.layers * 16 * sum(map(sum, shape.matrices.values()))
@@ -70,8 +70,12 @@ def name_of(run: dict[str, Any]) -> str:
 
 def test_the_runs_are_of_both_shapes_with_and_without_adapters_and_of_both_ways() -> None:
     names = {name_of(run) for run in runs()}
-    assert {"1b-all-transformers", "1b-lora-transformers", "8b-all-transformers", "8b-lora-transformers"} <= names
-    assert "8b-lora-continuous" in names
+    assert names == {
+        f"{model}-{trained}-{way}"
+        for model in SHAPES
+        for trained in ("all", "lora")
+        for way in ("transformers", "continuous")
+    }
 
 
 @pytest.mark.parametrize("run", runs(), ids=name_of)
@@ -79,7 +83,7 @@ def test_the_predicted_peak_is_that_of_the_card(run: dict[str, Any]) -> None:
     estimate = estimate_memory(setting_of(run))
     measured = max(step["memory_gib"] for step in run["steps"])
     assert estimate.allocated == pytest.approx(measured, rel=BOUND)
-    generates = run["lora"] and run["model"] == "8b"
+    generates = run["continuous"] or (run["lora"] and run["model"] == "8b")
     assert (estimate.moment == GENERATION) == generates
 
 
@@ -89,6 +93,20 @@ def test_generation_takes_the_time_of_the_fastest_steps(run: dict[str, Any]) -> 
     assert setting.generation
     predicted = generation_seconds(setting, setting.generation, rates_for_card("NVIDIA H200").rates.memory)
     assert predicted == pytest.approx(min(step["generation_seconds"] for step in run["steps"]), rel=BOUND)
+
+
+def test_the_widths_of_a_rollout_are_predicted() -> None:
+    """All weights of the 1b shape, alone and with ZeRO-3 over two cards."""
+    record = json.loads((resources.ROOT / "benchmarks" / "h200x2_rollout_rlvr_1b.json").read_text())
+    alone, sharded = (width["measured"] for width in record["rollout"]["runs"])
+    run = {"model": "1b", "prompts": 16, "samples": 8, "per_device": 32, "response": 128, "kl_beta": 0.01}
+    run |= dict.fromkeys(("lora", "continuous", "bf16_weights", "checkpointing"), False)
+    setting = setting_of({**run, "steps": [{"tokens": alone["per_second"] * alone["step_seconds"]}]})
+    assert setting.generation
+    assert estimate_memory(setting).allocated == pytest.approx(alone["memory_gib"], rel=BOUND)
+    half = replace(setting.generation, rows=setting.generation.rows // 2)
+    both = replace(setting, mode=Mode.zero3, ranks=2, accumulation=2, autocast=False, generation=half)
+    assert estimate_memory(both).allocated == pytest.approx(sharded["memory_gib"], rel=BOUND)
 
 
 def test_a_token_of_an_8b_model_takes_128_kib() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from launch.config.schema import Device
@@ -22,6 +23,15 @@ def test_liger_that_was_requested_and_is_not_there_fails() -> None:
     result = gate_result("evidence_complete", measured(evidence=evidence))
     assert result is not None and result.stops
     assert result.message == "liger=rms_norm,rope was requested, but is none"
+
+
+def test_what_the_line_allows_is_not_required() -> None:
+    evidence = [PROVEN, item("complete_answers", "refuted", "above 10%", "0%")]
+    now = measured(evidence=evidence)
+    allowing = replace(now, plan=replace(now.plan, config=replace(now.plan.config, allow=["refuted_complete_answers"])))
+    result = gate_result("evidence_complete", allowing)
+    assert verdict("evidence_complete", now) == "fail"
+    assert result is not None and result.verdict == "pass" and "all 1 proven" in result.message
 
 
 def test_refuted_is_reported_of_a_run_that_it_ended() -> None:
