@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -78,6 +78,7 @@ class Evidence:
         return Finding(f"{self.verdict}_{self.what}", "fail", message).apply_allow(allow)
 
 
-def unproven(what: str, requested: str | None, how: str) -> list[Evidence]:
-    """Return that nothing shows whether `requested` is in effect; [] where nothing is requested."""
-    return [Evidence(what, None, how).judge(requested, None)] if requested else []
+def judge_found(found: Iterable[Evidence], requested: Mapping[str, str]) -> list[Evidence]:
+    """Compare what has no verdict yet with what is requested; what was neither found nor requested is left out."""
+    judged = [item if item.verdict else item.compare(requested.get(item.what)) for item in found]
+    return [item for item in judged if item.verdict or item.value is not None]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..finding import Evidence, unproven
+from ..finding import Evidence
 from ..global_batches import find_sampler
 from .trainer_objects import TrainerObjects
 
@@ -57,18 +57,17 @@ def first_rows(arguments: Mapping[str, Any]) -> list[list[int]]:
     return [row[:_ROW_TOKENS].tolist() for row in rows]
 
 
-def collect(objects: TrainerObjects, first: ForwardInputs | None, requested: str | None) -> list[Evidence]:
+def check_packing(objects: TrainerObjects, first: ForwardInputs | None) -> Evidence:
     """Return the finding "packing": the collator in use and, if recorded, the shape of the first micro batch."""
     if objects.dataloader is None:
-        return unproven("packing", requested, "no dataloader was prepared")
+        return Evidence("packing", None, "no dataloader was prepared")
     collator = _find_collator(objects.dataloader)
     kind = _packing_kind(objects, collator)
     how = f"collator {_collator_name(collator)}"
-    finding = Evidence("packing", kind, how, note=None if first is None else f"first micro batch: {first}")
     # the trainer may change what the collator returns, so the model's inputs decide
     if kind in (FLATTEN, BINS) and first is not None and "position_ids" not in first.names:
-        finding = Evidence("packing", NONE, f"{how}, but the model gets no position ids", note=str(first))
-    return [finding.compare(requested)]
+        return Evidence("packing", NONE, f"{how}, but the model gets no position ids", note=str(first))
+    return Evidence("packing", kind, how, note=None if first is None else f"first micro batch: {first}")
 
 
 def count_samples(
@@ -138,39 +137,28 @@ def _packing_kind(objects: TrainerObjects, collator: Any) -> str:
     return FLATTEN if flat else NONE
 
 
-def check_dealing(
-    objects: TrainerObjects, first: ForwardInputs | None, balanced: str | None, averaging: str | None
-) -> list[Evidence]:
-    """Check whether a global batch is dealt by length ("balanced"), and the mean of its loss ("loss_averaging")."""
-    findings = [] if balanced is None else [_check_balanced(objects, first, balanced)]
-    if averaging is not None:
-        value, how = _find_averaging(objects)
-        findings.append(Evidence("loss_averaging", value, how).compare(averaging))
-    return findings
-
-
-def _check_balanced(objects: TrainerObjects, first: ForwardInputs | None, requested: str) -> Evidence:
+def check_balanced(objects: TrainerObjects, first: ForwardInputs | None) -> Evidence:
+    """Return the finding "balanced": whether a global batch is dealt by length."""
     batches = find_sampler(objects.dataloader)
     if batches is None or not batches.balanced:
-        return Evidence("balanced", "false", "the sampler of the data loader").compare(requested)
+        return Evidence("balanced", "false", "the sampler of the data loader")
     if first is None or batches.first_batch is None:
-        return Evidence("balanced", None, "the first micro batch was not seen").compare(requested)
+        return Evidence("balanced", None, "the first micro batch was not seen")
     tokens, actual = batches.tokens_of(batches.first_batch), first.tokens
     if batches.has_pairs and batches.layout.padded and first.rows == len(batches.first_batch.lengths):
         tokens //= 2  # the chosen halves alone: concatenated_forward=false (dpo_utils.py:323)
     how = f"the first micro batch of this rank has the {tokens} tokens that were dealt to it"
     if actual != tokens:
         how = f"{tokens} tokens were dealt to the first micro batch of this rank, and the model got {actual}"
-    return Evidence("balanced", str(actual == tokens).lower(), how).compare(requested)
+    return Evidence("balanced", str(actual == tokens).lower(), how)
 
 
-def _find_averaging(objects: TrainerObjects) -> tuple[str, str]:
+def check_averaging(objects: TrainerObjects) -> Evidence:
+    """Return the finding "loss_averaging": what the loss of a global batch is the mean of."""
     if objects.trainer is not None:
-        uses_step_tokens = bool(getattr(objects.trainer, "model_accepts_loss_kwargs", False))
-        return (
-            TOKENS if uses_step_tokens else MICRO_BATCH_MEANS,
-            "whether the Trainer passes the token count of the whole step to the model",
-        )
-    modules = objects.wrapped.modules() if objects.wrapped is not None else ()
-    is_weighted = any(getattr(module, "weighs_tokens_for_launch", False) for module in modules)
-    return TOKENS if is_weighted else MICRO_BATCH_MEANS, "whether the loss of the first micro batch was weighted"
+        by_tokens = bool(getattr(objects.trainer, "model_accepts_loss_kwargs", False))
+        how = "whether the Trainer passes the token count of the whole step to the model"
+    else:
+        by_tokens = any(getattr(module, "weighs_tokens_for_launch", False) for module in objects.wrapped.modules())
+        how = "whether the loss of the first micro batch was weighted"
+    return Evidence("loss_averaging", TOKENS if by_tokens else MICRO_BATCH_MEANS, how)

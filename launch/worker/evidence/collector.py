@@ -6,24 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..channel import EventWriter
-from ..expectations import report_evidence
-from ..finding import Evidence
-from ..trainer import TrainerProgram
+from ..expectations import STATE, report_evidence
+from ..finding import Evidence, judge_found
+from ..patches.patch import PatchContext
 from . import batches, kernels, precision, start, trainer_objects, updates
 from .trainer_objects import TrainerObjects
 
 
 class EvidenceCollector:
-    """Follows one trainer. `allowed`: ids of unmet expectations that only warn."""
+    """Follows one trainer."""
 
-    def __init__(
-        self, requested: Mapping[str, str], allowed: frozenset[str], program: TrainerProgram, events: EventWriter
-    ) -> None:
-        self._requested, self._allowed, self._program, self._events = requested, allowed, program, events
+    def __init__(self, context: PatchContext) -> None:
+        self._context, self._requested = context, context.requested
         self._first_inputs: batches.ForwardInputs | None = None
         self._passes: list[batches.ForwardInputs] = []  # that train, of the current optimizer step
-        self._counts_samples = "global_batch" in requested
+        self._counts_samples = "global_batch" in context.requested
         self._packing: str | None = None  # in effect
         self._checkpoint: str | None = None
         self._clip_norm: float | None = None
@@ -46,7 +43,7 @@ class EvidenceCollector:
             if is_first:
                 is_first, self._first_inputs = False, described
                 if "lora" in self._requested:
-                    self._events.emit("first_rows", rows=batches.first_rows(inputs))
+                    self._context.events.emit("first_rows", rows=batches.first_rows(inputs))
             if not self._counts_samples:
                 handle.remove()
             elif described is not None and torch.is_grad_enabled():  # else it computes the reference
@@ -88,7 +85,8 @@ class EvidenceCollector:
 
     def model_saved(self, model: Any, folder: object, state: Mapping[str, Any] | None) -> None:
         """Check the files of the model if `folder` is the trainer's output; a finding there ends no rank."""
-        if self._events.rank or Path(str(folder)).resolve() != Path(self._program.flag("output_dir") or "").resolve():
+        output = Path(self._context.trainer.flag("output_dir") or "")
+        if self._context.events.rank or Path(str(folder)).resolve() != output.resolve():
             return
 
         def check(note: str | None) -> Evidence:
@@ -97,9 +95,9 @@ class EvidenceCollector:
         # without updates: a resumed run with no step left
         found = self._updates.at_end(check) if self._updates is not None else [updates.try_check(check, None)]
         for item in found:
-            self._events.emit("evidence", **item.fields())
+            self._context.events.emit("evidence", **item.fields())
         if self._objects is not None and self._objects.step is not None:
-            self._events.emit("saved", step=self._objects.step + self._steps)
+            self._context.events.emit("saved", step=self._objects.step + self._steps)
 
     def step_begins(self) -> None:
         """Check the samples and the clipping of a trainer without DeepSpeed, before its first optimizer step."""
@@ -113,24 +111,27 @@ class EvidenceCollector:
 
     def collect(self, objects: TrainerObjects) -> list[Evidence]:
         """Collect everything but the clipping."""
-        requested = self._requested
-        packing = batches.collect(objects, self._first_inputs, requested.get("packing"))
-        kind = self._packing = packing[0].value if packing else None
-        return [
+        requested, first = self._requested, self._first_inputs
+        if objects.model is None:
+            missing = requested.keys() - STATE
+            return judge_found([Evidence(what, None, "no model was prepared") for what in missing], requested)
+        packing = batches.check_packing(objects, first)
+        self._packing = packing.value
+        found = [
             *precision.zero(objects, requested.get("zero_stage")),
             *kernels.check_liger(objects, requested.get("liger")),
-            *packing,
-            *batches.check_global_batch(objects, kind),
-            *batches.check_dealing(
-                objects, self._first_inputs, requested.get("balanced"), requested.get("loss_averaging")
-            ),
-            *kernels.check_attention(objects, self._first_inputs, kind, requested.get("attention")),
-            *precision.dtypes(objects, requested.get("dtype")),
-            *start.check_adapter(objects, requested.get("lora"), requested.get("base_dtype")),
-            *precision.checkpointing(objects, requested.get("gradient_checkpointing")),
-            *start.check_template(objects, self._program, requested.get("chat_template")),
-            *start.check_step(objects, requested.get("resumed_step")),
+            packing,
+            *batches.check_global_batch(objects, packing.value),
+            *([batches.check_balanced(objects, first)] if "balanced" in requested else []),
+            *([batches.check_averaging(objects)] if "loss_averaging" in requested else []),
+            *kernels.check_attention(objects, first, packing.value, requested.get("attention")),
+            *precision.dtypes(objects),
+            *start.check_adapter(objects, requested.get("lora")),
+            precision.checkpointing(objects),
+            start.check_template(objects.tokenizer, self._context.trainer, requested.get("chat_template")),
+            start.check_step(objects, requested.get("resumed_step")),
         ]
+        return judge_found(found, requested)
 
     def _count_samples(self) -> None:
         """Check the samples of the step; in a resumed run until one is not the rest of an epoch."""
@@ -144,4 +145,4 @@ class EvidenceCollector:
         self._report([finding])
 
     def _report(self, evidence: Sequence[Evidence]) -> None:
-        report_evidence(evidence, self._allowed, self._events)
+        report_evidence(evidence, self._context.allowed, self._context.events)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..finding import Evidence, unproven
+from ..finding import Evidence
 from .batches import BINS, FLATTEN, ForwardInputs
 from .trainer_objects import TrainerObjects
 
@@ -23,8 +23,6 @@ def check_attention(
     objects: TrainerObjects, first: ForwardInputs | None, packing: str | None, requested: str | None
 ) -> list[Evidence]:
     """Return the finding "attention" and, for packed documents ("flatten", "bins"), the finding "isolation"."""
-    if objects.model is None:
-        return unproven("attention", requested, "no model was prepared")
     kinds = sorted(_find_implementations(objects.model))
     how = "the configuration that the attention layers read"
     wanted = _TRANSFORMERS_NAMES.get(str(requested), requested)
@@ -45,7 +43,7 @@ def _test_isolation(objects: TrainerObjects, first: ForwardInputs | None, kinds:
     how = "two documents through a one-layer copy of the model: the first one changed, the second one compared"
     note = _COST if not any(_FLASH in kind for kind in kinds) else None
     if first is None:
-        return unproven("isolation", "true", "the inputs of the first micro batch were not seen")[0]
+        return Evidence("isolation", None, "the inputs of the first micro batch were not seen").compare("true")
     names = first.names
     return check_isolation(lambda: leaks(objects.model, names, objects.accelerator), how, note)
 
@@ -164,8 +162,6 @@ def check_liger(objects: TrainerObjects, requested: str | None) -> list[Evidence
     """
     model = objects.model
     how = "the functions that the model's modules call"
-    if model is None:
-        return unproven("liger", requested, "no model was prepared")
     counts = _count_kernels(model, objects.trainer)
     engaged = [counts[name].of(name) for name in KERNELS if counts[name].liger]
     summary = Evidence("liger", ",".join(engaged) or "none", how)

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ..expectations import process_group_backend
-from ..finding import Evidence
+from ..finding import Evidence, judge_found
 from ..trainer import TrainerProgram
 from .batches import BINS, NONE, judge_samples
 from .kernels import check_isolation
 from .precision import judge_clipping, short_dtype
 from .start import check_template
-from .trainer_objects import TrainerObjects, frames
+from .trainer_objects import frames
 from .updates import check_saved, checksum, judge_saved, stored
 
 _BACKENDS = {
@@ -56,20 +56,19 @@ def collect(
     module: Any, first: DocumentInputs | None, program: TrainerProgram, requested: Mapping[str, str]
 ) -> list[Evidence]:
     """Collect the findings on `module`, a TransformerTrainModule, before its first optimizer step."""
-    packing = _check_packing(module, first, requested.get("packing"))
+    packing = _check_packing(module, first)
     found = [
-        *_check_ranks(module, requested),
-        *_check_sharding(module),
-        *_check_dtypes(module, requested.get("dtype")),
+        *_check_ranks(module),
+        _check_sharding(module),
+        *_check_dtypes(module),
         packing,
-        *_check_attention(module, requested.get("attention")),
-        _check_checkpointing(module, requested.get("gradient_checkpointing")),
+        _check_attention(module, requested.get("attention")),
+        _check_checkpointing(module),
         judge_clipping(float(module.max_grad_norm or 0), "the norm that optim_step() clips at", requested.get("clip")),
-        *check_template(
-            TrainerObjects(accelerator=None, tokenizer=_find_tokenizer()), program, requested.get("chat_template")
-        ),
+        check_template(_find_tokenizer(), program, requested.get("chat_template")),
+        *([_test_isolation(module, first)] if packing.value == BINS else []),
     ]
-    return [*found, _test_isolation(module, first)] if packing.value == BINS else found
+    return judge_found(found, requested)
 
 
 def count_samples(passes: Sequence[DocumentInputs], requested: str | None) -> list[Evidence]:
@@ -85,27 +84,25 @@ def _count_ranks() -> int:
     return int(dist.get_world_size()) if process_group_backend() else 1
 
 
-def _check_ranks(module: Any, requested: Mapping[str, str]) -> list[Evidence]:
-    group, size = process_group_backend(), _count_ranks()
+def _check_ranks(module: Any) -> list[Evidence]:
     how = "torch's process group"
-    ranks = Evidence("world_size", size, how).compare(requested.get("world_size"))
-    device = Evidence("device", module.device.type, "the train module").compare(requested.get("device"))
-    return [ranks, device, *([Evidence("backend", group, how)] if group else [])]
+    device = Evidence("device", module.device.type, "the train module")
+    return [Evidence("world_size", _count_ranks(), how), device, Evidence("backend", process_group_backend(), how)]
 
 
-def _check_sharding(module: Any) -> list[Evidence]:
+def _check_sharding(module: Any) -> Evidence:
     """ "sharding": over how many ranks FSDP cuts the parameters, and how many copies of them there are."""
     parameters = list(module.model.parameters())
     meshes = [parameter.device_mesh for parameter in parameters if hasattr(parameter, "device_mesh")]
     if not meshes:
-        return [Evidence("sharding", "none", "no parameter is a shard")]
+        return Evidence("sharding", "none", "no parameter is a shard")
     mesh = meshes[0]
     names = mesh.mesh_dim_names or ("dp",) * mesh.ndim
     sizes = ", ".join(f"{name} {mesh.size(position)}" for position, name in enumerate(names))
-    return [Evidence("sharding", f"fsdp ({sizes})", f"{len(meshes)} of {len(parameters)} parameters are shards")]
+    return Evidence("sharding", f"fsdp ({sizes})", f"{len(meshes)} of {len(parameters)} parameters are shards")
 
 
-def _check_dtypes(module: Any, requested: str | None) -> list[Evidence]:
+def _check_dtypes(module: Any) -> list[Evidence]:
     policy = _find_policy(module.model)
     how = "FSDP's mixed precision"
     computed = getattr(policy, "param_dtype", None)
@@ -118,7 +115,7 @@ def _check_dtypes(module: Any, requested: str | None) -> list[Evidence]:
         value = short_dtype(computed)
     master_dtypes = {short_dtype(p.dtype) for group in module.optim.param_groups for p in group["params"]}
     return [
-        Evidence("dtype", value, how).compare(requested),
+        Evidence("dtype", value, how),
         Evidence("parameter_dtype", ",".join(parameter_dtypes), "the shards"),
         Evidence("master_dtype", ",".join(sorted(master_dtypes)), "what the optimizer updates"),
     ]
@@ -134,7 +131,7 @@ def _find_policy(model: Any) -> Any:
     return None
 
 
-def _check_packing(module: Any, first: DocumentInputs | None, requested: str | None) -> Evidence:
+def _check_packing(module: Any, first: DocumentInputs | None) -> Evidence:
     loader = module.trainer.data_loader
     collator = getattr(loader, "_collator", None)
     dataset = getattr(loader, "dataset", None)
@@ -146,8 +143,7 @@ def _check_packing(module: Any, first: DocumentInputs | None, requested: str | N
         value, how = NONE, f"collator {type(collator).__name__}" if collator is not None else type(dataset).__name__
     if value == BINS and first is not None and first.documents is None:
         value, how = NONE, f"{how}, but the model does not get document borders"
-    finding = Evidence("packing", value, how, note=None if first is None else f"first micro batch: {first}")
-    return finding.compare(requested)
+    return Evidence("packing", value, how, note=None if first is None else f"first micro batch: {first}")
 
 
 def _find_backends(module: Any) -> Iterator[Any]:
@@ -157,7 +153,7 @@ def _find_backends(module: Any) -> Iterator[Any]:
             yield backend
 
 
-def _check_attention(module: Any, requested: str | None) -> list[Evidence]:
+def _check_attention(module: Any, requested: str | None) -> Evidence:
     names = sorted(
         {_BACKENDS.get(type(backend).__name__, type(backend).__name__) for backend in _find_backends(module)}
     )
@@ -167,10 +163,10 @@ def _check_attention(module: Any, requested: str | None) -> list[Evidence]:
     note = "flash_2 is torch's own build of the kernel" if uses_torch_kernel and "flash_2" in names else None
     finding = Evidence("attention", ",".join(names) or None, how, note=note)
     wanted = "sdpa" if requested == "torch" else requested
-    return [finding.judge(requested, names == [wanted] if names else None)]
+    return finding.judge(requested, names == [wanted] if names else None)
 
 
-def _check_checkpointing(module: Any, requested: str | None) -> Evidence:
+def _check_checkpointing(module: Any) -> Evidence:
     """Check torch.compile's activation budget and wrapped modules (train_module/transformer/common.py)."""
     import torch._functorch.config as functorch
 
@@ -183,7 +179,7 @@ def _check_checkpointing(module: Any, requested: str | None) -> Evidence:
         value, how = "true", f"torch.compile's activation memory budget is {budget}"
     else:
         value, how = "false", f"no module is wrapped; activation memory budget {budget}, compiled: {compiled}"
-    return Evidence("gradient_checkpointing", value, how).compare(requested)
+    return Evidence("gradient_checkpointing", value, how)
 
 
 def _find_tokenizer() -> Any:

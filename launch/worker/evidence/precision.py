@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ..finding import Evidence, unproven
+from ..finding import Evidence
 from .trainer_objects import TrainerObjects
 
 _SHORT_NAMES = {"torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.float16": "fp16"}
@@ -17,22 +17,20 @@ def short_dtype(dtype: object) -> str:
     return _SHORT_NAMES.get(str(dtype), str(dtype).removeprefix("torch."))
 
 
-def dtypes(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
+def dtypes(objects: TrainerObjects) -> list[Evidence]:
     """ "dtype" (what the matrix products are computed in), "parameter_dtype", "master_dtype" (of the optimizer)."""
-    if objects.model is None:
-        return unproven("dtype", requested, "no model was prepared")
     # the storage dtype of quantised weights says nothing about the computation, and an adapter has its own dtype
     weights = (p for p in objects.model.parameters() if getattr(p, "quant_state", None) is None)
     parameters = [p for p in weights if p.is_floating_point()]
     types = dtypes_by_size(parameters)
     if not types:
-        return unproven("dtype", requested, "no parameters")
+        return [Evidence("dtype", None, "no parameters")]
     mixed = str(getattr(objects.accelerator, "mixed_precision", "no"))
     autocast = mixed == "bf16" and types[0] == "fp32" and objects.engine is None
     how = "autocast over fp32 parameters" if autocast else "the model's parameters"
     computed = "bf16" if autocast else types[0]
     findings = [
-        Evidence("dtype", computed, how).compare(requested),
+        Evidence("dtype", computed, how),
         Evidence("parameter_dtype", ",".join(types), "the model's parameters, by decreasing size"),
     ]
     master = _master_dtype(objects)
@@ -70,15 +68,13 @@ def _master_dtype(objects: TrainerObjects) -> str | None:
     return ",".join(dtypes_by_size(p for group in optimizer.param_groups for p in group["params"])) or None
 
 
-def checkpointing(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
+def checkpointing(objects: TrainerObjects) -> Evidence:
     """ "gradient_checkpointing": on when layers have it on, as they themselves read it in their forward."""
-    if objects.model is None:
-        return []
     found = (getattr(module, "gradient_checkpointing", None) for module in objects.model.modules())
     switches = [switch for switch in found if isinstance(switch, bool)]
     value = "true" if any(switches) else "false" if switches else None
     how = f"{sum(switches)} of {len(switches)} modules have it on"
-    return [Evidence("gradient_checkpointing", value, how).compare(requested)]
+    return Evidence("gradient_checkpointing", value, how)
 
 
 def zero(objects: TrainerObjects, requested: str | None) -> list[Evidence]:

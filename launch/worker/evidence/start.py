@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..finding import Evidence, unproven
+from ..finding import Evidence
 from ..trainer import TrainerProgram
 from .precision import count_elements, dtypes_by_size
 from .trainer_objects import TrainerObjects
@@ -49,15 +49,14 @@ def pin_base(model: Any) -> None:
         config.revision = getattr(model.config, "_commit_hash", None) or config.revision
 
 
-def check_template(objects: TrainerObjects, program: TrainerProgram, requested: str | None) -> list[Evidence]:
-    """Return the finding "chat_template": the name of a known template, else its digest."""
-    template = getattr(objects.tokenizer, "chat_template", None)
+def check_template(tokenizer: Any, program: TrainerProgram, requested: str | None) -> Evidence:
+    """Return the finding "chat_template": the name of the one `requested`, or of a known template, else its digest."""
+    template = getattr(tokenizer, "chat_template", None)
     if not isinstance(template, str):
-        return unproven("chat_template", requested, "the trainer's tokenizer was not found, or has no template")
+        return Evidence("chat_template", None, "the trainer's tokenizer was not found, or has no template")
     digest = f"sha256:{hashlib.sha256(template.encode()).hexdigest()[:12]}"
     name = _find_name(template, program, requested)
-    finding = Evidence("chat_template", name or digest, "the trainer's tokenizer", note=digest if name else None)
-    return [finding.compare(requested)]
+    return Evidence("chat_template", name or digest, "the trainer's tokenizer", note=digest if name else None)
 
 
 def _find_name(template: str, program: TrainerProgram, requested: str | None) -> str | None:
@@ -74,17 +73,17 @@ def _find_name(template: str, program: TrainerProgram, requested: str | None) ->
     return next((name for name, text in templates if text.strip() in (template.strip(), without_bos.strip())), None)
 
 
-def check_step(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
+def check_step(objects: TrainerObjects, requested: str | None) -> Evidence:
     """Return the finding "resumed_step": optimizer steps done before this process, 0 for a new run."""
     if objects.step is None:
-        return unproven("resumed_step", requested, "the training loop was not found")
+        return Evidence("resumed_step", None, "the training loop was not found")
     how = f"the training loop; loaded {objects.checkpoint}" if objects.checkpoint else "the training loop"
     scheduled = _find_scheduled_step(objects)
     agrees = scheduled in (None, objects.step)
     note = None if agrees else f"the checkpoint's learning-rate schedule is at step {scheduled}"
     finding = Evidence("resumed_step", objects.step, how, note=note)
     loaded = objects.step == 0 or objects.checkpoint is not None
-    return [finding.judge(requested, str(objects.step) == requested and loaded and agrees)]
+    return finding.judge(requested, str(objects.step) == requested and loaded and agrees)
 
 
 def _find_scheduled_step(objects: TrainerObjects) -> int | None:
@@ -103,17 +102,14 @@ _PARAMETERS = "the model's parameters"
 _ADAPTER = "lora_"
 
 
-def check_adapter(objects: TrainerObjects, rank: str | None, base_dtype: str | None) -> list[Evidence]:
+def check_adapter(objects: TrainerObjects, rank: str | None) -> list[Evidence]:
     """Return the findings "lora" (rank, layers and trained parameters) and "base_dtype" (of the frozen weights).
 
-    Both are left out for a model without an adapter when nothing is requested.
+    `rank`: the requested one. Both are left out for a model without an adapter when there is none.
     """
-    if objects.model is None:
-        how = "no model was prepared"
-        return [*unproven("lora", rank, how), *unproven("base_dtype", base_dtype, how)]
     ranks = sorted(_find_ranks(objects.model))
     if not ranks:
-        return [Evidence("lora", "none", "the model's layers").compare(rank)] if rank else []
+        return [Evidence("lora", "none", "the model's layers")] if rank else []
     trained = {name: p for name, p in objects.model.named_parameters() if p.requires_grad}
     frozen = {name: p for name, p in objects.model.named_parameters() if name not in trained}
     own, others = sum(map(count_elements, trained.values())), [name for name in trained if _ADAPTER not in name]
@@ -128,7 +124,7 @@ def check_adapter(objects: TrainerObjects, rank: str | None, base_dtype: str | N
     stored = next(iter(dtypes_by_size(adapted)), None)
     return [
         lora.judge(rank, [str(found) for found in ranks] == [rank] and not others),
-        Evidence("base_dtype", stored, "the weights of the adapted layers").compare(base_dtype),
+        Evidence("base_dtype", stored, "the weights of the adapted layers"),
     ]
 
 

@@ -58,7 +58,7 @@ def _collect_evidence(context: PatchContext) -> None:
 
     from ..evidence.collector import EvidenceCollector  # a plan reads the patches, and inspects nothing
 
-    collector = EvidenceCollector(context.requested, context.allowed, context.trainer, context.events)
+    collector = EvidenceCollector(context)
     hooks.when_prepared(collector.model_prepared)
     hooks.when_clipped(lambda _, max_norm, norm: collector.gradients_clipped(max_norm))
 

@@ -16,10 +16,16 @@ from launch.worker.evidence import batches, precision, start  # noqa: E402
 from launch.worker.evidence.collector import EvidenceCollector  # noqa: E402
 from launch.worker.evidence.trainer_objects import unwrap  # noqa: E402
 from launch.worker.expectations import UnmetExpectation  # noqa: E402
+from launch.worker.finding import Evidence, judge_found  # noqa: E402
+from launch.worker.patches import PatchContext  # noqa: E402
 from launch.worker.trainer import TrainerProgram  # noqa: E402
 from tests.worker.evidence import models  # noqa: E402
 
 ROWS = [{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}, {"input_ids": [4, 5], "labels": [4, 5]}]
+
+
+def collector_of(requested: dict[str, str]) -> EvidenceCollector:
+    return EvidenceCollector(PatchContext(TrainerProgram(None, "m", ()), EventWriter(None, 0), requested=requested))
 
 
 def loader(collator: Any) -> Any:
@@ -39,18 +45,19 @@ def test_flattening_is_seen_in_the_collator_and_the_batch() -> None:
 
     data = loader(DataCollatorWithFlattening())
     seen = batches.describe_inputs(next(iter(data)))
-    [finding] = batches.collect(models.objects(models.model(), dataloader=data), seen, "flatten")
+    finding = batches.check_packing(models.objects(models.model(), dataloader=data), seen).compare("flatten")
     assert (finding.value, finding.verdict) == ("flatten", "proven")
     assert finding.how == "collator DataCollatorWithFlattening"
     assert finding.note == "first micro batch: 1 row of 5 tokens with 2 documents"
-    assert batches.collect(models.objects(None, dataloader=data), seen, "none")[0].verdict == "refuted"
+    assert batches.check_packing(models.objects(None, dataloader=data), seen).compare("none").verdict == "refuted"
 
 
 def test_a_flattening_whose_positions_never_reach_the_model_is_none() -> None:
     from transformers import DataCollatorWithFlattening
 
     this = models.objects(models.model(), dataloader=loader(DataCollatorWithFlattening()))
-    [finding] = batches.collect(this, batches.ForwardInputs(frozenset({"input_ids"}), 1, 5, 0, None), "flatten")
+    seen = batches.ForwardInputs(frozenset({"input_ids"}), 1, 5, 0, None)
+    finding = batches.check_packing(this, seen).compare("flatten")
     assert (finding.value, finding.verdict) == ("none", "refuted")
 
 
@@ -60,12 +67,12 @@ def test_trls_bins_know_where_documents_end(columns: list[str], value: str) -> N
         collate_fn=SimpleNamespace(padding_free=value == "bins"), dataset=SimpleNamespace(column_names=columns)
     )
     this = models.objects(models.model(), dataloader=data, trainer=SimpleNamespace(args=SimpleNamespace(packing=True)))
-    [finding] = batches.collect(this, None, "bins")
+    finding = batches.check_packing(this, None).compare("bins")
     assert (finding.value, finding.verdict) == (value, "proven" if value == "bins" else "refuted")
 
 
 def test_packing_that_can_not_be_seen_is_unproven() -> None:
-    [finding] = batches.collect(models.objects(models.model()), None, "flatten")
+    finding = batches.check_packing(models.objects(models.model()), None).compare("flatten")
     assert (finding.value, finding.verdict) == (None, "unproven")
 
 
@@ -77,7 +84,7 @@ def test_types_of_the_products_the_parameters_and_the_optimizer(parameters: str,
     model = models.model().to(getattr(torch, parameters))
     optimizer = torch.optim.AdamW(model.parameters())
     this = models.objects(model, optimizer=optimizer, accelerator=SimpleNamespace(mixed_precision=mixed))
-    findings = {finding.what: finding for finding in precision.dtypes(this, "bf16")}
+    findings = {finding.what: finding for finding in judge_found(precision.dtypes(this), {"dtype": "bf16"})}
     short = {"bfloat16": "bf16", "float32": "fp32"}[parameters]
     assert {name: finding.value for name, finding in findings.items()} == {
         "dtype": computed,
@@ -93,7 +100,7 @@ def test_an_adapter_in_another_type_does_not_count_as_the_models() -> None:
     adapted = get_peft_model(models.model().to(torch.bfloat16), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
     trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
     this = models.objects(unwrap(adapted), optimizer=torch.optim.AdamW(trained))
-    findings = {finding.what: finding for finding in precision.dtypes(this, "bf16")}
+    findings = {finding.what: finding for finding in judge_found(precision.dtypes(this), {"dtype": "bf16"})}
     assert (findings["dtype"].value, findings["dtype"].verdict) == ("bf16", "proven")
     assert findings["parameter_dtype"].value == "bf16,fp32"
     assert findings["master_dtype"].value == "fp32"
@@ -104,7 +111,8 @@ def test_packed_weights_say_nothing_about_the_products_whatever_they_are_stored_
     model = models.model().to(torch.bfloat16)
     weight = next(parameter for parameter in model.parameters() if parameter.dim() == 2)
     weight.quant_state = SimpleNamespace(quant_type="nf4", shape=torch.Size((10**6, 10**3)))
-    findings = {finding.what: finding for finding in precision.dtypes(models.objects(model), "bf16")}
+    found = precision.dtypes(models.objects(model))
+    findings = {finding.what: finding for finding in judge_found(found, {"dtype": "bf16"})}
     assert (findings["dtype"].value, findings["dtype"].verdict) == ("bf16", "proven")
     assert findings["parameter_dtype"].value == "bf16"
 
@@ -115,7 +123,7 @@ def test_checkpointing_is_what_the_layers_do(on: bool, requested: str) -> None:
     model = models.model()
     if on:
         model.gradient_checkpointing_enable()
-    [finding] = precision.checkpointing(models.objects(model), requested)
+    finding = precision.checkpointing(models.objects(model)).compare(requested)
     assert finding.value == str(on).lower()
     assert finding.verdict == ("proven" if finding.value == requested else "refuted")
 
@@ -156,18 +164,29 @@ def test_a_template_goes_by_its_content(tmp_path: Path) -> None:
     program = TrainerProgram(None, "trl.scripts.sft", ("--chat_template_path", str(file)))
 
     def look(has: str | None, requested: str | None) -> Any:
-        this = models.objects(models.model(), tokenizer=SimpleNamespace(chat_template=has))
-        return start.check_template(this, program, requested)
+        return start.check_template(SimpleNamespace(chat_template=has), program, requested).compare(requested)
 
-    [finding] = look(text, "tulu")
-    assert (finding.value, finding.verdict) == ("tulu", "proven")
-    assert look("{{ bos_token }}" + text, "tulu")[0].verdict == "proven"
-    [other] = look("{{ messages }}", "tulu")
+    assert (look(text, "tulu").value, look(text, "tulu").verdict) == ("tulu", "proven")
+    assert look("{{ bos_token }}" + text, "tulu").verdict == "proven"
+    other = look("{{ messages }}", "tulu")
     assert other.verdict == "refuted"
     assert other.value.startswith("sha256:")
-    assert look("{{ messages }}", None)[0].verdict is None
-    assert look(None, "tulu")[0].verdict == "unproven"
-    assert look(None, None) == []
+    assert look("{{ messages }}", None).verdict is None
+    assert look(None, "tulu").verdict == "unproven"
+
+
+def test_what_is_neither_found_nor_requested_is_left_out() -> None:
+    found = [Evidence("packing", None, "nowhere"), Evidence("dtype", "bf16", "here")]
+    assert [item.verdict for item in judge_found(found, {"packing": "none"})] == ["unproven", None]
+    assert judge_found(found, {}) == found[1:]
+
+
+def test_without_a_model_nothing_of_it_is_proven() -> None:
+    requested = {"world_size": "1", "liger": "rms_norm", "dtype": "bf16"}
+    found = collector_of(requested).collect(models.objects(None))
+    assert {(item.what, item.verdict, item.how) for item in found} == {
+        (what, "unproven", "no model was prepared") for what in ("liger", "dtype")
+    }
 
 
 @pytest.mark.parametrize(
@@ -182,7 +201,7 @@ def test_a_template_goes_by_its_content(tmp_path: Path) -> None:
 def test_a_resume_has_done_its_steps_and_loaded_something(
     step: int, checkpoint: str | None, requested: str, verdict: str
 ) -> None:
-    [finding] = start.check_step(models.objects(models.model(), step=step, checkpoint=checkpoint), requested)
+    finding = start.check_step(models.objects(models.model(), step=step, checkpoint=checkpoint), requested)
     assert (finding.value, finding.verdict) == (step, verdict)
 
 
@@ -200,7 +219,7 @@ def test_a_look_is_cheap() -> None:
 
     model = models.model(num_hidden_layers=32).train()
     this = models.objects(model, optimizer=torch.optim.AdamW(model.parameters()))
-    watch = EvidenceCollector({}, frozenset(), TrainerProgram(None, "m", ()), EventWriter(None, 0))
+    watch = collector_of({})
     watch.collect(this)  # imports
     times = []
     for _ in range(5):
@@ -273,7 +292,7 @@ def test_a_step_of_other_samples_than_requested_ends_the_rank(sizes: list[int], 
     from accelerate import Accelerator
 
     requested = {"global_batch": "4 samples"}
-    collector = EvidenceCollector(requested, frozenset(), TrainerProgram(None, "m", ()), EventWriter(None, 0))
+    collector = collector_of(requested)
     accelerator, model = Accelerator(cpu=True, gradient_accumulation_steps=2), models.model()
     accelerator.prepare(torch.utils.data.DataLoader(list(range(32)), batch_size=2))
     collector.model_prepared(model)

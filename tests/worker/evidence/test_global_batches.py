@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launch.worker.evidence.batches import ForwardInputs, check_dealing
+from launch.worker.evidence.batches import ForwardInputs, check_averaging, check_balanced
 from launch.worker.evidence.trainer_objects import TrainerObjects
 from launch.worker.global_batches import BatchLayout, GlobalBatchSampler
 
@@ -38,7 +38,7 @@ def inputs_of(tokens: int) -> ForwardInputs:
     ],
 )
 def test_balanced(balanced: bool | None, first: ForwardInputs | None, value: str | None, verdict: str) -> None:
-    [finding] = check_dealing(subject_with(balanced=balanced), first, "true", None)
+    finding = check_balanced(subject_with(balanced=balanced), first).compare("true")
     assert (finding.what, finding.value, finding.verdict) == ("balanced", value, verdict)
 
 
@@ -47,19 +47,15 @@ def test_the_halves_of_pairs_by_themselves(pairs: bool, verdict: str) -> None:
     objects = subject_with(balanced=True, padded=True)
     objects.dataloader.batch_sampler.batch_sampler.sampler.has_pairs = pairs
     chosen = ForwardInputs(frozenset({"input_ids"}), rows=2, tokens=5, padding=0, documents=None)
-    [finding] = check_dealing(objects, chosen, "true", None)
+    finding = check_balanced(objects, chosen).compare("true")
     assert finding.verdict == verdict
-
-
-def test_nothing_is_looked_for_that_nobody_asked_for() -> None:
-    assert check_dealing(subject_with(balanced=True), inputs_of(10), None, None) == []
 
 
 @pytest.mark.parametrize("averaging", ["tokens", "micro_batch_means"])
 @pytest.mark.parametrize("own", [True, False])
 def test_loss_averaging_of_transformers_trainer(averaging: str, own: bool) -> None:
     trainer = SimpleNamespace(model_accepts_loss_kwargs=own)
-    [finding] = check_dealing(subject_with(balanced=None, trainer=trainer), None, None, averaging)
+    finding = check_averaging(subject_with(balanced=None, trainer=trainer)).compare(averaging)
     assert finding.verdict == ("proven" if own == (averaging == "tokens") else "refuted")
 
 
@@ -76,7 +72,7 @@ def test_loss_averaging_by_the_patch() -> None:
     wrapped = torch.nn.Sequential(model)
 
     def value() -> str:
-        [finding] = check_dealing(subject_with(balanced=None, wrapped=wrapped), None, None, "tokens")
+        finding = check_averaging(subject_with(balanced=None, wrapped=wrapped)).compare("tokens")
         return f"{finding.value} {finding.verdict}"
 
     assert float(model(x=torch.ones(3)).loss) == 3  # an evaluation: no weight came with it
