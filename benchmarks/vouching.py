@@ -67,7 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.safetensors"
         save_file({name: p.detach().cpu() for name, p in named.items()}, file)
-        check = seconds(lambda: check_saved(Path(folder), model, None, None), device)
+        check = seconds(lambda: check_saved(Path(folder), model, None), device)
         print(f"check of the saved files  {check / gib:.3f} s/GiB")
         digest = seconds(lambda: DigestCache(Path(folder) / "none.json").of(file), device)
         print(f"digest of the saved files {digest / gib:.3f} s/GiB")

@@ -89,11 +89,11 @@ class EvidenceCollector:
         if self._context.events.rank or Path(str(folder)).resolve() != output.resolve():
             return
 
-        def check(note: str | None) -> Evidence:
-            return updates.check_saved(Path(str(folder)), model, state, note)
+        def check() -> Evidence:
+            return updates.check_saved(Path(str(folder)), model, state)
 
         # without updates: a resumed run with no step left
-        found = self._updates.at_end(check) if self._updates is not None else [updates.try_check(check, None)]
+        found = self._updates.at_end(check) if self._updates is not None else [updates.try_check(check)]
         for item in found:
             self._context.events.emit("evidence", **item.fields())
         if self._objects is not None and self._objects.step is not None:

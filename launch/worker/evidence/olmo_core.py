@@ -227,7 +227,7 @@ def leaks(backend: Any, device: Any) -> bool:
     return not torch.equal(second_document(k, v), second_document(other_k, other_v))
 
 
-def check_checkpoint(folder: Path, model: Any, note: str | None) -> Evidence:
+def check_checkpoint(folder: Path, model: Any) -> Evidence:
     """Return the finding "saved_weights" of a checkpoint of OLMo-core, which this rank reads some tensors of.
 
     The first rank's part of a sharded tensor begins where the tensor does.
@@ -246,16 +246,16 @@ def check_checkpoint(folder: Path, model: Any, note: str | None) -> Evidence:
         if not torch.equal(saved[tuple(slice(size) for size in here.shape)], here):
             others.append(name)
     how = f"{len(names)} tensors of {folder.name}/, and every weight of the first rank"
-    return judge_saved(live, len(names), others, how, note)
+    return judge_saved(live, len(names), others, how)
 
 
-def check_export(folder: Path, model: Any, note: str | None) -> Evidence:
+def check_export(folder: Path, model: Any) -> Evidence:
     """Return the finding "saved_weights" of a model of transformers that open-instruct made of OLMo-core's weights.
 
     Renamed, split or joined: the sum of the bits is that of the weights that were gathered from the ranks
     (olmo_core_utils.py, `save_state_dict_as_hf`).
     """
-    finding = check_saved(folder, model, None, note)
+    finding = check_saved(folder, model, None)
     gathered: Mapping[str, Any] = next((f.f_locals["state_dict"] for f in frames() if "converted" in f.f_locals), {})
     sums = [sum(int(checksum(w, 0.0)) for w in weights.values()) for weights in (gathered, model.state_dict())]
     if finding.value != "trained" or sums[0] == sums[1]:

@@ -8,7 +8,8 @@ and when the model is saved.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,10 @@ class Updates:
         named = dict(objects.model.named_parameters())
         self._objects, self._named = objects, named
         self._trained = {name: p for name, p in named.items() if p.requires_grad}
-        self._sampled = [name for group in self._groups() for name in _spread(group)]
+        self._sampled = {name: self._trained[name] for group in self._groups() for name in _spread(group)}
         self._kept = dict.fromkeys(self._sampled, 1.0)  # what weight decay alone would have left of them
-        self._is_adapter = any("lora_" in name for name in self._trained)
-        self._weights = self._began_with = self._sample()
+        self._kind = "adapter" if any("lora_" in name for name in self._trained) else "weights"
+        self._weights = self._began_with = _sample(self._sampled.values())
         self._scale = float(self._weights.abs().mean())
         self._start = self._checksums()
         self._steps = 0  # with a learning rate above 0
@@ -60,10 +61,10 @@ class Updates:
         norm = self._objects.engine.get_global_grad_norm() if self._objects.engine is not None else None
         if norm is not None:
             self._gradient = self._gradient.fmax(self._weights.new_tensor(float(norm)))
-        weights = self._sample()
+        weights = _sample(self._sampled.values())
         self._largest = self._largest.fmax(self._last)
         self._last, self._weights = (weights - self._weights).abs().sum(), weights
-        rate = max(float(group["lr"]) for group in self._param_groups())
+        rate = max(float(group["lr"]) for group in self._objects.optimizer.param_groups)
         self._note_decay()
         self._steps += rate > 0
         found: list[Evidence] = []
@@ -75,35 +76,35 @@ class Updates:
             found.append(self._judge_gradients())
         return found
 
-    def at_end(self, check: Callable[[str | None], Evidence]) -> list[Evidence]:
-        """Return the findings about the whole run; `check` makes that on what was saved, with the note it is given."""
+    def at_end(self, check: Callable[[], Evidence]) -> list[Evidence]:
+        """Return the findings about the whole run; `check` makes that on what was saved."""
         now = self._checksums()
         changed = sum(now[name] != self._start[name] for name in self._trained)
         resumed = bool(self._objects.step)
         rest = [self._judge_gradients(), self._judge_last()]
         if not self._first_is_judged:
             none = Evidence("first_update", "no step", "no learning rate of this attempt was above 0")
-            kind = "adapter" if self._is_adapter else "weights"
-            rest.append(self._judge_first(0.0) if self._steps else none.judge(kind, resumed))
+            rest.append(self._judge_first(0.0) if self._steps else none.judge(self._kind, resumed))
         since = "checkpoint" if resumed else "start"
-        note = f"{changed} of {len(self._trained)} trained tensors differ from the {since}"
         if not changed and not resumed:
             unchanged = Evidence("saved_weights", "the weights it began with", "checksums", note="nothing was learned")
             return [*rest, unchanged.judge("trained", False)]
-        return [*rest, try_check(check, note)]
+        saved = try_check(check)
+        note = f"{changed} of {len(self._trained)} trained tensors differ from the {since}"
+        return [*rest, replace(saved, note="; ".join(filter(None, (note, saved.note))))]
 
     def _patience(self) -> int:
         if hasattr(self._objects.trainer, "num_generations"):
             return PATIENCE  # a GRPO step in which every group's rewards are equal has no gradient
-        return 1 if all(map(self._is_fp32, self._sampled)) else PATIENCE
+        return 1 if all(map(_is_fp32, self._sampled.values())) else PATIENCE
 
     def _judge_first(self, rate: float) -> Evidence:
         """Return the finding "first_update": which trained and which frozen tensors have changed on this rank."""
         now = self._checksums()
         changed = {name for name, value in now.items() if value != self._start[name]}
         moved, leaked = changed & self._trained.keys(), sorted(changed - self._trained.keys())
-        kind = "adapter" if self._is_adapter else "weights"
-        value = " and ".join(name for name, hit in ((kind, moved), ("frozen weights", leaked)) if hit) or "nothing"
+        named = ((self._kind, moved), ("frozen weights", leaked))
+        value = " and ".join(name for name, hit in named if hit) or "nothing"
         note = f"{len(moved)} of {len(self._trained)} trained tensors changed, {len(leaked)} of "
         note += f"{len(now) - len(self._trained)} frozen ones" + (f": {leaked[0]}" if leaked else "")
         learned = self._find_learned(moved)
@@ -119,15 +120,15 @@ class Updates:
             why = "every gradient is 0, " if float(self._gradient) == 0 else ""
             note = f"{note}: {why}nothing is learned"
         finding = Evidence("first_update", value, "checksums around the first optimizer step", note=note)
-        return finding.judge(kind, holds)
+        return finding.judge(self._kind, holds)
 
     def _note_decay(self) -> None:
         """Note the decoupled weight decay of a step; DeepSpeed's flat groups may hold any tensor."""
-        groups = self._param_groups()
+        groups = self._objects.optimizer.param_groups
         rates = [float(group["lr"]) * float(group.get("weight_decay") or 0) for group in groups]
         by_tensor = {id(p): rate for group, rate in zip(groups, rates, strict=True) for p in group["params"]}
-        for name in self._sampled:
-            self._kept[name] *= 1 - by_tensor.get(id(self._trained[name]), max(rates))
+        for name, tensor in self._sampled.items():
+            self._kept[name] *= 1 - by_tensor.get(id(tensor), max(rates))
 
     def _find_learned(self, moved: Collection[str]) -> set[str]:
         """Return the tensors that gradients have changed: of those that `moved`, what weight decay does not explain.
@@ -136,10 +137,10 @@ class Updates:
         """
         import torch
 
-        eps = {name: torch.finfo(self._trained[name].dtype).eps for name in self._trained}
+        eps = {name: torch.finfo(tensor.dtype).eps for name, tensor in self._trained.items()}
         decay = 1 - min(self._kept.values(), default=1.0)
-        found = {name for name in moved if not self._is_fp32(name) and decay <= eps[name] / 4}
-        sizes = [sample.numel() for sample in _samples(self._stored_samples())]
+        found = {name for name in moved if not _is_fp32(self._trained[name]) and decay <= eps[name] / 4}
+        sizes = [sample.numel() for sample in _samples(self._sampled.values())]
         parts = zip(self._sampled, self._began_with.split(sizes), self._weights.split(sizes), strict=True)
         for name, began, now in parts:
             ends = torch.stack([began, began * self._kept[name]])
@@ -147,15 +148,6 @@ class Updates:
             if bool(((now < ends.amin(0) - rounding) | (now > ends.amax(0) + rounding)).any()):
                 found.add(name)
         return found
-
-    def _is_fp32(self, name: str) -> bool:
-        return str(self._trained[name].dtype) == "torch.float32"
-
-    def _stored_samples(self) -> list[Any]:
-        return [stored(self._trained[name]) for name in self._sampled]
-
-    def _sample(self) -> Any:
-        return _sample(self._stored_samples())
 
     def _judge_gradients(self) -> Evidence:
         norm = float(self._gradient)
@@ -179,11 +171,11 @@ class Updates:
         return Evidence("last_update", "finite", how, note=note).judge("finite", ratio <= JUMP and size <= SWAMPED)
 
     def _checksums(self) -> dict[str, int]:
-        return _checksums(self._named, TINY * self._scale)
+        """Return a checksum of the bits that each parameter stores on this rank, of tiny elements as zeros."""
+        import torch
 
-    def _param_groups(self) -> Sequence[Mapping[str, Any]]:
-        groups: Sequence[Mapping[str, Any]] = self._objects.optimizer.param_groups
-        return groups
+        sums = {name: checksum(stored(p), TINY * self._scale) for name, p in self._named.items()}
+        return dict(zip(sums, torch.stack([value.cpu() for value in sums.values()]).tolist(), strict=True))
 
     def _groups(self, only_trained: bool = False) -> list[list[str]]:
         """Return the names of each optimizer group's tensors; one group where DeepSpeed holds flat copies of them.
@@ -191,7 +183,7 @@ class Updates:
         `only_trained`: without groups whose learning rate is 0.
         """
         names = {id(p): name for name, p in self._trained.items()}
-        kept = [group for group in self._param_groups() if float(group["lr"]) > 0 or not only_trained]
+        kept = [group for group in self._objects.optimizer.param_groups if float(group["lr"]) > 0 or not only_trained]
         groups = ([names[id(p)] for p in group["params"] if id(p) in names] for group in kept)
         return [group for group in groups if group] or [list(self._trained)]
 
@@ -199,75 +191,69 @@ class Updates:
         """Whether an update of `rate` can show in the stored type: bf16 norm weights of 1.0 never move by 5e-7."""
         import torch
 
-        tensors = [stored(self._trained[name]) for name in _spread(list(group))]
+        tensors = [self._trained[name] for name in _spread(list(group))]
         sizes = [sample.abs() for sample in _samples(tensors)]
         steps = [torch.finfo(t.dtype).eps * s[s > 0].min() for t, s in zip(tensors, sizes, strict=True) if s.any()]
         return not steps or float(min(steps)) < 4 * rate
 
 
-def try_check(check: Callable[[str | None], Evidence], note: str | None) -> Evidence:
+def _is_fp32(tensor: Any) -> bool:
+    return str(tensor.dtype) == "torch.float32"
+
+
+def try_check(check: Callable[[], Evidence]) -> Evidence:
     """Return the finding of a check of what was saved; one that fails proves nothing, and ends no finished training."""
     try:
-        return check(note)
+        return check()
     except Exception as error:
         failed = Evidence("saved_weights", None, f"{type(error).__name__}: {error}".partition("\n")[0])
         return failed.judge("trained", None)
 
 
-def check_saved(folder: Path, model: Any, state: Mapping[str, Any] | None, note: str | None) -> Evidence:
+def check_saved(folder: Path, model: Any, state: Mapping[str, Any] | None) -> Evidence:
     """Return the finding "saved_weights": they are finite, and in two rows of each tensor those in memory.
 
     `state`: the weights that were passed to save_pretrained, as gathered from all ranks under ZeRO-3.
     """
-    import torch
+    from safetensors import safe_open
 
     live = {_file_key(name): stored(p) for name, p in model.named_parameters(remove_duplicate=False)}
     kept = {_file_key(name): weight for name, weight in (state or live).items()}
     how = f"two rows of each tensor in {folder.name}/, and every weight in memory"
     compared, others = 0, []
-    for name, shape, rows in _saved_rows(folder):
-        weight = live.get(name)
-        if weight is None:
-            continue
-        compared += 1
-        width = math.prod(shape[1:])
-        for number, row in rows:
-            part = weight.detach().reshape(-1)[number * width : (number + 1) * width]
-            is_here = part.numel() == row.numel()  # a partition of ZeRO-3 ends before the tensor does
-            if is_here and not torch.equal(part.to(device="cpu", dtype=row.dtype), row.reshape(-1)):
-                others.append(name)
-                break
-    return judge_saved(kept, compared, others, how, note)
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as saved:
+            for name in sorted(live.keys() & saved.keys()):
+                compared += 1
+                if not _has_rows(saved.get_slice(name), live[name]):
+                    others.append(name)
+    return judge_saved(kept, compared, others, how)
 
 
-def judge_saved(kept: Mapping[str, Any], compared: int, others: Sequence[str], how: str, note: str | None) -> Evidence:
+def _has_rows(saved: Any, weight: Any) -> bool:
+    """Return whether the first and the middle row of a tensor in a file are those that this rank stores of it."""
+    import torch
+
+    shape = saved.get_shape()
+    width = math.prod(shape[1:])
+    for number in {0, shape[0] // 2} if shape else ():
+        row = saved[number : number + 1].reshape(-1)
+        part = weight.reshape(-1)[number * width : (number + 1) * width]
+        is_here = part.numel() == row.numel()  # a partition of ZeRO-3 ends before the tensor does
+        if is_here and not torch.equal(part.to(device="cpu", dtype=row.dtype), row):
+            return False
+    return True
+
+
+def judge_saved(kept: Mapping[str, Any], compared: int, others: Sequence[str], how: str) -> Evidence:
     """Return the finding "saved_weights" on `kept`, what was saved, of whose `compared` tensors `others` differ."""
     finite = {name: _is_finite(stored(weight)).cpu() for name, weight in kept.items()}
     bad = [name for name, good in finite.items() if not bool(good)]
     value = "not finite" if bad else "others than in memory" if others else "trained"
+    note = f"{compared} saved tensors were compared with memory"
     if bad or others:
         note = f"{len(bad or others)} of {len(kept) if bad else compared} tensors, as {(bad or others)[0]}"
-    else:
-        note = "; ".join(filter(None, (note, f"{compared} saved tensors were compared with memory")))
     return Evidence("saved_weights", value, how, note=note).judge("trained", value == "trained")
-
-
-def _saved_rows(folder: Path) -> Iterator[tuple[str, Sequence[int], list[tuple[int, Any]]]]:
-    """Yield name, shape, and the first and the middle row of each saved tensor."""
-    import torch
-    from safetensors import safe_open
-
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118, no mapping
-                part = tensors.get_slice(name)
-                shape = part.get_shape()
-                numbers = sorted({0, shape[0] // 2}) if shape else []
-                yield name, shape, [(number, part[number : number + 1]) for number in numbers]
-    for file in sorted([*folder.glob("pytorch_model*.bin"), *folder.glob("adapter_model.bin")]):
-        for name, tensor in torch.load(file, mmap=True, weights_only=True, map_location="cpu").items():
-            numbers = sorted({0, tensor.shape[0] // 2}) if tensor.dim() else []
-            yield name, tuple(tensor.shape), [(number, tensor[number : number + 1]) for number in numbers]
 
 
 def _file_key(name: str) -> str:
@@ -286,13 +272,13 @@ def _spread(items: list[Any]) -> list[Any]:
     return items[:: -(-len(items) // _SAMPLES) or 1]
 
 
-def _samples(tensors: Sequence[Any]) -> list[Any]:
+def _samples(tensors: Iterable[Any]) -> list[Any]:
     """Return at most 64 elements of each tensor, evenly spread, as vectors of fp32."""
     flat = [stored(tensor).reshape(-1) for tensor in tensors]
     return [part[:: max(1, part.numel() // _SAMPLES)][:_SAMPLES].float() for part in flat]
 
 
-def _sample(tensors: Sequence[Any]) -> Any:
+def _sample(tensors: Iterable[Any]) -> Any:
     import torch
 
     parts = _samples(tensors)
@@ -311,16 +297,8 @@ def _is_finite(tensor: Any) -> Any:
     return torch.stack(sums).isfinite().all() if sums else torch.tensor(True)
 
 
-def _checksums(named: Mapping[str, Any], floor: float) -> dict[str, int]:
-    """Return a checksum of the bits that each parameter stores on this rank, of elements below `floor` as zeros."""
-    import torch
-
-    sums = {name: checksum(stored(p), floor) for name, p in named.items()}
-    values = torch.stack([value.cpu() for value in sums.values()]).tolist() if sums else []
-    return dict(zip(sums, values, strict=True))
-
-
 def checksum(tensor: Any, floor: float) -> Any:
+    """Return the sum of the bits of a tensor, of elements below `floor` as zeros."""
     import torch
 
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)

@@ -198,7 +198,7 @@ def _collect_evidence(context: PatchContext) -> None:
             report_evidence(updates.after_step(), context.allowed, context.events)
         return result
 
-    def report_end(check: Callable[[str | None], Evidence], *, is_last: bool) -> None:
+    def report_end(check: Callable[[], Evidence], *, is_last: bool) -> None:
         """Report on the saved model; of the ranks but the first only what is refuted in their part."""
         for trainer, updates in followed:
             rank = context.events.rank
@@ -213,10 +213,10 @@ def _collect_evidence(context: PatchContext) -> None:
         fit(self)
         folder = Path(str(self.save_folder)) / f"step{self.global_step}"
 
-        def check(note: str | None) -> Evidence:
+        def check() -> Evidence:
             if context.events.rank:
-                return judge_saved(dict(self.train_module.model.named_parameters()), 0, (), "its part", note)
-            return checks.check_checkpoint(folder, self.train_module.model, note)
+                return judge_saved(dict(self.train_module.model.named_parameters()), 0, (), "its part")
+            return checks.check_checkpoint(folder, self.train_module.model)
 
         report_end(check, is_last=not exports)
 
@@ -225,7 +225,7 @@ def _collect_evidence(context: PatchContext) -> None:
     @replaces(PreTrainedModel, "save_pretrained")
     def save_and_check(save: Any, self: Any, save_directory: Any, *arguments: Any, **options: Any) -> Any:
         saved = save(self, save_directory, *arguments, **options)
-        report_end(lambda note: checks.check_export(Path(str(save_directory)), self, note), is_last=True)
+        report_end(lambda: checks.check_export(Path(str(save_directory)), self), is_last=True)
         return saved
 
 

@@ -107,14 +107,14 @@ def test_a_checkpoint_is_compared_with_the_weights_in_memory(tmp_path: Path, cha
     checkpoint.save_state_dict(tmp_path / "step3" / "model_and_optim", {"model": get_model_state_dict(model)})
     with torch.no_grad():
         model[0].linear.weight.add_(change)
-    found = olmo_core.check_checkpoint(tmp_path / "step3", model, "note")
+    found = olmo_core.check_checkpoint(tmp_path / "step3", model)
     assert (found.value, found.verdict) == (value, "proven" if value == "trained" else "refuted")
 
 
 def exported(state_dict: dict[str, Any], model: Any, folder: Path) -> Any:
     """Check an export within a frame that has the variables of upstream's own."""
     converted = state_dict  # noqa: F841
-    return olmo_core.check_export(folder, model, None)
+    return olmo_core.check_export(folder, model)
 
 
 def test_an_export_has_the_weights_that_were_gathered(tmp_path: Path) -> None:

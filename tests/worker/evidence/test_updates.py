@@ -59,10 +59,8 @@ def train(
         found |= {item.what: str(item.verdict) for item in updates.after_step()}
     model.save_pretrained(folder)
 
-    def check(note: str) -> Evidence:
-        return check_saved(folder, model, None, note)
-
-    return found | {item.what: str(item.verdict) for item in updates.at_end(check)}
+    at_end = updates.at_end(lambda: check_saved(folder, model, None))
+    return found | {item.what: str(item.verdict) for item in at_end}
 
 
 PROVEN = dict.fromkeys(("first_update", "gradients", "last_update", "saved_weights"), "proven")
@@ -183,14 +181,14 @@ def test_saved_weights_are_those_in_memory(tmp_path: Path, change: Any, verdict:
     if change:
         change(tensors)
     safetensors.save_file(tensors, file, {"format": "pt"})
-    assert check_saved(tmp_path, model, None, None).verdict == verdict
+    assert check_saved(tmp_path, model, None).verdict == verdict
 
 
 def test_weights_that_are_not_finite_are_refuted(tmp_path: Path) -> None:
     model = models.model()
     model.model.layers[1].mlp.up_proj.weight.data[5, 7] = float("inf")
     model.save_pretrained(tmp_path)
-    finding = check_saved(tmp_path, model, None, None)
+    finding = check_saved(tmp_path, model, None)
     assert (finding.value, finding.verdict) == ("not finite", "refuted") and "up_proj" in str(finding.note)
 
 
@@ -200,11 +198,11 @@ def test_an_earlier_state_in_the_folder_is_refuted(tmp_path: Path) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1e-3)
-    assert check_saved(tmp_path, model, None, None).value == "others than in memory"
+    assert check_saved(tmp_path, model, None).value == "others than in memory"
 
 
 def test_a_check_that_fails_ends_no_training(tmp_path: Path) -> None:
-    def check(_: str) -> Evidence:
+    def check() -> Evidence:
         raise OSError("the disk is gone\nfor good")
 
     model = models.model()
