@@ -37,33 +37,38 @@ class _Span:
 
 
 _NOT_INSIDE = rb"(?<![A-Za-z0-9])"
-# the secrets by their form: a regular expression, compiled when it is first used, whose group 1 is masked; and texts
-# without which no data, lower-cased for a pattern that ignores case, can match it
+# how a secret begins, and a regular expression of what follows
+_TOKENS: Mapping[bytes, bytes] = {
+    b"hf_": rb"[A-Za-z0-9]{16,}",
+    b"api_org_": rb"[A-Za-z0-9]{16,}",
+    b"sk-": rb"[A-Za-z0-9_-]{16,}",
+    **{b"gh%c_" % kind: rb"[A-Za-z0-9]{16,}" for kind in b"pousr"},
+    b"github_pat_": rb"[A-Za-z0-9_]{16,}",
+    b"AKIA": rb"[0-9A-Z]{12,}",
+    b"ASIA": rb"[0-9A-Z]{12,}",
+    b"xox": rb"[a-z]-[A-Za-z0-9-]{8,}",
+    b"wandb-v1": rb"[-_][A-Za-z0-9_-]{8,}",
+    b"wandb_v1": rb"[-_][A-Za-z0-9_-]{8,}",
+    b"glpat-": rb"[A-Za-z0-9_-]{12,}",
+    b"AIza": rb"[0-9A-Za-z_-]{30,}",
+    b"npm_": rb"[A-Za-z0-9]{30,}",
+    b"SG.": rb"[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
+    b"ya29.": rb"[A-Za-z0-9_-]{20,}",
+    b"pypi-": rb"[A-Za-z0-9_-]{32,}",
+    b"r8_": rb"[A-Za-z0-9]{30,}",
+    b"gsk_": rb"[A-Za-z0-9]{30,}",
+    b"nvapi-": rb"[A-Za-z0-9_-]{30,}",
+    b"dckr_pat_": rb"[A-Za-z0-9_-]{20,}",
+    b"eyJ": rb"[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,}",
+}
+_BASIC = rb"(?i)\bbasic(?: {1,4}|%20)([A-Za-z0-9+/]{6,}={0,2})"
+# other forms: a regular expression whose group 1 is masked, and texts without which no lower-cased data can match it
 _SHAPES: tuple[tuple[bytes, ...], ...] = (
-    (_NOT_INSIDE + rb"(hf_[A-Za-z0-9]{16,})", b"hf_"),
-    (_NOT_INSIDE + rb"(api_org_[A-Za-z0-9]{16,})", b"api_org_"),
-    (_NOT_INSIDE + rb"(sk-[A-Za-z0-9_-]{16,})", b"sk-"),
-    (_NOT_INSIDE + rb"(gh[pousr]_[A-Za-z0-9]{16,})", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_"),
-    (_NOT_INSIDE + rb"(github_pat_[A-Za-z0-9_]{16,})", b"github_pat_"),
-    (_NOT_INSIDE + rb"((?:AKIA|ASIA)[0-9A-Z]{12,})", b"AKIA", b"ASIA"),
-    (_NOT_INSIDE + rb"(xox[a-z]-[A-Za-z0-9-]{8,})", b"xox"),
-    (_NOT_INSIDE + rb"(wandb[-_]v1[-_][A-Za-z0-9_-]{8,})", b"wandb-v1", b"wandb_v1"),
-    (_NOT_INSIDE + rb"(glpat-[A-Za-z0-9_-]{12,})", b"glpat-"),
-    (_NOT_INSIDE + rb"(AIza[0-9A-Za-z_-]{30,})", b"AIza"),
     (_NOT_INSIDE + rb"([srp]k_(?:live|test)_[A-Za-z0-9]{10,})", b"k_live_", b"k_test_"),
-    (_NOT_INSIDE + rb"(npm_[A-Za-z0-9]{30,})", b"npm_"),
-    (_NOT_INSIDE + rb"(SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,})", b"SG."),
-    (_NOT_INSIDE + rb"(ya29\.[A-Za-z0-9_-]{20,})", b"ya29."),
-    (_NOT_INSIDE + rb"(pypi-[A-Za-z0-9_-]{32,})", b"pypi-"),
-    (_NOT_INSIDE + rb"(r8_[A-Za-z0-9]{30,})", b"r8_"),
-    (_NOT_INSIDE + rb"(gsk_[A-Za-z0-9]{30,})", b"gsk_"),
-    (_NOT_INSIDE + rb"(nvapi-[A-Za-z0-9_-]{30,})", b"nvapi-"),
-    (_NOT_INSIDE + rb"(dckr_pat_[A-Za-z0-9_-]{20,})", b"dckr_pat_"),
-    (_NOT_INSIDE + rb"(eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,})", b"eyJ"),
+    (_BASIC, b"basic"),
     (rb"(?i)\bbearer\s{1,4}([A-Za-z0-9._~+/=-]{8,})", b"bearer"),
     (rb"(?i)authorization\\?['\"]?\s{0,2}[:=]\s{0,2}\\?['\"]?(\w+ +[^\s'\",]+)", b"authorization"),
-    (rb"://([^/\s:@'\"]*:[^/\s'\"]+)@", b"://"),
-    (rb"://([^/\s:@'\"]{20,})@", b"://"),
+    (rb"://([^/\s:@'\"]*:[^/\s'\"]+|[^/\s:@'\"]{20,})@", b"://"),
 )
 _PEM_LABEL = rb"(?: |%20|\+)(?:[A-Z0-9 +]|%20){0,60}PRIVATE(?: |%20|\+)KEY(?:(?: |%20|\+)BLOCK)?-----"
 _PEM_BEGIN = re.compile(rb"-----BEGIN" + _PEM_LABEL)
@@ -98,18 +103,19 @@ _TEXT_BEFORE = re.compile(
 )
 _MOUNTED = re.compile(rb"/\S*|r[ow]\S{0,20}|[zZ]")
 _BLOCK_SCALAR = re.compile(rb"[|>][-+0-9]{0,2}[ \t]*(?:#[^\n]*)?\r?\n")
-_BASIC = re.compile(rb"(?i)\bbasic(?: {1,4}|%20)([A-Za-z0-9+/]{6,}={0,2})")
-_TOKEN_BYTES = re.compile(rb"[A-Za-z0-9._~+/=:@%-]*")
+_TOKEN_BYTES = _NAME_BYTES + b"~+/=:@%"
 _HARMLESS_VALUES = frozenset(["enabled", "disabled", "default", "required", "optional"])
 
 
 def _shape_spans(data: bytes, lowered: bytes) -> list[_Span]:
-    spans: list[_Span] = []
-    for pattern, *literals in _SHAPES:
-        searched = lowered if pattern.startswith(b"(?i)") else data
-        if any(literal in searched for literal in literals):
-            spans += [_Span(match.start(), *match.span(1)) for match in re.finditer(pattern, data)]
-    return spans
+    found = [_NOT_INSIDE + b"(" + re.escape(start) + rest + b")" for start, rest in _TOKENS.items() if start in data]
+    found += [pattern for pattern, *literals in _SHAPES if any(literal in lowered for literal in literals)]
+    return [
+        _Span(match.start(), *match.span(1))
+        for pattern in found
+        for match in re.finditer(pattern, data)
+        if pattern != _BASIC or _is_basic(match[1])
+    ]
 
 
 def _pem_spans(data: bytes) -> list[_Span]:
@@ -145,14 +151,8 @@ def _named_spans(data: bytes, lowered: bytes) -> list[_Span]:
     return spans
 
 
-def _basic_spans(data: bytes, lowered: bytes) -> list[_Span]:
-    """Find the user and password of `Basic` credentials without the name of their header."""
-    if b"basic" not in lowered:
-        return []
-    return [_Span(match.start(), *match.span(1)) for match in _BASIC.finditer(data) if _is_basic(match[1])]
-
-
 def _is_basic(text: bytes) -> bool:
+    """Whether it is the user and password of `Basic` credentials, which need no name of their header."""
     try:
         user, colon, password = base64.b64decode(text, validate=True).decode().partition(":")
     except ValueError:
@@ -254,8 +254,7 @@ class Redactor:
 
     def _plain_spans(self, data: bytes) -> list[_Span]:
         lowered = data.lower()
-        spans = _shape_spans(data, lowered) + _basic_spans(data, lowered)
-        spans += _pem_spans(data) + _named_spans(data, lowered)
+        spans = _shape_spans(data, lowered) + _pem_spans(data) + _named_spans(data, lowered)
         for needle in self._needles:
             at = data.find(needle)
             while at >= 0:
@@ -422,7 +421,6 @@ class StreamRedactor:
         return self._redact(data)
 
     def _drop_secret(self, data: bytes) -> bytes:
-        match = _TOKEN_BYTES.match(data)
-        dropped = match.end() if match else 0
-        self._in_secret = dropped == len(data)
-        return data[dropped:]
+        left = data.lstrip(_TOKEN_BYTES)
+        self._in_secret = not left
+        return left
