@@ -19,16 +19,14 @@ from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
 from launch.execution.display import describe_early_stop
 from launch.execution.record.events import Event
 from launch.execution.record.evidence import unmet_settings
-from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome, read_validation
 from launch.execution.record.reader import RunRecord
 from launch.planning.flags import values_of
 from launch.planning.identity import DigestCache
 from launch.planning.lora import read_adapter
-from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 from launch.planning.saved_model import digest_model, find_changes
-from launch.worker.finding import PROVEN, REFUTED, Evidence
+from launch.worker.finding import Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
 from launch.worker.sampling import REFERENCE
 
@@ -48,33 +46,31 @@ def verify_completion(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
         return outcome
     planned = run.total_steps or plan.config.recipe.max_steps
     outcome = replace(outcome, planned_steps=planned)
-    faults = find_output_faults(plan.model_dir, plan.config.trainer.leaves)
+    faults = plan.find_output_faults()
     if faults:
         cause = f"the trainer exited without an error, but {plan.model_dir} is not a complete model: {faults[0]}"
         return replace(outcome, exit_code=EXIT_FAILED, cause=cause, detail=tuple(faults[1:_MOST_FAULTS]))
     if _read_early_stop(run, outcome.steps):
         planned = outcome.steps
-    interval = plan.flags["logging_steps"].value if "logging_steps" in plan.flags else 1
-    unlogged = interval - 1 if isinstance(interval, int) else 0  # steps after the last logged one
+    unlogged = plan.most_unlogged
+    recorded = sorted({0, *(int(step["step"]) for step in run.steps())}) if len(run.attempts) > 1 else []
+    gap = next((pair for pair in pairwise(recorded) if pair[1] - pair[0] > unlogged + 1), None)
     if outcome.steps == 0 or (planned is not None and outcome.steps + unlogged < planned):
         of = f" of {planned}" if planned is not None else ""
         cause = f"the trainer exited without an error after {outcome.steps}{of} steps"
-        return replace(outcome, exit_code=EXIT_FAILED, cause=cause, cause_id="too_few_steps")
-    recorded = sorted({0, *(int(step["step"]) for step in run.steps())}) if len(run.attempts) > 1 else []
-    for before, after in pairwise(recorded):
-        if after - before > unlogged + 1:
-            cause = (
-                f"no attempt recorded the steps {before + 1} to {after - 1}: the run was resumed from another's state"
-            )
-            return replace(outcome, exit_code=EXIT_FAILED, cause=cause, cause_id="too_few_steps")
-    return outcome
+    elif gap is not None:
+        steps = f"the steps {gap[0] + 1} to {gap[1] - 1}"
+        cause = f"no attempt recorded {steps}: the run was resumed from another's state"
+    else:
+        return outcome
+    return replace(outcome, exit_code=EXIT_FAILED, cause=cause, cause_id="too_few_steps")
 
 
-def add_validation(outcome: Outcome, plan: Plan, folder: RunFolder) -> Outcome:
+def add_validation(outcome: Outcome, plan: Plan, run: RunRecord) -> Outcome:
     """Return `outcome` with what the run measured on its validation data, or that its last step was not evaluated."""
-    stop = _read_early_stop(RunRecord(folder.path), outcome.steps)
+    stop = _read_early_stop(run, outcome.steps)
     loads_best = plan.config.recipe.early_stop is not None and outcome.exit_code == EXIT_DONE
-    validation = read_validation(folder.path, loads_best=loads_best, early_stop=stop)
+    validation = read_validation(run.folder, loads_best=loads_best, early_stop=stop)
     outcome = replace(outcome, validation=validation)
     is_own = "eval_strategy" in plan.config.flags or not plan.config.trainer.validation_flags
     if outcome.exit_code != EXIT_DONE or plan.config.data.validation is None or is_own:
@@ -147,9 +143,8 @@ def check_first_loss(plan: Plan, run: RunRecord) -> tuple[Evidence, ...]:
         return ()
     distance, bound = compared
     note = f"{distance:.1g} from ln 2, at most {bound:.2g}: the policy starts as the reference"
-    verdict = PROVEN if distance <= bound else REFUTED
-    found = Evidence("first_loss", f"{first['loss']:.4f}", "the loss of the first step", f"{math.log(2):.4f}")
-    return (replace(found, verdict=verdict, note=note),)
+    found = Evidence("first_loss", f"{first['loss']:.4f}", "the loss of the first step", note=note)
+    return (found.judge(f"{math.log(2):.4f}", distance <= bound),)
 
 
 def keep_finished_work(outcome: Outcome, plan: Plan, run: RunRecord, evidence: Sequence[Evidence]) -> Outcome:
@@ -161,24 +156,20 @@ def keep_finished_work(outcome: Outcome, plan: Plan, run: RunRecord, evidence: S
     saved = [event for event in run.events("saved") if event.get("step") is not None]
     steps = int(saved[-1]["step"]) if saved else 0
     planned = run.total_steps or plan.config.recipe.max_steps
-    stopped = next((event.get("step") for event in run.events("early_stop")), None)
-    is_whole = steps > 0 and planned is not None and (steps >= planned or steps == stopped)
+    is_whole = steps > 0 and planned is not None and (steps >= planned or _read_early_stop(run, steps))
     ended_by_steps = outcome.guard is not None and outcome.cause_id not in _AROUND
     if outcome.exit_code in (EXIT_DONE, EXIT_INTERRUPTED) or not is_whole or ended_by_steps:
         return outcome
-    if unmet_settings(evidence, plan.config.allow) or find_output_faults(plan.model_dir, plan.config.trainer.leaves):
+    if unmet_settings(evidence, plan.config.allow) or plan.find_output_faults():
         return outcome
     parts = (outcome.cause, outcome.cure and f"cure: {outcome.cure}")
-    return replace(
-        outcome,
-        exit_code=EXIT_DONE,
-        steps=max(steps, outcome.steps),
-        cause=None,
-        cause_id=None,
-        cure=None,
-        guard=None,
-        checkpoint=None,
-        detail=(),
+    return Outcome(
+        EXIT_DONE,
+        outcome.seconds,
+        max(steps, outcome.steps),
+        outcome.last_loss,
+        outcome.ended_processes,
+        stacks=outcome.stacks,
         afterwards="; ".join(filter(None, parts)) or f"exit code {outcome.exit_code}",
     )
 

@@ -42,7 +42,6 @@ from launch.execution.supervise.watch import build_watch_config
 from launch.execution.tensorboard import tensorboard_writer
 from launch.planning.command import overridden_settings, requested_settings
 from launch.planning.lora import ADAPTER_CONFIG
-from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 from launch.planning.rlvr import refuse_untried
 from launch.worker.finding import Evidence
@@ -76,10 +75,11 @@ def carry_out(plan: Plan, display: Display, run_ranks: RankRunner = run_on_this_
     with _prepared(plan, display) as folder:
         began = time.time()
         supervised = _run_recorded(plan, start, folder, display, run_ranks)
-        evidence = _read_evidence(plan, folder, began, required_proofs(plan))
-        outcome = keep_finished_work(supervised, plan, RunRecord(folder.path), evidence)
-        outcome = verify_completion(add_earlier_steps(outcome, folder.metrics), plan, RunRecord(folder.path))
-        outcome = add_validation(outcome, plan, folder)
+        run = RunRecord(folder.path)
+        evidence = _read_evidence(plan, run, began, required_proofs(plan))
+        outcome = keep_finished_work(supervised, plan, run, evidence)
+        outcome = verify_completion(add_earlier_steps(outcome, folder.metrics), plan, run)
+        outcome = add_validation(outcome, plan, run)
         if supervised.steps:  # a resumed run may have had no step left to prove anything with
             outcome = verify_evidence(outcome, evidence, plan.config.allow)
         outcome = add_digests(outcome, plan, base)
@@ -188,9 +188,10 @@ def run_steps(
                 outcome = supervise(execution, folder, display)
             else:
                 outcome = run_ranks(plan, folder, display)
-            evidence = _read_evidence(plan, folder, began)
+            run = RunRecord(folder.path)
+            evidence = _read_evidence(plan, run, began)
             if outcome.steps < steps:
-                outcome = _mark_timed_out(outcome, seconds) or verify_completion(outcome, plan, RunRecord(folder.path))
+                outcome = _mark_timed_out(outcome, seconds) or verify_completion(outcome, plan, run)
             _record_end(folder, outcome, evidence, None if inspected else display)
     return outcome
 
@@ -223,7 +224,7 @@ def report_finished(plan: Plan, display: Display) -> None:
     loss = f", loss {outcome.last_loss:.4g}" if outcome and outcome.last_loss is not None else ""
     steps = f"{outcome.steps} steps{loss}" if outcome else "done"
     display.say(f"already done: {plan.folder} ({steps}); restart=true runs it again")
-    faults = find_output_faults(plan.model_dir, plan.config.trainer.leaves)
+    faults = plan.find_output_faults()
     if faults:
         display.say(f"warning: its model is no longer complete: {faults[0]}")
     else:
@@ -287,7 +288,7 @@ def _describe_changes(plan: Plan) -> list[dict[str, object]]:
 
 
 def _read_evidence(
-    plan: Plan, folder: RunFolder, began: float, proofs: Mapping[str, str] | None = None
+    plan: Plan, run: RunRecord, began: float, proofs: Mapping[str, str] | None = None
 ) -> tuple[Evidence, ...]:
     """Return what the attempt that `began` then (unix seconds) proved of the requested settings.
 
@@ -295,11 +296,11 @@ def _read_evidence(
     """
     requested = requested_settings(plan.config, plan.parallel) | dict(proofs or {})
     inspects = any(patch in EVIDENCE_PATCHES for patch in plan.patches)
-    found = read_evidence(RunRecord(folder.path), requested, began, inspects=inspects)
-    no_model = Evidence("saved_weights", "no model", "a trial of a few steps saves none: its weights are not checked")
-    overridden = unchecked_settings(overridden_settings(plan.config, plan.parallel))
-    found = (*found, *check_first_loss(plan, RunRecord(folder.path)))
-    return (*found, *overridden) if proofs is not None else (*found, no_model)
+    found = (*read_evidence(run, requested, began, inspects=inspects), *check_first_loss(plan, run))
+    if proofs is not None:
+        return (*found, *unchecked_settings(overridden_settings(plan.config, plan.parallel)))
+    how = "a trial of a few steps saves none: its weights are not checked"
+    return (*found, Evidence("saved_weights", "no model", how))
 
 
 def _mark_timed_out(outcome: Outcome, seconds: float | None) -> Outcome | None:

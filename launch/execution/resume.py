@@ -16,7 +16,6 @@ from launch.execution.record.outcome import folder_status, read_outcome
 from launch.execution.record.reader import RunRecord, mapping, number, objects
 from launch.execution.same_run import holds_plan, holds_same_run, rendered_differences, unfinished_problem
 from launch.files import read_json_object
-from launch.planning.model_folder import find_output_faults
 from launch.planning.plan import Plan
 
 _RESTART = Cure("{0} archives this run and starts over", "restart=true")
@@ -127,7 +126,7 @@ def _short_interruption(plan: Plan) -> float | None:
     seconds = _trained_seconds(run)
     if ended_by_itself or seconds is None or seconds >= _SHORT:
         return None
-    return seconds if find_output_faults(plan.model_dir, plan.config.trainer.leaves) else None
+    return seconds if plan.find_output_faults() else None
 
 
 def _trained_seconds(run: RunRecord) -> float | None:
@@ -146,8 +145,7 @@ def _find_contradiction(plan: Plan, checkpoint: Checkpoint) -> str | None:
     if checkpoint.unit != "step":
         return None
     losses = {entry["step"]: entry.get("loss") for entry in RunRecord(plan.folder).steps()}
-    interval = plan.flags["logging_steps"].value if "logging_steps" in plan.flags else 1
-    unlogged = interval - 1 if isinstance(interval, int) else 0
+    unlogged = plan.most_unlogged
     last = max(losses, default=0)
     if checkpoint.number > last + unlogged:
         return f"no attempt got beyond step {last}"
@@ -169,20 +167,20 @@ def _nothing_to_resume(plan: Plan, checkpoints: list[Checkpoint]) -> Problem:
     seconds = _trained_seconds(RunRecord(plan.folder))
     lost = f"; to start over loses {format_duration(seconds)} of training" if seconds is not None else ""
     message = f"{plan.folder} holds an unfinished run of this plan, at step {step} ({ending}{lost})"
-    if not find_output_faults(plan.model_dir, plan.config.trainer.leaves):
+    cure = _RESTART
+    if not plan.find_output_faults():
         message += ", with no checkpoint. Its model folder is complete, but its trainer's exit was not recorded"
-        return Problem(
-            "nothing_to_resume", message, None, Cure(f"use the model as it is, or: {_RESTART.sentence}", *_RESTART.ways)
-        )
-    if checkpoints:
+        cure = Cure(f"use the model as it is, or: {_RESTART.sentence}", *_RESTART.ways)
+    elif checkpoints:
         faults = "; ".join(f"{checkpoint.path.name}: {checkpoint.faults[0]}" for checkpoint in checkpoints[-2:])
-        return Problem("nothing_to_resume", f"{message}, with no complete checkpoint: {faults}", None, _RESTART)
-    if plan.config.recipe.checkpoint_steps is None:
+        message += f", with no complete checkpoint: {faults}"
+    elif plan.config.recipe.checkpoint_steps is None:
+        message += ", and saves no checkpoints"
         sentence = f"{_RESTART.sentence}; with {{1}} the next one can be resumed"
         cure = Cure(sentence, "restart=true", "recipe.checkpoint_steps=N")
-        return Problem("nothing_to_resume", f"{message}, and saves no checkpoints", None, cure)
-    message += f", with no checkpoint yet (recipe.checkpoint_steps={plan.config.recipe.checkpoint_steps})"
-    return Problem("nothing_to_resume", message, None, _RESTART)
+    else:
+        message += f", with no checkpoint yet (recipe.checkpoint_steps={plan.config.recipe.checkpoint_steps})"
+    return Problem("nothing_to_resume", message, None, cure)
 
 
 def _other_plan_problem(plan: Plan, run: RunRecord) -> Problem:

@@ -62,6 +62,7 @@ from launch.planning.inputs import Inputs, continues_adapter, model_shape, resol
 from launch.planning.lengths import lengths_file
 from launch.planning.lora import Adapter, Lora, resolve_lora
 from launch.planning.machine import Machine, UpstreamState
+from launch.planning.model_folder import find_output_faults
 from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch, width_warnings
 from launch.planning.rlvr import check_continuous, check_ray, check_rlvr, check_vllm, uses_vllm
 from launch.planning.saved_model import check_model_folder
@@ -154,6 +155,16 @@ class Plan(_Rendered):
     @property
     def model_dir(self) -> Path:
         return self.folder / "model"
+
+    @property
+    def most_unlogged(self) -> int:
+        """How many steps the run may have done since the last one that it logged."""
+        interval = values_of(self.flags).get("logging_steps")
+        return interval - 1 if isinstance(interval, int) else 0
+
+    def find_output_faults(self) -> list[str]:
+        """Return why what the trainer left is not a finished model, a sentence each."""
+        return find_output_faults(self.model_dir, self.config.trainer.leaves)
 
     @property
     def started_from(self) -> str | None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from launch.execution import completion
 from launch.execution.completion import (
     add_validation,
     check_first_loss,
@@ -21,7 +20,7 @@ from launch.execution.record.evidence import merge_events
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome
 from launch.execution.record.reader import RunRecord
-from launch.planning.plan import build_plan
+from launch.planning.plan import Plan, build_plan
 from launch.worker.finding import PROVEN, REFUTED, Evidence
 from tests.conftest import composed, fixed_machine
 
@@ -39,7 +38,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
         plan = build_plan(composed("stage=demo", "trainer=trl_sft", override), fixed_machine(tmp_path))
         return verify_completion(Outcome(0, 1.0, steps, 0.5), plan, RunRecord(tmp_path))
 
-    monkeypatch.setattr(completion, "find_output_faults", lambda folder, leaves: [])
+    monkeypatch.setattr(Plan, "find_output_faults", lambda plan: [])
     return verify
 
 
@@ -86,7 +85,7 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_says
 ) -> None:
     """`steps`: where the worker reported an early stop, how many were done, and which was evaluated last."""
     stopped_at, done, evaluated = steps
-    monkeypatch.setattr(completion, "find_output_faults", lambda folder, leaves: [])
+    monkeypatch.setattr(Plan, "find_output_faults", lambda plan: [])
     words = ("data.validation=0.1", "recipe.eval_steps=2", "recipe.checkpoint_steps=2", "recipe.early_stop=1")
     plan = build_plan(composed("stage=demo", "trainer=trl_sft", *words), fixed_machine(tmp_path))
     folder = RunFolder(tmp_path / "run")
@@ -99,7 +98,8 @@ def test_a_run_that_stops_early_is_done_and_one_without_its_last_evaluation_says
     folder.events.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
     if evaluated:
         folder.metrics.write_text(json.dumps({"step": evaluated, "eval_loss": 1.5}) + "\n", encoding="utf-8")
-    outcome = add_validation(verify_completion(Outcome(0, 1.0, done, 0.5), plan, RunRecord(folder.path)), plan, folder)
+    run = RunRecord(folder.path)
+    outcome = add_validation(verify_completion(Outcome(0, 1.0, done, 0.5), plan, run), plan, run)
     is_unmeasured = cause_id == "not_evaluated"
     assert (outcome.exit_code, outcome.cause_id) == ((0, None) if is_unmeasured else (1 if cause_id else 0, cause_id))
     assert (f"did not evaluate its last step, {done}" in str(outcome.afterwards)) == is_unmeasured
@@ -180,7 +180,7 @@ def test_a_failure_after_the_model_was_saved_leaves_the_run_done(  # noqa: PLR09
     verdict: str,
     is_kept: bool,
 ) -> None:
-    monkeypatch.setattr(completion, "find_output_faults", lambda folder, leaves: [])
+    monkeypatch.setattr(Plan, "find_output_faults", lambda plan: [])
     events = [{"kind": "total_steps", "rank": 0, "steps": 10}]
     events += [{"kind": "saved", "rank": 0, "step": saved_at}] if saved_at else []
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
