@@ -6,6 +6,7 @@ The time of a fact is in seconds of one monotonic clock; only differences are me
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -107,6 +108,9 @@ class GuardContext:
     losses: Mapping[int, float] = field(default_factory=dict)  # of a resumed run's earlier attempts, by step
 
 
+Fault = tuple[str, dict[str, float]]  # a message, and the numbers behind it
+
+
 class Guard:
     """A stateful rule. `id` is its stable name: the key under `guards:` and the id that `allow=[id]` takes.
 
@@ -121,6 +125,8 @@ class Guard:
 
     def __init__(self, config: Any, context: GuardContext | None = None) -> None:
         self._config, self._context = config, context or GuardContext()
+        # values of the last steps, for a guard that keeps them
+        self._recent: deque[float] = deque(maxlen=getattr(config, "window", None))
         self.begin()
 
     def begin(self) -> None:
@@ -144,8 +150,8 @@ class Guard:
         message, numbers = fault
         return self._fail(message, self._good_until, step=step.number, **numbers, steps=self._streak)
 
-    def find_fault(self, step: LoggedStep, value: float) -> tuple[str, dict[str, float]] | None:
-        """Return a message and the numbers behind it if a step's value of the metric is at fault."""
+    def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
+        """Return what is wrong with a step's value of the metric, if anything."""
         return None
 
     def _fail(self, message: str, good_until: float | None = None, /, **numbers: float | int | str) -> GuardFinding:

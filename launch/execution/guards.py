@@ -15,6 +15,7 @@ from launch.config import guards as limits
 from launch.execution.facts import (
     DiskUsage,
     Fact,
+    Fault,
     Guard,
     GuardFinding,
     LoggedStep,
@@ -74,24 +75,23 @@ class Divergence(Guard):
     _config: limits.DivergenceGuard
 
     def begin(self) -> None:
-        self._losses: deque[float] = deque(maxlen=self._config.window)
         self._medians: deque[tuple[float, int, float]] = deque(maxlen=self._config.memory)  # (median, step, time)
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
         loss = step.finite("loss")
         if loss is None:
             return None
-        self._losses.append(loss)
-        if len(self._losses) < self._config.window:
+        self._recent.append(loss)
+        if len(self._recent) < self._config.window:
             return None
-        median = statistics.median(self._losses)
+        median = statistics.median(self._recent)
         best, best_step, best_time = min(self._medians, default=(math.inf, 0, 0.0))
         self._medians.append((median, step.number, step.time))
         limit = max(best * self._config.factor, best + self._config.margin)
         if median <= limit:
             return None
         message = (
-            f"the loss diverged: the median of the last {len(self._losses)} is {median:.4g} at step {step.number}, "
+            f"the loss diverged: the median of the last {len(self._recent)} is {median:.4g} at step {step.number}, "
             f"the best was {best:.4g} at step {best_step} (the limit is {limit:.4g})"
         )
         return self._fail(
@@ -108,14 +108,11 @@ class GradNorm(Guard):
     id = metric = "grad_norm"
     _config: limits.GradNormGuard
 
-    def begin(self) -> None:
-        self._norms: deque[float] = deque(maxlen=self._config.window)
-
-    def find_fault(self, step: LoggedStep, value: float) -> tuple[str, dict[str, float]] | None:
-        median = statistics.median(self._norms) if len(self._norms) >= _MIN_NORMS else math.inf
+    def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
+        median = statistics.median(self._recent) if len(self._recent) >= _MIN_NORMS else math.inf
         limit = max(median * self._config.factor, self._config.floor)
         if value <= limit:
-            self._norms.append(value)
+            self._recent.append(value)
             return None
         message = (
             f"the gradient norm exploded: {value:.4g} at step {step.number}, above {limit:.4g} for {self._streak} "
@@ -376,9 +373,6 @@ class Throughput(Guard):
     _slow_since = 0.0
     _previous: LoggedStep | None = None
 
-    def begin(self) -> None:
-        self._rates: deque[float] = deque(maxlen=self._config.window)
-
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
         previous, self._previous = self._previous, step
         rate, unit, seconds = step.value("tokens_per_second"), "tokens/s", step.value("seconds")
@@ -386,9 +380,9 @@ class Throughput(Guard):
             rate, unit = 1 / seconds, "steps/s"
         if previous is None or rate is None:
             return None  # the first step compiles and warms up
-        median = statistics.median(self._rates) if len(self._rates) >= _MIN_RATES else 0.0
+        median = statistics.median(self._recent) if len(self._recent) >= _MIN_RATES else 0.0
         if rate >= median * self._config.share:
-            self._rates.append(rate)
+            self._recent.append(rate)
             self._slow_steps = 0
             return None
         if self._slow_steps == 0:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import deque
 
 from launch.config import guards as limits
 from launch.execution import guards
-from launch.execution.facts import Guard, GuardContext, GuardFinding, LoggedStep
+from launch.execution.facts import Fault, Guard, GuardContext, GuardFinding, LoggedStep
 
 
 class Verifier(Guard):
@@ -21,19 +20,16 @@ class Verifier(Guard):
     id = "verifier"
     _config: limits.VerifierGuard
 
-    def begin(self) -> None:
-        self._shares: deque[float] = deque(maxlen=self._config.window)
-
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
         share = step.finite("verifier_failures")
         if share is None:
             return None
-        self._shares.append(share)
-        mean = sum(self._shares) / self._config.window  # steps that are still to come count as good
+        self._recent.append(share)
+        mean = sum(self._recent) / self._config.window  # steps that are still to come count as good
         if mean < self._config.share:
             return None
-        message = f"verifiers failed on {sum(self._shares) / len(self._shares):.2%} of the answers of the last "
-        message += f"{len(self._shares)} logged steps, which earned 0 (at most {self._config.share:.0%} of "
+        message = f"verifiers failed on {sum(self._recent) / len(self._recent):.2%} of the answers of the last "
+        message += f"{len(self._recent)} logged steps, which earned 0 (at most {self._config.share:.0%} of "
         message += f"{self._config.window} steps may); the warnings have the reasons"
         return self._fail(message, step=step.number, share=mean)
 
@@ -44,7 +40,7 @@ class RewardVariance(Guard):
     id, metric = "reward_variance", "frac_reward_zero_std"
     _config: limits.RewardVarianceGuard
 
-    def find_fault(self, step: LoggedStep, value: float) -> tuple[str, dict[str, float]] | None:
+    def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         reward = step.finite("reward") or 0.0
         if value < 1 or reward >= self._config.reward:
             return None
@@ -57,24 +53,21 @@ class RewardCollapse(Guard):
 
     id = "reward_collapse"
     _config: limits.RewardCollapseGuard
-
-    def begin(self) -> None:
-        self._rewards: deque[float] = deque(maxlen=self._config.window)
-        self._best: tuple[float, int, float] = (-math.inf, 0, -math.inf)  # (mean, step, time)
+    _best: tuple[float, int, float] = (-math.inf, 0, -math.inf)  # (mean, step, time)
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
         reward = step.finite("reward")
         if reward is None:
             return None
-        self._rewards.append(reward)
-        if len(self._rewards) < self._config.window:
+        self._recent.append(reward)
+        if len(self._recent) < self._config.window:
             return None
-        mean = statistics.fmean(self._rewards)
+        mean = statistics.fmean(self._recent)
         self._best = max(self._best, (mean, step.number, step.time))
         best, best_step, best_time = self._best
         if best <= 0 or mean >= best * self._config.share:
             return None
-        message = f"the reward collapsed: the mean of the last {len(self._rewards)} steps is {mean:.3g} at step "
+        message = f"the reward collapsed: the mean of the last {len(self._recent)} steps is {mean:.3g} at step "
         message += f"{step.number}, the best was {best:.3g} at step {best_step}"
         return self._fail(message, best_time, step=step.number, mean=mean, best=best, best_step=best_step)
 
@@ -85,7 +78,7 @@ class KLDivergence(Guard):
     id = metric = "kl"
     _config: limits.KLGuard
 
-    def find_fault(self, step: LoggedStep, value: float) -> tuple[str, dict[str, float]] | None:
+    def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         if value <= self._config.most:
             return None
         message = f"the KL divergence from the starting model is {value:.3g} a token at step {step.number}, above "
@@ -99,7 +92,7 @@ class EntropyCollapse(Guard):
     _config: limits.EntropyCollapseGuard
     _first: float | None = None
 
-    def find_fault(self, step: LoggedStep, value: float) -> tuple[str, dict[str, float]] | None:
+    def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         if step.finite("reward") is None:  # of SFT, whose rows may be learnt by heart
             return None
         self._first = value if self._first is None else self._first
@@ -116,7 +109,7 @@ class LengthLimit(Guard):
     id, metric = "length_limit", "completions/clipped_ratio"
     _config: limits.LengthLimitGuard
 
-    def find_fault(self, step: LoggedStep, value: float) -> tuple[str, dict[str, float]] | None:
+    def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         if value < self._config.share:
             return None
         message = f"{value:.0%} of the answers reach recipe.response_length without an end at step {step.number}, at "
@@ -129,7 +122,7 @@ class SamplerMismatch(Guard):
     id, metric = "sampler_mismatch", "sampling/sampling_logp_difference/mean"
     _config: limits.SamplerMismatchGuard
 
-    def find_fault(self, step: LoggedStep, value: float) -> tuple[str, dict[str, float]] | None:
+    def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         if value <= self._config.most:
             return None
         message = f"sampler and trainer differ by {value:.3g} nats a token at step {step.number}, above "

@@ -62,31 +62,10 @@ def free_bytes(path: Path) -> int | None:
         return None
 
 
-class GuardPanel:
-    """Passes every fact to every guard. Each guard warns once and stops once; guards in `allow` only warn."""
-
-    def __init__(self, config: GuardsConfig | None, context: GuardContext, allow: Collection[str] = ()) -> None:
-        self._guards = build_guards(config, context)
-        self._allow = frozenset(allow)
-        self._issued: set[tuple[str, bool]] = set()
-
-    def observe(self, fact: Fact) -> list[GuardFinding]:
-        """Return the new findings on `fact`."""
-        findings: list[GuardFinding] = []
-        for guard in self._guards:
-            finding = guard.observe(fact)
-            if finding is None:
-                continue
-            finding = finding.apply_allow(self._allow)
-            if (guard.id, finding.stops) not in self._issued:
-                self._issued.add((guard.id, finding.stops))
-                findings.append(finding)
-        return findings
-
-
 class Watch:
-    """Checks the facts of one run and ends it when a guard decides so.
+    """Passes the facts of one run to every guard, and ends it when one decides so.
 
+    Each guard warns once and stops once; those in `allow` only warn.
     `stacks_folder`: where stack dumps are written. `end_run` starts to end every process and returns False if the run
     had ended already. `peer_stacks`: the other nodes of the run, if there are any.
     """
@@ -106,7 +85,8 @@ class Watch:
         self._config, self._stacks_folder, self._end_run = config, stacks_folder, end_run
         self._peer_stacks = peer_stacks
         self._published = False
-        self._panel = GuardPanel(config.guards, config.guard_context, config.allow)
+        self._guards = build_guards(config.guards, config.guard_context)
+        self._issued: set[tuple[str, bool]] = set()  # guard, and whether it stopped
         self._facts: queue.SimpleQueue[Fact | None] = queue.SimpleQueue()
         self._processes: dict[int, psutil.Process] = {}  # by rank
         self._exited: set[int] = set()  # ranks
@@ -203,7 +183,14 @@ class Watch:
             self._check(DiskUsage(now, free, checkpoint_bytes, model_bytes))
 
     def _check(self, fact: Fact) -> None:
-        for finding in self._panel.observe(fact):
+        for guard in self._guards:
+            found = guard.observe(fact)
+            if found is None:
+                continue
+            finding = found.apply_allow(self._config.allow)
+            if (guard.id, finding.stops) in self._issued:
+                continue
+            self._issued.add((guard.id, finding.stops))
             self.findings.append(finding)
             if not finding.stops:
                 self.messages.append(f"warning: {finding}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,7 @@ from launch.execution.facts import (
 )
 from launch.execution.guards import DeadRank, DiskSpace, Stall
 from launch.execution.reward_guards import build_guards
-from launch.execution.supervise.watch import GuardPanel
+from launch.execution.supervise.watch import Watch, WatchConfig
 from tests.execution.guards.facts import first, steps
 
 GIB = 2**30
@@ -163,12 +164,15 @@ def test_every_guard_is_on_by_default_and_each_can_be_switched_off() -> None:
     assert build_guards(None, GuardContext()) == []
 
 
-def test_the_panel_stops_once_and_allow_makes_it_a_warning() -> None:
-    config = GuardsConfig(non_finite=NonFiniteGuard())
-    bad = steps("loss", [float("nan")] * 3)
-    panel = GuardPanel(config, GuardContext())
-    assert [finding.stops for fact in bad for finding in panel.observe(fact)] == [True]
-    panel = GuardPanel(config, GuardContext(), allow=["non_finite"])
-    findings = [finding for fact in bad for finding in panel.observe(fact)]
-    assert [finding.stops for finding in findings] == [False]
-    assert str(findings[0]).endswith("[non_finite], allowed")
+def test_a_guard_stops_once_and_allow_makes_it_a_warning(tmp_path: Path) -> None:
+    def observe(*allow: str) -> list[GuardFinding]:
+        watch = Watch(WatchConfig(GuardsConfig(non_finite=NonFiniteGuard()), allow), tmp_path, lambda: True)
+        watch.start()
+        for fact in steps("loss", [float("nan")] * 3):
+            watch.observe(fact)
+        watch.close()
+        return list(watch.findings)
+
+    assert [finding.stops for finding in observe()] == [True]
+    [finding] = observe("non_finite")
+    assert not finding.stops and str(finding).endswith("[non_finite], allowed")
