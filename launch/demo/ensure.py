@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ SEED = 0
 MODEL_TIMEOUT = 600.0  # seconds; usually ten, but importing torch from a cold network file system can take minutes
 EXIT_MISSING_PACKAGE = 3  # make_model.py's
 _HELD_OUT = 10  # every tenth prompt is for evaluation
+# with the numbers of the stage `demo`: where `demo_rlvr` starts without a run before it
+_TRAINING = (
+    *("trl.scripts.sft", "--max_steps", "100", "--per_device_train_batch_size", "16", "--learning_rate", "2e-3"),
+    *("--max_length", "256", "--assistant_only_loss", "true", "--use_cpu", "true", "--bf16", "false"),
+    *("--gradient_checkpointing", "false", "--save_strategy", "no", "--report_to", "none"),
+)
 
 
 def demo_key() -> str:
@@ -40,7 +47,7 @@ def ensure_chats(folder: Path) -> BuiltFolder:
 
     Raises UserError: demo_folder_taken.
     """
-    return build_once(folder, "chats", demo_key(), lambda staging: _build_rows(staging, "chats"))
+    return build_once(folder, "chats", demo_key(), lambda staging: _write_rows(staging, read_rows("chats")))
 
 
 def ensure_preferences(folder: Path) -> BuiltFolder:
@@ -48,16 +55,17 @@ def ensure_preferences(folder: Path) -> BuiltFolder:
 
     Raises UserError: demo_folder_taken.
     """
-    return build_once(folder, "preferences", demo_key(), lambda staging: _build_rows(staging, "preferences"))
+    return build_once(folder, "preferences", demo_key(), lambda staging: _write_rows(staging, read_rows("preferences")))
 
 
 def ensure_prompts(folder: Path) -> BuiltFolder:
     """Ensure `folder`/train.jsonl with the question of a chat (`prompt`) and the module that it is about
-    (`ground_truth`) per row, and held_out.jsonl with every tenth. The facts: as of `ensure_chats`.
+    (`ground_truth`) per row. The facts: as of `ensure_chats`.
 
     Raises UserError: demo_folder_taken.
     """
-    return build_once(folder, "prompts", demo_key(), _build_prompts)
+    rows = "".join(f"{row}\n" for row in prompt_rows()[0])
+    return build_once(folder, "prompts", demo_key(), lambda staging: _write_rows(staging, rows.encode()))
 
 
 def prompt_rows() -> tuple[list[str], list[str]]:
@@ -72,13 +80,6 @@ def prompt_rows() -> tuple[list[str], list[str]]:
     return [row for number, row in enumerate(rows) if number % _HELD_OUT], rows[::_HELD_OUT]
 
 
-def _build_prompts(folder: Path) -> dict[str, Any]:
-    rows, held_out = prompt_rows()
-    for name, lines in (("train", rows), ("held_out", held_out)):
-        (folder / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return {"rows": len(rows), "digest": hashlib.sha256("\n".join(rows).encode()).hexdigest()}
-
-
 def ensure_model(folder: Path, python: str | os.PathLike[str]) -> BuiltFolder:
     """Ensure a seeded two-layer Llama with its tokenizer in `folder`, built by the trainer's interpreter `python`.
 
@@ -89,40 +90,54 @@ def ensure_model(folder: Path, python: str | os.PathLike[str]) -> BuiltFolder:
     return build_once(folder, "model", demo_key(), lambda staging: _build_model(staging, os.fspath(python)))
 
 
-def read_rows(kind: str) -> bytes:
-    """Return the shipped rows of `chats` or `preferences`."""
-    return gzip.decompress((Path(__file__).parent / f"{kind}.jsonl.gz").read_bytes())
-
-
 def ensure_trained_model(folder: Path, python: str | os.PathLike[str]) -> BuiltFolder:
-    """Ensure the demo's model after a hundred steps on its chats in `folder`. Facts and errors: see `ensure_model`."""
+    """Ensure the demo's model after a hundred steps on its chats in `folder`. Facts and errors: see `ensure_model`.
+
+    An untrained model never ends an answer, so that nothing could be compared.
+    """
     return build_once(
-        folder, "trained model", demo_key(), lambda staging: _build_model(staging, os.fspath(python), "train_model.py")
+        folder, "model trained by TRL", demo_key(), lambda staging: _build_model(staging, os.fspath(python), _TRAINING)
     )
 
 
-def _build_rows(folder: Path, kind: str) -> dict[str, Any]:
-    """Write the shipped rows, one JSON object a line in ASCII."""
-    content = read_rows(kind)
+def read_rows(kind: str) -> bytes:
+    """Return the shipped rows of `chats` or `preferences`, one JSON object a line in ASCII."""
+    return gzip.decompress((Path(__file__).parent / f"{kind}.jsonl.gz").read_bytes())
+
+
+def _write_rows(folder: Path, content: bytes) -> dict[str, Any]:
     (folder / "train.jsonl").write_bytes(content)
     return {"rows": content.count(b"\n"), "digest": hashlib.sha256(content).hexdigest()}
 
 
-def _build_model(folder: Path, python: str, program: str = "make_model.py") -> dict[str, Any]:
-    script, where = Path(__file__).with_name(program), f"python={python}"
+def _build_model(folder: Path, python: str, training: Sequence[str] = ()) -> dict[str, Any]:
+    """Build the model in `folder`, and with the arguments `training` of TRL's SFT script train it there."""
     with tempfile.TemporaryDirectory(prefix="demo-chats-") as chats:
-        _build_rows(Path(chats), "chats")
-        command = [python, str(script), "--chats", str(Path(chats, "train.jsonl")), "--out", str(folder)]
-        try:
-            done = run_command([*command, "--seed", str(SEED)], timeout=MODEL_TIMEOUT)
-        except OSError as error:
-            message = f"the trainer's interpreter cannot be started: {error.strerror or error}"
-            cure = "set python to the interpreter that has the trainer's packages"
-            raise UserError(Problem("demo_python_not_started", message, where, cure)) from error
-        except subprocess.TimeoutExpired as error:
-            message = f"building the demo's model did not finish within {MODEL_TIMEOUT:.0f} s"
-            cure = f"run it by hand to see where it hangs: {' '.join(command)}"
-            raise UserError(Problem("demo_model_failed", message, where, cure)) from error
+        _write_rows(Path(chats), read_rows("chats"))
+        script, data = Path(__file__).with_name("make_model.py"), str(Path(chats, "train.jsonl"))
+        done = _run(python, str(script), "--chats", data, "--out", str(folder), "--seed", str(SEED))
+        if training:
+            model = ("--model_name_or_path", str(folder), "--output_dir", str(folder), "--seed", str(SEED))
+            _run(python, "-m", *training, "--dataset_name", chats, *model)
+    facts: dict[str, Any] = json.loads(done.splitlines()[-1])
+    facts.pop("schema_version", None)
+    return {**facts, "digest": _folder_digest(folder)}
+
+
+def _run(python: str, *arguments: str) -> str:
+    """Run a program that builds the model, in one thread as accelerate starts a rank; return what it prints."""
+    command, where = [python, *arguments], f"python={python}"
+    try:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        done = run_command(command, timeout=MODEL_TIMEOUT, env=environment)
+    except OSError as error:
+        message = f"the trainer's interpreter cannot be started: {error.strerror or error}"
+        cure = "set python to the interpreter that has the trainer's packages"
+        raise UserError(Problem("demo_python_not_started", message, where, cure)) from error
+    except subprocess.TimeoutExpired as error:
+        message = f"building the demo's model did not finish within {MODEL_TIMEOUT:.0f} s"
+        cure = f"run it by hand to see where it hangs: {' '.join(command)}"
+        raise UserError(Problem("demo_model_failed", message, where, cure)) from error
     last_line = (done.stderr.strip().splitlines() or ["no error output"])[-1]
     if done.returncode == EXIT_MISSING_PACKAGE:
         message = f"the trainer's interpreter has no package '{last_line}'"
@@ -132,9 +147,7 @@ def _build_model(folder: Path, python: str, program: str = "make_model.py") -> d
         message = f"building the demo's model failed with exit code {done.returncode}: {last_line}"
         cure = "its torch and transformers may be incompatible: try to import them with that interpreter"
         raise UserError(Problem("demo_model_failed", message, where, cure))
-    facts: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    facts.pop("schema_version", None)
-    return {**facts, "digest": _folder_digest(folder)}
+    return done.stdout.strip()
 
 
 def _folder_digest(folder: Path) -> str:
