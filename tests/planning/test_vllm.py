@@ -5,12 +5,16 @@ from __future__ import annotations
 import socket
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from launch.check.machine.gpus import gpus_are_free
 from launch.check.machine.rule import Host
 from launch.check.machine.trainer import interpreter_has_packages, vllm_server_answers
 from launch.errors import UserError
+from launch.host import interpreter
+from launch.host.nvidia import Gpu, GpuProcess, Gpus
 from launch.planning.estimate.cards import CardMemory
 from launch.planning.estimate.forecast import forecast_memory
 from launch.planning.plan import Plan, build_plan
@@ -62,10 +66,34 @@ def test_its_share_of_the_card_and_the_training_fit_or_not() -> None:
     assert forecast(COLOCATE, "flags.vllm_gpu_memory_utilization=0.9")[0] == "won't fit"
 
 
-def test_the_versions_that_go_together() -> None:
+def test_the_versions_that_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(planned(SERVER), command=(sys.executable,))
-    found = interpreter_has_packages.inspect(plan, Host({}))
-    assert found.level == "fail" and "vllm" in found.message
+    absent = interpreter_has_packages.inspect(plan, Host({}))
+    assert absent.level == "fail" and absent.message.endswith("lacks vllm")
+    assert "'vllm>=0.27,<0.31'" in str(absent.cure)
+    (tmp_path / "vllm.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    interpreter._ask.cache_clear()
+    (tmp_path / "trl-1.16.0.dist-info").mkdir()
+    for version, level in (("0.26.1", "fail"), ("0.27.0", "pass"), ("0.30.0", "pass"), ("0.31.0", "fail")):
+        for other in tmp_path.glob("vllm-*"):
+            other.rmdir()
+        (tmp_path / f"vllm-{version}.dist-info").mkdir()
+        packages = (tmp_path, *plan.machine.packages)
+        found = interpreter_has_packages.inspect(
+            replace(plan, machine=replace(plan.machine, packages=packages)), Host({})
+        )
+        assert found.level == level, (version, found.message)
+
+
+def test_a_card_that_holds_the_server_is_not_trained_on() -> None:
+    """The server's GPUs and the run's are others, or the run is refused."""
+    free = Gpu("0", "GPU-0", "H100", 81_559.0, used=4.0)
+    server = GpuProcess("7", "VLLM::EngineCore", 70_000.0)
+    cards = (*[free] * 7, replace(free, used=70_000.0, processes=(server,)))
+    found = gpus_are_free.inspect(planned(SERVER), Host({}, Gpus(cards, cards)))
+    assert found.level == "fail" and "VLLM::EngineCore" in found.message
+    assert gpus_are_free.inspect(planned(SERVER), Host({}, Gpus((*cards[:7], free), cards))).level == "pass"
 
 
 def test_a_server_that_nothing_answers_is_named_before_trl_waits() -> None:

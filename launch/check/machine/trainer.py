@@ -122,8 +122,9 @@ def install_hint(plan: Plan) -> Cure:
     quantized = plan.lora is not None and plan.lora.quantize == Quantization.nf4  # bitsandbytes
     extras = "train,open-instruct" if plan.config.trainer.family == Family.open_instruct or quantized else "train"
     extras += ",eval" if plan.config.evaluate else ""
+    vllm = " 'vllm>=0.27,<0.31'" if uses_vllm(plan.config) else ""
     setup = " (scripts/setup does)" if resources.IN_CLONE else ""
-    return Cure(f"install them there: {{0}}{setup}", f"$ pip install {resources.requirement(extras)}")
+    return Cure(f"install them there: {{0}}{setup}", f"$ pip install {resources.requirement(extras)}{vllm}")
 
 
 def run_environment(plan: Plan, host: Host) -> dict[str, str]:
