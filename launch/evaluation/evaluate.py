@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import Problem, UserError
-from launch.evaluation.harness import MODULE, Job, run_jobs
+from launch.evaluation.harness import MODULE, run_jobs
 from launch.evaluation.models import ModelSource, find_chain, find_model, require_chat_template, require_modules
 from launch.evaluation.record import ResultFiles, read_scores, write_summary
 from launch.evaluation.suites import default_tasks, find_specs
@@ -20,7 +20,7 @@ from launch.execution.record.reader import run_name
 from launch.execution.report.page import write_run_report
 from launch.host.interpreter import inventory
 from launch.planning.plan import Plan
-from launch.worker.evaluating import TaskSpec
+from launch.worker.evaluating import Job, TaskSpec
 from launch.worker.held_out import BITS, EXACT
 from launch.worker.json_codec import versioned
 
@@ -142,18 +142,13 @@ def evaluate_model(
     harness = f"lm-eval {inventory(model.python).packages.get('lm-eval') or metadata.version('lm-eval')}"
     files = ResultFiles(home, model.folder, harness)
     _require_room(files.folder)
-    wanted = {
-        (link.label, spec): Job(link, spec, result, files.samples(result))
-        for link in chain
-        for spec in specs
-        for result in [files.result(link, spec, limit)]
-    }
+    jobs = [files.job(link, spec, limit) for link in chain for spec in specs]
     files.save_digests()
-    missing = [job for job in wanted.values() if read_scores(job.result) is None]
+    missing = [job for job in jobs if read_scores(job.result) is None]
     if missing:
-        notify(f"evaluating {', '.join(dict.fromkeys(job.model.label for job in missing))} with {harness}")
+        notify(f"evaluating {', '.join(dict.fromkeys(job.label for job in missing))} with {harness}")
         run_jobs(missing, model.python, model.folder, limit=limit, batch_size=batch_size, notify=notify)
-    tasks = tuple(result for spec in specs for result in _collect(spec, chain, wanted))
+    tasks = tuple(result for spec in specs for result in _collect([job for job in jobs if job.spec == spec]))
     evaluation = Evaluation(model, tasks, harness, len(missing), time.monotonic() - began)
     if model.run:
         write_summary(model.run, evaluation, model.checkpoint)
@@ -203,12 +198,11 @@ def _describe_task(task: TaskResult) -> Iterator[str]:
     yield from (f"  broken: {reason}" for reason in task.broken)
 
 
-def _collect(
-    spec: TaskSpec, chain: Sequence[ModelSource], jobs: Mapping[tuple[str, TaskSpec], Job]
-) -> Iterator[TaskResult]:
-    of_models = {link.label: read_scores(jobs[link.label, spec].result) or {} for link in chain}
-    samples = {link.label: jobs[link.label, spec].samples for link in chain}
-    for name in of_models[chain[-1].label]:
+def _collect(jobs: Sequence[Job]) -> Iterator[TaskResult]:
+    """Yield the results of the tasks of one spec; `jobs` are those of its models, the evaluated one last."""
+    of_models = {job.label: read_scores(job.result) or {} for job in jobs}
+    samples = {job.label: job.samples for job in jobs}
+    for name in of_models[jobs[-1].label]:
         yield TaskResult(name, {label: scores[name] for label, scores in of_models.items()}, samples)
 
 

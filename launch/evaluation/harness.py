@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launch.errors import Problem, UserError
-from launch.evaluation.models import ModelSource
 from launch.host.interpreter import open_worker
-from launch.worker import evaluating
-from launch.worker.evaluating import TaskSpec
+from launch.worker.evaluating import Job, Request
 
 MODULE = "lm_eval"
-
-
-@dataclass(frozen=True)
-class Job:
-    """One model on the tasks of one spec."""
-
-    model: ModelSource
-    spec: TaskSpec
-    result: Path
-    samples: Path
 
 
 def run_jobs(
@@ -41,9 +28,7 @@ def run_jobs(
     Raises UserError: unknown_task, task_needs_network, task_not_loadable, no_task_files, context_too_short,
     evaluation_failed, no_space.
     """
-    requested = tuple(evaluating.Job(job.model.request, job.spec, job.result, job.samples) for job in jobs)
-    request = evaluating.Request(requested, str(tokenizer), limit, batch_size)
-    labels = {str(job.result): job.model.label for job in jobs}
+    request = Request(tuple(jobs), str(tokenizer), limit, batch_size)
     with open_worker(python, "evaluating", request) as worker:
         for line in worker.answers:
             report = json.loads(line)
@@ -52,7 +37,7 @@ def run_jobs(
             if "left_out" in report:
                 notify(f"{report['left_out']} rows are longer than {report['context']:,} tokens: left out")
             else:
-                notify(f"evaluated {labels[report['done']]}")
+                notify(f"evaluated {report['done']}")
         if reason := worker.wait():
             raise UserError(_explain_failure(reason, jobs[0].result.parent))
 

@@ -12,7 +12,7 @@ from launch.evaluation.suites import RESULTS, digest_spec
 from launch.evaluation.verdict import TaskScore
 from launch.files import load_json, read_json_object, write_json
 from launch.planning.identity import TOKENIZER_FILES, DigestCache
-from launch.worker.evaluating import TaskSpec
+from launch.worker.evaluating import Job, TaskSpec
 from launch.worker.json_codec import from_json
 
 SUMMARY = "evaluation.json"  # in the run folder
@@ -27,8 +27,8 @@ class ResultFiles:
         contents = [str(self._digests.of(tokenizer / name)) for name in TOKENIZER_FILES]
         self._common = [harness, *contents]
 
-    def result(self, model: ModelSource, spec: TaskSpec, limit: int | None) -> Path:
-        """Return the file of a model's scores; the same for the same model, tokenizer, tasks and harness."""
+    def job(self, model: ModelSource, spec: TaskSpec, limit: int | None) -> Job:
+        """Return what scores a model, with its files: the same for the same model, tokenizer, tasks and harness."""
         base = model.adapter.local_base if model.adapter else None
         parts = [
             self._identify(model.folder),
@@ -39,11 +39,7 @@ class ResultFiles:
         ]
         parts += [self._identify(model.state)] if model.state else []
         key = hashlib.sha256("\n".join([*self._common, *parts]).encode()).hexdigest()[:16]
-        return self.folder / f"{key}.json"
-
-    def samples(self, result: Path) -> Path:
-        """Return the file of the answers that belong to a result."""
-        return result.with_suffix(".samples.jsonl")
+        return Job(model.label, model.request, spec, self.folder / f"{key}.json", self.folder / f"{key}.samples.jsonl")
 
     def save_digests(self) -> None:
         self._digests.save()

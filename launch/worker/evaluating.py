@@ -1,6 +1,6 @@
 """Scores models on tasks of lm-evaluation-harness. Runs in the trainer's interpreter.
 
-`main` takes a `Request`. It prints a JSON object a line: `{"done": result}` after each job, or
+`main` takes a `Request`. It prints a JSON object a line: `{"done": label}` after each job, or
 `{"refused": reason, ...}` and ends.
 """
 
@@ -41,6 +41,7 @@ class TaskSpec:
 class Job:
     """One model on the tasks of one spec."""
 
+    label: str  # of the model, as reports name it
     model: ModelRequest
     spec: TaskSpec
     result: Path  # the file of the scores that is written
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str]) -> None:
                 loaded = (None, None)  # one model at a time in memory
                 loaded = (job.model, load_harness_model(job.model, request.tokenizer, request.batch_size))
             evaluate(loaded[1], job, request.limit)
-            print(json.dumps({"done": str(job.result)}), file=reports, flush=True)
+            print(json.dumps({"done": job.label}), file=reports, flush=True)
     except RefusalError as refusal:
         print(json.dumps(refusal.args[0]), file=reports, flush=True)
 

@@ -238,6 +238,7 @@ def test_a_prompt_that_does_not_fit_is_refused_without_any_weights(trained_demo:
     (tasks / "long.yaml").write_text(NEVER_RIGHT.replace("DATA", json.dumps(str(tasks / "questions.jsonl"))))
     spec = TaskSpec((), tasks, num_fewshot=0)
     job = Job(
+        "base",
         ModelRequest(str(model), quantized=False),
         replace(spec, names=check_tasks(spec)),
         tmp_path / "out.json",
