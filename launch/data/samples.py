@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launch.errors import Problem
@@ -44,9 +44,6 @@ class Sample:
     place: str  # `/data/chats.jsonl:12`, or `allenai/x, row 3`
     kept: bool  # False: the trainer drops it
     sides: tuple[Side, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        return {"place": self.place, "kept": self.kept, "sides": self.sides}
 
 
 @dataclass(frozen=True)
@@ -111,7 +108,7 @@ class TokenizedSamples:
 
     samples: tuple[Sample, ...]  # in detail
     lengths: tuple[Lengths, ...]  # of each data set
-    special: frozenset[int]
+    special: Sequence[int]  # ids of special tokens
     bos: int | None
     eos: int | None
     pad: int | None
@@ -124,41 +121,18 @@ def parse_samples(
     content: Mapping[str, Any], places: Sequence[Sequence[str]], duplicates: Sequence[tuple[str, ...]] = ()
 ) -> TokenizedSamples:
     """Parse the worker's file; `places` are those of the rows of each data set, `duplicates` those of equal rows."""
-    tokenizer = content["tokenizer"] or {}
-    samples = tuple(
-        Sample(
-            places[item["dataset"]][item["row"]], item["kept"], tuple(from_json(Side, side) for side in item["sides"])
-        )
-        for item in content["samples"]
-    )
+    samples = [{**item, "place": places[item["dataset"]][item["row"]]} for item in content["samples"]]
     equal = duplicates or [()] * len(places)
-    parsed = zip(content["lengths"], places, equal, strict=False)  # none after a refusal
-    lengths = tuple(_parse_lengths(*dataset) for dataset in parsed)
+    lengths = [
+        {**item, "places": of_rows, "duplicates": of_equal}
+        for item, of_rows, of_equal in zip(content["lengths"], places, equal, strict=False)  # none after a refusal
+    ]
+    parsed = from_json(TokenizedSamples, {**content, "samples": samples, "lengths": lengths, "refusal": None})
     refusal = content["refusal"]
-    return TokenizedSamples(
-        samples,
-        lengths,
-        frozenset(tokenizer.get("special", ())),
-        tokenizer.get("bos"),
-        tokenizer.get("eos"),
-        tokenizer.get("pad"),
-        Batch(**content["batch"]) if content["batch"] else None,
-        Problem("no_loss_tokens", f"the trainer stops here: {refusal['message']}", places[0][refusal["row"]])
-        if refusal
-        else None,
-    )
-
-
-def _parse_lengths(item: Mapping[str, Any], places: Sequence[str], duplicates: tuple[str, ...]) -> Lengths:
-    sides = item["sides"]
-    return Lengths(
-        tuple(places),
-        tuple(item["kept"]),
-        {name: tuple(counts["tokens"]) for name, counts in sides.items()},
-        {name: tuple(counts["untruncated"]) for name, counts in sides.items()},
-        {name: tuple(counts["loss"]) for name, counts in sides.items()},
-        duplicates,
-    )
+    if refusal is None:
+        return parsed
+    message = f"the trainer stops here: {refusal['message']}"
+    return replace(parsed, refusal=Problem("no_loss_tokens", message, places[0][refusal["row"]]))
 
 
 def find_sample_problems(data: TokenizedSamples, above: float = 0.0) -> list[Problem]:

@@ -68,7 +68,7 @@ def tokenize_samples(plan: Plan, *, rows: int | None, detail: int, only_local: b
         entries = [entry for entry in plan.inputs.mixture if entry.data is not None or not only_local]
         sets = [write_samples(entry, folder / str(number), rows) for number, entry in enumerate(entries)]
         if not sets:
-            return TokenizedSamples((), (), frozenset(), None, None, None, None)
+            return TokenizedSamples((), (), (), None, None, None, None)
         content = _run(plan, sets, folder, rows, detail)
         samples = parse_samples(content, [data.places for data in sets], [data.duplicates for data in sets])
         template = find_template_name(values_of(plan.flags), [*plan.options, *plan.patches])

@@ -55,7 +55,7 @@ class SampleReport:
     lengths: list[dict[str, Any]] = field(default_factory=list)  # of each data set
 
     def begin_dataset(self) -> None:
-        self.lengths.append({"kept": [], "sides": {}})
+        self.lengths.append({"kept": [], "tokens": {}, "untruncated": {}, "loss": {}})
 
     def add(self, sides: Sequence[TokenizedSide], *, kept: bool, limit: int | None) -> None:
         """Add the next sample of the data set. `kept` is False for one that the trainer drops; `limit` is the length
@@ -68,10 +68,13 @@ class SampleReport:
             is_full = limit is not None and len(side.ids) >= limit
             wants_detail = row < self.request.detail
             detail = self._describe(side) if wants_detail or is_full else None
-            counts = dataset["sides"].setdefault(side.name, {"tokens": [], "untruncated": [], "loss": []})
-            counts["tokens"].append(len(side.ids))
-            counts["untruncated"].append(max(len(side.ids), detail["untruncated"] if detail else 0))
-            counts["loss"].append(None if side.loss is None else sum(side.loss))
+            counts = {
+                "tokens": len(side.ids),
+                "untruncated": max(len(side.ids), detail["untruncated"] if detail else 0),
+                "loss": None if side.loss is None else sum(side.loss),
+            }
+            for name, count in counts.items():
+                dataset[name].setdefault(side.name, []).append(count)
             if detail and wants_detail:
                 described.append(detail)
         if described:
@@ -80,7 +83,7 @@ class SampleReport:
     def write(self, *, batch: Mapping[str, Any] | None = None, refusal: Mapping[str, Any] | None = None) -> None:
         """Write the file. `refusal` is what the trainer raised about a sample: its message and the sample's number."""
         content = {
-            "tokenizer": _describe_tokenizer(self.tokenizer),
+            **_describe_tokenizer(self.tokenizer),
             "samples": self.samples,
             "lengths": self.lengths,
             "batch": batch,

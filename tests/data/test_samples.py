@@ -30,7 +30,7 @@ def samples(*sides: Side, kept: bool = True, pad: int = 0, bos: int = BOS) -> To
         }.items()
     }
     lengths = Lengths(tuple(sample.place for sample in found), (kept,) * len(found), **counts)
-    return TokenizedSamples(found, (lengths,), frozenset({BOS, EOS}), bos, EOS, pad, None)
+    return TokenizedSamples(found, (lengths,), (BOS, EOS), bos, EOS, pad, None)
 
 
 def problems(data: TokenizedSamples) -> list[str]:

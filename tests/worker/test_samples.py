@@ -76,10 +76,11 @@ def test_tokens_have_their_text_and_their_turn(tmp_path: Path) -> None:
     assert side["pieces"] == TEXT.split()
     assert side["turns"] == [None, 1, 1, 1, None, 2, 2, 2, None]
     assert side["messages"] == [["system", False], ["user", True], ["assistant", True]]
+    counts = {"tokens": [9, 9], "untruncated": [9, 9], "loss": [0, 0]}
     assert content["lengths"] == [
-        {"kept": [True, False], "sides": {"messages": {"tokens": [9, 9], "untruncated": [9, 9], "loss": [0, 0]}}}
+        {"kept": [True, False], **{name: {"messages": numbers} for name, numbers in counts.items()}}
     ]
-    assert content["tokenizer"] == {"bos": None, "eos": 0, "pad": 1, "special": [0]}
+    assert [content[name] for name in ("bos", "eos", "pad", "special")] == [None, 0, 1, [0]]
 
 
 @pytest.mark.parametrize("part", [slice(None, 4), slice(-4, None)])
@@ -89,7 +90,7 @@ def test_what_is_cut_off_is_counted_at_either_end(tmp_path: Path, part: slice) -
     [side] = content["samples"][0]["sides"]
     assert side["pieces"] == TEXT.split()[part]
     assert side["untruncated"] == 9
-    assert content["lengths"][0]["sides"]["messages"]["untruncated"] == [9, 9]
+    assert content["lengths"][0]["untruncated"]["messages"] == [9, 9]
 
 
 def test_tokens_that_are_not_those_of_the_text_are_decoded_one_by_one(tmp_path: Path) -> None:
