@@ -230,13 +230,7 @@ def _convert_prompt(row: Mapping[str, object]) -> dict[str, Any]:
 
     A final answer in `messages` is left out. Raises RowError: no_ground_truth, data_row, data_roles.
     """
-    name = _name_of(row, (*_CHATS, *_PROMPTS))
-    messages = [*_system(row), *_turns(row[name], "user", name)]
-    check_messages(messages)
-    if messages[-1]["role"] == "assistant":
-        messages.pop()
-    if not messages or messages[-1]["role"] == "system":
-        raise RowError(f"{name} has no turn to answer", None, "data_no_answer")
+    messages, name = read_prompt(row), _name_of(row, (*_CHATS, *_PROMPTS))
     truth = row.get("ground_truth")
     if truth is None or truth in ("", [], {}):
         cure = "add the column ground_truth, or name yours with data.columns.ground_truth=MY_COLUMN"
@@ -244,6 +238,21 @@ def _convert_prompt(row: Mapping[str, object]) -> dict[str, Any]:
     text = truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False)
     others = {key: value for key, value in row.items() if key not in (name, "system", "ground_truth", "prompt")}
     return {"prompt": messages, "ground_truth": text, **others}
+
+
+def read_prompt(row: Mapping[str, object]) -> list[Message]:
+    """Return the conversation that a row asks a model to go on with, without a final answer. Raises RowError:
+    data_columns, data_row, data_roles, data_no_answer."""
+    name = _name_of(row, (*_CHATS, *_PROMPTS))
+    if not name:
+        raise _no_format(row, Kind.rlvr)
+    messages = [*_system(row), *_turns(row[name], "user", name)]
+    check_messages(messages)
+    if messages[-1]["role"] == "assistant":
+        messages.pop()
+    if not messages or messages[-1]["role"] == "system":
+        raise RowError(f"{name} has no turn to answer", None, "data_no_answer")
+    return messages
 
 
 def _system(row: Mapping[str, object]) -> list[Message]:

@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from launch.data.formats import Message, RowError, read_prompt
+from launch.data.rows import Row, read_rows
 from launch.errors import Problem, UserError
 from launch.evaluation.models import ModelSource, require_chat_template, require_modules
 from launch.host.interpreter import WorkerProcess, open_worker
 
-Conversation = Sequence[Mapping[str, str]]
-Messages = list[dict[str, str]]
+Conversation = Sequence[Mapping[str, Any]]
+Messages = list[Message]
 _MIN_ANSWER = 8  # tokens that must fit behind a prompt
 
 
@@ -96,38 +98,30 @@ def as_conversation(prompt: str, system: str | None = None) -> Messages:
 def read_prompts(path: Path, system: str | None = None) -> list[Messages]:
     """Return one conversation per line: of text, or of JSON with `prompt` or `messages` in a .jsonl file.
 
-    Messages after the last user turn, such as a reference answer, are left out. Raises UserError: bad_prompts.
+    A final answer is left out. Raises UserError: bad_prompts.
     """
+    first = as_conversation("", system)[:-1]
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        if path.suffix == ".jsonl":
+            conversations = [[*first, *_read_row(row)] for row in read_rows(path)]
+        else:
+            lines = path.read_text(encoding="utf-8").split("\n")
+            conversations = [as_conversation(line.strip(), system) for line in lines if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         message = f"{path} cannot be read: {reason}"
         raise UserError(Problem("bad_prompts", message, "override prompts")) from error
-    numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
-    if not numbered:
+    if not conversations:
         raise UserError(Problem("bad_prompts", f"{path} has no prompts", "override prompts"))
-    if path.suffix != ".jsonl":
-        return [as_conversation(line, system) for _, line in numbered]
-    return [_parse_row(line, f"{path}:{number}", system) for number, line in numbered]
+    return conversations
 
 
-def _parse_row(line: str, where: str, system: str | None) -> Messages:
+def _read_row(row: Row) -> Messages:
     cure = 'write {"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}'
     try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise UserError(Problem("bad_prompts", "this line is not JSON", where, cure)) from error
-    if isinstance(row, dict) and isinstance(row.get("prompt"), str):
-        return as_conversation(row["prompt"], system)
-    messages = row.get("messages") if isinstance(row, dict) else None
-    turns = [message for message in messages if _is_turn(message)] if isinstance(messages, list) else []
-    last = max((index for index, turn in enumerate(turns) if turn["role"] == "user"), default=None)
-    if last is None or len(turns) != len(messages or ()):
-        raise UserError(Problem("bad_prompts", "this row has neither a prompt nor messages of a user", where, cure))
-    conversation = [{"role": turn["role"], "content": turn["content"]} for turn in turns[: last + 1]]
-    return conversation if system is None else [{"role": "system", "content": system}, *conversation]
-
-
-def _is_turn(message: Any) -> bool:
-    return isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+        if isinstance(row.value, dict):
+            return read_prompt(row.value)
+        reason = row.value.message if isinstance(row.value, Problem) else "not a JSON object"
+    except RowError as error:
+        reason = str(error)
+    raise UserError(Problem("bad_prompts", f"the row holds no prompt: {reason}", row.place, cure))
