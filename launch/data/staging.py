@@ -25,8 +25,8 @@ from launch.data.local import (
 )
 from launch.data.sources import file_format
 from launch.errors import Problem, UserError
-from launch.files import load_json, write_json
-from launch.worker.json_codec import versioned
+from launch.files import read_file, write_json
+from launch.worker.json_codec import decode, versioned
 from launch.worker.trl_data import choose_limit, hash_row
 
 ABOUT_FILE = "about.json"
@@ -51,12 +51,8 @@ class StagedRows:
 def load_staged(data: LocalData) -> StagedRows | None:
     """Return what is staged already; None if nothing is."""
     try:
-        about = load_json(data.folder / ABOUT_FILE)
-        rows = about["rows"]
-        return StagedRows(
-            rows["train"], rows["validation"], about["formats"], rows.get("shared", 0), tuple(about.get("notes", ()))
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        return decode(StagedRows, read_file(data.folder / ABOUT_FILE))
+    except (OSError, ValueError):
         return None
 
 
@@ -93,37 +89,33 @@ def stage(data: LocalData, digest: Digest) -> StagedRows | None:
 
 def _write(data: LocalData, folder: Path) -> StagedRows:
     conversion = Conversion(data)
-    train, held_out, shared = folder / TRAIN_FILE, 0, 0
-    rows = _write_rows(conversion, data.files.paths, train)
+    train, validation = folder / TRAIN_FILE, folder / VALIDATION_FILE
+    trained, held_out, shared = _write_rows(conversion, data.files.paths, train), 0, 0
+    rows = len(trained)
     if isinstance(data.validation, DataFiles):
-        held_out = _write_rows(conversion, data.validation.paths, folder / VALIDATION_FILE)
-        shared = _count_shared(train, folder / VALIDATION_FILE)
+        evaluated = _write_rows(conversion, data.validation.paths, validation)
+        held_out, known = len(evaluated), set(trained)
+        shared = sum(row in known for row in evaluated)
     elif data.validation is not None:
-        held_out = _split(train, folder / VALIDATION_FILE, data.validation, data.where)
+        held_out = _split(train, trained, validation, data.validation, data.where)
         rows -= held_out
     notes = [*filter(None, [conversion.skipped]), *find_heaviest(_line_sizes(train, data.folder))]
     if held_out:
-        notes += find_heaviest(_line_sizes(folder / VALIDATION_FILE, data.folder), "held-out ")
+        notes += find_heaviest(_line_sizes(validation, data.folder), "held-out ")
     staged = StagedRows(rows, held_out, conversion.formats, shared, tuple(notes))
-    about = versioned(
-        {
-            "rows": {"train": staged.train, "validation": staged.validation, "shared": shared},
-            "formats": dict(staged.formats),
-            "notes": staged.notes,
-            "files": [str(path) for path in data.sources],
-        }
-    )
-    write_json(folder / ABOUT_FILE, about)
+    write_json(folder / ABOUT_FILE, {**versioned(staged), "files": data.sources})
     return staged
 
 
-def _write_rows(conversion: Conversion, files: tuple[Path, ...], path: Path) -> int:
-    rows = 0
-    with path.open("w", encoding="utf-8") as stream:
+def _write_rows(conversion: Conversion, files: tuple[Path, ...], path: Path) -> array[int]:
+    """Write the converted rows of files; return the hash of each."""
+    hashes = array("Q")
+    with path.open("wb") as stream:
         for _, columns in conversion.rows(files):
-            stream.write(json.dumps(columns, ensure_ascii=False) + "\n")
-            rows += 1
-    return rows
+            line = json.dumps(columns, ensure_ascii=False).encode() + b"\n"
+            stream.write(line)
+            hashes.append(hash_row(line))
+    return hashes
 
 
 def _line_sizes(file: Path, folder: Path) -> Iterator[tuple[str, int]]:
@@ -132,21 +124,11 @@ def _line_sizes(file: Path, folder: Path) -> Iterator[tuple[str, int]]:
         yield from ((f"{folder / file.name}:{number}", len(line)) for number, line in enumerate(stream, 1))
 
 
-def _count_shared(train: Path, validation: Path) -> int:
-    """Return how many rows of `validation` are also in `train`; a share of the rows is split without any."""
-    with train.open("rb") as stream:
-        trained = set(array("Q", (hash_row(line) for line in stream)))
-    with validation.open("rb") as stream:
-        return sum(hash_row(line) in trained for line in stream)
-
-
-def _split(train: Path, validation: Path, share: float, where: str | None) -> int:
-    """Move a share of the rows to `validation`: see `launch.worker.trl_data`. Returns how many.
+def _split(train: Path, hashes: array[int], validation: Path, share: float, where: str | None) -> int:
+    """Move a share of the rows, by their hashes, to `validation`: see `launch.worker.trl_data`. Returns how many.
 
     Raises UserError: data_split.
     """
-    with train.open("rb") as stream:
-        hashes = array("Q", (hash_row(line) for line in stream))
     try:
         limit = choose_limit(hashes, share)
     except ValueError as error:

@@ -122,7 +122,7 @@ def test_a_file_that_changes_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     data = local(path)
     write = staging._write_rows
 
-    def append_meanwhile(*arguments: Any) -> int:
+    def append_meanwhile(*arguments: Any) -> Any:
         rows = write(*arguments)
         with path.open("a") as stream:
             stream.write(json.dumps(CHAT) + "\n")
@@ -145,7 +145,7 @@ def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         staged(data)
     monkeypatch.undo()
 
-    def fill(*arguments: Any) -> int:
+    def fill(*arguments: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(staging, "_write_rows", fill)
