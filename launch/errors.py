@@ -106,12 +106,10 @@ def path_problem(error: Exception, path: str, where: str | None = None) -> Probl
 
 def nearest(name: str, candidates: Iterable[str], limit: int = 3, cutoff: float = 0.6) -> list[str]:
     """Return the candidates most similar to `name`, best first; empty if none is similar."""
-    lengths = ((candidate, len(candidate), len(name) + len(candidate)) for candidate in candidates)
-    near = [(candidate, total) for candidate, size, total in lengths if 2 * min(len(name), size) >= cutoff * total]
-    if near:  # difflib takes 20 times as long to exclude the others
-        own = _letters(name)
-        near = [entry for entry in near if 2 * (own & _letters(entry[0])).bit_count() >= cutoff * entry[1]]
-    return difflib.get_close_matches(name, [candidate for candidate, _ in near], n=limit, cutoff=cutoff)
+    own = _letters(name)
+    shared = ((other, 2 * (own & _letters(other)).bit_count()) for other in candidates)
+    near = [other for other, count in shared if count >= cutoff * (len(name) + len(other))]
+    return difflib.get_close_matches(name, near, n=limit, cutoff=cutoff)  # 20 times as slow to exclude the others
 
 
 @lru_cache(maxsize=4096)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,9 +33,21 @@ WORKER = locate("launch/worker/entry.py")
 WITHOUT_CWD = "import sys; sys.path[:] = filter(None, sys.path)"  # begins a program for `-c`
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # for `-m`, and everything that it starts
 USER_DIR_VARIABLE = "LAUNCH_CONFIG_DIR"
+# the folders of CONFIGS, and of the user's own: each file in one is an option of the group
+GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster", "tuned")
 
 
 def default_user_folder(environ: Mapping[str, str]) -> Path:
     """Return the folder of the user's own files, which may not exist: LAUNCH_CONFIG_DIR, else ~/.config/launch."""
     configs = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '~')}/.config"
     return Path(environ.get(USER_DIR_VARIABLE) or f"{configs}/launch").expanduser().absolute()
+
+
+def config_roots() -> tuple[Path, ...]:
+    """Return the folders that hold the groups: the user's, which may not exist, and the shipped one."""
+    return default_user_folder(os.environ), CONFIGS
+
+
+def group_options(group: str) -> list[str]:
+    """Return the options of a group: the user's own and the shipped ones."""
+    return sorted({path.stem for root in config_roots() for path in (root / group).glob("*.yaml")})

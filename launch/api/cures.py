@@ -7,32 +7,28 @@ is advised is to remove the override that the problem is about, where that plans
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from launch.config.line import CommandLine, override_key
-from launch.config.origins import GROUPS
 from launch.errors import Cure, Problem, UserError, Way, ways_of
 from launch.planning.plan import Plan
+from launch.resources import GROUPS
 
 VERBS = ("run", "plan", "check", "submit")  # their line is one that a plan takes
 _SECONDS = 2.0  # for all of a line's cures; a plan takes 0.1
 
 
 def apply_way(way: Way, line: CommandLine) -> CommandLine:
-    """Return the line that follows the advice."""
-    return replace(line, argv=(*_kept(way, line), *way.sets), verb="plan")
-
-
-def _kept(way: Way, line: CommandLine) -> Iterator[str]:
-    """Yield the arguments that a way leaves: not its keys, nor what it removes, an option with its value."""
-    gone = keys_of(way) | {way.removes}
-    is_value = False
+    """Return the line that follows the advice: without its keys and what it removes, an option with its value."""
+    gone, kept = keys_of(way) | {way.removes}, list[str]()
+    is_value = False  # of an option that is gone
     for argument in line.argv:
         is_gone = argument.partition("=")[0] in gone or override_key(argument) in gone
         if not is_gone and not (is_value and "=" not in argument and not argument.startswith("-")):
-            yield argument
+            kept.append(argument)
         is_value = is_gone and argument.startswith("-") and "=" not in argument
+    return replace(line, argv=(*kept, *way.sets), verb="plan")
 
 
 def keys_of(way: Way) -> set[str]:
@@ -68,7 +64,7 @@ def _with_working_cure(line: CommandLine, problem: Problem, end: float) -> Probl
         return replace(problem, cure=Cure(", or ".join(places), *working))
     key = ways[0].removes or (problem.where or "").removeprefix("override ")
     removal = Way(removes=key)
-    is_set = key not in GROUPS and any(key in (override_key(each), each.partition("=")[0]) for each in line.argv)
+    is_set = key not in GROUPS and apply_way(removal, line).argv != line.argv
     works = is_set and _find_obstacle(line, problem, removal) is None
     why = obstacles[ways[0]]
     is_guess = str(problem.cure).startswith("did you mean")

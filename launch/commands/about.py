@@ -28,7 +28,7 @@ def help(arguments: list[str]) -> int:
         from launch.config.compose import compose  # Hydra is slow to import
         from launch.config.line import CommandLine
 
-        return compose(CommandLine("run", False, ("--help",)), lambda composed: EXIT_DONE)
+        return compose(CommandLine("run", False, ("stage=demo", "--help")), lambda composed: EXIT_DONE)
     elif topic in VERBS:
         echo(help_text(VERBS[topic]), end="")
     else:

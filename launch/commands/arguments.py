@@ -6,7 +6,7 @@ import argparse
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
@@ -16,7 +16,7 @@ from launch.errors import Problem, UserError, did_you_mean
 Number = TypeVar("Number", int, float)
 _WIDEST_HELP = 120  # characters
 _HELP_COLUMN = 22  # maximum column of the help text
-_KEY = re.compile(r"(?P<name>[a-z_]+)=(?P<value>.*)", re.DOTALL)
+_KEY = re.compile(r"(?P<name>[a-z_]+)=\S*")
 _OPTION = re.compile(r"(?P<name>--?[A-Za-z][^\s=]*)(=.*)?", re.DOTALL)
 
 
@@ -89,8 +89,9 @@ class VerbParser(argparse.ArgumentParser):
     def _parse(
         self, argv: Sequence[str], parse: Callable[[list[str]], tuple[argparse.Namespace, list[str]]]
     ) -> tuple[argparse.Namespace, list[str]]:
+        values, rest = CommandLine(self.verb, False, tuple(argv)).pop_overrides(self._keys)
         try:
-            return parse(list(self._keys_as_options(argv)))
+            return parse([*(f"{self._keys[key]}={value}" for key, value in values.items()), *rest.argv])
         except argparse.ArgumentError as error:
             name = next((key for key, option in self._keys.items() if option == error.argument_name), None)
             raise UserError(self._argument_problem(name or error.argument_name or "", error.message)) from None
@@ -105,22 +106,6 @@ class VerbParser(argparse.ArgumentParser):
         where = f"override {name}" if name in self._keys else "command line"
         return Problem("bad_value", f"{name} {message}", where)
 
-    def _keys_as_options(self, argv: Sequence[str]) -> Iterable[str]:
-        """Yield the arguments, `key=value` as argparse takes it. Raises UserError: duplicate_override."""
-        given = set()
-        for argument in argv:
-            match = _KEY.fullmatch(argument)
-            if match is None or match["name"] not in self._keys:
-                yield argument
-                continue
-            if match["name"] in given:
-                name = match["name"]
-                raise UserError(
-                    Problem("duplicate_override", f"'{name}' is set twice", f"override {name}", "remove one")
-                )
-            given.add(match["name"])
-            yield f"{self._keys[match['name']]}={match['value']}"
-
     def _refuse_unknown(self, argv: Sequence[str]) -> None:
         """Refuse an unknown option or key ahead of argparse, which would first miss an argument.
 
@@ -130,7 +115,7 @@ class VerbParser(argparse.ArgumentParser):
             if argument == "--":
                 return
             option = _OPTION.fullmatch(argument)
-            key = _KEY.fullmatch(argument) if not any(map(str.isspace, argument)) else None
+            key = _KEY.fullmatch(argument)
             if option and option["name"] not in self._option_string_actions:
                 near = did_you_mean(option["name"], self.options)
                 raise UserError(self._problem("unknown_option", f"'{self.verb}' has no option {argument}", near))

@@ -19,14 +19,14 @@ from launch.config.line import CommandLine
 from launch.config.schema import Kind
 from launch.data.draft import SCHEMA_FILE, DraftedData, draft_of_hub, draft_stage, read_for_draft
 from launch.data.sources import file_format
-from launch.errors import EXIT_DONE, Problem, UserError, nearest
+from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
 from launch.execution.record.reader import RunRecord, mapping, resolve_run
 from launch.files import create_file, write_json
 from launch.host.nvidia import find_gpus
 from launch.pipelines.links import FINAL_KINDS
 from launch.planning.saved_model import read_context
 from launch.redact import process_redactor
-from launch.resources import CONFIGS, ROOT, USER_DIR_VARIABLE, default_user_folder
+from launch.resources import CONFIGS, ROOT, USER_DIR_VARIABLE, default_user_folder, group_options
 from launch.slurm.draft import ClusterFacts, choose_partition, draft_config
 from launch.slurm.partitions import list_accounts, list_partitions, unknown_partition
 from launch.slurm.slurm_cli import query_slurm, try_command
@@ -94,8 +94,7 @@ def _find_start(name: str, runs: Path) -> tuple[str | None, str | None, str | No
 
     Raises UserError: unknown_run, ambiguous_run, pipeline_model; those of the stage.
     """
-    file = Path("stage", f"{name}.yaml")
-    is_stage = (CONFIGS / file).is_file() or (default_user_folder(os.environ) / file).is_file()
+    is_stage = name in group_options("stage")
     settings: Mapping[str, Any]
     if is_stage:
         composed = compose_once(CommandLine("new", False, (f"stage={name}",)))
@@ -113,7 +112,7 @@ def _find_start(name: str, runs: Path) -> tuple[str | None, str | None, str | No
 
 def _find_model(given: str | None) -> tuple[str | None, str | None]:
     """Return the model group that is given, or else the hub id or folder. Raises UserError: unknown_model."""
-    groups = [path.stem for path in (CONFIGS / "model").glob("*.yaml")]
+    groups = group_options("model")
     if given is None or given in groups:
         return given, None
     for folder in (Path.cwd() / Path(given).expanduser(), Path.cwd() / "runs" / given):
@@ -121,8 +120,7 @@ def _find_model(given: str | None) -> tuple[str | None, str | None]:
             return None, str(folder)
     if _is_hub_id(given):
         return None, given
-    near = nearest(given, groups)
-    cure = f"did you mean '{near[0]}'?" if near else f"choose {', '.join(sorted(groups))}, a hub id or a folder"
+    cure = did_you_mean(given, groups, limit=1) or f"choose {', '.join(groups)}, a hub id or a folder"
     raise UserError(
         Problem("unknown_model", f"'{given}' is neither a model group, a hub id nor a folder", "--model", cure)
     )

@@ -33,7 +33,7 @@ _ATTRIBUTES = (  # of a field, in JSON
 def flags(args: list[str]) -> int:
     """Run `launch flags` and return its exit code. Raises UserError: unknown_trainer, unknown_flag, ..."""
     options = build_flags_parser().parse(args)
-    trainer = _parse_trainer(options.trainer)
+    trainer = parse_trainer(options.trainer)
     checkout = None if trainer in TRL else find_checkout(options.upstream, os.environ, ROOT, "--upstream")
     is_named = checkout is None or checkout.found_by != SUBMODULE
     packages = package_folders(sys.executable)
@@ -57,10 +57,7 @@ def flags(args: list[str]) -> int:
                 "source": source,
                 "flags": {name: flag_json(trainer, schema.fields[name]) for name in matching},
                 "renames": {name: former_flags[name] for name in matching_former},
-                "unknown": [
-                    {"what": unknown.what, "reason": unknown.reason, "where": unknown.where}
-                    for unknown in schema.unknown
-                ],
+                "unknown": schema.unknown,
             }
         )
         print_json(content, indent=1)
@@ -170,7 +167,7 @@ def _describe_source(trainer: str, resolved: ResolvedSchema, checkout: Checkout 
     return checkout.describe()
 
 
-def _parse_trainer(text: str) -> str:
+def parse_trainer(text: str) -> str:
     name = trainer_name(text)
     if name is None:
         cure = did_you_mean(text, ENTRIES) or f"use one of {', '.join(ENTRIES)}"

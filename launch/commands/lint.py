@@ -11,13 +11,13 @@ from launch.check.lint.checker import CommandChecker, LintVerdict
 from launch.check.lint.linter import FileReport, check_argv, check_files
 from launch.check.lint.scan_result import LintFinding
 from launch.check.lint.schemas import TrainerSchemas, locate_checkout
-from launch.check.lint.trainers import TrainerScript, parse_trainer
+from launch.check.lint.trainers import TrainerScript
+from launch.commands.flags import parse_trainer
 from launch.commands.tool_parsers import build_lint_parser
 from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
 from launch.resources import ROOT
 from launch.terminal import echo, notify, print_json
 from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout
-from launch.upstream.trainers import ENTRIES
 
 
 def lint(argv: list[str]) -> int:
@@ -33,7 +33,7 @@ def lint(argv: list[str]) -> int:
     options = parser.parse(argv)
     if bool(options.files) == bool(command):
         raise UserError(Problem("usage", "'lint' needs either files or -- COMMAND", "command line", parser.usage))
-    trainer = None if options.trainer is None else _parse_trainer_option(options.trainer)
+    trainer = None if options.trainer is None else TrainerScript(parse_trainer(options.trainer))
     packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
     root = None if options.upstream is None else str(locate_checkout(Path(options.upstream)))
     checkout = find_checkout(root, os.environ, ROOT, "--upstream")
@@ -77,14 +77,6 @@ def format_verdicts(verdicts: Iterable[LintVerdict]) -> list[str]:
 
 def _format_finding(file: str, finding: LintFinding) -> str:
     return f"{file}:{finding.line}: {'' if finding.stops else 'warning: '}{finding}"
-
-
-def _parse_trainer_option(name: str) -> TrainerScript:
-    trainer = parse_trainer(name)
-    if trainer is None:
-        names = ", ".join(ENTRIES)
-        raise UserError(Problem("unknown_trainer", f"--trainer {name} is not a trainer", cure=f"use one of {names}"))
-    return trainer
 
 
 def _summary(verdicts: list[LintVerdict], checkout: Checkout | None) -> str:

@@ -5,17 +5,15 @@ The shell functions are Hydra's own (`launch -sc install=bash`); they call `laun
 
 from __future__ import annotations
 
-import os
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from launch.commands.verbs import VERBS, VISIBLE, Verb
-from launch.resources import CONFIGS, default_user_folder
+from launch.resources import GROUPS, group_options
 from launch.terminal import echo
 
-_GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster")
 _OPTIONS = ("--shell-completion", "-sc")  # Hydra's
 _QUERY = "query="
 
@@ -71,18 +69,13 @@ def _overrides(before: Sequence[str], current: str) -> Iterable[str]:
         return [f"{key}={choice}" for choice in _choices(key)]
     if key.startswith("flags."):
         return [f"flags.{name}=" for name in _flags(_trainer_of(before))]
-    return [f"{group}=" for group in _GROUPS] + [f"{name}=" for name in _keys()]
+    return [f"{group}=" for group in GROUPS] + [f"{name}=" for name in _keys()]
 
 
 def _choices(key: str) -> list[str]:
     """Return the options of a group, or the values of a key with a fixed set of them."""
-    if key in (*_GROUPS, "+tuned"):
-        return [path.stem for root in _roots() for path in (root / key.strip("+")).glob("*.yaml")]
-    return list(_keys().get(key, ()))
-
-
-def _roots() -> tuple[Path, ...]:
-    return default_user_folder(os.environ), CONFIGS
+    group = key.strip("+")
+    return group_options(group) if group in GROUPS else list(_keys().get(key, ()))
 
 
 def _trainer_of(before: Sequence[str]) -> str:
@@ -92,7 +85,7 @@ def _trainer_of(before: Sequence[str]) -> str:
     choices = dict(word.split("=", 1) for word in before if word.startswith(("stage=", "trainer=")))
     chosen = choices.get("trainer")
     with suppress(OSError, ValueError):  # a file that is not YAML
-        chosen = chosen or Origins((), choices, _roots()).chosen_by_stage("trainer")
+        chosen = chosen or Origins((), choices).chosen_by_stage("trainer")
     return chosen or "finetune"
 
 

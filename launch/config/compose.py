@@ -28,24 +28,23 @@ from hydra.core.plugins import Plugins
 from hydra.errors import OverrideParseException
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import OmegaConf, open_dict
 
 from launch import resources
-from launch.config.compose_errors import COMPOSE_ERRORS, HEADER, check_limits, config_roots, explain
+from launch.config.compose_errors import COMPOSE_ERRORS, HEADER, explain, parse_file
 from launch.config.line import MULTIRUN, CommandLine, check_overrides, hydra_problem, quote_value
-from launch.config.origins import GROUPS, Origins, find_line
+from launch.config.origins import Origins, find_line
 from launch.config.schema import RootConfig
 from launch.config.shorthand import expand
-from launch.config.validate import validate
+from launch.config.validate import find_unknown_keys, validate
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.files import read_file
-from launch.resources import USER_DIR_VARIABLE, default_user_folder
+from launch.resources import GROUPS, USER_DIR_VARIABLE, default_user_folder
 from launch.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_HELP = frozenset(("--help", "-h"))
 # groups of Hydra's application (launchers, output, help) that composing one configuration doesn't need; they take a
 # sixth of its time
 _APPLICATION_GROUPS = ("launcher", "sweeper", "output", "help", "hydra_help", "env")
@@ -99,12 +98,12 @@ def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:
     """
     if line.asks_hydra:
         return _show(line)
-    codes = _map(compose_all(line), task) if line.sweeps else [task(compose_once(line))]
+    codes = map_all(compose_all(line), task) if line.sweeps else [task(compose_once(line))]
     return next((code for code in codes if code), EXIT_DONE)
 
 
 def _show(line: CommandLine) -> int:
-    """Print what --help, --cfg or --info asks of Hydra; secrets are masked, as `--resolve` reads the environment."""
+    """Print what --help or --cfg asks of Hydra; secrets are masked, as `--resolve` reads the environment."""
     printed, parser = io.StringIO(), get_args_parser()
     parser.prog = "launch"
     try:
@@ -113,10 +112,8 @@ def _show(line: CommandLine) -> int:
             assert shown is not None
             if options.help:
                 shown.app_help("config", parser, options)
-            elif options.cfg:
-                shown.show_cfg("config", options.overrides, options.cfg, options.package, options.resolve)
             else:
-                shown.show_info(options.info, "config", options.overrides)
+                shown.show_cfg("config", options.overrides, options.cfg, options.package, options.resolve)
     finally:
         echo(printed.getvalue(), end="")
     return EXIT_DONE
@@ -124,7 +121,7 @@ def _show(line: CommandLine) -> int:
 
 def compose_all(line: CommandLine) -> list[Composed]:
     """Compose every configuration of a sweep. Raises UserError with the problems of all of them."""
-    return _map(expand_sweep(line), compose_once)
+    return map_all(expand_sweep(line), compose_once)
 
 
 def expand_sweep(line: CommandLine) -> list[CommandLine]:
@@ -144,8 +141,8 @@ def expand_sweep(line: CommandLine) -> list[CommandLine]:
     return [replace(line, argv=combination) for combination in combinations]
 
 
-def _map(items: Iterable[T], function: Callable[[T], R]) -> list[R]:
-    """Call the function with every item. Raises UserError with the problems of all."""
+def map_all(items: Iterable[T], function: Callable[[T], R]) -> list[R]:
+    """Call the function with every item. Raises UserError with the problems of all, each once."""
     results, problems = list[R](), list[Problem]()
     for item in items:
         try:
@@ -171,7 +168,6 @@ def compose_once(line: CommandLine) -> Composed:
         origins = Origins(
             overrides=tuple(map(str, overrides)),
             choices={group: choice for group, choice in choices.items() if group in GROUPS and choice},
-            roots=config_roots(user_folder(os.environ)),
         )
         with open_dict(config):
             del config["hydra"]
@@ -193,14 +189,11 @@ def _initialized(line: CommandLine) -> Iterator[list[str]]:
     """
     line = expand(line)
     check_overrides(line)
-    folder = user_folder(os.environ)
+    if problems := list(find_unknown_keys(line.overrides)):
+        raise UserError(problems)
     overrides = set(line.overrides)
-    argv = [
-        quote_value(_GUARD_OFF.sub(r"\1=null", argument), sweeps=line.sweeps) if argument in overrides else argument
-        for argument in sorted(line.argv, key=lambda argument: argument not in overrides)  # options come last
-    ]
-    if not _HELP.isdisjoint(argv) and not line.sets("stage"):
-        argv.append("stage=demo")  # the help page composes a configuration, which needs a stage
+    argv = [quote_value(_GUARD_OFF.sub(r"\1=null", override), sweeps=line.sweeps) for override in line.overrides]
+    argv += [argument for argument in line.argv if argument not in overrides]  # options come last
     with _HYDRA_STATE:
         _register()
         surrounding = HydraConfig.instance().cfg
@@ -208,7 +201,7 @@ def _initialized(line: CommandLine) -> Iterator[list[str]]:
             with hydra.initialize_config_dir(str(resources.CONFIGS), job_name="launch", version_base="1.3"):
                 yield argv
         except COMPOSE_ERRORS as error:
-            raise explain(error, line, folder) from error
+            raise explain(error, line) from error
         finally:
             HydraConfig.instance().cfg = surrounding
 
@@ -220,26 +213,22 @@ class _CheckedSource(FileConfigSource):
     """
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Raises UserError: yaml_limit, hydra_setting."""
+        """Raises UserError: bad_yaml, yaml_limit, reserved_key."""
         path = _given_file(config_path) or Path(self.path, self._normalize_file_name(config_path))
         if path.is_relative_to(resources.CONFIGS):
             return super().load_config(config_path)
-        text = ""
+        text, content = "", None
         with suppress(OSError, UnicodeDecodeError):  # Hydra's own error for it is explained
             text = read_file(path).decode()
-            check_limits(path, text)
+            content = parse_file(path, text)
         result = super().load_config(str(path))  # joined with the source's folder, an absolute path stays
         if package := HEADER.match(text):
             result.header["package"] = package[1]
         names = [config_path.removesuffix(".yaml"), result.header.get("package") or ""]
-        if isinstance(result.config, DictConfig):
-            content: Any = OmegaConf.to_container(result.config, resolve=False)
-            defaults = content.get("defaults")
-            entries = defaults if isinstance(defaults, list) else []
-            names += [
-                *content,
-                *(name for entry in entries for name in (entry if isinstance(entry, dict) else [entry])),
-            ]
+        if isinstance(content, dict):
+            entries = content.get("defaults")
+            for entry in (content, *(entries if isinstance(entries, list) else ())):
+                names += entry if isinstance(entry, dict) else [entry]
         if any("hydra" in _NAME_PARTS.split(str(name)) for name in names):
             line = find_line(path, ["hydra"])
             raise UserError(hydra_problem("hydra", f"{path}:{line}" if line else str(path)))
@@ -248,7 +237,9 @@ class _CheckedSource(FileConfigSource):
     def is_config(self, config_path: str) -> bool:
         """Whether there is such a file, or a stage that was given by its path."""
         path = _given_file(config_path)
-        return path.is_file() if path else super().is_config(config_path)
+        with suppress(OSError):  # a name that is too long
+            return path.is_file() if path else super().is_config(config_path)
+        return False
 
 
 def _given_file(config_path: str) -> Path | None:

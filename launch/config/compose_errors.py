@@ -6,24 +6,22 @@ after an error. tests/config/test_compose.py and tests/config/test_own_files.py 
 
 from __future__ import annotations
 
-import errno
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
-from launch import resources
 from launch.config.line import CommandLine, override_key
-from launch.config.origins import GROUPS, Origin, Origins, find_file
+from launch.config.origins import DefaultsEntry, Origin, Origins, find_file, find_line, read_defaults
 from launch.config.other_tools import explain_name, explain_value, translate
-from launch.config.schema import RootConfig, hints
 from launch.config.validate import suggest_key
-from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, read_yaml, yaml_positions
+from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, yaml_positions
 from launch.errors import Cure, Problem, UserError, Way, did_you_mean, nearest
+from launch.resources import GROUPS, config_roots, group_options
 
 _MEANINGS = {  # OmegaConf's words for a wrong value -> what is wrong with it
     r"Value '(.*)' of type '\w+' could not be converted to Integer": "must be an integer, got '{0}'",
@@ -59,10 +57,8 @@ COMPOSE_ERRORS = (
 )
 
 
-def explain(error: Exception, line: CommandLine, folder: Path | None) -> UserError:
-    """Return an error of composing as the user's mistake. `folder`: of the user's own files."""
-    if isinstance(error, UserError):
-        return error
+def explain(error: Exception, line: CommandLine) -> UserError:
+    """Return an error of composing as the user's mistake."""
     if isinstance(error, OverrideParseException):
         key, _, value = str(error.override).partition("=")
         quoted = Cure("quote the value: '{0}'", Way((f'{key}="{value}"',)))
@@ -71,93 +67,45 @@ def explain(error: Exception, line: CommandLine, folder: Path | None) -> UserErr
         return UserError(
             Problem("unreadable_override", "it cannot be read as key=value", f"override {error.override}", cure)
         )
-    origins = line_origins(line, folder)
-    problems = file_problems(origins.choices, origins.roots)
-    if getattr(error, "errno", None) == errno.ENAMETOOLONG:  # Hydra looks for a file with this name
-        problems = [
-            Problem(f"unknown_{group}", f"there is no {group} '{option}'", f"override {group}")
-            for group, option in origins.choices.items()
-            if find_file(group, option, origins.roots) is None
-        ]
-    return UserError(problems or [_explain(error, line, origins, folder), *_other_keys(error, line)])
+    values = {override_key(override): override.partition("=")[2] for override in line.overrides}
+    chosen = {group: values[group].strip("'\"") for group in GROUPS if values.get(group, "{")[:1] not in ("", "{")}
+    try:
+        for group, option in chosen.items():
+            _check_chain(group, option, (), None)
+    except UserError as problem:
+        return problem
+    return UserError(_explain(error, line, values, Origins(line.overrides, chosen)))
 
 
-def _other_keys(error: Exception, line: CommandLine) -> Iterator[Problem]:
-    """Yield the problems of the other keys that launch has not: Hydra stops at the first one."""
-    cause, known = error.__cause__ or error, [*hints(RootConfig), *GROUPS]
-    first = str(getattr(cause, "full_key", ""))
-    for key, value in ((override_key(override), override.partition("=")[2]) for override in line.overrides):
-        if first and "." not in key and key not in (first, "hydra", *known):
-            yield Problem("unknown_key", f"there is no key '{key}'", None, suggest_key("", key, known, value))
-
-
-def line_origins(line: CommandLine, folder: Path | None) -> Origins:
-    """Return the origins of a line that is not composed: the groups that it chooses itself."""
-    values = ((override_key(override), override.partition("=")[2].strip("'\"")) for override in line.overrides)
-    choices = {key: value for key, value in values if key in GROUPS and value and not value.startswith("{")}
-    return Origins(line.overrides, choices, config_roots(folder))
-
-
-def config_roots(folder: Path | None) -> tuple[Path, ...]:
-    """Return the folders that hold the groups: the user's, if there is one, and the shipped one."""
-    return ((folder,) if folder else ()) + (resources.CONFIGS,)
-
-
-def _explain(error: Exception, line: CommandLine, origins: Origins, folder: Path | None) -> Problem:
+def _explain(error: Exception, line: CommandLine, values: Mapping[str, str], origins: Origins) -> Problem:
+    """Return the problem of a line whose files are right. `values`: of its overrides, by key."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = error.missing_cfg_file.rpartition("/")
-        options = list(error.options or [])
         name = group.partition("/")[0] or "config"
+        options = group_options(name)
         parts = [other for other in options if option and (option in other or other in option)]
         near = [f"{name}={other}" for other in nearest(option, options) or parts[:3]]
         listed = f"choose from {', '.join(options)}{_OF_ONES_OWN.get(name, '')}" if options else None
         places = " or ".join("'{" + str(place) + "}'" for place in range(len(near)))
         named = explain_value(name, option) or (Cure(f"did you mean {places}?", *near) if near else listed)
         return Problem(f"unknown_{name}", f"there is no {name} '{option}'", None, named)
-    cause: BaseException | None = error
-    if isinstance(error, ConfigCompositionException):
-        cause = error.__cause__ or error.__context__
+    is_wrapped = isinstance(error, ConfigCompositionException)
+    cause = error.__cause__ or error.__context__ if is_wrapped else error
     if isinstance(cause, OmegaConfBaseException):
-        key = str(cause.full_key or cause.key or "")
-        return _no_tuned(line, folder) if key == "tuned" else _explain_value(cause, origins)
-    return _explain_text((str(error).strip() or type(error).__name__).splitlines()[0], line, origins, folder)
-
-
-def _explain_text(first_line: str, line: CommandLine, origins: Origins, folder: Path | None) -> Problem:
-    """Return the problem of an error whose kind only its text tells."""
+        return _explain_value(cause, values, origins)
+    first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     if "You must specify 'stage'" in first_line:
-        stages = sorted({path.stem for root in origins.roots for path in (root / "stage").glob("*.yaml")})
-        return Problem("no_stage", f"'{line.verb}' needs a stage", None, f"set stage=NAME, one of {', '.join(stages)}")
-    if "You must specify" in first_line and line.argv:
+        stages = ", ".join(group_options("stage"))
+        return Problem("no_stage", f"'{line.verb}' needs a stage", None, f"set stage=NAME, one of {stages}")
+    if "You must specify" in first_line:
         return Problem("incomplete", first_line, None, "set it in the stage file or on the command line")
-    if first_line.startswith("Config group override must be"):
-        chosen = (override.partition("=") for override in line.overrides if override_key(override) in ("", *GROUPS))
-        odd = (part for part in chosen if not re.match(r"(?!null$)[A-Za-z]", part[2]))
-        group, _, value = next(odd, ("", "", ""))
-        cure = explain_value(group, value) or "set its name"
-        return Problem("bad_value", f"{group}={value} must be the name of a file of configs/tulu", None, cure)
     for pattern, (message, cure) in _COMPOSING.items():
         if match := re.search(pattern, first_line):
             return Problem("bad_config", message.format(**match.groupdict()), None, cure.format(**match.groupdict()))
-    if first_line.startswith("Could not override 'tuned'"):
-        return _no_tuned(line, folder)
     return Problem("bad_config", first_line)
 
 
-def _no_tuned(line: CommandLine, folder: Path | None) -> Problem:
-    """`tuned=` without its plus, or an overlay that does not exist.
-
-    Hydra reports it where there are overlays, OmegaConf where there are none.
-    """
-    added = next((override for override in line.argv if override.startswith("+tuned=")), None)
-    if added is None:
-        return Problem("tuned_is_added", "a stage has no tuned= to replace", "override tuned", "use +tuned=NAME")
-    place = f"{folder}/tuned" if folder else "the folder that LAUNCH_CONFIG_DIR names"
-    message = f"there is no overlay '{added.partition('=')[2]}' in {place}"
-    return Problem("unknown_tuned", message, f"override {added}", "`tune` writes one")
-
-
-def _explain_value(error: OmegaConfBaseException, origins: Origins) -> Problem:
+def _explain_value(error: OmegaConfBaseException, values: Mapping[str, str], origins: Origins) -> Problem:
     key = str(error.full_key or error.key or "")
     text = str(error.msg or error).splitlines()[0]
     source = origins.of(key)
@@ -165,10 +113,7 @@ def _explain_value(error: OmegaConfBaseException, origins: Origins) -> Problem:
     if "not in '" in text or "is not in struct" in text:
         parent, _, name = key.rpartition(".")
         siblings = [str(sibling) for sibling in error.parent_node] if error.parent_node is not None else []
-        values = {override_key(override): override.partition("=")[2] for override in origins.overrides}
-        given = next((given for given in values if given == key or given.startswith(f"{key}.")), key)
-        cure = suggest_key(parent, name, siblings, values.get(given), given)
-        return Problem("unknown_key", f"there is no key '{key}'", where, cure)
+        return Problem("unknown_key", f"there is no key '{key}'", where, suggest_key(parent, name, siblings))
     if type(error).__name__ == "MissingMandatoryValue":
         message = f"'{key}' has no value"
         how = "set it on the command line, or in the stage file, which may build on another stage (`defaults: [sft]`)"
@@ -177,9 +122,8 @@ def _explain_value(error: OmegaConfBaseException, origins: Origins) -> Problem:
     for pattern, meaning in _MEANINGS.items():
         if key and (match := re.search(pattern, text)):
             message = f"{key} {meaning.format(*match.groups())}"
-            value = next((text.partition("=")[2] for text in origins.overrides if override_key(text) == key), None)
             is_node = "keys of its own" in meaning
-            meant = explain_name(key, value) if is_node else explain_value(key, value or "")
+            meant = explain_name(key, values.get(key)) if is_node else explain_value(key, values.get(key, ""))
             listed = f"`launch help keys` lists those of {key}" if is_node else None
             return Problem("bad_value", message, where, meant or listed)
     return Problem("bad_value", f"{key}: {text}" if key and key not in text else text, where)
@@ -190,53 +134,24 @@ HEADER = re.compile(r"(?:\s*#.*\n)*?#\s*@package[^\S\n]+(\S+)")  # among the com
 _PACKAGE = re.compile(r"^#\s*@package\b.*$", re.MULTILINE)
 
 
-def file_problems(choices: Mapping[str, str], roots: Sequence[Path]) -> list[Problem]:
-    """Return the problems of the files that `choices` (group -> option) name, and of those that these build on.
-
-    `roots`: the folders that hold the groups, the user's first.
-    """
-    try:
-        for group, option in choices.items():
-            _check_chain(group, option, roots, (), None)
-    except UserError as error:
-        return list(error.problems)
-    return []
-
-
-def _check_chain(group: str, option: str, roots: Sequence[Path], chain: tuple[Path, ...], where: str | None) -> None:
+def _check_chain(group: str, option: str, chain: tuple[Path, ...], where: str | None) -> None:
     """Check a file, then those in its defaults list. Raises UserError for the first mistake.
 
     `chain`: the files that lead to it; `where`: the line that names it.
     """
-    path = find_file(group, option, roots)
+    path = find_file(group, option, config_roots())
     if path is None:
         return
     if path in chain:
         names = " -> ".join(each.stem for each in (*chain[chain.index(path) :], path))
         message = f"the defaults lead back to their start: {names}"
         raise UserError(Problem("cyclic_defaults", message, where, "remove this entry"))
-    text = _read_text(path)
-    document = _parse(path, text)
-    for position, entry in enumerate(_read_defaults(path, group, text, document)):
-        line = f"{path}:{yaml_positions(text).of(('defaults', str(position)))}"
-        for inner_group, inner_option in _read_entry(entry, group, line, roots):
-            _check_chain(inner_group, inner_option, roots, (*chain, path), line)
-
-
-def check_limits(path: Path, text: str) -> None:
-    """Refuse a file that is not YAML, or whose size, nesting or aliases would keep its readers busy.
-
-    Raises UserError: bad_yaml, yaml_limit.
-    """
-    try:
-        read_yaml(text)
-    except YamlLimitError as error:
-        cure = "write out what is needed of it"
-        raise UserError(
-            Problem("yaml_limit", f"the file is refused: {error.reason}", f"{path}:{error.line}", cure)
-        ) from None
-    except NotYamlError as error:  # Hydra's reader accepts some of it, as the escape of half a character
-        raise UserError(Problem("bad_yaml", *_explain_syntax(error, text, path))) from None
+    _check_file(path, group, _read_text(path))
+    for entry in read_defaults(path):
+        if entry.option != "_self_":
+            line = f"{path}:{entry.line}"
+            _check_entry(entry, group, line)
+            _check_chain(entry.group or group, entry.option, (*chain, path), line)
 
 
 def _read_text(path: Path) -> str:
@@ -254,12 +169,17 @@ def _read_text(path: Path) -> str:
         raise UserError(Problem("not_utf8", message, f"{path}:{line}", "save the file as UTF-8")) from None
 
 
-def _parse(path: Path, text: str) -> object:
-    """Raises UserError: bad_yaml, yaml_limit."""
-    check_limits(path, text)
+def parse_file(path: Path, text: str) -> object:
+    """Return the plain data of a file; its size, nesting or aliases must not keep its readers busy.
+
+    Raises UserError: bad_yaml, yaml_limit.
+    """
     try:
         document, positions = load_yaml(text), yaml_positions(text)
-    except NotYamlError as error:
+    except YamlLimitError as error:
+        message, cure = f"the file is refused: {error.reason}", "write out what is needed of it"
+        raise UserError(Problem("yaml_limit", message, f"{path}:{error.line}", cure)) from None
+    except NotYamlError as error:  # Hydra's reader accepts some of it, as the escape of half a character
         raise UserError(Problem("bad_yaml", *_explain_syntax(error, text, path))) from None
     if positions.repeated:
         key = positions.repeated[0]
@@ -288,8 +208,9 @@ def _explain_syntax(error: NotYamlError, text: str, path: Path) -> tuple[str, st
     return f"'{content.strip()}' is not YAML: {problem}", f"{path}:{line}", "quote the value, or fix this line"
 
 
-def _read_defaults(path: Path, group: str, text: str, document: object) -> list[object]:
-    """Return the defaults list of a file. Raises UserError: bad_yaml, no_global_header, unknown_key, bad_defaults."""
+def _check_file(path: Path, group: str, text: str) -> None:
+    """Raises UserError: bad_yaml, yaml_limit, no_global_header, unknown_key, bad_defaults."""
+    document = parse_file(path, text)
     if document is not None and not isinstance(document, dict):
         raise UserError(Problem("bad_yaml", "the file must be a map of keys", f"{path}:1", "write KEY: VALUE lines"))
     if not document:
@@ -309,43 +230,27 @@ def _read_defaults(path: Path, group: str, text: str, document: object) -> list[
         raise UserError(Problem("no_global_header", message, f"{path}:{line}", "put it at the top of the file"))
     odd = next((key for key in document if not isinstance(key, str)), None)
     if odd is not None:
-        where = f"{path}:{_key_line(text, odd)}"
+        where = f"{path}:{find_line(path, [str(odd)]) or 1}"
         raise UserError(Problem("unknown_key", f"there is no key '{odd}'", where, "remove it"))
     defaults = document.get("defaults")
     if defaults is not None and not isinstance(defaults, list):
-        where = f"{path}:{_key_line(text, 'defaults')}"
+        where = f"{path}:{find_line(path, ['defaults'])}"
         message = f"defaults must be a list, got '{defaults}'"
         raise UserError(Problem("bad_defaults", message, where, "write `- sft` and `- _self_`"))
-    return defaults or []
 
 
-def _read_entry(entry: object, group: str, where: str, roots: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """Yield the group and option of an entry of a defaults list. Raises UserError: bad_defaults, unknown_GROUP."""
-    if isinstance(entry, str):
-        if entry == "_self_":
-            return
-        inner_group, _, option = entry.rpartition("/")
-        entry = {inner_group: option} if inner_group else {group: entry}
-    if not isinstance(entry, dict):
-        raise UserError(Problem("bad_defaults", f"'{entry}' is not an entry of a defaults list", where, "remove it"))
-    for name, option in entry.items():
-        overrides = str(name).startswith("override ")
-        inner_group = str(name).removeprefix("override ").removeprefix("optional ").strip().strip("/").split("@")[0]
-        if inner_group.startswith("hydra") or option is None:
-            continue
-        if inner_group not in GROUPS:
-            cure = did_you_mean(inner_group, GROUPS) or f"groups: {', '.join(GROUPS)}"
-            raise UserError(Problem("bad_defaults", f"there is no group '{inner_group}'", where, cure))
-        if inner_group != group and not overrides:
-            cure = f"write `override /{inner_group}: {option}`"
-            raise UserError(Problem("bad_defaults", f"{inner_group} is chosen already", where, cure))
-        if not isinstance(option, str) or find_file(inner_group, option, roots) is None:
-            options = sorted({each.stem for root in roots for each in (root / inner_group).glob("*.yaml")})
-            cure = did_you_mean(str(option), options) or f"choose from {', '.join(options)}"
-            message = f"there is no {inner_group} '{option}'"
-            raise UserError(Problem(f"unknown_{inner_group}", message, where, cure))
-        yield inner_group, option
-
-
-def _key_line(text: str, key: object) -> int:
-    return next((number for number, line in enumerate(text.splitlines(), 1) if line.startswith(f"{key}:")), 1)
+def _check_entry(entry: DefaultsEntry, group: str, where: str) -> None:
+    """Check an entry of the defaults list of a file of `group`. Raises UserError: bad_defaults, unknown_GROUP."""
+    chosen = entry.group or group
+    if not entry.option and not entry.key:
+        raise UserError(Problem("bad_defaults", "this is not an entry of a defaults list", where, "remove it"))
+    if chosen not in GROUPS:
+        cure = did_you_mean(chosen, GROUPS) or f"groups: {', '.join(GROUPS)}"
+        raise UserError(Problem("bad_defaults", f"there is no group '{chosen}'", where, cure))
+    if chosen != group and not entry.key.startswith("override "):
+        cure = f"write `override /{chosen}: {entry.option}`"
+        raise UserError(Problem("bad_defaults", f"{chosen} is chosen already", where, cure))
+    if entry.option and find_file(chosen, entry.option, config_roots()) is None:
+        options, message = group_options(chosen), f"there is no {chosen} '{entry.option}'"
+        cure = did_you_mean(entry.option, options) or f"choose from {', '.join(options)}"
+        raise UserError(Problem(f"unknown_{chosen}", message, where, cure))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import Any
 
 from launch.config.other_tools import explain_like, explain_name, explain_value, explain_verb, trainer_flag
 from launch.errors import Cure, Problem, UserError, did_you_mean
-from launch.resources import CONFIGS, default_user_folder
+from launch.resources import GROUPS, config_roots, group_options
 
 _TOOLS = ("axolotl", "llamafactory-cli", "trl")  # whose own commands follow
 _STARTERS = ("accelerate", "torchrun", "deepspeed")  # of a trainer's ranks
@@ -25,14 +24,17 @@ _INSTEAD_OF_HYDRA = {
     **dict.fromkeys(("run", "sweep", "output_subdir", "job"), "runs= and name= set where a run writes"),
 }
 # Hydra's own options that show a configuration, and those that go with them
-_SHOWING = frozenset(("--help", "-h", "--cfg", "-c", "--info", "-i"))
-_HYDRA_VALUE_OPTIONS = frozenset(("--cfg", "-c", "--info", "-i", "--package", "-p"))  # they take the next argument
+_SHOWING = frozenset(("--help", "-h", "--cfg", "-c"))
+_HYDRA_VALUE_OPTIONS = frozenset(("--cfg", "-c", "--package", "-p"))  # they take the next argument
 _FOLDER_OPTIONS = ("--config-dir", "-cd", "--config-path", "-cp")  # Hydra's, of its application
-_OVERRIDE = re.compile(r"(?P<prefix>[+~]{0,2})(?P<key>[^=\s]+)(?P<value>=.*)?", re.DOTALL)
 # what Hydra's grammar of overrides has no place for outside quotes: non-ASCII letters, shell characters, "(1)"
 _NEEDS_QUOTES = re.compile(r"[^\x00-\x7f]|[&!#~;^<>`\n]|(?<!\w)\(")
 # in a list or a map: brackets, commas, quoted texts, keys; what is between them is a value
 _CONTAINER_PART = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\[\]{},]|:(?=\s))""")
+_NOT_A_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(?:e[-+]?\d+)?|[\[{].*", re.IGNORECASE | re.DOTALL)
+_END = "\0"  # of an argument
+# `key = value`, `key =value`, `key= value`
+_SPACES = re.compile(rf"(?<![^{_END}])[^{_END}]*?(?:{_END}={_END}?|={_END}(?![^{_END}]*=))[^{_END}]+")
 # a comma outside quotes and brackets
 _BARE_COMMA = re.compile(r"""^(?:[^'"\[\](){},]|'[^']*'|"[^"]*"|\[.*\]|\{.*\}|\(.*\))*,""", re.DOTALL)
 
@@ -52,7 +54,7 @@ class CommandLine:
 
     @property
     def asks_hydra(self) -> bool:
-        """Whether Hydra itself answers: --help, --cfg and --info show the configuration, and nothing runs."""
+        """Whether Hydra itself answers: --help and --cfg show the configuration, and nothing runs."""
         return any(argument.partition("=")[0] in _SHOWING for argument in self.argv)
 
     @property
@@ -80,12 +82,12 @@ class CommandLine:
         overrides = set(self.overrides)
         for argument in self.argv:
             key = override_key(argument)
-            if argument not in overrides or key not in keys or "=" not in argument:
+            if argument not in overrides or key not in keys or not ("=" in argument or argument.startswith("~")):
                 remaining.append(argument)
-                continue
-            if key in values:
+            elif key in values:
                 raise UserError(_set_twice(key))
-            values[key] = argument.partition("=")[2]
+            elif not argument.startswith("~"):
+                values[key] = argument.partition("=")[2]
         return values, replace(self, argv=tuple(remaining))
 
     def pop_flag(self, key: str, *, default: bool = False) -> tuple[bool, CommandLine]:
@@ -102,9 +104,7 @@ class CommandLine:
 
     def without(self, *keys: str) -> CommandLine:
         """Return the line without the overrides of `keys`. Raises UserError: duplicate_override."""
-        _, line = self.pop_overrides(keys)
-        deletions = {override for override in line.overrides if override_key(override) in keys}
-        return replace(line, argv=tuple(argument for argument in line.argv if argument not in deletions))
+        return self.pop_overrides(keys)[1]
 
     def with_overrides(self, *overrides: str) -> CommandLine:
         """Return the line with more overrides at its end."""
@@ -155,12 +155,6 @@ def _is_word(arguments: Sequence[str]) -> bool:
     return bool(arguments) and not arguments[0].startswith(("-", "+", "~")) and "=" not in arguments[0]
 
 
-def stage_names(group: str = "stage") -> list[str]:
-    """Return the stages that there are, or the files of another group: the user's own and the shipped ones."""
-    roots = (default_user_folder(os.environ), CONFIGS)
-    return sorted({path.stem for root in roots for path in (root / group).glob("*.yaml")})
-
-
 def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Problem:
     """Return the problem of a first word that is not a verb: a stage's name, another tool's word, or a slip."""
     if word in _STARTERS and rest:
@@ -175,7 +169,7 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Probl
         return Problem("unknown_verb", f"'{word}' is not a command", cure=command)
     typed = re.match(r"(?:stage[: ])?(\S+)(.*)", " ".join([word, *rest]))
     for group in ("stage", "trainer"):
-        if typed and typed[1] in stage_names(group):
+        if typed and typed[1] in group_options(group):
             command = Cure(f"a {group} is set as a key: {{0}}", f"$ launch {group}={typed[1]}{typed[2]}")
             return Problem("unknown_verb", f"'{typed[1]}' is a {group}, not a command", cure=command)
     if word.endswith((".sh", ".sbatch", ".slurm")):
@@ -189,8 +183,7 @@ def _unknown_verb(word: str, rest: Sequence[str], names: Sequence[str]) -> Probl
 
 def override_key(override: str) -> str:
     """Return the key that an override sets: `++recipe.epochs=2` -> `recipe.epochs`."""
-    match = _OVERRIDE.fullmatch(override)
-    return match["key"].split("@")[0] if match else override
+    return override.partition("=")[0].lstrip("+~").partition("@")[0]
 
 
 def format_value(value: Any) -> str:
@@ -204,7 +197,7 @@ def check_overrides(line: CommandLine) -> None:
     A comma list outside brackets is a sweep and needs `sweep=true`; an argument without `=` is no override.
     Hydra's own settings are refused: they write folders, or are ignored.
     Raises UserError, with all of them: unknown_option, duplicate_override, not_an_override, several_values,
-    hydra_setting.
+    reserved_key.
     """
     split = _find_split(line.overrides) or _find_spaces(line.overrides)
     if split:
@@ -224,21 +217,23 @@ def check_overrides(line: CommandLine) -> None:
             expanded = Problem("shell_split", message, f"override {key}", cure)
             problems.append(expanded if in_braces else _set_twice(key))
         keys[key] = override
-        match = _OVERRIDE.fullmatch(override)
-        value = (match["value"] or "")[1:] if match else ""
+        value = override.partition("=")[2]
         if re.match(r"hydra\b", key):
             problems.append(hydra_problem(key, f"override {key}"))
-        elif "=" not in override and not override.startswith("~"):
+        elif not key or ("=" not in override and not override.startswith("~")):
             message = f"'{override}' is not a key=value override"
             quoted = f"if it belongs to the value before it, quote both: '{previous} {override}'" if previous else None
-            named = f"a stage is set as stage={override}" if override in stage_names() else None
+            named = f"a stage is set as stage={override}" if override in group_options("stage") else None
             named = named or explain_name(override, None) or quoted
             problems.append(Problem("not_an_override", message, "command line", named))
-        elif key == "stage" and value.startswith(("[", "{")):
-            message = f"stage={value} must be the name of one stage"
-            problems.append(
-                Problem("bad_value", message, "override stage", "add sweep=true and write stage=A,B to run each")
-            )
+        elif key in GROUPS and _NOT_A_NAME.fullmatch(value):
+            several = "add sweep=true and write stage=A,B to run each" if value.startswith("[") else "set its name"
+            message = f"{key}={value} must be the name of a file of configs/tulu"
+            problems.append(Problem("bad_value", message, None, explain_value(key, value) or several))
+        elif key == "tuned" and not line.sweeps and value.strip("'\"") not in group_options("tuned"):
+            folder = config_roots()[0] / "tuned"
+            message = f"there is no overlay '{value}' in {folder}"
+            problems.append(Problem("unknown_tuned", message, f"override {override}", "`tune` writes one"))
         elif not line.sweeps and _BARE_COMMA.match(value):
             meant = None if key.startswith("flags.") else explain_name(key, value)
             cure = meant or _one_value(key, value)
@@ -276,8 +271,8 @@ def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
         name, equals, value = argument.partition("=")
         if not is_value and argument.startswith("-") and name not in of_hydra:
             takes_next = bool(not equals and following) and _is_word([following])
-            takes_next &= name == "--stage" or following not in stage_names()
-            near = did_you_mean(name, ("--json", "--multirun", "--help", "--version"), cutoff=0.66)
+            takes_next &= name == "--stage" or following not in group_options("stage")
+            near = did_you_mean(name, ("--json", "--help", "--version"), cutoff=0.66)
             given = value if equals else following if takes_next else "true"
             if name in _FOLDER_OPTIONS:
                 near = _INSTEAD_OF_HYDRA["searchpath"]
@@ -292,7 +287,7 @@ def hydra_problem(key: str, where: str) -> Problem:
     """Return the problem of a setting of Hydra itself, `hydra.run.dir`, which `launch` makes."""
     name = re.split(r"[./]", key)[1:2]
     cure = _INSTEAD_OF_HYDRA.get("".join(name), "remove it")
-    return Problem("hydra_setting", f"{key} cannot be set: launch sets it", where, cure)
+    return Problem("reserved_key", f"{key} cannot be set: launch sets it", where, cure)
 
 
 def quote_value(override: str, *, sweeps: bool = False) -> str:
@@ -323,33 +318,19 @@ def quote_text(text: str) -> str:
 
 def _find_split(overrides: Sequence[str]) -> list[Problem]:
     """Find an argument that the shell split at its spaces: a bracket that opens in one and closes in another."""
-    for start, override in enumerate(overrides):
-        if "=" not in override or _count_open(override) <= 0:
-            continue
-        for end in range(start + 1, len(overrides)):
-            if _OVERRIDE.fullmatch(overrides[end]) and "=" in overrides[end]:
-                break
-            whole = " ".join(overrides[start : end + 1])
-            if _count_open(whole) <= 0:
-                message = f"the shell split {whole} at its spaces"
-                return [Problem("shell_split", message, "command line", f"quote it: '{whole}'")]
+    for start, override in enumerate(overrides, 1):
+        whole = " ".join((override, *takewhile(lambda part: not re.match(r"[^=\s]+=", part), overrides[start:])))
+        if "=" in override and _count_open(override) > 0 >= _count_open(whole):
+            message = f"the shell split {whole} at its spaces"
+            return [Problem("shell_split", message, "command line", f"quote it: '{whole}'")]
     return []
 
 
 def _find_spaces(overrides: Sequence[str]) -> list[Problem]:
     """Find spaces around a `=`, which make three arguments of one: `stage = demo`."""
-    for position, override in enumerate(overrides):
-        before, after = overrides[max(0, position - 1) : position], overrides[position + 1 : position + 2]
-        if override == "=":
-            parts = (*before, override, *after)
-        elif override.startswith("=") and before and "=" not in before[0]:
-            parts = (*before, override)
-        elif override.endswith("=") and after and "=" not in after[0]:
-            parts = (override, *after)
-        else:
-            continue
-        message = f"'{' '.join(parts)}' has spaces around its ="
-        return [Problem("spaces", message, "command line", f"write {''.join(parts)}")]
+    for apart in _SPACES.findall(_END.join(overrides)):
+        parts, joined = apart.replace(_END, " "), apart.replace(_END, "")
+        return [Problem("spaces", f"'{parts}' has spaces around its =", "command line", f"write {joined}")]
     return []
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -11,9 +11,9 @@ from pathlib import Path
 from launch.config.line import override_key
 from launch.config.yaml_nodes import Mapping as YamlMap
 from launch.config.yaml_nodes import Positions, Scalar, locate_keys, read_yaml, resolve_alias
+from launch.resources import GROUPS, config_roots
 
 YAML = (".yaml", ".yml")
-GROUPS = ("stage", "model", "data", "trainer", "parallel", "cluster", "tuned")
 
 
 class Origin(StrEnum):
@@ -43,7 +43,7 @@ class Origins:
 
     overrides: tuple[str, ...]  # of the command line
     choices: Mapping[str, str]  # group -> its chosen option; a stage that was given by its path has the path
-    roots: tuple[Path, ...]  # the folders that hold the groups, the user's first
+    roots: tuple[Path, ...] = field(default_factory=config_roots)
 
     @property
     def stage(self) -> str:
@@ -73,16 +73,16 @@ class Origins:
         """Yield the files that may set a key, what it is called there, and their origin; the first one counts."""
         group, _, rest = key.partition(".")
         if "tuned" in self.choices:
-            yield self._file("tuned", self.choices["tuned"]), key, Origin.tuned
+            yield find_file("tuned", self.choices["tuned"], self.roots), key, Origin.tuned
         for path in self._stage_files():
             yield path, key, Origin.recipe if group == "recipe" and rest else Origin.stage
         if group in self.choices and rest:
             origin = Origin(group) if group in Origin.__members__ else Origin.launcher
-            yield self._file(group, self.choices[group]), rest, origin
+            yield find_file(group, self.choices[group], self.roots), rest, origin
 
     def choice_file(self, group: str) -> str | None:
         """Return the short name of the file that a group's choice is read from."""
-        path = self._file(group, self.choices[group]) if group in self.choices else None
+        path = find_file(group, self.choices[group], self.roots) if group in self.choices else None
         return self._short_name(path) if path else None
 
     def _stage_files(self) -> list[Path]:
@@ -90,19 +90,16 @@ class Origins:
         files: list[Path] = []
         pending = [self.choices["stage"]] if "stage" in self.choices else []
         while pending:
-            path = self._file("stage", pending.pop(0))
+            path = find_file("stage", pending.pop(0), self.roots)
             if path and path not in files:
                 files.append(path)
-                pending += reversed([option for group, option in _read_defaults(path) if not group])
+                pending += reversed([entry.option for entry in read_defaults(path) if not entry.group])
         return files
 
     def chosen_by_stage(self, group: str) -> str | None:
         """Return the option of a group in the defaults list of the stage's file, or of one that it builds on."""
-        defaults = (entry for path in self._stage_files() for entry in _read_defaults(path))
-        return next((option for chosen, option in defaults if chosen == group), None)
-
-    def _file(self, group: str, choice: str) -> Path | None:
-        return find_file(group, choice, self.roots)
+        defaults = (entry for path in self._stage_files() for entry in read_defaults(path))
+        return next((entry.option for entry in defaults if entry.group == group), None)
 
     def _short_name(self, path: Path) -> str:
         """The path from the project's root, or the whole path of a file of the user's own."""
@@ -125,23 +122,37 @@ def _version(path: Path) -> tuple[Path, int, int]:
     return path, status.st_mtime_ns, status.st_size
 
 
+@dataclass(frozen=True)
+class DefaultsEntry:
+    """What an entry of a defaults list chooses: `- override /model: demo`, or `- sft` of the file's own group."""
+
+    line: int
+    key: str  # as it is written: `override /model`
+    option: str  # "": null, or no text
+
+    @property
+    def group(self) -> str:
+        """The group; "" for the file's own."""
+        return self.key.rpartition(" ")[2].strip("/").partition("@")[0]
+
+
 @lru_cache(maxsize=64)
-def _read_version(path: Path, changed: int, size: int) -> tuple[Positions, list[tuple[str, str]]]:
-    """Return the lines of a file's keys, and its defaults list: groups and options; `- sft` has no group."""
+def _read_version(path: Path, changed: int, size: int) -> tuple[Positions, list[DefaultsEntry]]:
+    """Return the lines of a file's keys, and its defaults list."""
     documents = read_yaml(path.read_text(encoding="utf-8"))
     pairs = documents[0].entries() if documents and isinstance(documents[0], YamlMap) else ()
     defaults = next((resolve_alias(value) for key, value in pairs if key.text == "defaults"), None)
-    chosen: list[tuple[str, str]] = []
+    chosen: list[DefaultsEntry] = []
     for entry in map(resolve_alias, getattr(defaults, "items", ())):
-        if isinstance(entry, YamlMap):
-            choices = ((key.text.split()[-1].strip("/"), resolve_alias(value)) for key, value in entry.entries())
-            chosen += [(group, option.text) for group, option in choices if isinstance(option, Scalar)]
-        elif isinstance(entry, Scalar) and entry.text != "_self_":
-            chosen.append(("", entry.text))
+        choices = entry.entries() if isinstance(entry, YamlMap) else [(None, entry)]
+        for key, option in ((key, resolve_alias(value)) for key, value in choices):
+            text = option.text if isinstance(option, Scalar) and option.type != "null" else ""
+            group, _, name = (key.text, "", text) if key else text.rpartition("/")
+            chosen.append(DefaultsEntry(entry.line, group, name))
     return locate_keys(documents), chosen
 
 
-def _read_defaults(path: Path) -> list[tuple[str, str]]:
+def read_defaults(path: Path) -> list[DefaultsEntry]:
     return _read_version(*_version(path))[1]
 
 

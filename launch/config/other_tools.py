@@ -9,13 +9,14 @@ beside `set` for a value that is not a number. launch's own keys are understood 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from launch.errors import Cure, Way, nearest, set_any
+from launch.resources import GROUPS
 
 FILE = Path(__file__).with_name("other_tools.yaml")
 TOOLS = ("axolotl", "trl", "llama_factory")
@@ -28,10 +29,10 @@ class Row:
 
     topic: str
     here: str = ""  # "": not in the page's table
-    axolotl: tuple[str, ...] | str = "-"
-    trl: tuple[str, ...] | str = "-"
-    llama_factory: tuple[str, ...] | str = "-"
-    also: tuple[str, ...] = ()
+    axolotl: Sequence[str] = "-"
+    trl: Sequence[str] = "-"
+    llama_factory: Sequence[str] = "-"
+    also: Sequence[str] = ()
     set: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
     instead: str = ""
@@ -50,11 +51,10 @@ class Row:
         """Return what to do for `NAME=value`: `set recipe.lora.rank=8`."""
         chosen = self.of_value(value)
         sets = self.set and not (self.instead and value and not re.fullmatch(r"[\d.,e+-]+", value))
-        if chosen is None and sets and value:
-            listed = value if value.startswith("[") else f"[{value}]"
-            chosen = self.set.format(value=value, list=listed, count=len(value.split(",")))
         if chosen is None and sets:
-            chosen = self.set.format(value="VALUE", list="[A,B]", count="N")
+            given = value or "VALUE"
+            listed = given if given.startswith("[") else f"[{given}]"
+            chosen = self.set.format(value=given, list=listed, count=len(given.split(",")))
         if chosen:
             return replacing(name, *chosen.split(" or "))
         if not self.instead:
@@ -68,11 +68,8 @@ def load_table(file: Path = FILE) -> tuple[tuple[Row, ...], Mapping[str, str]]:
     import yaml  # only for an answer
 
     content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    rows: list[dict[str, Any]] = [
-        {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
-        for row in content["rows"]
-    ]
-    return tuple(Row(**row) for row in rows), {word: verb for verb, words in content["verbs"].items() for word in words}
+    rows = tuple(Row(**row) for row in content["rows"])
+    return rows, {word: verb for verb, words in content["verbs"].items() for word in words}
 
 
 def replacing(name: str, *overrides: str, sentence: str = "") -> Cure:
@@ -145,13 +142,11 @@ def translate(settings: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         for key, _, setting in (override.partition("=") for way in ways for override in way.sets):
             if key not in meant or setting == text:
                 meant[key] = setting
-    kind = "dpo" if {"recipe.loss", "recipe.beta"} & meant.keys() else settings.get("stage", "sft")
-    has_adapter = kind in ("sft", "dpo") and meant.get("recipe.lora.rank", "null") != "null"
-    known = kind if kind in ("sft", "dpo", "rm") else "sft"
-    return [
-        f"stage={meant.pop('stage', f'lora_{kind}' if has_adapter else known)}",
-        *(f"{key}={setting}" for key, setting in meant.items()),
-    ], left_out
+    given = settings.get("stage")
+    kind = "dpo" if {"recipe.loss", "recipe.beta"} & meant.keys() else given if given in ("dpo", "rm") else "sft"
+    if kind != "rm" and meant.get("recipe.lora.rank", "null") != "null":
+        kind = f"lora_{kind}"
+    return [f"{key}={setting}" for key, setting in {"stage": kind, **meant}.items()], left_out
 
 
 def explain_verb(word: str, *, exact: bool = False) -> str | None:
@@ -164,7 +159,6 @@ def explain_verb(word: str, *, exact: bool = False) -> str | None:
 @cache
 def _own_keys() -> dict[str, str]:
     """Map the last part of each of launch's own keys to the key, where only one has it."""
-    from launch.config.origins import GROUPS
     from launch.config.schema import walk_keys
 
     keys = {group: [group] for group in GROUPS}

@@ -3,6 +3,7 @@
 model=meta-llama/Llama-3.2-1B      model.path=meta-llama/Llama-3.2-1B, or the run of that name
 data.mix=chats.jsonl               data.mix=[{name: chats.jsonl}]
 allow=disk, allow=disk,gpus_busy   allow=[disk,gpus_busy], and so for other keys that are lists
+tuned=NAME                         +tuned=NAME; another key needs no plus, and one that there is not gets none
 data.validation=20%                data.validation=0.2
 stage=./mine.yaml, or ./mine.yaml  the stage of that file, wherever it lies
 """
@@ -13,9 +14,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from launch.config.line import MULTIRUN, CommandLine, quote_text, stage_names
+from launch.config.line import MULTIRUN, CommandLine, quote_text
 from launch.config.origins import YAML
 from launch.errors import Cure, Problem, UserError
+from launch.resources import GROUPS, group_options
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _LISTS = ("allow", "stage.tasks")
@@ -36,8 +38,13 @@ def expand(line: CommandLine) -> CommandLine:
 def _expand(override: str, line: CommandLine) -> str:
     if override.endswith(YAML) and "=" not in override:
         override = f"stage={override}"
-    key, equals, value = override.partition("=")
+    plain = override.lstrip("+")
+    key, equals, value = plain.partition("=")
     value = value.strip()
+    if key not in GROUPS and not key.startswith("trainer."):  # whose maps a plus adds to
+        override = plain
+    elif key == "tuned":
+        override = f"+{plain}"
     if not equals or value in ("", "null"):
         return override
     if key == "stage" and (value.endswith(YAML) or "/" in value) and not value.startswith(("[", "{")):
@@ -69,7 +76,7 @@ def _quote(name: str) -> str:
 def _find_stage_file(value: str) -> Path:
     path = Path(value.strip("'\"").replace("\\'", "'")).expanduser().absolute()
     if not path.is_file():
-        is_shipped = path.stem in stage_names()
+        is_shipped = path.stem in group_options("stage")
         cure = Cure("set {0}", f"stage={path.stem}") if is_shipped else "`launch new` drafts one"
         raise UserError(Problem("unknown_stage", f"there is no stage file {value}", "override stage", cure))
     if path.suffix not in YAML:

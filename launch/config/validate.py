@@ -11,7 +11,7 @@ import operator
 import os
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from launch.config.guards import GuardsConfig
-from launch.config.line import format_value, override_key
+from launch.config.line import override_key
 from launch.config.origins import Origins
 from launch.config.other_tools import explain_like, explain_name, trainer_flag
 from launch.config.ranges import FLAG_RANGES, Range, out_of_range
@@ -36,12 +36,10 @@ _RUN_NAME = re.compile(r"\w[\w.+-]*")  # a single folder, not hidden
 
 def validate(config: RootConfig, plain: Mapping[str, Any], origins: Origins) -> list[Problem]:
     """Return every problem of a composed configuration; `plain` is the same as plain data."""
-    return list(_node_problems(config, "", origins)) or [
-        *_stage_problems(origins.stage),
-        *_name_problems(config.name, origins),
-        *_empty_problems(config, "", origins),
+    return list(_node_problems(config, origins)) or [
+        *_name_problems(config, origins),
+        *_empty_problems(config, origins),
         *_path_problems(config, origins),
-        *_unknown_keys(RootConfig, plain, "", origins),
         *_recipe_map_problems(config.trainer.recipe, origins),
         *_secret_problems(plain, origins),
         *range_problems(config, origins),
@@ -49,30 +47,29 @@ def validate(config: RootConfig, plain: Mapping[str, Any], origins: Origins) -> 
     ]
 
 
-def _name_problems(name: str | None, origins: Origins) -> list[Problem]:
-    """Check that the run's name is a single folder: `status`, `logs` and `stop` look for runs directly below the
-    stage's folder. Rollouts, benches and searches put theirs one level deeper, in a folder of their own."""
-    if name is not None and len(os.fsencode(name)) > _LONGEST_NAME:
-        message = f"name is {len(os.fsencode(name))} bytes long, and may have {_LONGEST_NAME}"
-        return [Problem("bad_name", message, origins.of("name").where)]
-    if name is None or _RUN_NAME.fullmatch(name):
-        return []
-    flat = re.sub(r"[^\w.+-]+", "-", name)
-    cure = Cure("for example {0}", f"name={flat}") if _RUN_NAME.fullmatch(flat) else None
-    message = f"name={name} must be a single folder name: letters, digits and . _ + -"
-    return [Problem("bad_name", message, origins.of("name").where, cure)]
+def _name_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
+    """Check that the stage's name and the run's are single folders: `status`, `logs` and `stop` look for runs directly
+    below the stage's folder. Rollouts, benches and searches put theirs one level deeper, in a folder of their own."""
+    names = {
+        "stage": (origins.stage, "override stage"),
+        "name": ("run" if config.name is None else config.name, origins.of("name").where),
+    }
+    for key, (name, where) in names.items():
+        flat = re.sub(r"[^\w.+-]+", "-", name)
+        cure = Cure("for example {0}", f"name={flat}") if key == "name" else f"rename its file, for example {flat}.yaml"
+        if len(os.fsencode(name)) > _LONGEST_NAME:
+            message = f"{key} is {len(os.fsencode(name))} bytes long, and may have {_LONGEST_NAME}"
+            yield Problem("bad_name", message, where)
+        elif not _RUN_NAME.fullmatch(name):
+            message = f"{key}={name} must be a single folder name: letters, digits and . _ + -"
+            yield Problem("bad_name", message, where, cure if _RUN_NAME.fullmatch(flat) else None)
 
 
-def _empty_problems(node: object, above: str, origins: Origins) -> Iterator[Problem]:
+def _empty_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
     """Find texts that are set to nothing, as by `model.path=$MODEL` with a variable that the shell doesn't have."""
-    for name, hint in hints(typing.cast(Any, type(node))).items():
-        value, key = getattr(node, name), f"{above}{name}"
-        if dataclasses.is_dataclass(value):
-            yield from _empty_problems(value, f"{key}.", origins)
-        elif key == "data.mix":
-            if not all(entry.name.strip() for entry in value):
-                yield Problem("empty_value", "data.mix has an entry without a name", origins.of(key).where)
-        elif isinstance(value, str) and not value.strip() and key != "name" and (where := origins.of(key).where):
+    for key, value, _, hint in _walk(config):
+        is_empty = isinstance(value, str) and not value.strip() and key != "name"
+        if is_empty and (where := _where(key, origins)):
             unset = f"; {key}=null unsets it" if type(None) in typing.get_args(hint) else ""
             cure = f"set a value (is a variable of the shell unset?){unset}"
             yield Problem("empty_value", f"{key} is empty", where, cure)
@@ -89,12 +86,21 @@ def _path_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
             yield path_problem(error, value, origins.of(key).where)
 
 
-def _stage_problems(stage: str) -> list[Problem]:
-    """Check that the stage's name is a single folder too: it is one below `runs`."""
-    if _RUN_NAME.fullmatch(stage):
-        return []
-    message = f"stage={stage} must be a single name: letters, digits and . _ + -"
-    return [Problem("bad_name", message, "override stage", f"move its file to stage/{stage.rpartition('/')[2]}.yaml")]
+def find_unknown_keys(overrides: Sequence[str]) -> Iterator[Problem]:
+    """Find the keys of a line that launch has not, all of them at once."""
+    for override in overrides:
+        given, _, value = override.partition("=")
+        node: type | None = None if given.startswith("~") else RootConfig
+        parent = ""
+        for name in re.split(r"[.\[@]", given.lstrip("+")):
+            if node is None:
+                break
+            key, known = f"{parent}.{name}".lstrip("."), hints(node)
+            if name not in known:
+                cure = suggest_key(parent, name, list(known), value, given)
+                yield Problem("unknown_key", f"there is no key '{key}'", None, cure)
+                break
+            parent, node = key, node_class(known[name])
 
 
 def suggest_key(parent: str, name: str, siblings: list[str], value: str | None = None, given: str = "") -> str:
@@ -103,7 +109,8 @@ def suggest_key(parent: str, name: str, siblings: list[str], value: str | None =
     `given`: the whole key where the unknown name is only its beginning.
     """
     prefix = f"{parent}." if parent else ""
-    if meant := explain_name(given or prefix + name, value) or explain_like(given or prefix + name, value):
+    whole = given or prefix + name
+    if meant := explain_name(whole, value) or explain_like(whole, value):
         return meant
     candidates = [prefix + near for near in nearest(name, siblings, 1, 0.7)]
     for field in dataclasses.fields(RootConfig):
@@ -113,16 +120,15 @@ def suggest_key(parent: str, name: str, siblings: list[str], value: str | None =
         way = [Way((f"{candidates[0]}={value}",), prefix + name)] if value else []
         return Cure("did you mean '{0}'?" if way else f"did you mean '{candidates[0]}'?", *way)
     if not parent:
-        return trainer_flag(given or name, value)
-    shown = ", ".join(prefix + sibling for sibling in siblings[:_MOST_KEYS])
+        return trainer_flag(whole, value)
+    shown = ", ".join(prefix + sibling for sibling in siblings)
     return f"keys: {shown}" if len(siblings) <= _MOST_KEYS else f"`launch help keys` lists those of {parent}"
 
 
-def _node_problems(node: object, above: str, origins: Origins) -> Iterator[Problem]:
+def _node_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
     """Find nodes that an interpolation (`data.mix=${recipe}`) replaced by one of another type, and values that are
     missing as `~recipe` removed them."""
-    for name, hint in hints(typing.cast(Any, type(node))).items():
-        value, key = getattr(node, name), f"{above}{name}"
+    for key, value, _, hint in _walk(config):
         expected = node_class(hint)
         if typing.get_origin(hint) is list:
             item = node_class(typing.get_args(hint)[0])
@@ -133,26 +139,10 @@ def _node_problems(node: object, above: str, origins: Origins) -> Iterator[Probl
             is_right = not dataclasses.is_dataclass(value)
         if not is_right:
             message = f"{key} is set to another part of the configuration, which is not of its type"
-            yield Problem("bad_value", message, origins.of(key).where, "set its own value")
-        elif expected is not None and value is not None:
-            yield from _node_problems(value, f"{key}.", origins)
+            yield Problem("bad_value", message, _where(key, origins), "set its own value")
         elif value == MISSING:
             cure = "set it on the command line, or in the stage file"
-            yield Problem("missing_value", f"'{key}' has no value", origins.of(key).where, cure)
-
-
-def _unknown_keys(cls: type, plain: Mapping[str, Any], above: str, origins: Origins) -> Iterator[Problem]:
-    """Find keys that the schema lacks: Hydra's `+` adds any."""
-    known = hints(cls)
-    for name, value in plain.items():
-        key = f"{above}{name}"
-        if name not in known:
-            where, cure = origins.of(key).where, suggest_key(above.rstrip("."), name, list(known), _show(value))
-            yield Problem("unknown_key", f"there is no key '{key}'", where, cure)
-            continue
-        node = node_class(known[name])
-        if node is not None and isinstance(value, Mapping):
-            yield from _unknown_keys(node, value, f"{key}.", origins)
+            yield Problem("missing_value", f"'{key}' has no value", _where(key, origins), cure)
 
 
 def _secret_problems(plain: Mapping[str, Any], origins: Origins) -> Iterator[Problem]:
@@ -212,24 +202,30 @@ def _recipe_map_problems(recipe: Mapping[str, Any], origins: Origins) -> Iterato
             yield Problem("bad_value", message, where, "configs/tulu/trainer/finetune.yaml shows both")
 
 
-def find_numbers(node: Any, above: str = "") -> Iterator[tuple[str, float | None, Range]]:
-    """Yield the numbers below a node of the configuration that have a range: key, value, range."""
+def _walk(node: Any, above: str = "") -> Iterator[tuple[str, Any, Range | None, Any]]:
+    """Yield what is below a node of the configuration, in its lists too: key, value, range, type."""
     for entry in dataclasses.fields(node):
         value, key = getattr(node, entry.name), f"{above}{entry.name}"
-        if "range" in entry.metadata:
-            yield key, value, entry.metadata["range"]
-        elif dataclasses.is_dataclass(value):
-            yield from find_numbers(value, f"{key}.")
-        elif isinstance(value, list):
-            for position, item in enumerate(value):
-                if dataclasses.is_dataclass(item):
-                    yield from find_numbers(item, f"{key}[{position}].")
+        yield key, value, entry.metadata.get("range"), hints(node.__class__)[entry.name]
+        items = {f"{key}[{position}].": item for position, item in enumerate(value if isinstance(value, list) else ())}
+        for inner, child in {f"{key}.": value, **items}.items():
+            if dataclasses.is_dataclass(child):
+                yield from _walk(child, inner)
+
+
+def _where(key: str, origins: Origins) -> str | None:
+    return origins.of(key.partition("[")[0]).where
+
+
+def find_numbers(node: Any, above: str = "") -> Iterator[tuple[str, float | None, Range]]:
+    """Yield the numbers below a node of the configuration that have a range: key, value, range."""
+    return ((key, value, allowed) for key, value, allowed, _ in _walk(node, above) if allowed)
 
 
 def range_problems(config: RootConfig, origins: Origins) -> list[Problem]:
     """Find every number outside its range, with the override or the line that sets it."""
     return [
-        out_of_range(key, value, allowed, origins.of(key.partition("[")[0]).where)
+        out_of_range(key, value, allowed, _where(key, origins))
         for key, value, allowed in find_numbers(config)
         if value is not None and not allowed.contains(value)
     ]
@@ -243,35 +239,18 @@ def flag_problem(flag: str, recipe: RecipeConfig, key: str | None, value: Any, w
     return out_of_range(f"--{flag}", value, allowed, where)
 
 
-def _show(value: Any) -> str | None:
-    """Return a value as an override has it; None for a list or a map."""
-    return None if isinstance(value, list | Mapping) else format_value(value)
-
-
 # The lists of rules with an `id` each. Layers above define them, so they are imported only when a line has an `allow`.
 _REGISTERS = (("launch.check.machine.rules", "RULES"), ("launch.trials.rollout.gates_across", "GATES"))
 _EVIDENCE = (*STATE, *EVIDENCE, "weights", "gradients", "last_update", "saved_weights")
-_PLAN = (
-    "base_changed",
-    "bf16_sampling",
-    "data_small_epoch",
-    "flag_over_recipe",
-    "import_fails",
-    "incomplete_model",
-    "model_changed",
-    "no_interpreter",
-    "other_chat_template",
-    "refused_flag",
-    "refused_value",
-    "validation_trained",
-)
-_DATA = (
+_OTHERS = (
+    *("base_changed", "bf16_sampling", "data_small_epoch", "flag_over_recipe", "import_fails", "incomplete_model"),
+    *("model_changed", "no_interpreter", "other_chat_template", "refused_flag", "refused_value", "validation_trained"),
+    # of data
     *("no_loss_tokens", "equal_pairs", "loss_on_user", "no_end_of_turn", "double_bos", "pad_is_end"),
     *("system_dropped", "calls_dropped"),
-)
-_PIPELINE = ("other_tokenizer", "other_vocabulary", "short_context")
-_BENCH = ("bench_global_batch", "bench_data")
-_SLURM = (
+    # of pipelines and benches
+    *("other_tokenizer", "other_vocabulary", "short_context", "bench_global_batch", "bench_data"),
+    # of Slurm
     *("unknown_partition", "partition_down", "time_beyond_partition", "unknown_gpu_type", "too_many_gpus"),
     *("too_many_cpus", "too_many_nodes", "unknown_account", "unknown_qos", "sbatch_refused", "not_mounted"),
     *("account_not_admitted", "qos_not_admitted", "gpu_fault"),
@@ -281,6 +260,7 @@ _RENAMED = {  # old id -> new id
     "clock_off": "clock_skew",
     "dealing_shared_samples": "balanced_sequence_parallel",
     "few_open_files": "open_files_limit",
+    "hydra_setting": "reserved_key",
     "locked_memory": "memlock_limit",
     "not_its_job": "job_mismatch",
     "not_its_launcher": "launcher_mismatch",
@@ -295,7 +275,7 @@ def allowable_ids() -> frozenset[str]:
     registered = (rule.id for module, name in _REGISTERS for rule in getattr(importlib.import_module(module), name))
     guards = (field.name for field in dataclasses.fields(GuardsConfig))
     evidence = (f"{verdict}_{key}" for key in _EVIDENCE for verdict in ("refuted", "unproven"))
-    return frozenset((*registered, *guards, *evidence, *_PLAN, *_DATA, *_PIPELINE, *_BENCH, *_SLURM))
+    return frozenset((*registered, *guards, *evidence, *_OTHERS))
 
 
 def unknown_ids(allow: list[str], origins: Origins) -> list[Problem]:

@@ -178,9 +178,8 @@ class _NodeBuilder:
         self.documents: list[Node] = []
         self.stack: list[tuple[Sequence | Mapping, list[Node], int]] = []  # with the count before it
         self.anchors: dict[str, Node] = {}
-        # of the lists and maps that are complete, by their id
-        self.sizes: dict[int, int] = {}
-        self.levels: dict[int, int] = {}
+        # of the lists and maps that are complete, by their id: how many nodes are in each, and in how many levels
+        self.complete: dict[int, tuple[int, int]] = {}
         self.count = 0
 
     def add_event(self, event: Any) -> None:
@@ -191,9 +190,9 @@ class _NodeBuilder:
             if event.anchor not in self.anchors:
                 raise NotYamlError(f"found undefined alias '{event.anchor}'", line)
             node = self.anchors[event.anchor]
-            if isinstance(node, Sequence | Mapping) and id(node) not in self.sizes:
+            if isinstance(node, Sequence | Mapping) and id(node) not in self.complete:
                 raise YamlLimitError(f"'{event.anchor}' contains itself", line)
-            self.count += self.sizes.get(id(node), 0)
+            self.count += self._measure(node)[0]
             self._add(Alias(node, line), None)
         elif isinstance(event, yaml.SequenceStartEvent):
             self._open(Sequence(line=line), event)
@@ -201,8 +200,8 @@ class _NodeBuilder:
             self._open(Mapping(line=line), event)
         elif isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
             node, children, before = self.stack.pop()
-            self.sizes[id(node)] = self.count - before
-            self.levels[id(node)] = 1 + max(map(self._levels, children), default=0)
+            levels = 1 + max((self._measure(child)[1] for child in children), default=0)
+            self.complete[id(node)] = self.count - before, levels
             if isinstance(node, Sequence):
                 node.items.extend(children)
             else:
@@ -212,16 +211,16 @@ class _NodeBuilder:
 
     def _add(self, node: Node, event: Any) -> None:
         self.count += 1
-        if self.count > MAX_NODES or len(self.stack) + self._levels(node) > MAX_DEPTH:
+        if self.count > MAX_NODES or len(self.stack) + self._measure(node)[1] > MAX_DEPTH:
             problem = "has too many values" if self.count > MAX_NODES else "is nested too deeply"
             raise YamlLimitError(f"it {problem} to be a configuration, a list of flags or a job", node.line)
         (self.stack[-1][1] if self.stack else self.documents).append(node)
         if event is not None and event.anchor:
             self.anchors[event.anchor] = node
 
-    def _levels(self, node: Node) -> int:
-        """Return how many lists and maps are nested in a complete node, itself included, as if aliases were copies."""
-        return self.levels.get(id(resolve_alias(node)), 0)
+    def _measure(self, node: Node) -> tuple[int, int]:
+        """Return how many nodes are in a complete node, and how many levels it has, as if aliases were copies."""
+        return self.complete.get(id(resolve_alias(node)), (0, 0))
 
     def _open(self, node: Sequence | Mapping, event: Any) -> None:
         self._add(node, event)

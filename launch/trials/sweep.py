@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from launch.config.compose import Composed
+from launch.config.compose import Composed, map_all
 from launch.config.line import override_key
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display import Display
@@ -21,7 +21,7 @@ from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan, build_plan
 from launch.trials.measurement import Measurement, read_measurement
 from launch.trials.record import State, TrialRecord, TrialRun
-from launch.trials.trial import Runner, plan_all, refuse_failing_preflight, say_document, say_plan
+from launch.trials.trial import Runner, refuse_failing_preflight, say_document, say_plan
 
 
 @dataclass
@@ -125,7 +125,7 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
     lines = [composed.origins.overrides for composed in configurations]
     differing = [[text for text in line if not all(text in other for other in lines)] for line in lines]
     runs: dict[str, SweepRun] = {}
-    for composed, planned, own in zip(configurations, plan_all(configurations, plan), differing, strict=True):
+    for composed, planned, own in zip(configurations, map_all(configurations, plan), differing, strict=True):
         label = " ".join(f"{override_key(text).rpartition('.')[2]}={text.partition('=')[2]}" for text in own)
         if planned.identity in runs:
             notes.append(f"{label} is the same run as {runs[planned.identity].label}")

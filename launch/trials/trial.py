@@ -71,20 +71,6 @@ def plan_line(line: CommandLine) -> Plan:
     return build_plan(composed, this_machine(composed))
 
 
-def plan_all(settings: Iterable[T], plan: Callable[[T], Plan]) -> list[Plan]:
-    """Plan every setting. Raises UserError with the problems of all of them, each once."""
-    plans: list[Plan] = []
-    problems: list[Problem] = []
-    for setting in settings:
-        try:
-            plans.append(plan(setting))
-        except UserError as error:
-            problems += error.problems
-    if problems:
-        raise UserError(list(dict.fromkeys(problems)))
-    return plans
-
-
 def refuse_failing_preflight(
     plans: Iterable[Plan], *, asks_parser: bool = False, ends_after: int | None = None
 ) -> None:

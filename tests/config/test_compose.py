@@ -38,16 +38,16 @@ MISTAKES = {
     "stage=sft ~gpus": r"gpus has no value that could be removed; leave ~gpus out \[bad_config\]",
     "stage=sft model=null": r"model=null must be the name of a file of configs/tulu; set its name \[bad_value\]",
     "stage=sft parallel=3": r"parallel=3 must be the name of a file of configs/tulu; set parallel=zero3 \[bad_value\]",
-    "stage=sft tuned=mine": r"override tuned: .*; use \+tuned=NAME \[tuned_is_added\]",
-    "stage=sft hydra.run.dir=/tmp/x": r"hydra.run.dir cannot be set: .*; runs= and name= .*\[hydra_setting\]",
-    "stage=sft +hydra.foo=1": r"hydra.foo cannot be set: launch sets it; remove it \[hydra_setting\]",
-    "stage=sft ++hydra.output_subdir=x": r"runs= and name= set where a run writes \[hydra_setting\]",
-    "stage=sft hydra.mode=MULTIRUN": r"add sweep=true to run each value of a list in turn \[hydra_setting\]",
-    "stage=sft hydra/launcher=x": r"\[hydra_setting\]",
-    "stage=sft +hydra/launcher=x": r"\[hydra_setting\]",
-    "stage=sft ~hydra": r"\[hydra_setting\]",
-    "stage=sft +hydra@recipe=1": r"\[hydra_setting\]",
-    "stage=sft +hydra.searchpath=[file:///tmp]": r"LAUNCH_CONFIG_DIR names the folder.*\[hydra_setting\]",
+    "stage=sft tuned=mine": r"there is no overlay 'mine' in .*; `tune` writes one \[unknown_tuned\]",
+    "stage=sft hydra.run.dir=/tmp/x": r"hydra.run.dir cannot be set: .*; runs= and name= .*\[reserved_key\]",
+    "stage=sft +hydra.foo=1": r"hydra.foo cannot be set: launch sets it; remove it \[reserved_key\]",
+    "stage=sft ++hydra.output_subdir=x": r"runs= and name= set where a run writes \[reserved_key\]",
+    "stage=sft hydra.mode=MULTIRUN": r"add sweep=true to run each value of a list in turn \[reserved_key\]",
+    "stage=sft hydra/launcher=x": r"\[reserved_key\]",
+    "stage=sft +hydra/launcher=x": r"\[reserved_key\]",
+    "stage=sft ~hydra": r"\[reserved_key\]",
+    "stage=sft +hydra@recipe=1": r"\[reserved_key\]",
+    "stage=sft +hydra.searchpath=[file:///tmp]": r"LAUNCH_CONFIG_DIR names the folder.*\[reserved_key\]",
     "stage=sft hydrant=1": r"no key 'hydrant'.*\[unknown_key\]",
     "stage=sft +tuned=mine": r"there is no overlay 'mine' in .*; `tune` writes one \[unknown_tuned\]",
 }
@@ -85,9 +85,10 @@ def test_an_overlay_is_added_where_there_are_some(monkeypatch: pytest.MonkeyPatc
     (tmp_path / "tuned").mkdir()
     (tmp_path / "tuned" / "mine.yaml").write_text("# @package _global_\nrecipe:\n  seed: 77\n", encoding="utf-8")
     monkeypatch.setenv("LAUNCH_CONFIG_DIR", str(tmp_path))
-    assert composed("stage=sft", "+tuned=mine").config.recipe.seed == 77
-    with pytest.raises(UserError, match=r"use \+tuned=NAME \[tuned_is_added\]"):
-        composed("stage=sft", "tuned=mine")
+    for override in ("+tuned=mine", "tuned=mine"):
+        assert composed("stage=sft", override).config.recipe.seed == 77
+    with pytest.raises(UserError, match=r"there is no overlay 'mien' in .* \[unknown_tuned\]"):
+        composed("stage=sft", "tuned=mien")
 
 
 def test_a_missing_user_folder_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -159,4 +159,4 @@ def test_no_file_sets_hydra(config: Path, name: str) -> None:
         assert not (config / "executed").exists(), done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         if name != "a group of Hydra" and (option or override):  # which Hydra reads from its own package
-            assert done.returncode == 2 and "[hydra_setting]" in done.stderr, done.stdout + done.stderr
+            assert done.returncode == 2 and "[reserved_key]" in done.stderr, done.stdout + done.stderr

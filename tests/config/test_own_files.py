@@ -207,9 +207,9 @@ def test_names_of_any_alphabet_compose(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_file_that_sets_hydra_itself(refuse: Refuse, options: tuple[str, ...], tmp_path: Path) -> None:
     own = DEMO + f"hydra:\n  output_subdir: written\n  run: {{dir: '{tmp_path}/written'}}\n"
     problem = refuse({"stage/mine": own}, *options)
-    assert (problem.id, problem.where) == ("hydra_setting", "stage/mine.yaml:5")
+    assert (problem.id, problem.where) == ("reserved_key", "stage/mine.yaml:5")
     base = refuse({"stage/base": own, "stage/mine": HEAD + "defaults:\n  - base\n  - _self_\n"}, *options)
-    assert (base.id, base.where) == ("hydra_setting", "stage/base.yaml:5")
+    assert (base.id, base.where) == ("reserved_key", "stage/base.yaml:5")
     assert not (tmp_path / "written").exists()
 
 

@@ -74,7 +74,7 @@ def test_a_stage_file_in_a_folder_of_any_name(place: str, tmp_path: Path) -> Non
 def test_a_stage_file_is_checked_as_the_users_own_ones_are(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text(OWN + "hydra: {run: {dir: x}}\n", encoding="utf-8")
-    with pytest.raises(UserError, match="hydra_setting"):
+    with pytest.raises(UserError, match="reserved_key"):
         compose_once(CommandLine("plan", False, (f"stage={file}",)))
     file.write_text(OWN + "  lerning_rate: 1\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"bad\.yaml:8.*no key 'recipe.lerning_rate'"):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from launch.config.compose import map_all
 from launch.config.line import CommandLine, format_value, override_key
 from launch.config.schema import Packing
 from launch.config.trials import BenchConfig
@@ -21,7 +22,6 @@ from launch.trials.record import State, read_earlier, seconds_left
 from launch.trials.trial import (
     Runner,
     expand_short_options,
-    plan_all,
     plan_probe,
     refuse_failing_preflight,
     say_document,
@@ -91,7 +91,7 @@ def plan_bench(request: BenchRequest, plan: Callable[[CommandLine], Plan]) -> Be
     Raises UserError with the problems of both, each problem once; and: bench_steps; bench_global_batch, bench_data (not
     comparable, unless `allow` names the id).
     """
-    plans = plan_all(map(request.line, (0, 1)), lambda line: _check_numbers(plan(line)))
+    plans = map_all(map(request.line, (0, 1)), lambda line: _check_numbers(plan(line)))
     a, b = (Side(*side) for side in zip(SIDES, request.own, plans, strict=True))
     mismatches = _find_mismatches(a, b)
     errors = [problem for problem in mismatches if problem.id not in a.plan.config.allow]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from launch import resources
-from launch.config.compose import Composed, compose_once
+from launch.config.compose import Composed, compose_once, map_all
 from launch.config.line import CommandLine
 from launch.config.trials import Then
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
@@ -27,7 +27,7 @@ from launch.trials.rollout.jobs import refuse_impossible_jobs, submit_remaining
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import RolloutRequest, SubmitMode, read_request
-from launch.trials.trial import Runner, gpus_for, plan_all, plan_probe, say_lines, say_plan
+from launch.trials.trial import Runner, gpus_for, plan_probe, say_lines, say_plan
 from launch.trials.view import write_trial_report
 
 
@@ -70,7 +70,7 @@ def plan_rollout(
     Raises UserError with the problems of all widths, each problem once.
     """
     at_one = compose(request.stage_line(request.widths[0])).config.rollout.parallel_at_one
-    plans = plan_all(request.widths, lambda width: plan(request.stage_line(width, at_one)))
+    plans = map_all(request.widths, lambda width: plan(request.stage_line(width, at_one)))
     first, config, labels = plans[0], plans[0].config, [str(each.parallel.width) for each in plans]
     name = f"rollout-{config.name or rollout_id(first)}"
     runs = [

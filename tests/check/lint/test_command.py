@@ -148,7 +148,7 @@ def test_trainer_of_flag_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_json(capsys, "a.yaml")[1][0]["script"] == "open_instruct/dpo_tune_cache.py"
     code, (verdict,) = run_json(capsys, "--trainer", "finetune", "a.yaml")
     assert (code, verdict["script"], verdict["problems"][0]["flag"]) == (2, "open_instruct/finetune.py", "mixer_list")
-    with pytest.raises(UserError, match="--trainer nothing is not a trainer"):
+    with pytest.raises(UserError, match="unknown trainer 'nothing'; use one of"):
         lint(["--trainer", "nothing", "a.yaml"])
 
 
@@ -197,7 +197,7 @@ def test_the_command_in_its_own_process(tmp_path: Path) -> None:
     assert call().returncode == 2
     wrong = call("--trainer", "nothing", str(path))
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("launch: --trainer nothing is not a trainer")
+    assert wrong.stderr.startswith("launch: unknown trainer 'nothing'; use one of")
 
 
 def test_nothing_heavy_is_imported() -> None:
