@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launch.__main__ import _missing_package
 from launch.resources import ROOT
 
 NO_PACKAGES = (sys.executable, "-S", "-E")  # -S: without site-packages, as a Python that nothing is installed in
@@ -34,19 +35,27 @@ def clone(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("line", ["plan stage=demo", "status", "stage=demo", "check stage=demo", "tune stage=sft"])
 def test_a_python_without_the_packages(clone: Path, line: str) -> None:
-    def refusal() -> str:
-        done = start(clone, *NO_PACKAGES, "-m", "launch", *line.split())
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-        assert sys.executable in done.stderr
-        return done.stderr
+    done = start(clone, *NO_PACKAGES, "-m", "launch", *line.split())
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"{sys.executable} -m pip install tulu-launch" in done.stderr
 
-    assert f"{sys.executable} -m pip install tulu-launch" in refusal()
-    (clone / "scripts").mkdir()
-    (clone / "scripts/setup").touch()
-    assert f"install what launch requires: {clone / 'scripts/setup'}" in refusal()
-    (clone / ".venv/bin").mkdir(parents=True)
-    (clone / ".venv/bin/activate").touch()
-    assert f"source {clone / '.venv/bin/activate'}" in refusal()
+
+def test_a_missing_package_has_the_cure_of_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.__main__.ROOT", tmp_path)
+
+    def cure() -> str:
+        message, _, cure = str(_missing_package(ModuleNotFoundError(name="yaml.nodes"))).rpartition("; ")
+        assert message == f"this Python ({sys.executable}) lacks the package yaml"
+        return cure
+
+    assert cure() == f"install it with what it requires: {sys.executable} -m pip install tulu-launch"
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/setup").touch()
+    assert cure() == f"install what launch requires: {tmp_path / 'scripts/setup'}"
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/activate").touch()
+    assert cure() == f"activate this clone's environment: source {tmp_path / '.venv/bin/activate'}"
+    assert _missing_package(ModuleNotFoundError(name="launch.gone")) is None, "a fault of launch's own"
 
 
 def test_what_needs_no_package_answers(clone: Path) -> None:

@@ -15,12 +15,13 @@ import pytest
 
 from launch.commands.upstream import describe, impact_json, upstream
 from launch.config.yaml_nodes import yaml_positions
-from launch.errors import UserError
+from launch.errors import Problem, UserError
 from launch.resources import CONFIGS, ROOT
 from launch.upstream.pin import impact as module
 from launch.upstream.pin.checkout import DIR_VARIABLE, SUBMODULE
-from launch.upstream.pin.impact import Impact, assess_impact, referenced_flags
-from launch.upstream.pin.lock import load_lock
+from launch.upstream.pin.compare import FlagChange
+from launch.upstream.pin.impact import Impact, TrainerImpact, assess_impact, referenced_flags
+from launch.upstream.pin.lock import load_lock, locked_schema
 from launch.upstream.schema import Schema
 from launch.upstream.trainers import OPEN_INSTRUCT
 from tests.upstream.checkouts import checkout, has_commit
@@ -157,6 +158,53 @@ def test_a_newly_required_flag_that_nothing_gives(
     assert "requires 'model_name_or_path'" in problem.message
 
 
+def test_every_kind_of_change_has_a_line_and_its_values(
+    history: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = (
+        FlagChange("removed", "a"),
+        FlagChange("renamed", "b", "c", "int", "float", proposed=True),
+        FlagChange("added", "d"),
+        FlagChange("default", "e", old=1, new=None),
+        FlagChange("required", "f", old=False, new=True),
+    )
+    schema, gone = locked_schema("finetune"), Problem("trainer_script_missing", "it has no dpo.py")
+    trainers = (TrainerImpact("finetune", schema, changes), TrainerImpact("dpo", None, (), gone))
+    broken = Problem("stale_allowlist", "finetune has no 'a'", "finetune.yaml:3")
+    found = Impact(load_lock().pin, (*trainers, TrainerImpact("reward_modeling", schema, ())), (broken,))
+    monkeypatch.setattr("launch.commands.upstream.assess_impact", lambda *_, **__: found)
+    monkeypatch.setenv(DIR_VARIABLE, str(history))
+    assert upstream(["diff", "HEAD"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        *("", "finetune:", "  - a", "  > b -> c (int -> float) (proposed)", "  + d", "  ~ e: default 1 -> null"),
+        *("  ~ f: now required", "", "dpo:", "  ! it has no dpo.py [trainer_script_missing]"),
+        *("", "reward_modeling: no change", "", "1 thing in this project would break:", f"  {broken}"),
+    ]
+    assert upstream(["diff", "HEAD", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["changes"]["finetune"][3] == {"kind": "default", "flag": "e", "old": 1}
+    assert content["changes"]["reward_modeling"] == [] and content["unreadable"]["dpo"]["message"] == gone.message
+    monkeypatch.setattr("launch.commands.upstream.read_gitlink", lambda root: load_lock().pin)
+    assert upstream(["bump", "HEAD"]) == 0 and "already" in capsys.readouterr().out
+    monkeypatch.setattr("launch.commands.upstream.read_gitlink", lambda root: None)
+    with pytest.raises(UserError, match="no_gitlink"):
+        upstream(["bump", "HEAD"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["status", "HEAD"], "usage"),
+        (["diff"], "usage"),
+        (["diff", "HEAD", "--force"], "unknown_option"),
+        (["diff", "HEAD", "--rename", "timeout"], "bad_value"),
+    ],
+)
+def test_arguments_that_an_action_does_not_take(arguments: list[str], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        upstream(arguments)
+
+
 def test_status_as_text_and_as_json(
     history: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,14 +273,6 @@ def launch(project: Path, history: Path, *arguments: str) -> subprocess.Complete
     return subprocess.run(
         command, cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=900
     )
-
-
-@pytest.mark.slow
-def test_bump_to_the_pin_is_nothing(project: Path, history: Path) -> None:
-    run = launch(project, history, "bump", load_lock().pin[:10])
-    assert run.returncode == 0, run.stderr
-    assert "already" in run.stdout
-    assert git(project, "status", "--porcelain") == ""
 
 
 @pytest.mark.parametrize(
@@ -319,7 +359,6 @@ def test_a_person_confirms_what_was_renamed(project: Path, history: Path, tmp_pa
     assert "confirm it with --rename timeout=nccl_timeout" in refused.stderr
     assert "[rename_unconfirmed]" in refused.stderr
     assert git(project, "status", "--porcelain") == ""
-    assert launch(project, clone, "diff", target, "--rename", "timeout").returncode == 2
     denied = launch(project, clone, "diff", target, "--rename", "timeout=")
     assert "- timeout" in denied.stdout
     done = launch(project, clone, "bump", target, "--rename", "timeout=nccl_timeout")

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from launch.demo import BuiltFolder, demo_key, ensure, ensure_chats, ensure_model, ensure_preferences
+from launch.demo import (
+    BuiltFolder,
+    demo_key,
+    ensure,
+    ensure_chats,
+    ensure_model,
+    ensure_preferences,
+    ensure_prompts,
+    ensure_trained_model,
+    prompt_rows,
+)
+from launch.demo.rewards import names_a_module
 from launch.errors import UserError
 from launch.redact import Redactor
 
@@ -82,6 +93,30 @@ def test_an_interpreter_that_fails_is_quoted(tmp_path: Path) -> None:
     identity, text = problem_of(refused)
     assert identity == "demo_model_failed"
     assert "libgomp.so.1: cannot open shared object file" in text
+
+
+def test_an_interpreter_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ensure, "MODEL_TIMEOUT", 0.2)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.chmod(0o755)
+    with pytest.raises(UserError) as refused:
+        ensure_trained_model(tmp_path / "model", python)
+    identity, text = problem_of(refused)
+    assert identity == "demo_model_failed" and f"run it by hand to see where it hangs: {python} " in text
+
+
+def test_prompts_are_held_out_and_rewarded_for_a_module(tmp_path: Path) -> None:
+    prompts = ensure_prompts(tmp_path / "prompts")
+    trained, held_out = (
+        {row["prompt"][0]["content"]: row["ground_truth"] for row in map(json.loads, rows)} for rows in prompt_rows()
+    )
+    written = (tmp_path / "prompts" / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    assert written == prompt_rows()[0] and prompts.facts["rows"] == len(trained)
+    assert trained.keys().isdisjoint(held_out) and len(held_out) == -(-(len(trained) + len(held_out)) // 10)
+    assert all(f"`{module}" in question for question, module in trained.items())
+    answers = ["It is in json.", [{"role": "assistant", "content": "Copy the code."}], "It is in copy."]
+    assert names_a_module(answers, ground_truth=["os", "copy", "copy"]) == [1.0, 0.0, 1.0]
 
 
 def rows(name: str) -> list[dict[str, list[dict[str, str]]]]:

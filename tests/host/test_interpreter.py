@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -14,9 +15,12 @@ from launch.host.interpreter import (
     check_interpreter,
     inventory,
     missing_modules,
+    open_worker,
     package_folders,
     trainer_python,
 )
+from launch.worker.json_codec import encode
+from launch.worker.model_loading import ModelRequest
 
 
 def install_python(folder: Path, body: str) -> str:
@@ -57,6 +61,8 @@ def test_a_failure_has_a_reason(tmp_path: Path, body: str, reason: str) -> None:
 def test_an_interpreter_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(InterpreterError, match="not found"):
         inventory("/no/such/python")
+    with pytest.raises(InterpreterError, match="Permission denied"):
+        inventory(str(tmp_path))
     assert trainer_python(None) == sys.executable
     assert trainer_python("/no/such/python") == "/no/such/python"
 
@@ -94,3 +100,16 @@ def test_a_silent_interpreter_is_explained_and_asked_once(
     assert time.monotonic() - began < 10
     assert (tmp_path / "runs").read_text(encoding="utf-8").count("run") == 1
     assert "has not answered" in capsys.readouterr().err
+
+
+def test_a_worker_answers_lines_and_its_failure_has_a_reason(tmp_path: Path) -> None:
+    python = install_python(tmp_path, 'read line; echo "$line $TOKENIZERS_PARALLELISM $2 $3 $4"; echo lost >&2; exit 3')
+    request = ModelRequest("/model", quantized=False)
+    with open_worker(python, "generating", request) as worker:
+        worker.requests.write("hello\n")
+        worker.requests.flush()
+        assert worker.answers.readline() == f"hello false --call generating {encode(request)}\n"
+        assert worker.wait() == "lost"
+    with open_worker(install_python(tmp_path, "exec sleep 60"), "generating", request) as worker:
+        assert worker.process.poll() is None
+    assert worker.process.returncode == -signal.SIGKILL

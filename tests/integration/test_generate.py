@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from launch.__main__ import main
 from launch.evaluation.models import find_model
 from launch.worker.generating import Generator
 from launch.worker.model_loading import ModelRequest
@@ -56,30 +53,6 @@ def test_an_adapter_answers_on_its_base_without_a_merge(trained_adapter: Path) -
     answer = Generator(model.request).answer([USER], seed=0, temperature=0.0, top_p=1.0, max_tokens=16)
     assert answer["text"] == tokenizer.decode(output, skip_special_tokens=True)
     assert answer["text"] != tokenizer.decode(plain, skip_special_tokens=True)
-
-
-def test_models_answer_a_file_into_a_file_and_refuse_what_does_not_fit(
-    trained_demo: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = trained_demo / "runs" / "demo" / "sft"
-    base = next((trained_demo / "runs" / ".cache" / "demo").glob("model-*"))
-    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
-    prompts.write_text("".join(json.dumps(row) + "\n" for row in [{"prompt": PROMPT}, {"messages": [USER]}]))
-    assert main(["generate", str(run), str(base), f"prompts={prompts}", f"out={out}", "max_tokens=8"]) == 0
-    answers = [json.loads(line)["answers"] for line in out.read_text(encoding="utf-8").splitlines()]
-    assert answers[0] == answers[1], "each prompt begins with the same seed"
-    assert answers[0]["demo/sft"]["text"] != answers[0][str(base)]["text"]
-
-
-def test_a_chat_goes_on_from_the_turns_before(
-    trained_demo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"Hello\n\nHello\n{'word ' * 3000}\n"))
-    assert main(["generate", str(trained_demo / "runs/demo/sft"), "--chat", "max_tokens=6", "temperature=1"]) == 2
-    output = capsys.readouterr()
-    half = len(output.out) // 2
-    assert output.out[:half] != output.out[half:], "the second answer depends on the first turn"
-    assert output.err.startswith("launch: loading demo/sft\n") and "[prompt_too_long]" in output.err
 
 
 def test_a_training_state_answers_as_the_model_whose_weights_it_holds(trained_demo: Path, tmp_path: Path) -> None:

@@ -290,6 +290,25 @@ def test_slurm_is_asked_once_for_all(
     assert (second["state"], second["job"]["hosts"], second["job"]["seconds_left"]) == ("starting", "n1", None)
 
 
+def test_stop_cancels_the_job_whose_script_uses_the_folder_and_no_other(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = JobFolder.of(runs, "sft", "waits")
+    listed, script = tmp_path / "listed", tmp_path / "script"
+    listed.write_text(line_of(*queue(runs, RUNNING)) + "\n", encoding="utf-8")
+    calls = squeue(tmp_path, monkeypatch, f"cat {listed}")
+    for name, does in (("scontrol", f"cat {script}"), ("scancel", f'echo "cancel $@" >>{calls}; : >{listed}')):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+        (tmp_path / "bin" / name).chmod(0o755)
+    script.write_text("mkdir -p /elsewhere/.jobs/sft/waits\n", encoding="utf-8")
+    with pytest.raises(UserError, match="job_mismatch"):
+        stop(["waits"])
+    script.write_text(f"mkdir -p {own.path.absolute()}\n", encoding="utf-8")
+    assert stop(["waits"]) == 0
+    assert [call for call in calls.read_text().splitlines() if call.startswith("cancel")] == ["cancel 12"]
+    assert capsys.readouterr().out.splitlines() == ["cancelled job 12, running on n1", "sft/waits is stopped"]
+
+
 @pytest.mark.parametrize(("end", "lives"), [("N/A", "REQUEUED"), ("1763740900", "COMPLETING")])
 def test_a_completing_job_without_an_end_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, lives: str
