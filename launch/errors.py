@@ -89,10 +89,11 @@ class Problem:
 
 
 class UserError(Exception):
-    """The request can't work: `__main__` prints every problem to stderr and exits with 2, without a traceback."""
+    """The request can't work: `__main__` prints every problem once to stderr and exits with 2, without a traceback."""
 
     def __init__(self, problems: Problem | Sequence[Problem]) -> None:
-        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        found = [problems] if isinstance(problems, Problem) else problems
+        self.problems: tuple[Problem, ...] = tuple(dict.fromkeys(found))
         if not self.problems:
             raise ValueError("a UserError needs at least one problem")
         super().__init__("\n".join(str(problem) for problem in self.problems))

@@ -81,7 +81,7 @@ def _plan_stages(pipeline: Pipeline) -> list[PlannedJob]:
     """Plan and check the jobs of a pipeline's stages. Raises UserError."""
     jobs = [plan_run_job(plan, is_pending=pipeline.is_pending(index)) for index, plan in enumerate(pipeline.plans)]
     if problems := [problem for job in jobs for problem in job_problems(job)]:
-        raise UserError(list(dict.fromkeys(problems)))
+        raise UserError(problems)
     return jobs
 
 

@@ -150,7 +150,7 @@ def map_all(items: Iterable[T], function: Callable[[T], R]) -> list[R]:
         except UserError as error:
             problems += error.problems
     if problems:
-        raise UserError(list(dict.fromkeys(problems)))
+        raise UserError(problems)
     return results
 
 
@@ -164,9 +164,8 @@ def compose_once(line: CommandLine) -> Composed:
         config = hydra.compose("config", [*argv, *without_groups], return_hydra_config=True)
         HydraConfig.instance().set_config(config)
         choices = config.hydra.runtime.choices
-        overrides: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)  # a secret: a reference
         origins = Origins(
-            overrides=tuple(map(str, overrides)),
+            overrides=tuple(argv),
             choices={group: choice for group, choice in choices.items() if group in GROUPS and choice},
         )
         with open_dict(config):

@@ -180,7 +180,8 @@ def parse_file(path: Path, text: str) -> object:
         message, cure = f"the file is refused: {error.reason}", "write out what is needed of it"
         raise UserError(Problem("yaml_limit", message, f"{path}:{error.line}", cure)) from None
     except NotYamlError as error:  # Hydra's reader accepts some of it, as the escape of half a character
-        raise UserError(Problem("bad_yaml", *_explain_syntax(error, text, path))) from None
+        message, cure = _explain_syntax(error, text)
+        raise UserError(Problem("bad_yaml", message, f"{path}:{error.line}", cure)) from None
     if positions.repeated:
         key = positions.repeated[0]
         message, where = f"the key '{'.'.join(key)}' is set twice", f"{path}:{positions.of(key)}"
@@ -188,24 +189,24 @@ def parse_file(path: Path, text: str) -> object:
     return document
 
 
-def _explain_syntax(error: NotYamlError, text: str, path: Path) -> tuple[str, str, str]:
-    """Return message, place and cure of an error of the YAML parser."""
+def _explain_syntax(error: NotYamlError, text: str) -> tuple[str, str]:
+    """Return message and cure of an error of the YAML parser."""
     problem, line = error.reason, error.line
     if isinstance(error.__cause__, yaml.reader.ReaderError):
-        return f"character {error.__cause__.character:#x} cannot be in a YAML file", f"{path}:{line}", "remove it"
+        return f"character {error.__cause__.character:#x} cannot be in a YAML file", "remove it"
     lines = text.splitlines()
     content = lines[line - 1] if line <= len(lines) else ""
     indentation = content[: len(content) - len(content.lstrip())]
     if "\t" in indentation:
-        return "a tab indents this line", f"{path}:{line}", "YAML takes spaces only: replace it with two spaces"
+        return "a tab indents this line", "YAML takes spaces only: replace it with two spaces"
     if "mapping values are not allowed" in problem or "did not find expected key" in problem:
         message = f"'{content.strip()}' is indented differently from the line above"
-        return message, f"{path}:{line}", "give the keys of a node the same indentation; quote a value with ': ' in it"
+        return message, "give the keys of a node the same indentation; quote a value with ': ' in it"
     if "could not determine a constructor" in problem:
-        return f"the tag in '{content.strip()}' is not supported", f"{path}:{line}", "write plain text, in quotes"
+        return f"the tag in '{content.strip()}' is not supported", "write plain text, in quotes"
     if line > len(lines) or not content.strip():
-        return f"the file ends too early: {problem}", f"{path}:{line}", "close the bracket or quote that is still open"
-    return f"'{content.strip()}' is not YAML: {problem}", f"{path}:{line}", "quote the value, or fix this line"
+        return f"the file ends too early: {problem}", "close the bracket or quote that is still open"
+    return f"'{content.strip()}' is not YAML: {problem}", "quote the value, or fix this line"
 
 
 def _check_file(path: Path, group: str, text: str) -> None:

@@ -17,16 +17,9 @@ _TOOLS = ("axolotl", "llamafactory-cli", "trl")  # whose own commands follow
 _STARTERS = ("accelerate", "torchrun", "deepspeed")  # of a trainer's ranks
 MULTIRUN = ("--multirun", "-m")  # Hydra's own for sweep=true
 SWEEP_VERB = "trial"  # whose comma lists are sweeps by themselves
-# what a setting of Hydra itself is replaced by
-_INSTEAD_OF_HYDRA = {
-    "mode": "add sweep=true to run each value of a list in turn",
-    "searchpath": "LAUNCH_CONFIG_DIR names the folder of your own stages",
-    **dict.fromkeys(("run", "sweep", "output_subdir", "job"), "runs= and name= set where a run writes"),
-}
 # Hydra's own options that show a configuration, and those that go with them
 _SHOWING = frozenset(("--help", "-h", "--cfg", "-c"))
 _HYDRA_VALUE_OPTIONS = frozenset(("--cfg", "-c", "--package", "-p"))  # they take the next argument
-_FOLDER_OPTIONS = ("--config-dir", "-cd", "--config-path", "-cp")  # Hydra's, of its application
 # what Hydra's grammar of overrides has no place for outside quotes: non-ASCII letters, shell characters, "(1)"
 _NEEDS_QUOTES = re.compile(r"[^\x00-\x7f]|[&!#~;^<>`\n]|(?<!\w)\(")
 # in a list or a map: brackets, commas, quoted texts, keys; what is between them is a value
@@ -203,21 +196,20 @@ def check_overrides(line: CommandLine) -> None:
     if split:
         raise UserError(split)
     problems, values = _find_unknown_options(line)
-    keys: dict[str, str] = {}
+    given: dict[str, str] = {}
     previous = ""
     for override in line.overrides:
         if override in values:
             continue
-        key = override_key(override)
-        if key in keys:
-            both = keys[key].partition("=")[2] + override.partition("=")[2]
+        key, value = override_key(override), override.partition("=")[2]
+        if key in given:
+            both = given[key] + value
             in_braces = both.count("[") == both.count("]") == 2 and ":" in both
             message = f"'{key}' is set twice: the shell expands braces outside quotes"
             cure = f"quote the whole argument: '{key}=[{{name: X}}]'"
             expanded = Problem("shell_split", message, f"override {key}", cure)
             problems.append(expanded if in_braces else _set_twice(key))
-        keys[key] = override
-        value = override.partition("=")[2]
+        given[key] = value
         if re.match(r"hydra\b", key):
             problems.append(hydra_problem(key, f"override {key}"))
         elif not key or ("=" not in override and not override.startswith("~")):
@@ -274,8 +266,6 @@ def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
             takes_next &= name == "--stage" or following not in group_options("stage")
             near = did_you_mean(name, ("--json", "--help", "--version"), cutoff=0.66)
             given = value if equals else following if takes_next else "true"
-            if name in _FOLDER_OPTIONS:
-                near = _INSTEAD_OF_HYDRA["searchpath"]
             cure = explain_name(name, given) or near or explain_like(name, given) or trainer_flag(name, given)
             problems.append(Problem("unknown_option", f"'{line.verb}' has no option {name}", "command line", cure))
             values += [following] * takes_next
@@ -285,9 +275,9 @@ def _find_unknown_options(line: CommandLine) -> tuple[list[Problem], list[str]]:
 
 def hydra_problem(key: str, where: str) -> Problem:
     """Return the problem of a setting of Hydra itself, `hydra.run.dir`, which `launch` makes."""
-    name = re.split(r"[./]", key)[1:2]
-    cure = _INSTEAD_OF_HYDRA.get("".join(name), "remove it")
-    return Problem("reserved_key", f"{key} cannot be set: launch sets it", where, cure)
+    return Problem(
+        "reserved_key", f"{key} cannot be set: launch sets it", where, explain_name(key, None) or "remove it"
+    )
 
 
 def quote_value(override: str, *, sweeps: bool = False) -> str:

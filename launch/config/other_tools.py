@@ -137,9 +137,9 @@ def translate(settings: Mapping[str, Any]) -> tuple[list[str], list[str]]:
         texts = [str(each.get("path", "") if isinstance(each, dict) else each) for each in entries]
         text = texts[0] if len(texts) == 1 else f"[{','.join(texts)}]"
         cure = explain_name(name, text.lower() if isinstance(value, bool) else text) if all(texts) else None
-        ways = [way for way in cure.ways[:1] if way.sets and way.is_exact] if cure else []
-        left_out += [] if ways else [name]
-        for key, _, setting in (override.partition("=") for way in ways for override in way.sets):
+        way = cure.ways[0] if cure and cure.ways else Way()
+        left_out += [] if way.sets and way.is_exact else [name]
+        for key, _, setting in (override.partition("=") for override in way.sets if way.is_exact):
             if key not in meant or setting == text:
                 meant[key] = setting
     given = settings.get("stage")

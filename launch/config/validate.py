@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import operator
 import os
 import re
 import typing
@@ -77,10 +76,9 @@ def _empty_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
 
 def _path_problems(config: RootConfig, origins: Origins) -> Iterator[Problem]:
     """Find paths that no file can have: of an unknown user's home, or too long; or that may not be looked at."""
-    for key in _PATH_KEYS:
-        value = operator.attrgetter(key)(config)
+    for key, value, *_ in _walk(config):
         try:
-            if value is not None:
+            if key in _PATH_KEYS and value is not None:
                 Path(value).expanduser().exists()
         except (OSError, RuntimeError, ValueError) as error:
             yield path_problem(error, value, origins.of(key).where)
@@ -278,17 +276,13 @@ def allowable_ids() -> frozenset[str]:
     return frozenset((*registered, *guards, *evidence, *_OTHERS))
 
 
-def unknown_ids(allow: list[str], origins: Origins) -> list[Problem]:
+def unknown_ids(allow: list[str], origins: Origins) -> Iterator[Problem]:
     """Find the ids in `allow` that turn nothing into a warning."""
-    where, problems = origins.of("allow").where, []
+    where = origins.of("allow").where
     for id in allow:
-        if id in allowable_ids():
-            continue
-        if id in _RENAMED:
-            new = _RENAMED[id]
+        if new := _RENAMED.get(id):
             cure = Cure("set {0}", f"allow=[{new}]") if new in allowable_ids() else "remove it: it cannot be allowed"
-            problems.append(Problem("unknown_id", f"allow=[{id}]: this id is now {new}", where, cure))
-            continue
-        cure = did_you_mean(id, sorted(allowable_ids())) or "use the id that the message ends with"
-        problems.append(Problem("unknown_id", f"allow=[{id}] turns nothing into a warning", where, cure))
-    return problems
+            yield Problem("unknown_id", f"allow=[{id}]: this id is now {new}", where, cure)
+        elif id not in allowable_ids():
+            cure = did_you_mean(id, sorted(allowable_ids())) or "use the id that the message ends with"
+            yield Problem("unknown_id", f"allow=[{id}] turns nothing into a warning", where, cure)

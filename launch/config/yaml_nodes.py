@@ -102,18 +102,14 @@ class Mapping:
 
     def entries(self) -> Iterator[tuple[Scalar, Node]]:
         """Yield the pairs whose key is a scalar; pairs merged with `<<` come last and never override."""
-        own = {key.text for key, _ in self.pairs if isinstance(key, Scalar)}
-        for key, value in self.pairs:
-            if isinstance(key, Scalar) and key.text != "<<":
-                yield key, value
-        for key, value in self.pairs:
-            if isinstance(key, Scalar) and key.text == "<<":
-                for source in value.items if isinstance(value, Sequence) else [value]:
-                    merged = source.node if isinstance(source, Alias) else source
-                    if isinstance(merged, Mapping):
-                        for inner, item in merged.pairs:
-                            if isinstance(inner, Scalar) and inner.text != "<<" and inner.text not in own:
-                                yield inner, item
+        pairs = [(key, value) for key, value in self.pairs if isinstance(key, Scalar)]
+        own = {key.text for key, _ in pairs}
+        yield from ((key, value) for key, value in pairs if key.text != "<<")
+        for merged in (value for key, value in pairs if key.text == "<<"):
+            for source in map(resolve_alias, merged.items if isinstance(merged, Sequence) else [merged]):
+                for key, value in source.pairs if isinstance(source, Mapping) else ():
+                    if isinstance(key, Scalar) and key.text not in own:  # nor `<<` itself
+                        yield key, value
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.yaml_nodes import NotYamlError, Positions, load_yaml, yaml_positions
-from launch.errors import Problem, UserError, nearest
+from launch.errors import Problem, UserError, did_you_mean
 from launch.files import parse_json, read_file
 from launch.upstream.libraries.library_keys import KeyMismatch, KeySpec, LibraryKeys, find_mismatches, library_keys
 
@@ -100,9 +100,8 @@ def _suggest_key(mismatch: KeyMismatch, root: KeySpec) -> str | None:
     """Suggest the nearest keys of the same map, or else the map where a key of this name belongs."""
     name = mismatch.path[-1]
     candidates = [key for key, spec in mismatch.spec.keys.items() if spec.removed is None]
-    similar = nearest(name, candidates)
-    if similar:
-        return "did you mean " + " or ".join(f"'{candidate}'" for candidate in similar) + "?"
+    if similar := did_you_mean(name, candidates):
+        return similar
     elsewhere = sorted({".".join(path) for path in root.names() if path[-1] == name})
     if elsewhere:
         return f"it belongs at {' or '.join(elsewhere[:3])}"

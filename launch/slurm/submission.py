@@ -53,7 +53,7 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
         problems = [problem for job in jobs if job.trains for problem in _preflight(job)]
         problems += limit_problems([job.plan for job in jobs])
         if problems:
-            raise UserError(list(dict.fromkeys(problems)))
+            raise UserError(problems)
     with submission_locks(steps, dry_run=dry_run):
         for step in steps:
             step.write()

@@ -77,8 +77,7 @@ def refuse_failing_preflight(
     """Check this machine for every plan before any runs, so that a later one's mistake does not show after the first;
     `asks_parser` and `ends_after`: see preflight. Raises UserError."""
     found = (preflight(plan, asks_parser=asks_parser, ends_after=ends_after)[0] for plan in plans)
-    problems = list(dict.fromkeys(problem for problems in found for problem in problems))
-    if problems:
+    if problems := [problem for problems in found for problem in problems]:
         raise UserError(problems)
 
 

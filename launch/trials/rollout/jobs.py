@@ -40,7 +40,7 @@ def refuse_impossible_jobs(record: RolloutRecord, request: RolloutRequest) -> No
         cure = "run it on a login node of the cluster; submit=all dry_run=true only writes the job folders"
         problems.append(Problem("no_slurm", "sbatch is not installed on this machine", "override submit", cure))
     if problems:
-        raise UserError(list(dict.fromkeys(problems)))
+        raise UserError(problems)
     refuse_live_jobs(jobs, dry_run=request.dry_run)
 
 
