@@ -163,11 +163,12 @@ def run(stage: str | None = None, *, pipeline: Sequence[str] = (), **keys: Any) 
     if (stage is None) != bool(pipeline):
         raise TypeError("run() takes a stage or a pipeline")
     if stage is None:
-        from launch.pipelines.links import plan_pipeline, read_request
+        from launch.pipelines.links import plan_pipeline
 
         line = pipeline_overrides(pipeline, keys)
-        request = read_request(CommandLine("run", False, tuple(line)))
-        started: Run = PipelineRun(plan_pipeline(request, lambda text: None, starts_trainer=False).folder)
+        planned = plan_pipeline(CommandLine("run", False, tuple(line)), lambda text: None)
+        assert planned is not None  # it has stages
+        started: Run = PipelineRun(planned.folder)
     else:
         line = overrides(stage, keys)
         started = Run(place_run(plan(stage, **keys).plan, lambda text: None).folder)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from launch.api.cures import check_advice
-from launch.check.machine.inputs import inputs_exist
 from launch.check.machine.rule import as_problem
 from launch.check.machine.rules import RULES, inspect
 from launch.commands.tool_parsers import build_check_parser, build_preview_parser
@@ -21,6 +20,8 @@ from launch.config.line import CommandLine
 from launch.data.samples import find_sample_problems
 from launch.errors import EXIT_DONE, EXIT_REFUSED
 from launch.execution.preview import describe_samples, inspect_data, legend, render_page, tokenize_samples
+from launch.execution.resume import is_finished
+from launch.pipelines.links import Pipeline, plan_pipeline
 from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan, build_plan
@@ -38,45 +39,36 @@ def check(line: CommandLine) -> int:
     Raises UserError: those of VerbParser.pop; of a pipeline those of plan_pipeline.
     """
     options, line = build_check_parser().pop(line)
-    if line.sets("pipeline"):
-        return _check_pipeline(line, options)
 
     def check_stage(composed: Composed) -> int:
         require_one_machine(composed.config)
-        code = _check_plan(build_plan(composed, this_machine(composed)), options)
-        return _name_next_command(code, line, options)
+        return _check_plan(build_plan(composed, this_machine(composed)), options)
 
-    return compose(line, check_stage)
-
-
-def _name_next_command(code: int, line: CommandLine, options: argparse.Namespace) -> int:
-    """Print the command that runs what has been checked, if nothing stops it; return the exit code."""
-    if code == EXIT_DONE and not options.json:
+    pipeline = plan_pipeline(line, notify)
+    code = _check_pipeline(pipeline, options) if pipeline else compose(line, check_stage)
+    if code == EXIT_DONE and not options.json and not line.asks_hydra:
         echo(f"ready: launch run {shlex.join(line.overrides)}")
     return code
 
 
-def _check_pipeline(line: CommandLine, options: argparse.Namespace) -> int:
+def _check_pipeline(pipeline: Pipeline, options: argparse.Namespace) -> int:
     """Check the stages that are not done; what needs a model that is still to be made is left out."""
-    from launch.pipelines.links import plan_pipeline, read_request
-
-    pipeline = plan_pipeline(read_request(line), notify, "check")
     codes = [EXIT_DONE]
     for index, plan in enumerate(pipeline.plans):
         require_one_machine(plan.config)
-        if not pipeline.is_finished(index):
+        if not is_finished(plan):
             if not options.json:
                 echo(f"stage {index + 1} of {len(pipeline.plans)}: {plan.stage}/{plan.name}")
-            codes.append(_check_plan(plan, options, is_pending=pipeline.is_pending(index)))
-    return _name_next_command(max(codes), line, options)
+            codes.append(_check_plan(plan, options))
+    return max(codes)
 
 
-def _check_plan(plan: Plan, options: argparse.Namespace, *, is_pending: bool = False) -> int:
-    """Print the findings of one stage; `is_pending`: the model that it starts from is still to be made."""
+def _check_plan(plan: Plan, options: argparse.Namespace) -> int:
+    """Print the findings of one stage."""
     started = time.monotonic()
-    findings = list(inspect(plan, [rule for rule in RULES if not (is_pending and rule is inputs_exist)]))
+    findings = list(inspect(plan))
     stops = any(finding.stops for finding in findings)  # without its packages the trainer can't tokenise
-    if not stops and not is_pending:
+    if not stops and not plan.is_pending:
         findings += inspect_data(plan, options.rows)
     stopping = [finding for finding in findings if finding.stops]
     warnings = check_advice(plan, [*map(as_problem, findings), *plan.warnings])

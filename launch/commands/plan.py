@@ -11,6 +11,8 @@ from launch.api.planning import PlannedRun, plan_composed
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE
+from launch.pipelines.forecast import describe_costs, forecast_pipeline
+from launch.pipelines.links import Pipeline, plan_pipeline
 from launch.planning.command import quote_argument
 from launch.planning.flags import FLAG_COLUMNS
 from launch.planning.plan import Plan
@@ -38,8 +40,8 @@ exit codes: 0 planned; 2 it cannot work, and the messages say why
 
 def plan(line: CommandLine) -> int:
     """Print the plan of the composed stage, or of a pipeline's, as text or as one JSON object."""
-    if line.sets("pipeline"):
-        return _plan_pipeline(line)
+    if pipeline := plan_pipeline(line, notify):
+        return _plan_pipeline(pipeline, as_json=line.json)
 
     def show(composed: Composed) -> int:
         planned = plan_composed(composed)
@@ -52,15 +54,11 @@ def plan(line: CommandLine) -> int:
     return compose(line, show)
 
 
-def _plan_pipeline(line: CommandLine) -> int:
+def _plan_pipeline(pipeline: Pipeline, *, as_json: bool) -> int:
     """Print the plan of each stage of a pipeline, and what all of them cost."""
-    from launch.pipelines.forecast import describe_costs, forecast_pipeline
-    from launch.pipelines.links import plan_pipeline, read_request
-
-    pipeline = plan_pipeline(read_request(line), notify, "plan", starts_trainer=False)
     costs = forecast_pipeline(pipeline, os.environ)
     planned = [PlannedRun(plan) for plan in pipeline.plans]
-    if line.json:
+    if as_json:
         stages = [{**run.as_json(), **cost.as_json()} for run, cost in zip(planned, costs, strict=True)]
         print_json(versioned({"pipeline": pipeline.name, "stages": stages}))
         return EXIT_DONE

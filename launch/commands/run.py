@@ -12,6 +12,7 @@ from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.execution.detach import describe_detached_run, run_detached
 from launch.execution.display import Display, display_for
+from launch.pipelines.links import plan_pipeline
 from launch.terminal import notify
 
 RUN_HELP = """usage: launch [run] stage=NAME [key=value ...]
@@ -48,11 +49,9 @@ exit codes: 0 done; 1 the run failed; 2 it cannot work, nothing was started; 3 a
 def run(line: CommandLine) -> int:
     """Run the composed stage, or the stages of a pipeline, to the end and return the exit code. Raises UserError when
     it cannot be started."""
-    if line.sets("pipeline"):
+    if pipeline := plan_pipeline(line, notify):
         from launch.pipelines.engine import run_pipeline
-        from launch.pipelines.links import plan_pipeline, read_request
 
-        pipeline = plan_pipeline(read_request(line), notify)
         is_detached = any(plan.config.detach for plan in pipeline.plans)
         return _start(lambda make_display: run_pipeline(pipeline, make_display, run_planned), is_detached=is_detached)
     if line.sweeps:

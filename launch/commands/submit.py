@@ -10,7 +10,7 @@ from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.execution.resume import is_finished
 from launch.execution.same_run import place_run
-from launch.pipelines.links import Pipeline, plan_pipeline, read_request
+from launch.pipelines.links import Pipeline, plan_pipeline
 from launch.pipelines.record import write_record
 from launch.planning.machine import this_machine
 from launch.planning.plan import build_plan
@@ -52,12 +52,8 @@ exit codes: 0 submitted; 2 one of the jobs cannot work or Slurm refuses it, and 
 def submit(line: CommandLine) -> int:
     """Write the job folders and submit them. Raises UserError if one cannot be submitted; then none is."""
     dry_run, tokenize_first, line = _parse_options(line)
-    request = read_request(line)
-    if request.stop_if_worse:
-        message = "on Slurm no run waits for an evaluation"
-        raise UserError(Problem("submit_conflict", message, "override stop_if_worse", "remove it"))
-    pipeline = plan_pipeline(request, notify, "submit") if request.stages else None
-    planned = _plan_stages(pipeline) if pipeline else _plan_jobs(request.line)
+    pipeline = plan_pipeline(line, notify)
+    planned = _plan_stages(pipeline) if pipeline else _plan_jobs(line)
     jobs, finished = _split_finished(drop_duplicates(planned), dry_run=dry_run)
     steps = (as_chain if pipeline else as_arrays)(jobs, tokenize_first)
     if not pipeline:
@@ -79,7 +75,7 @@ def submit(line: CommandLine) -> int:
 
 def _plan_stages(pipeline: Pipeline) -> list[PlannedJob]:
     """Plan and check the jobs of a pipeline's stages. Raises UserError."""
-    jobs = [plan_run_job(plan, is_pending=pipeline.is_pending(index)) for index, plan in enumerate(pipeline.plans)]
+    jobs = list(map(plan_run_job, pipeline.plans))
     if problems := [problem for job in jobs for problem in job_problems(job)]:
         raise UserError(problems)
     return jobs

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launch.check.machine.gpus import gpus_are_free
-from launch.check.machine.inputs import inputs_exist
-from launch.check.machine.rules import inspect, preflight
+from launch.check.machine.rules import preflight, wait_for_gpus
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Cure, Problem, UserError, Way, ways_of
 from launch.evaluation.record import read_summary
 from launch.execution.display import Display, SafeDisplay
@@ -25,22 +22,17 @@ from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan
 from launch.terminal import echo
 
-_GPU_PATIENCE = 60.0  # seconds until the memory of the stage before must have been given back
-_POLL = 1.0  # seconds
-
 StageRunner = Callable[[Plan, Display], int]  # runs a planned stage to its end and returns its exit code
 
 
 def check_pipeline(pipeline: Pipeline) -> None:
     """Check this machine for every stage that is still to run. Raises UserError with what keeps one from running."""
-    indices = [index for index in range(len(pipeline.plans)) if not pipeline.is_finished(index)]
+    plans = [plan for plan in pipeline.plans if not is_finished(plan)]
     for asks_parser in (False, True):  # the parser takes seconds
         found: dict[str | None, list[Problem]] = {}  # by id
-        for index in indices:
-            plan = pipeline.plans[index]
+        for plan in plans:
             require_one_machine(plan.config)
-            without = [inputs_exist] if pipeline.is_pending(index) else []
-            problems = preflight(plan, asks_parser=asks_parser, without=without)[0] + _resume_problems(plan)
+            problems = preflight(plan, asks_parser=asks_parser)[0] + _resume_problems(plan)
             for problem in problems:
                 found.setdefault(problem.id, []).append(pipeline.request.name_stage(problem, plan.stage))
         if found:
@@ -122,8 +114,8 @@ def _run_stage(pipeline: Pipeline, index: int, make_display: Callable[[Path], Di
             message = f"{planned.stage} was planned as {planned.identity} and is {plan.identity} now"
             cure = "an input has changed meanwhile: start the pipeline again"
             raise UserError(Problem("pipeline_changed", message, f"pipeline {pipeline.name}", cure))
-        if not pipeline.is_finished(index):
-            _await_gpus(plan, display)
+        if not is_finished(plan):
+            wait_for_gpus(plan, display.say)
     code = run_stage(plan, display)
     if code == EXIT_DONE and plan.config.report:
         answer_prompts(pipeline, plan, display.say)
@@ -131,16 +123,6 @@ def _run_stage(pipeline: Pipeline, index: int, make_display: Callable[[Path], Di
     if code == EXIT_DONE and pipeline.request.stop_if_worse:
         code = _judge(plan, display)
     return code
-
-
-def _await_gpus(plan: Plan, display: Display) -> None:
-    """Wait until the GPUs are free of the stage before; preflight refuses them if they are not."""
-    deadline, told = time.monotonic() + _GPU_PATIENCE, False
-    while (finding := inspect(plan, [gpus_are_free])[0]).stops and time.monotonic() < deadline:
-        if not told:
-            display.say(f"waiting for the GPU memory of the stage before: {finding.message}")
-        told = True
-        time.sleep(_POLL)
 
 
 def _judge(plan: Plan, display: Display) -> int:

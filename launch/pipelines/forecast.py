@@ -10,6 +10,7 @@ from typing import Any
 from launch.check.machine.disk import checkpoint_count, written_bytes
 from launch.config.schema import Kind
 from launch.execution.display import format_duration
+from launch.execution.resume import is_finished
 from launch.pipelines.links import Pipeline
 from launch.planning.estimate.cards import card_named, rates_for_card
 from launch.planning.estimate.forecast import MemoryForecast, UnknownMemoryError, forecast_on_machine, planned_setting
@@ -46,7 +47,7 @@ def forecast_pipeline(pipeline: Pipeline, environ: Mapping[str, str]) -> list[St
         size, checkpoint = written_bytes(plan, environ, merged=True) or (None, None)
         removable = None if checkpoint is None else checkpoint * checkpoint_count(plan)
         steps, seconds = count_steps(plan), _predict_seconds(plan, environ)
-        memory, finished = forecast_on_machine(plan), pipeline.is_finished(index)
+        memory, finished = forecast_on_machine(plan), is_finished(plan)
         costs.append(StageCost(plan, source, finished, steps, memory, size, removable, seconds))
     return costs
 

@@ -90,24 +90,20 @@ class Pipeline:
     def folder(self) -> Path:
         return self.plans[0].runs / FOLDER / self.name
 
-    def is_finished(self, index: int) -> bool:
-        """Whether the run of a stage is done, and so are those before it."""
-        return all(is_finished(plan) for plan in self.plans[: index + 1])
-
-    def is_pending(self, index: int) -> bool:
-        """Whether the model that a stage starts from is still to be made by the stage before it."""
-        return index > 0 and not self.is_finished(index - 1)
-
 
 def read_request(line: CommandLine) -> PipelineRequest:
     """Split the keys of a pipeline off a line.
 
-    Raises UserError: bad_value, duplicate_stage, pipeline_conflict, not_in_pipeline, duplicate_override.
+    Raises UserError: bad_value, duplicate_stage, pipeline_conflict, submit_conflict, not_in_pipeline,
+    duplicate_override.
     """
     stop_if_worse, line = line.pop_flag("stop_if_worse")
     values, rest = line.pop_overrides(("pipeline",))
     stages = tuple(name for name in values.get("pipeline", "").strip("[]").replace(" ", "").split(",") if name)
     problems = []
+    if stop_if_worse and line.verb == "submit":
+        message = "on Slurm no run waits for an evaluation"
+        problems.append(Problem("submit_conflict", message, "override stop_if_worse", "remove it"))
     if "pipeline" in values and not stages:
         cure = "write the names of its stages: pipeline=sft,dpo"
         problems.append(Problem("bad_value", "pipeline= names no stage", "override pipeline", cure))
@@ -146,18 +142,20 @@ def _conflicts(override: str, stages: Sequence[str]) -> list[Problem]:
     return [Problem("pipeline_conflict", message, where, cure)] if message else []
 
 
-def plan_pipeline(
-    request: PipelineRequest, notify: Callable[[str], None], verb: str = "run", *, starts_trainer: bool = True
-) -> Pipeline:
-    """Plan the stages in order, compare each with the one before, and look at the runs that are there.
+def plan_pipeline(line: CommandLine, notify: Callable[[str], None]) -> Pipeline | None:
+    """Plan the stages in order, compare each with the one before, and look at the runs that are there. None for the
+    line of one stage.
 
-    Raises UserError for a stage that cannot work, and: pipeline_model, nothing_to_continue, adapter_settings,
-    other_chat_template, other_tokenizer, other_vocabulary, short_context, pipeline_changed, stale_stage.
+    Raises UserError for a stage that cannot work, those of read_request, and: pipeline_model, nothing_to_continue,
+    adapter_settings, other_chat_template, other_tokenizer, other_vocabulary, short_context, pipeline_changed,
+    stale_stage.
     """
+    request = read_request(line)
+    if not request.stages:
+        return None
     plans: list[Plan] = []
     for stage in request.stages:
-        before = plans[-1] if plans else None
-        plans.append(plan_link(request, stage, before, notify, verb, starts_trainer=starts_trainer))
+        plans.append(plan_link(request, stage, plans[-1] if plans else None, notify))
     digest = hashlib.sha256(" ".join(plan.identity for plan in plans).encode()).hexdigest()[:8]
     names = {plan.config.name for plan in plans}
     given = names.pop() if len(names) == 1 else None
@@ -165,19 +163,10 @@ def plan_pipeline(
     if request.stop_if_worse and (silent := [plan.stage for plan in plans if not plan.config.evaluate]):
         message = f"stop_if_worse=true judges evaluations, and {', '.join(silent)} has none"
         raise UserError(Problem("pipeline_conflict", message, "override stop_if_worse", "set evaluate=true"))
-    _refuse_stale(pipeline)
-    return pipeline
+    return _compare_runs(pipeline)
 
 
-def plan_link(
-    request: PipelineRequest,
-    stage: str,
-    before: Plan | None,
-    notify: Callable[[str], None],
-    verb: str = "run",
-    *,
-    starts_trainer: bool = True,
-) -> Plan:
+def plan_link(request: PipelineRequest, stage: str, before: Plan | None, notify: Callable[[str], None]) -> Plan:
     """Plan one stage, which starts from the model that the run of `before` makes. Raises UserError."""
     argv, pending = (f"stage={stage}", *request.overrides(stage)), PendingModel()
     with request.cures_for(stage):
@@ -189,8 +178,8 @@ def plan_link(
             adapter = before.lora.as_adapter(before.model_dir) if before.lora else None
             pending = PendingModel(planned_shape(before, os.environ), adapter)
         composed = compose_once(replace(request.line, argv=argv))
-        machine = this_machine(composed, starts_trainer=starts_trainer)
-        plan = place_run(build_plan(composed, machine, pending=pending), notify, verb)
+        machine = this_machine(composed, starts_trainer=request.line.verb != "plan")
+        plan = place_run(build_plan(composed, machine, pending=pending), notify, request.line.verb)
         if before is not None:
             _check_link(plan, before)
     return plan
@@ -249,14 +238,16 @@ def _link_problems(plan: Plan, before: Plan) -> list[Problem]:
     return [*problems, *find_short_context(plan.config, plan.origins, before.inputs.model, made, os.environ)]
 
 
-def _refuse_stale(pipeline: Pipeline) -> None:
-    """Refuse runs of other plans in the stages' folders, and runs that started from another model than is there now.
+def _compare_runs(pipeline: Pipeline) -> Pipeline:
+    """Refuse runs of other plans in the stages' folders, and runs that started from another model than is there now;
+    return the pipeline with what is still pending.
 
     Raises UserError: name_taken, other_width, other_identity; pipeline_changed, stale_stage.
     """
     source, changes = "", False  # the run of the stage before; whether its model is still to be made
-    problems = []
+    problems, plans = [], []
     for index, plan in enumerate(pipeline.plans):
+        plans.append(replace(plan, is_pending=changes))
         try:
             finished = is_finished(plan)
         except UserError as error:
@@ -278,3 +269,4 @@ def _refuse_stale(pipeline: Pipeline) -> None:
         source, changes = run_name(plan.folder), changes or is_stale or not finished
     if problems:
         raise UserError(problems)
+    return replace(pipeline, plans=tuple(plans))

@@ -134,6 +134,7 @@ class Plan(_Rendered):
     input_digests: Mapping[str, str]  # of local inputs that the identity depends on, by path; of data, its first file's
     name: str  # of the run's folder
     named_flags: frozenset[str]  # those that carry the name
+    is_pending: bool = False  # in a pipeline: the model that it starts from is still to be made
 
     @property
     def trainer(self) -> str:

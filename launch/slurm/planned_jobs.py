@@ -36,7 +36,6 @@ class PlannedJob:
     plan: Plan
     folder: JobFolder
     script: BatchScript
-    is_pending: bool = False  # an earlier job of the chain is going to write the model that it starts from
 
     @property
     def name(self) -> str:
@@ -69,12 +68,12 @@ def plan_job(plan: Plan, folder: JobFolder, overrides: Sequence[str], **script: 
     return PlannedJob(plan, folder, replace(of_run, overrides=tuple(overrides), **script))
 
 
-def plan_run_job(plan: Plan, *, is_pending: bool = False) -> PlannedJob:
-    """Plan the job of a run; `is_pending`: its model is still to be made."""
+def plan_run_job(plan: Plan) -> PlannedJob:
+    """Plan the job of a run."""
     overrides = node_overrides(plan.origins.overrides)
     if "name" not in map(override_key, overrides):
         overrides.append(f"name={plan.name}")
-    return replace(plan_job(plan, JobFolder.of(plan.runs, plan.stage, plan.name), overrides), is_pending=is_pending)
+    return plan_job(plan, JobFolder.of(plan.runs, plan.stage, plan.name), overrides)
 
 
 def plan_tokenize_job(job: PlannedJob) -> PlannedJob:

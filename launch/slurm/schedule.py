@@ -152,7 +152,7 @@ def needs_tokenize_job(job: PlannedJob, tokenize_first: TokenizeFirst, *, shared
         return False
     on_gpus = plan.parallel.width.device == Device.cuda
     wanted = always or on_gpus or plan.config.trainer.tokenized_first or shared
-    return wanted and (job.is_pending or find_tokenized_data(plan) is None)
+    return wanted and (plan.is_pending or find_tokenized_data(plan) is None)
 
 
 def report_shapes(steps: Sequence[SubmissionStep]) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from launch.check.machine.disk import checkpoint_interval
-from launch.check.machine.inputs import inputs_exist
 from launch.check.machine.rules import RULES, inspect, stopping_problems
 from launch.check.machine.trainer import interpreter_has_packages
 from launch.errors import Problem, UserError
@@ -68,10 +67,9 @@ def submit_steps(steps: Sequence[SubmissionStep], *, dry_run: bool) -> list[str]
 def _preflight(job: PlannedJob) -> list[Problem]:
     """Return what would stop the job on its nodes; an interpreter of their own, cluster.python, is asked there."""
     config = job.plan.config
-    left_out = [inputs_exist] if job.is_pending else []
-    left_out += [interpreter_has_packages] if config.cluster.python and not config.python else []
+    left_out = interpreter_has_packages if config.cluster.python and not config.python else None
     problems = stopping_problems(
-        inspect(job.plan, [rule for rule in RULES if rule.on_login_node and rule not in left_out])
+        inspect(job.plan, [rule for rule in RULES if rule.on_login_node and rule is not left_out])
     )
     hint = "if the nodes have an interpreter of their own, set cluster.python=PATH"
     return [

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from launch.check.machine.gpus import gpus_are_free
-from launch.check.machine.rules import inspect, preflight
+from launch.check.machine.rules import preflight, wait_for_gpus
 from launch.config.compose import compose_once
 from launch.config.line import CommandLine, override_key
 from launch.config.schema import Device
@@ -49,7 +48,6 @@ def expand_short_options(line: CommandLine, verb: str, names: Sequence[str]) -> 
     return rest.with_overrides(*(f"{verb}.{name}={options[name]}" for name in names if name in options))
 
 
-_FREE_TIMEOUT = 20.0  # seconds until the memory of the run before is expected to be free
 # overrides of each short run: it only measures, and writes nothing outside of its folder
 PROBE = ("tracking=none", "hub.push=null", "recipe.checkpoint_steps=null")
 
@@ -218,15 +216,3 @@ def say_document(display: Display, record: TrialRecord[R]) -> None:
     say_lines(display, [document.text(), record.folder])
     if record.plan.config.report:
         write_trial_report(record.folder, display.say)
-
-
-def wait_for_gpus(plan: Plan, say: Callable[[str], None]) -> None:
-    """Wait until the driver has freed the memory of the run before, which a plan on CPU does not need."""
-    if plan.parallel.width.device != Device.cuda:
-        return
-    deadline, is_announced = time.monotonic() + _FREE_TIMEOUT, False
-    while any(finding.stops for finding in inspect(plan, [gpus_are_free])) and time.monotonic() < deadline:
-        if not is_announced:
-            say(f"waiting at most {_FREE_TIMEOUT:.0f} s until the GPUs are free of the run before")
-            is_announced = True
-        time.sleep(0.5)

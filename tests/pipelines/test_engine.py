@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from launch.check.machine import rules
+from launch.check.machine.rules import wait_for_gpus
 from launch.execution.display import PlainDisplay
 from launch.pipelines import engine
 from launch.planning.plan import Plan, build_plan
@@ -32,35 +34,30 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(engine, "_POLL", 0.01)
+    monkeypatch.setattr(rules, "_POLL", 0.01)
     return build_plan(composed("stage=sft", "gpus=1"), fixed_machine())
-
-
-def await_gpus(plan: Plan) -> None:
-    engine._await_gpus(plan, PlainDisplay(sys.stdout))
 
 
 def test_the_memory_of_the_stage_before_is_waited_for(
     plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "left").write_text("3")
-    await_gpus(plan)
+    wait_for_gpus(plan, print)
     assert (tmp_path / "left").read_text().strip() == "0"
     [line] = capsys.readouterr().out.splitlines()
-    assert line.startswith("waiting for the GPU memory of the stage before: GPU 0: 70000 of 81559 MiB in use")
+    assert line.startswith("waiting for the GPU memory of the run before: GPU 0: 70000 of 81559 MiB in use")
 
 
 def test_free_memory_is_not_waited_for(plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "left").write_text("0")
-    await_gpus(plan)
+    wait_for_gpus(plan, print)
     assert capsys.readouterr().out == ""
 
 
-def test_it_waits_no_longer_than_its_patience(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_waits_no_longer_than_its_patience(plan: Plan, tmp_path: Path) -> None:
     """Preflight then names what holds the memory."""
-    monkeypatch.setattr(engine, "_GPU_PATIENCE", 0.2)
     (tmp_path / "left").write_text("1000000")
-    await_gpus(plan)
+    wait_for_gpus(plan, print, patience=0.2)
     assert 999_000 < int((tmp_path / "left").read_text()) < 1_000_000
 
 

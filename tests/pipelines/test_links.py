@@ -14,8 +14,9 @@ from launch.__main__ import main
 from launch.api.planning import pipeline_overrides
 from launch.config.line import CommandLine
 from launch.errors import UserError
+from launch.execution.resume import is_finished
 from launch.pipelines.engine import _describe_end
-from launch.pipelines.links import FINAL_KINDS, Pipeline, plan_pipeline, read_request
+from launch.pipelines.links import FINAL_KINDS, Pipeline, plan_pipeline
 from launch.pipelines.page import render_pipeline
 from launch.pipelines.record import describe_stages, find_pipeline, stale_runs, write_record
 from launch.planning.plan import Plan
@@ -42,7 +43,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def planned(*overrides: str) -> Pipeline:
     line = CommandLine("plan", False, overrides or DEMO)
-    return plan_pipeline(read_request(line), print, starts_trainer=False)
+    pipeline = plan_pipeline(line, print)
+    assert pipeline is not None
+    return pipeline
 
 
 def problem(*overrides: str) -> tuple[str, str]:
@@ -177,12 +180,12 @@ def test_a_changed_stage_makes_those_after_it_stale_by_name(capsys: pytest.Captu
     write_record(first)
     # the last stage changes: the first is used as it is
     last = planned(*DEMO, "demo_dpo:recipe.beta=2")
-    assert last.plans[0].folder == first.plans[0].folder and last.is_finished(0)
+    assert last.plans[0].folder == first.plans[0].folder and is_finished(last.plans[0])
     assert stale_runs(last) == [f"demo_dpo/{first.plans[1].name}"]
     assert stale_runs(planned(*DEMO, "name=again")) == []  # the same settings under another name
     # the first one changes: nothing is reused, and both are named
     changed = planned(*DEMO, "demo:recipe.seed=7")
-    assert not changed.is_finished(0) and changed.name != first.name
+    assert not is_finished(changed.plans[0]) and changed.name != first.name
     assert stale_runs(changed) == [f"demo/{first.plans[0].name}", f"demo_dpo/{first.plans[1].name}"]
 
 
@@ -196,11 +199,11 @@ def test_a_model_that_was_trained_again_makes_the_stage_after_it_stale() -> None
     assert planned(*DEMO, "demo_dpo:restart=true").plans[1].identity == pipeline.plans[1].identity
     # the same model as then
     leave_run(pipeline.plans[1], started_from=str(planned(*DEMO, "demo_dpo:restart=true").plans[1].started_from))
-    assert planned().is_finished(1)
+    assert is_finished(planned().plans[1])
     # removed to save space, once the next stage is done
     (pipeline.plans[0].model_dir / "config.json").unlink()
     pipeline.plans[0].model_dir.rmdir()
-    assert planned().is_finished(1)
+    assert is_finished(planned().plans[1])
 
 
 def test_all_stages_after_one_that_is_trained_again_are_stale() -> None:

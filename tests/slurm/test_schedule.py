@@ -33,7 +33,7 @@ SFT = ("stage=sft", "gpus=8")
 
 def planned_job(home: Path, *overrides: str, is_pending: bool = False) -> PlannedJob:
     stage = composed(*overrides)
-    return plan_run_job(build_plan(stage, fixed_machine(home)), is_pending=is_pending)
+    return plan_run_job(replace(build_plan(stage, fixed_machine(home)), is_pending=is_pending))
 
 
 def order(steps: Sequence[SubmissionStep]) -> list[tuple[list[str], tuple[int, ...]]]:

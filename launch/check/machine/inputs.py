@@ -41,7 +41,8 @@ def padding_is_low(plan: Plan, _: Host) -> Finding:
 @rule("no_such_input", "inputs", on_login_node=True)
 def inputs_exist(plan: Plan, host: Host) -> Finding:
     """Local models and files exist; what is built on the machine is built after preflight."""
-    sources = [plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)]
+    model = () if plan.is_pending else (plan.inputs.model,)
+    sources = [*model, *(entry.source for entry in plan.inputs.mixture)]
     staged = [entry.source for entry in plan.inputs.mixture if entry.data]  # its files were found when it was planned
     for source in sources:
         if source.local and not source.build and source not in staged and not source.local.exists():

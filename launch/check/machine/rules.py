@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from launch.check.machine.gpus import gpus_are_free
 from launch.check.machine.parser import parser_accepts
 from launch.check.machine.rule import Host, PreflightRule, as_problem, skipped
 from launch.config.schema import Device
@@ -40,14 +42,11 @@ def _find_rules() -> tuple[PreflightRule, ...]:
 
 
 RULES = _find_rules()
+_POLL = 0.5  # seconds
 
 
 def preflight(
-    plan: Plan,
-    *,
-    asks_parser: bool = False,
-    without: Collection[PreflightRule] = (),
-    ends_after: int | None = None,
+    plan: Plan, *, asks_parser: bool = False, ends_after: int | None = None
 ) -> tuple[list[Problem], list[Finding]]:
     """Run the fast rules. Return the problems that stop the plan on this machine, and the warnings.
 
@@ -55,7 +54,7 @@ def preflight(
     to the trainer's parser with `asks_parser`. `ends_after`: steps after which a trial is ended, which saves no model.
     """
     rules = [rule for rule in RULES if not rule.slow or (asks_parser and rule is parser_accepts)]
-    findings = inspect(plan, [rule for rule in rules if rule not in without], ends_after)
+    findings = inspect(plan, rules, ends_after)
     return stopping_problems(findings), [found for found in findings if found.allowed or found.level == "warn"]
 
 
@@ -84,3 +83,14 @@ def _apply(rule: PreflightRule, plan: Plan, host: Host) -> Finding:
     except OSError as error:
         finding = skipped(f"cannot be inspected: {error}")
     return replace(finding, id=finding.id or rule.id).apply_allow(plan.config.allow)
+
+
+def wait_for_gpus(plan: Plan, say: Callable[[str], None], patience: float = 60.0) -> None:
+    """Wait at most `patience` seconds until the driver has freed the GPU memory of the run before; preflight refuses
+    the GPUs if it has not."""
+    deadline, is_announced = time.monotonic() + patience, False
+    while (finding := inspect(plan, [gpus_are_free])[0]).stops and time.monotonic() < deadline:
+        if not is_announced:
+            say(f"waiting for the GPU memory of the run before: {finding.message}")
+        is_announced = True
+        time.sleep(_POLL)
