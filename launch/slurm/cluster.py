@@ -122,8 +122,6 @@ def _split_mount(mount: str) -> tuple[Path, Path]:
     return Path(source).absolute(), Path(rest[0] if rest and rest[0] else source).absolute()
 
 
-# sbatch(1), --time; without a bare number: YAML reads 4:00:00 without quotes as 14400, which is ten days for Slurm
-_TIME = re.compile(r"\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}|UNLIMITED", re.IGNORECASE)
 _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SINGLE_WORDS = (
@@ -140,7 +138,6 @@ def cluster_problems(cluster: ClusterConfig, origins: Origins) -> list[Problem]:
     """Find the wrong values, one problem each, at the place where each is set."""
     problems = [
         *_value_problems(cluster),
-        *_warning_problems(cluster),
         *_list_problems(cluster),
         *container_problems(cluster),
         *_secret_problems(cluster),
@@ -154,28 +151,23 @@ def _value_problems(cluster: ClusterConfig) -> Iterator[Problem]:
         value = getattr(cluster, key)
         if value is not None and (not value or re.search(r"\s", value)):
             yield Problem("bad_cluster_value", f"cluster.{key}={value!r} must be a single word", key)
+    is_replaced = any(option.startswith(("--time", "-t", "--signal")) for option in cluster.options)  # by sbatch
     for key in ("time", "tokenize_time"):
         value = getattr(cluster, key)
-        if value is not None and not _TIME.fullmatch(value):
+        limit = parse_duration(value or "")  # not a bare number: YAML reads 4:00:00 without quotes as 14400 minutes
+        if value is not None and limit is None:
             cure = f'set HH:MM:SS, D-HH or D-HH:MM:SS, quoted in YAML: {key}: "24:00:00"'
             yield Problem("bad_time_limit", f"cluster.{key}={value} is not a time limit", key, cure)
-    if cluster.memory is not None and not _MEMORY.fullmatch(cluster.memory):
-        message = f"cluster.memory={cluster.memory} is not a size"
-        yield Problem("bad_cluster_value", message, "memory", "set 500G, or 0 for a node's whole memory")
-
-
-def _warning_problems(cluster: ClusterConfig) -> Iterator[Problem]:
-    """Find a time limit that leaves no time to work before the warning, which ends the job."""
-    if any(option.startswith(("--time", "-t", "--signal")) for option in cluster.options):
-        return  # for sbatch these take precedence
-    for key in ("time", "tokenize_time"):
-        value = getattr(cluster, key)
-        limit = parse_duration(value) if value else None
-        if cluster.warn_before and limit is not None and limit - cluster.warn_before < _MIN_WORK:
+        elif limit is None or not cluster.warn_before or is_replaced:
+            continue
+        elif limit - cluster.warn_before < _MIN_WORK:
             message = f"cluster.warn_before={cluster.warn_before} ends a job of {value} within its first minute"
             most = int(limit - _MIN_WORK)
             less = f"cluster.warn_before={most} or less" if most >= _WARN_AT_LEAST else "cluster.warn_before=0"
             yield Problem("warn_before_time", message, key, f"set {less}, or a longer {key}")
+    if cluster.memory is not None and not _MEMORY.fullmatch(cluster.memory):
+        message = f"cluster.memory={cluster.memory} is not a size"
+        yield Problem("bad_cluster_value", message, "memory", "set 500G, or 0 for a node's whole memory")
 
 
 def _list_problems(cluster: ClusterConfig) -> Iterator[Problem]:

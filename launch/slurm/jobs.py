@@ -71,6 +71,10 @@ class JobFolder:
         }
         return sorted(started, key=started.__getitem__)
 
+    def earlier_attempts(self, job_id: str, restarts: int) -> list[Path]:
+        """The folders of a job's starts before that restart."""
+        return [path for restart in range(restarts) for path in self.attempts(job_id, restart)[-1:]]
+
     def write(self, name: str, text: str, mode: int = 0o644) -> None:
         """Write a file atomically."""
         write_file(self.path / name, text, mode)

@@ -10,8 +10,9 @@ import functools
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from launch.config.schema import Device
 from launch.errors import Cure, Problem, did_you_mean
@@ -44,7 +45,7 @@ class Partition:
     is_default: bool
     state: str  # up, down, drain or inactive
     limit: float  # seconds that a job may run
-    nodes: tuple[NodeGroup, ...]
+    nodes: tuple[NodeGroup, ...] = ()
     default_limit: float | None = None  # seconds of a job that sets no time limit; None: `limit`
     max_nodes: int | None = None  # of one job
     accounts: tuple[str, ...] = ()  # that may use it; empty: all but the denied ones
@@ -61,49 +62,48 @@ def list_partitions() -> list[Partition] | None:
     output = try_command(["sinfo", "--all", "--noheader", "--exact", "--format=%P|%a|%l|%D|%c|%G"])
     if output is None:
         return None
-    return add_limits(parse_partitions(output), try_command(["scontrol", "--oneliner", "show", "partition"]) or "")
+    return parse_partitions(output, try_command(["scontrol", "--oneliner", "show", "partition"]) or "")
 
 
-def add_limits(partitions: Sequence[Partition], output: str) -> list[Partition]:
-    """Add what only `scontrol --oneliner show partition` prints: who may use a partition, and a job's limits."""
-    lines = [dict(_SETTING.findall(line)) for line in output.splitlines()]
-    settings = {line["PartitionName"]: line for line in lines if "PartitionName" in line}
-    return [_with_limits(partition, settings.get(partition.name, {})) for partition in partitions]
-
-
-def _with_limits(partition: Partition, settings: dict[str, str]) -> Partition:
-    def names(key: str) -> tuple[str, ...]:
-        value = settings.get(key, "ALL")
-        return () if value in ("ALL", "(null)") else tuple(value.split(","))
-
-    most = settings.get("MaxNodes", "")
-    return replace(
-        partition,
-        default_limit=parse_duration(settings.get("DefaultTime", "NONE")),
-        max_nodes=int(most) if most.isdigit() else None,
-        accounts=names("AllowAccounts"),
-        denied_accounts=names("DenyAccounts"),
-        qos=names("AllowQos"),
-    )
-
-
-def parse_partitions(output: str) -> list[Partition]:
-    """Parse sinfo's lines: name with a star for the default, state, limit, nodes, CPUs and gres."""
+def parse_partitions(output: str, shown: str = "") -> list[Partition]:
+    """Parse sinfo's lines: name with a star for the default, state, limit, nodes, CPUs and gres; and what only
+    `scontrol --oneliner show partition` prints: who may use a partition, and a job's limits."""
+    lines = [dict(_SETTING.findall(line)) for line in shown.splitlines()]
+    settings = {line.get("PartitionName"): line for line in lines}
     by_name: dict[str, Partition] = {}
     for line in output.splitlines():
         parts = line.split("|")
         if len(parts) != 6:
             continue
         starred, state, limit, count, cpus, gres = (part.strip() for part in parts)
-        name = starred.removesuffix("*")
-        gpus = tuple((kind, int(number)) for kind, number in _GPU.findall(gres))
-        group = NodeGroup(_number(count), _number(cpus), gpus)
-        seconds = parse_duration(limit)
-        groups = by_name[name].nodes if name in by_name else ()
-        by_name[name] = Partition(
-            name, starred.endswith("*"), state, math.inf if seconds is None else seconds, (*groups, group)
+        name, seconds = starred.removesuffix("*"), parse_duration(limit)
+        group = NodeGroup(
+            _number(count), _number(cpus), tuple((kind, int(number)) for kind, number in _GPU.findall(gres))
         )
+        known = by_name.get(name) or Partition(
+            name,
+            is_default=starred.endswith("*"),
+            state=state,
+            limit=math.inf if seconds is None else seconds,
+            **_parse_limits(settings.get(name, {})),
+        )
+        by_name[name] = replace(known, nodes=(*known.nodes, group))
     return list(by_name.values())
+
+
+def _parse_limits(settings: Mapping[str, str]) -> dict[str, Any]:
+    def names(key: str) -> tuple[str, ...]:
+        value = settings.get(key, "ALL")
+        return () if value in ("ALL", "(null)") else tuple(value.split(","))
+
+    most = settings.get("MaxNodes", "")
+    return {
+        "default_limit": parse_duration(settings.get("DefaultTime", "NONE")),
+        "max_nodes": int(most) if most.isdigit() else None,
+        "accounts": names("AllowAccounts"),
+        "denied_accounts": names("DenyAccounts"),
+        "qos": names("AllowQos"),
+    }
 
 
 def list_accounts() -> list[tuple[str, list[str]]]:

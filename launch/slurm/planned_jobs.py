@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,21 @@ def plan_job(plan: Plan, folder: JobFolder, overrides: Sequence[str], **script: 
     """Plan a job from the overrides of `launch node` on each of its nodes, or from another verb's arguments; `script`:
     what its batch script has otherwise than that of the plan's run."""
     exports = {name: str(Path(os.environ[name]).absolute()) for name in _EXPORTED_FOLDERS if os.environ.get(name)}
-    exports["LAUNCH_PLAN"] = plan.identity
-    python, cwd = plan.config.cluster.python or sys.executable, str(Path.cwd())
-    of_run = batch_script(plan, folder.path, folder.log_pattern(), exports=exports, cwd=cwd, python=python)
-    return PlannedJob(plan, folder, replace(of_run, overrides=tuple(overrides), **script))
+    width, nodes = plan.parallel.width, plan.parallel.width.nodes
+    ranks = f"{width.local} {'GPUs' if width.device == Device.cuda else 'CPU processes'}"
+    of_run = BatchScript(
+        name=re.sub(r"[^\w.-]", "_", f"{plan.stage}-{plan.name}"),
+        title=f"{plan.stage} with {plan.trainer}: {nodes} node{'s' * (nodes > 1)} of {ranks}, global {plan.batch}",
+        width=width,
+        cluster=plan.config.cluster,
+        overrides=tuple(overrides),
+        cwd=str(Path.cwd()),
+        python=plan.config.cluster.python or sys.executable,
+        folder=str(folder.path),
+        output=folder.log_pattern(),
+        exports={**exports, "LAUNCH_PLAN": plan.identity},
+    )
+    return PlannedJob(plan, folder, replace(of_run, **script))
 
 
 def plan_run_job(plan: Plan) -> PlannedJob:
@@ -151,26 +162,6 @@ def _unquotable(plan: Plan, texts: Sequence[str]) -> list[Problem]:
         where = plan.origins.of("runs").where
         return [Problem("unquotable", f"runs={plan.runs}: an #SBATCH line cannot hold a quote", where, "rename it")]
     return []
-
-
-def batch_script(
-    plan: Plan, folder: Path, output: str, *, exports: Mapping[str, str], cwd: str, python: str
-) -> BatchScript:
-    """Build the batch script of a plan from the overrides that composed it; see BatchScript."""
-    width, nodes = plan.parallel.width, plan.parallel.width.nodes
-    ranks = f"{width.local} {'GPUs' if width.device == Device.cuda else 'CPU processes'}"
-    return BatchScript(
-        name=re.sub(r"[^\w.-]", "_", f"{plan.stage}-{plan.name}"),
-        title=f"{plan.stage} with {plan.trainer}: {nodes} node{'s' * (nodes > 1)} of {ranks}, global {plan.batch}",
-        width=width,
-        cluster=plan.config.cluster,
-        overrides=node_overrides(plan.origins.overrides),
-        cwd=cwd,
-        python=python,
-        folder=str(folder),
-        output=output,
-        exports=exports,
-    )
 
 
 def write_job_folder(job: PlannedJob) -> None:

@@ -61,8 +61,7 @@ def count_requeues(folder: JobFolder, allocation: Allocation, *, retries: bool =
 
     `retries`: those after a fault of the hardware, else the others.
     """
-    starts = [folder.attempts(allocation.job_id, restarts)[-1:] for restarts in range(allocation.restarts)]
-    decisions = [_read_decision(attempt) for start in starts for attempt in start]
+    decisions = map(_read_decision, folder.earlier_attempts(allocation.job_id, allocation.restarts))
     return sum(bool(decision.get("requeued")) and bool(decision.get("retry")) == retries for decision in decisions)
 
 

@@ -19,6 +19,7 @@ from launch.slurm.peers import LostNode, NodeFailure
 
 _POLL = 0.5  # seconds
 GPU_FAULT, NETWORK_FAULT = "gpu_fault", "nccl_remote"  # ids of causes (execution/diagnosis/known.yaml)
+_RESTARTED = "restarted"
 _ENDED = ("interrupted by ", "node ")  # begins the cause of ranks that were ended because of another node
 
 
@@ -102,7 +103,8 @@ def plan_restart(plan: Plan, notify: Callable[[str], None]) -> Plan:
 
 @dataclass(frozen=True)
 class RestartMark:
-    """A file in the job folder which records that this job has archived the older run, as restart=true requests.
+    """A file in the folder of a start of this job which records that it has archived the older run, as restart=true
+    requests.
 
     Every start of the job has the same overrides; once the mark is set, what is in the run folder is the job's own.
     """
@@ -111,25 +113,22 @@ class RestartMark:
     allocation: Allocation
 
     @property
-    def _path(self) -> Path:
-        folder = JobFolder.of(self.plan.runs, self.plan.stage, self.plan.name)
-        return folder.path / f"restarted-by-{self.allocation.job_id}"
+    def _starts(self) -> list[Path]:
+        folder, allocation = JobFolder.of(self.plan.runs, self.plan.stage, self.plan.name), self.allocation
+        own = folder.attempt(allocation.job_id, allocation.restarts, allocation.started)
+        return [*folder.earlier_attempts(allocation.job_id, allocation.restarts), own]
 
     @property
     def is_due(self) -> bool:
         """Whether an older run is still to be archived."""
-        return self.plan.config.restart and not self._path.exists()
+        return self.plan.config.restart and not any((start / _RESTARTED).exists() for start in self._starts)
 
     def set(self) -> None:
         """Record that the older run is archived."""
         if self.plan.config.restart:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.touch()
-
-    def clear_at_first_start(self) -> None:
-        """Remove the mark of another job with the same id: every cluster counts from 1."""
-        if not self.allocation.restarts:
-            self._path.unlink(missing_ok=True)
+            own = self._starts[-1]
+            own.mkdir(parents=True, exist_ok=True)
+            (own / _RESTARTED).touch()
 
     @property
     def remaining_plan(self) -> Plan:

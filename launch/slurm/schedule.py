@@ -31,7 +31,6 @@ class SubmissionStep:
 
     jobs: tuple[PlannedJob, ...]
     after: tuple[int, ...] = ()  # indices of the steps that must succeed first
-    is_taskwise: bool = False  # each task of an array waits only for the task of the same number in the array before
 
     @property
     def folder(self) -> JobFolder:
@@ -46,6 +45,11 @@ class SubmissionStep:
     @property
     def is_array(self) -> bool:
         return len(self.jobs) > 1
+
+    @property
+    def is_taskwise(self) -> bool:
+        """Whether each task of an array waits only for the task of the same number in the array before."""
+        return self.is_array and not self.jobs[0].trains
 
     @property
     def is_singleton(self) -> bool:
@@ -141,7 +145,7 @@ def add_evaluations(steps: Sequence[SubmissionStep], finished: Sequence[PlannedJ
     for index, step in enumerate(steps):
         jobs = tuple(plan_evaluation_job(job) for job in step.jobs if job.trains and job.plan.config.evaluate)
         if len(jobs) == len(step.jobs):
-            evaluations.append(SubmissionStep(jobs, (index,), is_taskwise=len(jobs) > 1))
+            evaluations.append(SubmissionStep(jobs, (index,)))
     return [*steps, *evaluations]
 
 

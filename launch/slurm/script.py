@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
@@ -36,7 +36,7 @@ class BatchScript:
     python: str
     folder: str  # the job folder
     output: str  # the log's path, in which Slurm fills in %x and %j (%A and %a in an array)
-    exports: Mapping[str, str] = field(default_factory=dict)
+    exports: Mapping[str, str]
     verb: str = "node"
 
 

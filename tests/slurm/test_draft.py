@@ -12,14 +12,15 @@ from launch.commands.drafts import cluster
 from launch.errors import UserError
 from launch.slurm.cluster import cluster_problems
 from launch.slurm.draft import ClusterFacts, choose_partition, draft_config
-from launch.slurm.partitions import add_limits, parse_partitions
+from launch.slurm.partitions import parse_partitions
 from tests.conftest import composed
 from tests.slurm.cluster import Cluster
 
-PARTITIONS = parse_partitions(
+SINFO = (
     "debug*|up|30:00|2|96|gpu:h100:8\ngpu|up|1-12:00:00|40|96|gpu:h100:8(S:0-1)\ncpu|up|infinite|400|64|(null)\n"
     "old|up|30-00:00:00|4|64|gpu:a100:4,gpu:v100:4\n"
 )
+PARTITIONS = parse_partitions(SINFO)
 FACTS = ClusterFacts(
     {"SelectType": "select/cons_res", "DefMemPerCPU": "2048", "DefMemPerNode": "UNLIMITED"},
     accounts=["proj-7", "proj-8"],
@@ -46,7 +47,7 @@ def test_a_draft() -> None:
 
 def test_a_partition_that_is_closed_to_the_user_is_not_offered() -> None:
     closed = "PartitionName=debug AllowAccounts=physics DefaultTime=00:10:00\nPartitionName=cpu DefaultTime=00:30:00\n"
-    partitions = add_limits(PARTITIONS, closed)
+    partitions = parse_partitions(SINFO, closed)
     assert choose_partition(partitions, ["proj-7"]).name == choose_partition(partitions).name == "gpu"
     assert choose_partition(partitions, ["physics"]).name == "debug"
     assert 'time: "24:00:00" # no limit here, but without this line a job gets 0-00:30:00' in draft_config(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,10 +17,10 @@ import yaml
 from launch import resources
 from launch.config.cluster import ClusterConfig, Container
 from launch.errors import UserError
-from launch.planning.plan import build_plan
+from launch.planning.plan import Plan, build_plan
 from launch.slurm.cluster import cluster_problems, folders_in_container, unmounted_folders, unshared_folders
-from launch.slurm.planned_jobs import batch_script, job_problems, plan_run_job
-from launch.slurm.script import render_array_sbatch, render_sbatch
+from launch.slurm.planned_jobs import job_problems, node_overrides, plan_run_job
+from launch.slurm.script import BatchScript, render_array_sbatch, render_sbatch
 from tests.conftest import composed, fixed_machine
 from tests.slurm.cluster import environment, launch
 
@@ -67,14 +68,18 @@ DIALECTS = {
 }
 
 
+def batch_script(plan: Plan, **changes: Any) -> BatchScript:
+    """The script of the plan's job as a machine with these folders writes it."""
+    fixed = {"overrides": node_overrides(plan.origins.overrides), "folder": "/jobs", "output": "log", "exports": {}}
+    return replace(plan_run_job(plan).script, **{**fixed, "cwd": "/", "python": "/bin/python", **changes})
+
+
 def script(*overrides: str) -> str:
     stage = composed(*overrides)
     plan = build_plan(stage, fixed_machine())
     python = plan.config.cluster.python or "/venv/bin/python"
-    text = render_sbatch(
-        batch_script(plan, Path("/jobs"), "job-%j.log", exports={"LAUNCH_PLAN": "ID"}, cwd="/my work", python=python)
-    )
-    return text.replace(plan.identity, "ID")
+    job = batch_script(plan, output="job-%j.log", exports={"LAUNCH_PLAN": "ID"}, cwd="/my work", python=python)
+    return render_sbatch(job).replace(plan.identity, "ID")
 
 
 def shellcheck(text: str) -> None:
@@ -96,7 +101,7 @@ def test_dialect(dialect: str, golden: Callable[[str, Sequence[str]], None]) -> 
 def test_whatever_a_word_holds_bash_gives_it_back(odd: str) -> None:
     stage = composed("stage=demo", "trainer=trl_sft")
     plan = build_plan(stage, fixed_machine())
-    job = batch_script(plan, Path("/jobs"), "log", exports={"LAUNCH_X": odd}, cwd="/", python="/bin/python")
+    job = batch_script(plan, exports={"LAUNCH_X": odd})
     text = (
         render_sbatch(job).replace("srun ", "printf '%s\\n' \"$LAUNCH_X\" ").replace("scontrol show hostnames", "echo")
     )
@@ -122,7 +127,7 @@ def test_many_nodes_are_rendered_at_once() -> None:
     stage = composed("stage=sft", "nodes=512", "gpus=8", "recipe.global_batch_size=4096")
     began = time.process_time()
     plan = build_plan(stage, fixed_machine())
-    text = render_sbatch(batch_script(plan, Path("/jobs"), "log", exports={}, cwd="/", python="/bin/python"))
+    text = render_sbatch(batch_script(plan))
     assert time.process_time() - began < 1.0
     assert "#SBATCH --nodes=512" in text and plan.parallel.width.world_size == 4096
 
@@ -159,9 +164,7 @@ def test_no_script_holds_a_secret_whatever_brings_it() -> None:
     with pytest.raises(UserError, match=r"cluster\.image: .*\[secret_in_job\]"):
         script(*SFT, "cluster.container=pyxis", f"cluster.image=docker://me:{token}@host/train")
     stage = composed("stage=demo")
-    job = batch_script(
-        build_plan(stage, fixed_machine()), Path("/jobs"), "log", exports={}, cwd="/", python="/bin/python"
-    )
+    job = batch_script(build_plan(stage, fixed_machine()))
     for odd in ({"python": f"/{token}/python"}, {"exports": {"X": token}}, {"overrides": [f"flags.x={token}"]}):
         with pytest.raises(UserError, match="secret_in_job"):
             render_sbatch(replace(job, **odd))

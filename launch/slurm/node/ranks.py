@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, Problem, UserError
-from launch.execution.display import Display, display_for
+from launch.execution.display import Display, PlainDisplay, display_for
 from launch.execution.engine import build_execution
 from launch.execution.record.events import Event
 from launch.execution.record.folder import RunFolder
@@ -29,7 +29,6 @@ from launch.files import read_file, write_exact, write_json
 from launch.planning.command import NodeRendezvous, fill_placeholders
 from launch.planning.plan import Plan
 from launch.slurm.node.task import NodeContext, await_job_outcome
-from launch.terminal import echo
 from launch.worker.json_codec import decode, encode, versioned
 
 _FILE = "start.json"
@@ -243,23 +242,15 @@ def node_execution(node: NodeContext, plan: Plan, start: StartRecord) -> Executi
     )
 
 
-class _MessageDisplay:
+class _MessageDisplay(PlainDisplay):
     """The display of a node other than the first: messages only, each line prefixed with the host."""
 
     def __init__(self, host: str) -> None:
+        super().__init__(sys.stdout)
         self._host = host
-
-    def start(self, total: int | None) -> None:
-        """Node 0 shows the progress."""
 
     def show(self, event: Event) -> None:
         """Node 0 shows the progress."""
 
-    def refresh(self) -> None:
-        """Nothing is updated in place."""
-
     def say(self, text: str) -> None:
-        echo("\n".join(f"{self._host}: {line}" for line in text.splitlines()), flush=True)
-
-    def close(self) -> None:
-        """Nothing is updated in place."""
+        super().say("\n".join(f"{self._host}: {line}" for line in text.splitlines()))

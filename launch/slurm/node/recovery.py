@@ -114,8 +114,6 @@ def _decide(node: NodeContext, reason: _Reason, before: Checkpoint | None) -> bo
     is_requeued = False
     if obstacle is None and node.mailbox:
         is_requeued, messages = True, [requeued]
-    elif obstacle is None and reason.is_retry:
-        messages = [f"job {allocation.job_id} is not requeued: its batch script is of an older version"]
     elif obstacle is None:
         is_requeued, messages = requeue(allocation, folder.script, reason.avoided_host)
         messages = [requeued, *messages] if is_requeued else messages

@@ -45,7 +45,6 @@ def stage_task(composed: Composed, allocation: Allocation, peers: Peers | None =
     def lead(ranks: RankRunner, display: Display) -> int:
         for warning in plan.warnings:
             display.say(f"warning: {warning}")
-        restart_mark.clear_at_first_start()
         current = restart_mark.remaining_plan
         if is_finished(current):
             report_finished(plan, display)

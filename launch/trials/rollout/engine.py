@@ -201,7 +201,6 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
             return runner.measure(width, seconds)
 
         runner = Runner(record, display, start, run_ranks=ranks)
-        restart_mark.clear_at_first_start()
         if allocation.restarts:
             wait_for_lock(plan.folder, display.say)
         # the `rollout` that submits this job holds the lock until all its jobs are submitted
