@@ -21,13 +21,13 @@ from launch.api.cures import check_advice
 from launch.api.planning import overrides, pipeline_overrides, plan
 from launch.config.compose import Composed
 from launch.config.line import CommandLine
-from launch.errors import EXIT_DONE, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.engine import build_cache, carry_out, report_finished
 from launch.execution.record.lock import Holder, find_holder, lock_path, prove_launcher, run_lock, this_process
 from launch.execution.record.reader import RunRecord, RunStatus, command_for, find_runs, is_running, run_name
 from launch.execution.report.page import save_page
-from launch.execution.resume import is_finished
+from launch.execution.resume import describe_continuation, is_finished
 from launch.execution.same_run import place_run
 from launch.files import read_json_object
 from launch.planning.machine import this_machine
@@ -199,7 +199,10 @@ def run_composed(composed: Composed, make_display: Callable[[Path], Display]) ->
     display = SafeDisplay(make_display(planned.folder), sys.stdout)
     for note in notes:
         display.say(f"note: {note}")
-    return run_planned(planned, display)
+    code = run_planned(planned, display)
+    if code == EXIT_INTERRUPTED:
+        display.say(describe_continuation(planned))
+    return code
 
 
 def run_planned(planned: Plan, display: Display) -> int:

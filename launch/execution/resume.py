@@ -81,6 +81,29 @@ def decide_start(plan: Plan) -> AttemptStart:
     return AttemptStart(complete[-1], tuple(checkpoint for checkpoint in checkpoints if not checkpoint.complete))
 
 
+def resume_problems(plan: Plan) -> list[Problem]:
+    """Find what keeps the unfinished run of a plan from being resumed."""
+    try:
+        decide_start(plan)
+    except UserError as error:
+        return list(error.problems)
+    return []
+
+
+def describe_continuation(
+    plan: Plan, judged: bool = False, name: Callable[[Problem], Problem] = lambda problem: problem
+) -> str:
+    """Say how to go on with a run that was ended: not by the same command where that would start it over, or end it
+    again because its evaluation is `judged`. `name` completes the problem of a run that cannot be resumed."""
+    again = replace(plan, config=replace(plan.config, restart=False))
+    finished = is_finished(again)
+    if not finished and (problems := resume_problems(again)):
+        return f"to go on: {name(problems[0]).cure}"
+    keys = {"restart=true": plan.config.restart, "stop_if_worse=true": judged and finished}
+    without = " and ".join(key for key, is_set in keys.items() if is_set)
+    return f"to go on: the same command{without and f' without {without}'}"
+
+
 def clear_run_folder(plan: Plan, start: AttemptStart, say: Callable[[str], None]) -> None:
     """Move aside what `start` lists, so that the trainer itself finds the chosen checkpoint."""
     stamp = time.strftime("%Y%m%d-%H%M%S")

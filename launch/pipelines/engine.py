@@ -14,7 +14,7 @@ from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.lock import run_lock
 from launch.execution.record.reader import mapping, objects, run_name
 from launch.execution.report.page import write_report
-from launch.execution.resume import decide_start, is_finished
+from launch.execution.resume import describe_continuation, is_finished, resume_problems
 from launch.pipelines.links import Pipeline, plan_link
 from launch.pipelines.page import answer_prompts, render_pipeline
 from launch.pipelines.record import stale_runs, write_record
@@ -32,20 +32,11 @@ def check_pipeline(pipeline: Pipeline) -> None:
         found: dict[str | None, list[Problem]] = {}  # by id
         for plan in plans:
             require_one_machine(plan.config)
-            problems = preflight(plan, asks_parser=asks_parser)[0] + _resume_problems(plan)
+            problems = preflight(plan, asks_parser=asks_parser)[0] + resume_problems(plan)
             for problem in problems:
                 found.setdefault(problem.id, []).append(pipeline.request.name_stage(problem, plan.stage))
         if found:
             raise UserError([_merge(problems) for problems in found.values()])
-
-
-def _resume_problems(plan: Plan) -> list[Problem]:
-    """Find what keeps the unfinished run of a stage from being resumed."""
-    try:
-        decide_start(plan)
-    except UserError as error:
-        return list(error.problems)
-    return []
 
 
 def _merge(problems: Sequence[Problem]) -> Problem:
@@ -85,23 +76,12 @@ def run_pipeline(pipeline: Pipeline, make_display: Callable[[Path], Display], ru
 
 
 def _describe_end(pipeline: Pipeline, plan: Plan) -> str:
-    """Say where a pipeline ended and how to go on: not by the same command where that would end it again, or would
-    start all of it over."""
-    left = pipeline.request.stages[pipeline.request.stages.index(plan.stage) + 1 :]
+    """Say where a pipeline ended and how to go on."""
+    request, stage = pipeline.request, plan.stage
+    left = request.stages[request.stages.index(stage) + 1 :]
     begun = f"; {', '.join(left)} not begun" if left else ""
-    plan, restarts = replace(plan, config=replace(plan.config, restart=False)), plan.config.restart
-    keys = [
-        key
-        for key, is_set in (
-            ("restart=true", restarts),
-            ("stop_if_worse=true", pipeline.request.stop_if_worse and is_finished(plan)),
-        )
-        if is_set
-    ]
-    goes_on = " ".join([*(["without", " and ".join(keys)] if keys else []), "the same command goes on from there"])
-    if not is_finished(plan) and (problems := _resume_problems(plan)):
-        goes_on = str(pipeline.request.name_stage(problems[0], plan.stage).cure)
-    return f"pipeline {pipeline.name} ended in {plan.stage}{begun}; {goes_on}"
+    goes_on = describe_continuation(plan, request.stop_if_worse, lambda problem: request.name_stage(problem, stage))
+    return f"pipeline {pipeline.name} ended in {stage}{begun}; {goes_on}"
 
 
 def _run_stage(pipeline: Pipeline, index: int, make_display: Callable[[Path], Display], run_stage: StageRunner) -> int:

@@ -36,6 +36,7 @@ FINAL_KINDS = {Kind.rm: "a reward model"}
 FOLDER = "pipelines"  # below the folder of runs
 # keys that a cure tells to set, as far as they may differ between the stages
 _OF_STAGE = re.compile(r"^(?:trainer|parallel|gpus|processes|python|allow|restart|(?:recipe|flags|model)\.[\w.]+)=")
+_CONTINUES = "recipe.lora.start=continue"
 _SET_BY_PIPELINE = ("stage", "model.trained_by", "runs", "detach")  # not for one of its stages
 
 
@@ -67,10 +68,13 @@ class PipelineRequest:
         """Return a problem of one stage, whose cure names that stage; not what replaces a key of all stages."""
         if not isinstance(problem.cure, Cure):
             return problem
-        ways = [
-            way if way.removes and self.line.sets(way.removes) else _of_stage(way, stage) for way in problem.cure.ways
-        ]
+        ways = [self._name_in(way, stage) for way in problem.cure.ways]
         return replace(problem, cure=Cure(problem.cure.sentence, *ways))
+
+    def _name_in(self, way: Way, stage: str) -> Way:
+        if way.sets == (_CONTINUES,) and stage == self.stages[0]:  # which has no adapter to train further
+            return replace(way, sets=tuple(f"{later}:{_CONTINUES}" for later in self.stages[1:]))
+        return way if way.removes and self.line.sets(way.removes) else _of_stage(way, stage)
 
 
 def _of_stage(way: Way, stage: str) -> Way:

@@ -94,7 +94,7 @@ def test_a_killed_pipeline_gives_the_losses_of_one_that_is_not(
     assert not cut[1].exists()
     code = stop_once(home, has_checkpoint(cut[1]), signal.SIGINT, *words, names[1])  # in the second stage
     output = (home / "launch.log").read_text()
-    assert code == 130 and "ended in demo_dpo; the same command goes on from there" in output, output
+    assert code == 130 and "ended in demo_dpo; to go on: the same command" in output, output
     code, output = finish(home, *words, names[1])
     assert code == 0 and "resumes from" in output, output
     assert [losses(run) for run in cut] == [losses(run) for run in whole]

@@ -262,6 +262,11 @@ def test_a_cure_in_a_pipeline_replaces_what_was_typed(capsys: pytest.CaptureFixt
         assert cure in capsys.readouterr().err
 
 
+def test_an_adapter_is_trained_further_by_the_stages_after_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *DEMO, "recipe.lora.rank=8", "start=continue"]) == 2
+    assert "no key 'start'; set demo_dpo:recipe.lora.start=continue [" in capsys.readouterr().err
+
+
 def test_a_page_has_the_evaluations_side_by_side(home: Path) -> None:
     pipeline = planned(*DEMO, "name=x")
     write_record(pipeline)
@@ -327,14 +332,14 @@ def test_how_to_go_on_after_an_end() -> None:
         pipeline = planned(*DEMO, *overrides)
         return _describe_end(pipeline, pipeline.plans[stage])
 
-    assert end(stage=0).endswith("ended in demo; demo_dpo not begun; the same command goes on from there")
-    assert end("restart=true").endswith("ended in demo_dpo; without restart=true the same command goes on from there")
+    assert end(stage=0).endswith("ended in demo; demo_dpo not begun; to go on: the same command")
+    assert end("restart=true").endswith("ended in demo_dpo; to go on: the same command without restart=true")
     for plan in planned(*DEMO, "name=x", "evaluate=true").plans:
         leave_run(plan)
     interrupted = end("name=x", "evaluate=true")  # as it wrote the page
-    assert interrupted.endswith("ended in demo_dpo; the same command goes on from there")
+    assert interrupted.endswith("ended in demo_dpo; to go on: the same command")
     judged = end("name=x", "evaluate=true", "stop_if_worse=true")
-    assert judged.endswith("in demo_dpo; without stop_if_worse=true the same command goes on from there")
+    assert judged.endswith("in demo_dpo; to go on: the same command without stop_if_worse=true")
 
 
 def test_what_a_stage_may_leave_open_of_the_adapter_that_it_trains_further() -> None:
