@@ -105,7 +105,7 @@ class Run:
 
         Raises UserError: not_running, runs_elsewhere, launcher_mismatch.
         """
-        holder, lock = self._holder(), lock_path(self.folder)
+        holder, lock = self.holder, lock_path(self.folder)
         if holder is None:
             raise UserError(Problem("not_running", f"{self.name} is not running"))
         if holder.machine != this_process().machine:
@@ -120,9 +120,11 @@ class Run:
             process.terminate()
             if process.status() == psutil.STATUS_STOPPED:  # it would not handle the signal
                 process.resume()
-        return wait_until(lambda: self._holder() is None, STOP_PATIENCE)
+        return wait_until(lambda: self.holder is None, STOP_PATIENCE)
 
-    def _holder(self) -> Holder | None:
+    @property
+    def holder(self) -> Holder | None:
+        """The launcher that works on the run; None without one."""
         found = find_holder(lock_path(self.folder))
         return found[0] if found else None
 

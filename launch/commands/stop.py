@@ -9,7 +9,7 @@ from pathlib import Path
 from launch.api.running import STOP_PATIENCE, Run, wait_until
 from launch.commands.run_parsers import build_stop_parser
 from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
-from launch.execution.record.lock import Holder, find_holder, lock_path, this_process
+from launch.execution.record.lock import Holder, this_process
 from launch.execution.record.reader import resolve_run, run_name
 from launch.pipelines.record import find_pipeline, stage_runs
 from launch.slurm.jobs import (
@@ -39,8 +39,7 @@ def stop(argv: list[str]) -> int:
     runs: Path = options.runs
     pipeline = find_pipeline(options.name, runs)
     folder = pipeline or resolve_run(options.name, runs, list(find_job_folders(runs)))
-    found = find_holder(lock_path(folder))
-    holder = found[0] if found else None
+    holder = Run(folder).holder
     of_runs = [run for _, run in stage_runs(pipeline)] if pipeline else [folder]
     names = [
         run.with_name(run.name + suffix) for run in of_runs for suffix in ("", TOKENIZE_SUFFIX if pipeline else "")

@@ -53,8 +53,7 @@ def submit(line: CommandLine) -> int:
     """Write the job folders and submit them. Raises UserError if one cannot be submitted; then none is."""
     dry_run, tokenize_first, line = _parse_options(line)
     pipeline = plan_pipeline(line, notify)
-    planned = _plan_stages(pipeline) if pipeline else _plan_jobs(line)
-    jobs, finished = _split_finished(drop_duplicates(planned), dry_run=dry_run)
+    jobs, finished = _split_finished(drop_duplicates(_plan_jobs(line, pipeline)), dry_run=dry_run)
     steps = (as_chain if pipeline else as_arrays)(jobs, tokenize_first)
     if not pipeline:
         report_shapes(steps)
@@ -73,27 +72,20 @@ def submit(line: CommandLine) -> int:
     return EXIT_DONE
 
 
-def _plan_stages(pipeline: Pipeline) -> list[PlannedJob]:
-    """Plan and check the jobs of a pipeline's stages. Raises UserError."""
-    jobs = list(map(plan_run_job, pipeline.plans))
-    if problems := [problem for job in jobs for problem in job_problems(job)]:
-        raise UserError(problems)
-    return jobs
-
-
-def _plan_jobs(line: CommandLine) -> list[PlannedJob]:
-    """Plan and check the job of every run that `line` composes. Raises UserError."""
-    jobs: list[PlannedJob] = []
+def _plan_jobs(line: CommandLine, pipeline: Pipeline | None) -> list[PlannedJob]:
+    """Plan and check the jobs of a pipeline's stages, or of every run that `line` composes. Raises UserError."""
+    plans = list(pipeline.plans) if pipeline else []
 
     def add(composed: Composed) -> int:
-        job = plan_run_job(place_run(build_plan(composed, this_machine(composed)), notify, "submit"))
-        if problems := job_problems(job):
-            raise UserError(problems)
-        jobs.append(plan_tokenize_job(job) if composed.config.cache_only else job)
+        plans.append(place_run(build_plan(composed, this_machine(composed)), notify, "submit"))
         return EXIT_DONE
 
-    compose(line, add)
-    return jobs
+    if not pipeline:
+        compose(line, add)
+    jobs = list(map(plan_run_job, plans))
+    if problems := [problem for job in jobs for problem in job_problems(job)]:
+        raise UserError(problems)
+    return [plan_tokenize_job(job) if job.plan.config.cache_only else job for job in jobs]
 
 
 def _split_finished(jobs: list[PlannedJob], *, dry_run: bool) -> tuple[list[PlannedJob], list[PlannedJob]]:

@@ -44,6 +44,12 @@ class JobFolder:
         return JobFolder(runs / ".jobs" / stage / name)
 
     @property
+    def place(self) -> tuple[str, str]:
+        """The folder of runs, and the run in it: stage/name."""
+        runs, _, run = self.path.as_posix().rpartition("/.jobs/")
+        return runs, run
+
+    @property
     def script(self) -> Path:
         return self.path / self.file
 
@@ -142,20 +148,14 @@ def is_proven_job(folder: JobFolder, job: QueuedJob) -> bool:
     script = query_slurm(["scontrol", "write", "batch_script", job.job_id, "-"])
     shown = query_slurm(["scontrol", "show", "job", job.job_id])
     start = re.search(r"^\s*WorkDir=(.*)", shown.output, re.MULTILINE)
-    own = _split_place(folder.path.absolute())
+    runs, run = JobFolder(folder.path.absolute()).place
     for line in script.output.splitlines():
-        with contextlib.suppress(ValueError):  # a quoted text of several lines
+        with contextlib.suppress(ValueError, OSError):  # a quoted text of several lines; no such folder
             for word in shlex.split(line):  # `mkdir -p FOLDER`, or FOLDER/job.sbatch in the script of an array
-                path = Path(start[1] if start else "/", word.removesuffix(f"/{folder.file}"))
-                if path.name == folder.path.name and _split_place(path) == own:
+                place = JobFolder(Path(start[1] if start else "/", word.removesuffix(f"/{folder.file}"))).place
+                if place[1] == run and Path(place[0]).samefile(runs):  # which may have several names
                     return True
     return False
-
-
-def _split_place(folder: Path) -> tuple[str, str]:
-    """The folder of runs, which may have several names, and the job folder's place in it, which has one."""
-    runs, _, place = str(folder).rpartition("/.jobs/")
-    return os.path.realpath(runs), place
 
 
 def _matches(identity: dict[str, Any], job: QueuedJob) -> bool:
@@ -178,10 +178,7 @@ def _real_path(path: str) -> str:
 
 
 def _find_attempts(folder: Path) -> list[tuple[Path, re.Match[str]]]:
-    try:
-        return [(path, match) for path in folder.iterdir() if (match := _ATTEMPT.fullmatch(path.name))]
-    except OSError:
-        return []
+    return [(path, match) for path in folder.glob("*.*") if (match := _ATTEMPT.fullmatch(path.name))]
 
 
 def _id_numbers(job_id: str) -> list[int]:

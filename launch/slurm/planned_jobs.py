@@ -40,12 +40,12 @@ class PlannedJob:
     @property
     def name(self) -> str:
         """stage/name, as in `status` and `logs`."""
-        return self.folder.path.as_posix().rpartition("/.jobs/")[2]
+        return self.folder.place[1]
 
     @property
     def run(self) -> Path:
         """The run folder; a tokenising job never creates one."""
-        return Path(self.folder.path.as_posix().rpartition("/.jobs/")[0], self.name)
+        return Path(*self.folder.place)
 
     @property
     def is_singleton(self) -> bool:

@@ -145,10 +145,8 @@ def wait_for_lock(
     machine that could not release it, and becomes stale.
     """
     path, began = lock_path(folder), time.monotonic()
-    holder = find_holder(path)
-    if holder:
+    if holder := find_holder(path):
         usual = f"waiting until the lock of {holder[0]} is stale, {STALE:.0f} s after its last heartbeat"
         notify(f"{reason}: waiting at most {patience:.0f} s for {holder[0]}" if reason else usual)
-    while holder and time.monotonic() - began < patience:
+    while find_holder(path) and time.monotonic() - began < patience:
         time.sleep(_POLL)
-        holder = find_holder(path)

@@ -39,8 +39,7 @@ class SubmissionStep:
             return self.jobs[0].folder
         folders = [str(job.folder.path) for job in self.jobs]
         name = hashlib.sha256("\n".join(folders).encode()).hexdigest()[:8]
-        root = next(path for path in self.jobs[0].folder.path.parents if path.name == ".jobs")
-        return JobFolder(root / "arrays" / name, "array.sbatch")
+        return replace(JobFolder.of(Path(self.jobs[0].folder.place[0]), "arrays", name), file="array.sbatch")
 
     @property
     def is_array(self) -> bool:

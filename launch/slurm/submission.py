@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def submission_locks(steps: Sequence[SubmissionStep], *, dry_run: bool) -> Itera
     with contextlib.ExitStack() as locks:
         for folder in dict.fromkeys(folders):
             locks.enter_context(file_lock(folder.path / "submit.lock", _being_submitted, notify))
-        refuse_live_jobs(jobs, dry_run=dry_run, notify=notify)
+        refuse_live_jobs(jobs, dry_run=dry_run)
         yield
 
 
@@ -158,9 +158,7 @@ def _being_submitted(holder: Holder, age: float) -> Problem:
     return Problem("already_submitted", f"another `submit` of this run is in progress: {holder}", None, "wait for it")
 
 
-def refuse_live_jobs(
-    planned: Iterable[PlannedJob], *, dry_run: bool, notify: Callable[[str], None] = lambda text: None
-) -> None:
+def refuse_live_jobs(planned: Iterable[PlannedJob], *, dry_run: bool) -> None:
     """Refuse jobs whose runs are running or have a live job.
 
     Raises UserError: already_submitted, run_is_locked; no_slurm, slurm_unresponsive unless it is a dry run.

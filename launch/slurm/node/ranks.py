@@ -6,6 +6,7 @@ the other nodes respond, through a shared folder.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import sys
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, Problem, UserError
 from launch.execution.display import Display, PlainDisplay, display_for
@@ -31,6 +32,7 @@ from launch.planning.plan import Plan
 from launch.slurm.node.task import NodeContext, await_job_outcome
 from launch.worker.json_codec import decode, encode, versioned
 
+T = TypeVar("T")
 _FILE = "start.json"
 _CONNECT_TIMEOUT = 5.0  # seconds
 _JOB_PORTS = range(10_000, 20_000)  # below the ephemeral ports (32768 and up)
@@ -65,10 +67,14 @@ def is_listening(record: StartRecord | None) -> bool:
 
 def read_start_record(folder: Path) -> StartRecord | None:
     """The record, None until node 0 has written it."""
-    try:
-        return decode(StartRecord, read_file(folder / _FILE))
-    except (OSError, ValueError):
-        return None
+    return _read(StartRecord, folder / _FILE)
+
+
+def _read(kind: type[T], path: Path) -> T | None:
+    """What another node has written; None until all of it shows here."""
+    with contextlib.suppress(OSError, ValueError):
+        return decode(kind, read_file(path))
+    return None
 
 
 def rendezvous_port(job_id: str) -> int:
@@ -145,13 +151,9 @@ class StackRequests:
         return Stacks(tuple(files), tuple(summary))
 
     def _await(self, node_rank: int) -> Stacks | None:
-        while True:
-            try:
-                return decode(Stacks, read_file(self._path(node_rank)))
-            except (OSError, ValueError):
-                if time.monotonic() > self._deadline:
-                    return None
-                time.sleep(_POLL)
+        while (stacks := _read(Stacks, self._path(node_rank))) is None and time.monotonic() <= self._deadline:
+            time.sleep(_POLL)
+        return stacks
 
     def _path(self, node_rank: int) -> Path:
         return self._folder / f"looked-{node_rank}.json"
@@ -193,10 +195,8 @@ def run_other_node(node: NodeContext) -> int:
     """
     plan, allocation = node.plan, node.allocation
     node.peers.await_progress("started")
-    start = read_start_record(node.attempt)
-    while start is None:  # a shared file system may show it later
+    while (start := read_start_record(node.attempt)) is None:  # a shared file system may show it later
         time.sleep(_RECORD_POLL)
-        start = read_start_record(node.attempt)
     if start.identity != plan.identity:
         message = f"the plan is {plan.identity} on {allocation.host} and {start.identity} on {allocation.hosts[0]}"
         cure = "make checkout, configuration and package versions the same on all nodes"
