@@ -277,10 +277,6 @@ class LiveDisplay(PlainDisplay):
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream, clock)
-        self._waiting_for = "starting the processes"
-        self._since = clock()
-        self._step: Event | None = None  # the last one, in training
-        self._losses = array("d")  # 8 bytes a step
         self._unicode = (getattr(stream, "encoding", None) or "").lower().startswith("utf")
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -292,7 +288,8 @@ class LiveDisplay(PlainDisplay):
 
         super().start(total)
         self._waiting_for, self._since = "starting the processes", self._clock()
-        self._step, self._losses = None, array("d")
+        self._step: Event | None = None  # the last one, in training
+        self._losses = array("d")  # 8 bytes a step
         whole_line = Column(no_wrap=True, overflow="ellipsis")
         self._bar = Progress(
             SpinnerColumn("dots" if self._unicode else "line"),

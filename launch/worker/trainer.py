@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import runpy
 import sys
@@ -24,16 +25,15 @@ class TrainerProgram:
     module: str | None  # whose flags launch's own entry takes; None for a script
     flags: tuple[str, ...]
 
+    @property
+    def script_name(self) -> str:
+        return Path(self.script or "").name
+
     def flag(self, name: str) -> str | None:
         """Return the value of `--name VALUE` or `--name=VALUE`, or None; dashes equal underscores, the last wins."""
-        value = None
-        for position, argument in enumerate(self.flags):
-            key, equals, rest = argument.partition("=")
-            if key.startswith("--") and key[2:].replace("-", "_") == name:
-                if equals:
-                    value = rest
-                elif position + 1 < len(self.flags):
-                    value = self.flags[position + 1]
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}", nargs="?", dest="value")
+        value: str | None = parser.parse_known_args(self.flags)[0].value
         return value
 
 

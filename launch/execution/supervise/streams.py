@@ -144,29 +144,26 @@ class Pump:
         self.fault: Exception | None = None
         self._sink = sink
         self._selector = selectors.DefaultSelector()
-        self._outputs: list[_OutputReader] = []
-        self._events: list[_EventReader] = []
-        self._fds: list[int] = []
+        self._readers: dict[int, _OutputReader | _EventReader] = {}  # by descriptor
         self._closing = threading.Event()
         self._wake, self._waker = os.pipe()
         self._selector.register(self._wake, selectors.EVENT_READ, None)
         for rank in channel.ranks:
-            output = _OutputReader(rank, _LogFile(logs / f"rank-{rank}.log"), sink)
-            self._outputs.append(output)
-            self._add(os.open(channel.out(rank), os.O_RDWR | os.O_NONBLOCK), output)
-            events = _EventReader(rank, sink)
-            self._events.append(events)
-            self._add(os.open(channel.events(rank), os.O_RDWR | os.O_NONBLOCK), events)
-        output = _OutputReader(LAUNCHER, _LogFile(logs / "launcher.log"), sink)
-        self._outputs.append(output)
+            output = os.open(channel.out(rank), os.O_RDWR | os.O_NONBLOCK)
+            self._readers[output] = _OutputReader(rank, _LogFile(logs / f"rank-{rank}.log"), sink)
+            events = os.open(channel.events(rank), os.O_RDWR | os.O_NONBLOCK)
+            self._readers[events] = _EventReader(rank, sink)
         os.set_blocking(launcher, False)
-        self._add(launcher, output)
+        self._readers[launcher] = _OutputReader(LAUNCHER, _LogFile(logs / "launcher.log"), sink)
+        for fd, reader in self._readers.items():
+            _enlarge_pipe(fd)
+            self._selector.register(fd, selectors.EVENT_READ, reader)
         self._thread = threading.Thread(target=self._read_all, name="launch-pump", daemon=True)
 
     @property
     def lost_bytes(self) -> int:
         """Number of log bytes that could not be written."""
-        return sum(output.log.lost_bytes for output in self._outputs)
+        return sum(reader.log.lost_bytes for reader in self._readers.values() if isinstance(reader, _OutputReader))
 
     def start(self) -> None:
         self._thread.start()
@@ -176,14 +173,9 @@ class Pump:
         self._closing.set()
         os.write(self._waker, b"x")
         self._thread.join()
-        for fd in (*self._fds, self._wake, self._waker):
+        for fd in (*self._readers, self._wake, self._waker):
             os.close(fd)
         self._selector.close()
-
-    def _add(self, fd: int, reader: _OutputReader | _EventReader) -> None:
-        self._fds.append(fd)
-        _enlarge_pipe(fd)
-        self._selector.register(fd, selectors.EVENT_READ, reader)
 
     def _read_all(self) -> None:
         ticked = time.time()
@@ -197,14 +189,10 @@ class Pump:
             if bytes_read < _PIPE_SIZE // 8:
                 self._closing.wait(_IDLE)
         now = time.time()
-        readers = [(key.fd, key.data) for key in list(self._selector.get_map().values()) if key.data is not None]
-        for fd, reader in readers:
+        for fd, reader in self._readers.items():
             while self._read(fd, reader, now):
                 pass
-        for output in self._outputs:
-            self._call_safely(output.close, now)
-        for events in self._events:
-            self._call_safely(events.close, now)
+            self._call_safely(reader.close, now)
 
     def _read(self, fd: int, reader: _OutputReader | _EventReader, now: float) -> int:
         try:

@@ -47,11 +47,9 @@ _FOLDER_MISSES = 3  # in a row, after which it counts as removed
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that end a run: SIGINT, SIGTERM and, if it exists and is not ignored (nohup), SIGHUP."""
-    available = [signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    return tuple(
-        number for number in available if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN
-    )
+    """Return the signals that end a run: SIGINT, SIGTERM and, if it is not ignored (nohup), SIGHUP."""
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *([] if is_ignored else [signal.SIGHUP]))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import copy
 import inspect
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..finding import Evidence
@@ -165,35 +165,29 @@ def check_liger(objects: TrainerObjects, requested: str | None) -> list[Evidence
     counts = _count_kernels(model, objects.trainer)
     engaged = [counts[name].of(name) for name in KERNELS if counts[name].liger]
     summary = Evidence("liger", ",".join(engaged) or "none", how)
+    kernels = [Evidence(f"liger.{name}", str(counts[name]), how) for name in KERNELS]
     if requested is None:
-        return [summary] if not engaged else [summary, *_kernel_findings(counts, how)]
+        return [summary, *(kernels if engaged else [])]
     offered = _find_offered(str(getattr(model.config, "model_type", "")))
     wanted = [name for name in requested.split(",") if name in offered]
-    if not wanted:
-        nothing = f"Liger has no kernels for models of type {getattr(model.config, 'model_type', '?')}"
-        return [Evidence("liger", "none", how, note=nothing).judge(requested, False)]
     missing_kernels = [name for name in wanted if counts[name].total and not counts[name].liger]
     without_place = [name for name in wanted if not counts[name].total]
-    note: str | None = None
-    if missing_kernels:
-        note = "; ".join(f"{name} is in {counts[name]} places" for name in missing_kernels)
+    holds: bool | None = True
+    if not wanted:
+        note, holds = f"Liger has no kernels for models of type {getattr(model.config, 'model_type', '?')}", False
+    elif missing_kernels:
+        note, holds = "; ".join(f"{name} is in {counts[name]} places" for name in missing_kernels), False
     elif without_place:
-        note = f"no place for {' and '.join(without_place)} was found in {type(model).__name__}"
+        note, holds = f"no place for {' and '.join(without_place)} was found in {type(model).__name__}", None
     else:
         note = _describe_unchanged(requested, offered)
-    summary = Evidence("liger", ",".join(engaged) or "none", how, note=note)
-    holds = False if missing_kernels else None if without_place else True
-    return [summary.judge(",".join(wanted), holds), *_kernel_findings(counts, how)]
+    return [replace(summary, note=note).judge(",".join(wanted) or requested, holds), *kernels]
 
 
-def _kernel_findings(counts: dict[str, KernelCount], how: str) -> list[Evidence]:
-    return [Evidence(f"liger.{name}", str(counts[name]), how) for name in KERNELS]
-
-
-def _describe_unchanged(requested: str, offered: set[str]) -> str | None:
+def _describe_unchanged(requested: str, offered: set[str]) -> str:
     losses = {"cross_entropy", "fused_linear_cross_entropy"}
     if losses & set(requested.split(",")):
-        return None
+        return ""
     unavailable = [name for name in requested.split(",") if name not in offered]
     layers = "RMSNorm, RoPE and SwiGLU only: the loss and the logits stay the trainer's own"
     return f"{layers}; Liger has no {' and '.join(unavailable)} for this type of model" if unavailable else layers

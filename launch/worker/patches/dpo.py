@@ -227,10 +227,8 @@ def add_commit(path: Path, commit: str | None) -> Path:
 
 def find_commit(model: Any) -> str | None:
     """Return the hub commit that a model was loaded from; None for a local folder."""
-    while hasattr(model, "module"):  # DistributedDataParallel, DeepSpeed's engine
-        model = model.module
-    commit = getattr(getattr(model, "config", None), "_commit_hash", None)
-    return str(commit) if commit else None
+    commit: str | None = getattr(trainer_objects.unwrap(model).config, "_commit_hash", None)
+    return commit
 
 
 def describe_pass(pairs: int, seconds: float, *, is_cached: bool) -> dict[str, Any]:

@@ -220,7 +220,7 @@ def _collect_evidence(context: PatchContext) -> None:
 
         report_end(check, is_last=not exports)
 
-    exports = Path(str(context.trainer.script)).name == "dpo.py"  # a model of transformers, after the last checkpoint
+    exports = context.trainer.script_name == "dpo.py"  # a model of transformers, after the last checkpoint
 
     @replaces(PreTrainedModel, "save_pretrained")
     def save_and_check(save: Any, self: Any, save_directory: Any, *arguments: Any, **options: Any) -> Any:

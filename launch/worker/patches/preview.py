@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..hooks import replaces
@@ -93,7 +92,7 @@ def _hand_over(context: PatchContext, request: Request, configs: Any, tokenizer_
 
 def _hidden_by_padding(context: PatchContext, tokenizer: Any) -> Callable[[list[int]], list[int]]:
     """Return what finds the positions of the tokens that the model does not attend to, in a sample without padding."""
-    if _script(context) != "reward_modeling.py":
+    if context.trainer.script_name != "reward_modeling.py":
         return lambda ids: []
     # model_utils.py:397 takes every pad token for padding
     return lambda ids: [position for position, token in enumerate(ids) if token == tokenizer.pad_token_id]
@@ -105,7 +104,7 @@ def _make_collator(context: PatchContext, tokenizer: Any) -> Callable[[list[Any]
     from open_instruct import dataset_transformation, dpo_utils, padding_free_collator
     from transformers import DataCollatorForSeq2Seq
 
-    script, packs = _script(context), (context.trainer.flag("packing") or "").lower() == "true"
+    script, packs = context.trainer.script_name, (context.trainer.flag("packing") or "").lower() == "true"
     if script == "reward_modeling.py":
         collator: Any = dataset_transformation.SimplePreferenceCollator(pad_token_id=tokenizer.pad_token_id)
         return lambda rows: dict(collator(rows))
@@ -131,10 +130,6 @@ def _make_collator(context: PatchContext, tokenizer: Any) -> Callable[[list[Any]
         return batch
 
     return collate
-
-
-def _script(context: PatchContext) -> str:
-    return Path(context.trainer.script or "").name
 
 
 PATCH = PatchInfo(

@@ -38,7 +38,7 @@ def round_to_steps(batches: int, accumulation: int) -> int:
 def _resume(context: PatchContext) -> None:
     _count_whole_steps()
     _check_checkpoint(context)
-    if Path(str(context.trainer.script)).name == "dpo_tune_cache.py":
+    if context.trainer.script_name == "dpo_tune_cache.py":
         _load_after_reference(context)
 
 
