@@ -266,7 +266,7 @@ def summarize(name: str, results: Mapping[str, Any], spec: TaskSpec, model: Any)
     return {
         "metric": metric,
         "filter": chosen,
-        "higher_is_better": _is_higher_better(config, metric),
+        "higher_is_better": results["higher_is_better"].get(leaves[0], {}).get(metric) is not False,
         "score": reported.get(f"{metric},{chosen}", mean),
         "stderr": reported.get(f"{metric}_stderr,{chosen}"),
         "questions": [f"{leaf}:{row['doc_id']}:{row['prompt_hash'][:8]}" for leaf, row in kept],
@@ -288,13 +288,6 @@ def _leaves(name: str, results: Mapping[str, Any]) -> list[str]:
 def _primary_metric(config: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     listed = [str(entry["metric"]) for entry in config.get("metric_list") or ()]
     return next((metric for metric in listed if metric in row), row["metrics"][0])
-
-
-def _is_higher_better(config: Mapping[str, Any], metric: str) -> bool:
-    for entry in config.get("metric_list") or ():
-        if entry["metric"] == metric and "higher_is_better" in entry:
-            return bool(entry["higher_is_better"])
-    return metric not in ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
 
 
 def _number(value: Any) -> float:

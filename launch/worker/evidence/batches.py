@@ -23,14 +23,14 @@ class ForwardInputs:
     names: frozenset[str]  # of the arguments that are not None
     rows: int
     tokens: int  # padding included
-    padding: int  # tokens
-    documents: int | None  # how often the position ids start at 0; None without position ids
+    padding: int | None  # tokens; None if unknown
+    documents: int | None  # by their borders, or the position ids that start at 0; None if neither is passed
 
     def __str__(self) -> str:
         shape = f"{self.rows} {_plural('row', self.rows)} of {self.tokens // max(1, self.rows)} tokens"
         if self.documents is not None and self.documents > self.rows:
             return f"{shape} with {self.documents} documents"
-        return f"{shape}, {self.padding / max(1, self.tokens):.0%} padding"
+        return shape if self.padding is None else f"{shape}, {self.padding / max(1, self.tokens):.0%} padding"
 
 
 def describe_inputs(arguments: Mapping[str, Any]) -> ForwardInputs | None:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..expectations import process_group_backend
 from ..finding import Evidence, judge_found
 from ..trainer import TrainerProgram
-from .batches import BINS, NONE, judge_samples
+from .batches import BINS, NONE, ForwardInputs, judge_samples
 from .kernels import check_isolation
 from .precision import judge_clipping, short_dtype
 from .start import check_template
@@ -31,29 +31,18 @@ _DOCUMENT = 8  # tokens of each of the two test documents
 _READ_BACK = 8  # tensors of a checkpoint
 
 
-@dataclass(frozen=True)
-class DocumentInputs:
-    """The inputs of the first forward pass of training."""
-
-    shape: tuple[int, ...]  # of `input_ids`
-    documents: int | None  # None if document borders were not passed
-
-    def __str__(self) -> str:
-        rows = " x ".join(str(size) for size in self.shape)
-        return f"rows of {rows} tokens" if self.documents is None else f"{rows} tokens in {self.documents} documents"
-
-
-def describe_inputs(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> DocumentInputs | None:
+def describe_inputs(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> ForwardInputs | None:
     """Describe the inputs of OLMo-core's Transformer (olmo_core/nn/transformer/model.py, `forward`)."""
     ids = arguments[0] if arguments else named.get("input_ids")
     if ids is None:
         return None
     lengths = named.get("doc_lens")
-    return DocumentInputs(tuple(ids.shape), None if lengths is None else int((lengths > 0).sum()))
+    documents = None if lengths is None else int((lengths > 0).sum())
+    return ForwardInputs(frozenset(named), int(ids.shape[0]), int(ids.numel()), None, documents)
 
 
 def collect(
-    module: Any, first: DocumentInputs | None, program: TrainerProgram, requested: Mapping[str, str]
+    module: Any, first: ForwardInputs | None, program: TrainerProgram, requested: Mapping[str, str]
 ) -> list[Evidence]:
     """Collect the findings on `module`, a TransformerTrainModule, before its first optimizer step."""
     packing = _check_packing(module, first)
@@ -71,11 +60,11 @@ def collect(
     return judge_found(found, requested)
 
 
-def count_samples(passes: Sequence[DocumentInputs], requested: str | None) -> list[Evidence]:
+def count_samples(passes: Sequence[ForwardInputs], requested: str | None) -> list[Evidence]:
     """Return the finding "global_batch", if requested: the rows of an optimizer step's forward passes, of all ranks."""
     if requested is None:
         return []
-    return [judge_samples(sum(inputs.shape[0] for inputs in passes), len(passes), _count_ranks(), requested)]
+    return [judge_samples(sum(inputs.rows for inputs in passes), len(passes), _count_ranks(), requested)]
 
 
 def _count_ranks() -> int:
@@ -131,7 +120,7 @@ def _find_policy(model: Any) -> Any:
     return None
 
 
-def _check_packing(module: Any, first: DocumentInputs | None) -> Evidence:
+def _check_packing(module: Any, first: ForwardInputs | None) -> Evidence:
     loader = module.trainer.data_loader
     collator = getattr(loader, "_collator", None)
     dataset = getattr(loader, "dataset", None)
@@ -190,7 +179,7 @@ def _find_tokenizer() -> Any:
     return None
 
 
-def _test_isolation(module: Any, first: DocumentInputs | None) -> Evidence:
+def _test_isolation(module: Any, first: ForwardInputs | None) -> Evidence:
     how = "two documents through an attention layer's backend: the first one changed, the second one compared"
     if first is None or first.documents is None:
         return Evidence("isolation", None, how, note="the model does not get document borders").compare("true")

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..evidence.batches import ForwardInputs
 from ..evidence.trainer_objects import TrainerObjects, frames
 from ..expectations import report_evidence
 from ..finding import REFUTED, Evidence
@@ -156,7 +157,7 @@ def _collect_evidence(context: PatchContext) -> None:
     from ..evidence.updates import Updates, judge_saved
 
     zero = TransformerTrainModule.zero_grads
-    passes: list[checks.DocumentInputs] = []  # of the current optimizer step
+    passes: list[ForwardInputs] = []  # of the current optimizer step
     handles: list[Any] = []
     followed: list[tuple[Trainer, Updates]] = []  # once the first step has begun
 

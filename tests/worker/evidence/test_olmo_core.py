@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from launch.worker.evidence import olmo_core
+from launch.worker.evidence.batches import ForwardInputs
 from launch.worker.patches.olmo_core_documents import TorchFlashAttention
 from launch.worker.trainer import TrainerProgram
 from tests.worker.evidence import models
@@ -58,7 +59,7 @@ def module_of(backend: Any, collator: Any = None, clip: float | None = 1.0) -> A
 
 def looked(module: Any, documents: int | None = None, ranks: int = 1, **requested: str) -> dict[str, Any]:
     wanted = {"world_size": str(ranks), "device": "cpu", **requested}
-    inputs = olmo_core.DocumentInputs((1, 64), documents)
+    inputs = ForwardInputs(frozenset(), 1, 64, None, documents)
     findings = olmo_core.collect(module, inputs, TrainerProgram(None, "none", ()), wanted)
     return {finding.what: finding for finding in findings}
 
@@ -70,7 +71,7 @@ def test_a_packed_run_that_is_as_it_was_asked() -> None:
     )
     assert {item.verdict for item in findings.values() if item.requested is not None} == {"proven"}
     assert findings["isolation"].value == "no attention across documents"
-    assert findings["packing"].note == "first micro batch: 1 x 64 tokens in 3 documents"
+    assert findings["packing"].note == "first micro batch: 1 row of 64 tokens with 3 documents"
     assert (findings["sharding"].value, findings["master_dtype"].value) == ("none", "fp32")
 
 
@@ -91,8 +92,10 @@ def test_packing_that_never_reaches_the_model() -> None:
 
 def test_what_the_first_forward_was_given() -> None:
     ids, lengths = torch.zeros(2, 8, dtype=torch.long), torch.tensor([[3, 5, 0], [4, 2, 2]])
-    assert olmo_core.describe_inputs((ids,), {"doc_lens": lengths}) == olmo_core.DocumentInputs((2, 8), 5)
-    assert olmo_core.describe_inputs((), {"input_ids": ids}) == olmo_core.DocumentInputs((2, 8), None)
+    names = frozenset({"doc_lens"}), frozenset({"input_ids"})
+    assert olmo_core.describe_inputs((ids,), {"doc_lens": lengths}) == ForwardInputs(names[0], 2, 16, None, 5)
+    plain = olmo_core.describe_inputs((), {"input_ids": ids})
+    assert plain == ForwardInputs(names[1], 2, 16, None, None) and str(plain) == "2 rows of 8 tokens"
     assert olmo_core.describe_inputs((), {}) is None
 
 
