@@ -369,8 +369,6 @@ class Throughput(Guard):
 
     id = "throughput"
     _config: limits.ThroughputGuard
-    _slow_steps = 0
-    _slow_since = 0.0
     _previous: LoggedStep | None = None
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
@@ -383,17 +381,15 @@ class Throughput(Guard):
         median = statistics.median(self._recent) if len(self._recent) >= _MIN_RATES else 0.0
         if rate >= median * self._config.share:
             self._recent.append(rate)
-            self._slow_steps = 0
+            self._streak, self._good_until = 0, step.time
             return None
-        if self._slow_steps == 0:
-            self._slow_since = previous.time
-        self._slow_steps += 1
-        slow = step.time - self._slow_since
-        if self._slow_steps < self._config.steps or slow < self._config.seconds:
+        self._streak += 1
+        slow = step.time - self._good_until
+        if self._streak < self._config.steps or slow < self._config.seconds:
             return None
         message = (
             f"the rate collapsed: {rate:,.4g} {unit} at step {step.number}, below {self._config.share:.0%} of the "
-            f"run's median {median:,.4g} for {self._slow_steps} logged steps ({slow:.0f} s)"
+            f"run's median {median:,.4g} for {self._streak} logged steps ({slow:.0f} s)"
         )
-        spans = {"steps": self._slow_steps, "seconds": round(slow)}
+        spans = {"steps": self._streak, "seconds": round(slow)}
         return self._fail(message, step=step.number, rate=rate, median=median, **spans)

@@ -134,7 +134,7 @@ def _exchange_samples(lengths: Sequence[int], batches: list[list[int]], sums: li
     `sums`: the tokens of each micro batch. Returns False if no exchange helps.
     """
     fullest = max(range(len(batches)), key=lambda index: sums[index])
-    best: tuple[int, int, int, int] | None = None
+    best: tuple[int, int, int, int, int] | None = None
     for other in heapq.nsmallest(_PARTNERS, range(len(batches)), key=lambda index: sums[index]):
         gap = sums[fullest] - sums[other]
         for longer_index, longer in enumerate(batches[fullest]):
@@ -143,11 +143,10 @@ def _exchange_samples(lengths: Sequence[int], batches: list[list[int]], sums: li
                 if 0 < moved < gap:
                     fuller = max(sums[fullest] - moved, sums[other] + moved)
                     if best is None or fuller < best[0]:
-                        best = (fuller, other, longer_index, shorter_index)
+                        best = (fuller, moved, other, longer_index, shorter_index)
     if best is None:
         return False
-    _, other, longer_index, shorter_index = best
-    moved = lengths[batches[fullest][longer_index]] - lengths[batches[other][shorter_index]]
+    _, moved, other, longer_index, shorter_index = best
     batches[fullest][longer_index], batches[other][shorter_index] = (
         batches[other][shorter_index],
         batches[fullest][longer_index],

@@ -63,8 +63,7 @@ class GlobalBatchSampler:
         self._skipped = 0
 
     def __len__(self) -> int:
-        missing = -len(self.inner) % (self.layout.ranks * self.layout.per_device) if self.layout.ranks > 1 else 0
-        return len(self.inner) + missing
+        return len(fill_epoch(range(len(self.inner)), self.layout.ranks, self.layout.per_device))
 
     def set_epoch(self, epoch: int) -> None:
         self.inner.set_epoch(epoch)

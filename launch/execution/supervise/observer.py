@@ -41,18 +41,17 @@ class PhaseTracker:
         self._since = 0.0
         self._order = _TRL_PHASES if reader == "trl" else PHASES
 
-    def update_from_worker(self, phase: str, time: float) -> bool:
-        """Set the phase from a worker event; return whether it changed."""
-        return self._change(phase, time, phase != self.current)
+    def update(self, phase: str, time: float, *, from_worker: bool = False) -> bool:
+        """Set the phase from a worker event, or move it forward; return whether it changed.
 
-    def update_from_log(self, phase: str, time: float) -> bool:
-        """Move the phase forward from a log line; return whether it changed. Training resumes after a checkpoint."""
-        if self.current == "checkpoint" and phase == "training":
-            return self._change(phase, time, time >= self._since)
-        is_later = not self.current or self._order.index(phase) > self._order.index(self.current)
-        return self._change(phase, time, is_later)
-
-    def _change(self, phase: str, time: float, changed: bool) -> bool:
+        Training resumes after a checkpoint.
+        """
+        if from_worker:
+            changed = phase != self.current
+        elif self.current == "checkpoint" and phase == "training":
+            changed = time >= self._since
+        else:
+            changed = not self.current or self._order.index(phase) > self._order.index(self.current)
         if changed:
             self.current, self._since = phase, time
         return changed
@@ -111,7 +110,7 @@ class Observer:
             self._take([event])
         elif event.rank != self._first_rank:
             self.record(event)
-        elif self._phase.update_from_worker(event.data["phase"], event.time):
+        elif self._phase.update(event.data["phase"], event.time, from_worker=True):
             self._change_phase(event)
 
     def record(self, event: Event) -> None:
@@ -128,7 +127,7 @@ class Observer:
     def _take(self, events: Iterable[Event]) -> None:
         for event in events:
             if event.kind == "phase":
-                if event.rank == self._first_rank and self._phase.update_from_log(event.data["phase"], event.time):
+                if event.rank == self._first_rank and self._phase.update(event.data["phase"], event.time):
                     self._change_phase(event)
             elif event.kind == "step":
                 self._add_step(event)
@@ -171,7 +170,7 @@ class Observer:
                 self.display_events.append(Event("progress", time.time(), rank, counts))
 
     def _add_step(self, event: Event) -> None:
-        if event.rank == self._first_rank and self._phase.update_from_log("training", event.time):
+        if event.rank == self._first_rank and self._phase.update("training", event.time):
             self._change_phase(Event("phase", event.time, event.rank, {"phase": "training"}))
         values = self.metrics.add(event)
         if values is not None:

@@ -57,7 +57,7 @@ class EvidenceCollector:
 
     def state_loaded(self, folder: object) -> None:
         """Note that `Accelerator.load_state` loads this folder."""
-        self._checkpoint = str(folder) if folder is not None else "the newest checkpoint"
+        self._checkpoint = str(folder)
 
     def gradients_clipped(self, norm: float) -> None:
         """Note that the trainer clips at `norm`; infinity only measures."""

@@ -16,7 +16,7 @@ from ..finding import Evidence, judge_found
 from ..trainer import TrainerProgram
 from .batches import BINS, NONE, ForwardInputs, judge_samples
 from .kernels import check_isolation
-from .precision import judge_clipping, short_dtype
+from .precision import dtypes_by_size, judge_clipping, short_dtype
 from .start import check_template
 from .trainer_objects import frames
 from .updates import check_saved, checksum, judge_saved, stored
@@ -95,18 +95,16 @@ def _check_dtypes(module: Any) -> list[Evidence]:
     policy = _find_policy(module.model)
     how = "FSDP's mixed precision"
     computed = getattr(policy, "param_dtype", None)
-    parameter_dtypes = sorted(
-        {short_dtype(parameter.dtype) for parameter in module.model.parameters() if parameter.is_floating_point()}
-    )
+    stored_as = ",".join(dtypes_by_size(module.model.parameters()))
     if computed is None:
-        how, value = "the model's parameters", ",".join(parameter_dtypes)
+        how, value = "the model's parameters", stored_as
     else:
         value = short_dtype(computed)
-    master_dtypes = {short_dtype(p.dtype) for group in module.optim.param_groups for p in group["params"]}
+    masters = (p for group in module.optim.param_groups for p in group["params"])
     return [
         Evidence("dtype", value, how),
-        Evidence("parameter_dtype", ",".join(parameter_dtypes), "the shards"),
-        Evidence("master_dtype", ",".join(sorted(master_dtypes)), "what the optimizer updates"),
+        Evidence("parameter_dtype", stored_as, "the shards"),
+        Evidence("master_dtype", ",".join(dtypes_by_size(masters)), "what the optimizer updates"),
     ]
 
 

@@ -21,8 +21,7 @@ def dtypes(objects: TrainerObjects) -> list[Evidence]:
     """ "dtype" (what the matrix products are computed in), "parameter_dtype", "master_dtype" (of the optimizer)."""
     # the storage dtype of quantised weights says nothing about the computation, and an adapter has its own dtype
     weights = (p for p in objects.model.parameters() if getattr(p, "quant_state", None) is None)
-    parameters = [p for p in weights if p.is_floating_point()]
-    types = dtypes_by_size(parameters)
+    types = dtypes_by_size(p for p in weights if p.is_floating_point())
     if not types:
         return [Evidence("dtype", None, "no parameters")]
     mixed = str(getattr(objects.accelerator, "mixed_precision", "no"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -112,18 +111,14 @@ def _check_loaded_weights(collector: EvidenceCollector) -> None:
     """Report which weights of a model its checkpoint lacks: transformers draws those at random, with a log line."""
     from transformers.modeling_utils import PreTrainedModel
 
-    finalize = PreTrainedModel._finalize_model_loading
-
-    @functools.wraps(finalize)
-    def finalize_and_check(model: Any, load_config: Any, loading_info: Any) -> Any:
+    @replaces(PreTrainedModel, "_finalize_model_loading")  # which is static, and called on the class
+    def finalize_and_check(finalize: Any, model: Any, load_config: Any, loading_info: Any) -> Any:
         info = finalize(model, load_config, loading_info)
         # transformers resolves a branch once per load (utils/hub.py, resolve_revision), and keeps it nowhere
         revision = (load_config.download_kwargs or {}).get("revision")
         model.config._commit_hash = getattr(revision, "resolved", None)
         collector.weights_loaded(model, load_config.pretrained_model_name_or_path, info)
         return info
-
-    PreTrainedModel._finalize_model_loading = staticmethod(finalize_and_check)
 
 
 def _add_template(context: PatchContext) -> None:

@@ -63,17 +63,17 @@ def test_a_nan_is_strict_json() -> None:
 
 def test_a_log_line_only_moves_the_phase_forwards() -> None:
     phase = PhaseTracker("finetune")
-    assert phase.update_from_worker("import", 1.0)
-    assert phase.update_from_log("load", 2.0)
-    assert not phase.update_from_log("tokenize", 3.0)
-    assert phase.update_from_log("training", 4.0)
-    assert phase.update_from_log("checkpoint", 5.0)
-    assert not phase.update_from_log("training", 4.9)  # a step that was sent before the checkpoint began
-    assert phase.update_from_log("training", 6.0)
-    assert phase.update_from_worker("load", 7.0)
+    assert phase.update("import", 1.0, from_worker=True)
+    assert phase.update("load", 2.0)
+    assert not phase.update("tokenize", 3.0)
+    assert phase.update("training", 4.0)
+    assert phase.update("checkpoint", 5.0)
+    assert not phase.update("training", 4.9)  # a step that was sent before the checkpoint began
+    assert phase.update("training", 6.0)
+    assert phase.update("load", 7.0, from_worker=True)
     assert phase.current == "load"
 
 
 def test_trl_loads_before_it_tokenizes() -> None:
     phase = PhaseTracker("trl")
-    assert [phase.update_from_log(name, 1.0) for name in ("load", "tokenize", "load")] == [True, True, False]
+    assert [phase.update(name, 1.0) for name in ("load", "tokenize", "load")] == [True, True, False]
