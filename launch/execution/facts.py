@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from launch.execution.record.events import is_number
 from launch.worker.finding import Finding
 
 
@@ -31,7 +32,7 @@ class LoggedStep(Fact):
     def value(self, name: str) -> float | None:
         """Return the number under `name`, which may be NaN or infinite; None if the trainer did not log one."""
         value = self.values.get(name)
-        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        return float(value) if is_number(value) else None
 
     def finite(self, name: str) -> float | None:
         """Return the number under `name`; None too for a NaN or an infinity."""

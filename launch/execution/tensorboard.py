@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from launch.execution.record.events import is_number
 from launch.execution.record.history import RunHistory
 from launch.redact import process_redactor
 
@@ -68,7 +69,7 @@ def extract_scalars(values: Mapping[str, Any]) -> dict[str, float]:
         if name.endswith("_text") and values.get(name.removesuffix("_text"), 0) is None:
             with contextlib.suppress(ValueError):
                 tags[_tag(name.removesuffix("_text"))] = float(value)
-        elif name not in _NOT_SCALARS and isinstance(value, (int, float)) and not isinstance(value, bool):
+        elif name not in _NOT_SCALARS and is_number(value):
             tags[_tag(name)] = float(value)
     return tags
 

@@ -109,6 +109,12 @@ class LastNorm:
         # DeepSpeed returns -1 before the first measurement and after a step that overflowed
         return None if number == -1 else number if number >= 0 else math.nan
 
+    def add_to(self, metrics: dict[str, Any]) -> None:
+        """Add the norm, if it was measured, to the metrics that a trainer prints and sends to its trackers."""
+        norm = self.value()
+        if norm is not None:
+            metrics["grad_norm"] = norm
+
 
 def follow_norm() -> LastNorm:
     """Return what keeps the trainer's last gradient norm from now on."""

@@ -16,7 +16,6 @@ from launch.worker.channel import EventWriter
 from launch.worker.hooks import LastNorm
 from launch.worker.patches import PatchContext
 from launch.worker.patches.dpo import DPOStepListener
-from launch.worker.patches.finetune import add_norm
 from launch.worker.patches.shared import StepListener
 from launch.worker.step_events import step_events, step_fields
 from launch.worker.trainer import TrainerProgram
@@ -104,8 +103,9 @@ def test_a_logged_dpo_step_becomes_an_event(heard: tuple[logging.Logger, Any]) -
 @pytest.mark.parametrize(("norm", "logged"), [(0.75, {"loss": 1.0, "grad_norm": 0.75}), (None, {"loss": 1.0})])
 def test_finetune_logs_the_norm_that_it_clipped(norm: float | None, logged: dict[str, float]) -> None:
     logger = logging.Logger("__main__", logging.INFO)
+    add_norm = clipped_at(norm).add_to
     logger.addHandler(
-        StepListener("finetune_grad_norm", EventWriter(None, 0), lambda at: add_norm(at, clipped_at(norm)))
+        StepListener("finetune_grad_norm", EventWriter(None, 0), lambda at: add_norm(at["metrics_to_log"]))
     )
     metrics_to_log = {"loss": 1.0}
     logger.info("[RANK 0]   Step: 3, LR: 1e-05, Loss: 1.0, TPS: 10.0")

@@ -77,7 +77,7 @@ def read_event(value: Mapping[str, Any]) -> Event | None:
     version, kind, time, rank = (data.pop(name, None) for name in ("schema_version", "kind", "time", "rank"))
     if version != SCHEMA_VERSION or not isinstance(kind, str) or not isinstance(rank, int):
         return None
-    if not _is_number(time) or not math.isfinite(time) or not _is_complete(kind, data):
+    if not is_number(time) or not math.isfinite(time) or not _is_complete(kind, data):
         return None
     return Event(kind, float(time), rank, data)
 
@@ -138,7 +138,7 @@ class Metrics:
         step = int(event.data["step"])
         if event.rank != 0 or step <= self._step:
             return None
-        known = {name: value for name, value in event.data.items() if _is_number(value)}
+        known = {name: value for name, value in event.data.items() if is_number(value)}
         self._add_differences(known, event.time)
         self._add_rates(known)
         self._step = step
@@ -170,5 +170,6 @@ class Metrics:
                 self._sums[name] = total
 
 
-def _is_number(value: object) -> TypeGuard[float]:
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a number of JSON, and not true or false."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

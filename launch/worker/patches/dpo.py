@@ -140,13 +140,8 @@ class DPOStepListener(StepListener):
             self._events.emit("total_steps", steps=int(message[len(_TOTAL) :]))
 
     def step(self, local: Mapping[str, Any]) -> None:
-        fields = step_fields(local)
-        norm = self._norm.value()
-        if norm is not None:
-            fields["grad_norm"] = norm
-            local["metrics_to_log"]["grad_norm"] = norm  # the trainer sends it to its trackers after this log line
-        fields |= peak_memory()
-        self._events.emit("step", **fields)
+        self._norm.add_to(local["metrics_to_log"])  # which the trainer sends to its trackers after this log line
+        self._events.emit("step", **step_fields(local), **peak_memory())
 
 
 def step_fields(local: Mapping[str, Any]) -> dict[str, Any]:

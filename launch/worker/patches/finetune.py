@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from .. import hooks
@@ -42,15 +41,8 @@ _ID = "finetune_grad_norm"
 def _add_to_metrics(context: PatchContext) -> None:
     last = hooks.follow_norm()
     if context.events.rank == 0:
-        listener = StepListener(_ID, context.events, lambda local: add_norm(local, last))
+        listener = StepListener(_ID, context.events, lambda local: last.add_to(local["metrics_to_log"]))
         logging.getLogger("__main__").addHandler(listener)
-
-
-def add_norm(local: Mapping[str, Any], last: hooks.LastNorm) -> None:
-    """Add the norm to the trainer's own dictionary, which it prints (with --verbose) and sends to trackers later."""
-    norm = last.value()
-    if norm is not None:
-        local["metrics_to_log"]["grad_norm"] = norm
 
 
 GRAD_NORM = PatchInfo(
