@@ -116,18 +116,22 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
 
 
+def _set_on_linux(option: int, value: int) -> None:
+    """Set an attribute of this process with prctl; do nothing on other systems."""
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
 def die_with_parent() -> None:
     """Have Linux send this process SIGKILL when its parent ends; do nothing on other systems.
 
     torch elastic gives every rank its own session, so killing only the launcher's process group would leave ranks that
     hold their GPUs. Forked children do not inherit the setting.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
-
     parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _set_on_linux(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before prctl: no signal will come
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -160,8 +164,5 @@ def allow_inspection(environment: Mapping[str, str]) -> None:
     do not inherit the setting.
     """
     tracer = environment.get("LAUNCH_TRACER", "")
-    if sys.platform.startswith("linux") and tracer.isdigit():
-        import ctypes
-
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
-        prctl(_PR_SET_PTRACER, ctypes.c_ulong(int(tracer)), 0, 0, 0)  # fails without Yama, where it is not needed
+    if tracer.isdigit():
+        _set_on_linux(_PR_SET_PTRACER, int(tracer))  # fails without Yama, where it is not needed

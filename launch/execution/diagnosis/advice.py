@@ -28,7 +28,10 @@ _CAPACITY = re.compile(r"total capacity of (?P<gib>[\d.]+) GiB")
 
 @dataclass(frozen=True)
 class Situation:
-    """The plan's settings that a cure may change; None if unknown (the command was not planned here)."""
+    """The plan's settings that a cure may change, and the cures that are computed from them.
+
+    A setting is None if it is unknown (the command was not planned here).
+    """
 
     trainer: str = ""
     batch: Batch | None = None
@@ -42,125 +45,118 @@ class Situation:
     cache: Path | None = None
     python: str | None = None
 
-
-def out_of_memory(match: re.Match[str], situation: Situation) -> str:
-    batch = situation.batch
-    if batch is None:
-        return "set a smaller per-device batch size, and more gradient accumulation instead"
-    if predicted := _predict_remedy(match.string, situation):
-        return predicted
-    smaller = [size for size in divisors(batch.global_ // batch.width) if size < batch.per_device]
-    if smaller:
-        accumulation = batch.global_ // (batch.width * smaller[-1])
+    def out_of_memory(self, match: re.Match[str]) -> str:
+        batch = self.batch
+        if batch is None:
+            return "set a smaller per-device batch size, and more gradient accumulation instead"
+        if predicted := self._predict_remedy(match.string):
+            return predicted
+        smaller = [size for size in divisors(batch.global_ // batch.width) if size < batch.per_device]
+        if smaller:
+            accumulation = batch.global_ // (batch.width * smaller[-1])
+            return (
+                f"set recipe.per_device_batch_size={smaller[-1]}: the same global batch of {batch.global_}, with "
+                f"{accumulation} accumulation steps instead of {batch.accumulation}"
+            )
+        options = []
+        if not self.gradient_checkpointing:
+            options.append("recipe.gradient_checkpointing=true")
+        next_mode = NEXT_MODE.get(self.mode) if self.mode and batch.width > 1 else None
+        if next_mode:
+            options.append(f"parallel={next_mode}")
+        if self.device == Device.cuda:
+            options.append(f"gpus={batch.width * 2}" if batch.global_ % (batch.width * 2) == 0 else "more GPUs")
+        if self.max_seq_length:
+            options.append(f"recipe.max_seq_length={self.max_seq_length // 2} (shorter samples change the training)")
         return (
-            f"set recipe.per_device_batch_size={smaller[-1]}: the same global batch of {batch.global_}, with "
-            f"{accumulation} accumulation steps instead of {batch.accumulation}"
+            "the per-device batch size is 1 already; set " + ", or ".join(options) + "; the global batch stays the same"
         )
-    options = []
-    if not situation.gradient_checkpointing:
-        options.append("recipe.gradient_checkpointing=true")
-    next_mode = NEXT_MODE.get(situation.mode) if situation.mode and batch.width > 1 else None
-    if next_mode:
-        options.append(f"parallel={next_mode}")
-    if situation.device == Device.cuda:
-        options.append(f"gpus={batch.width * 2}" if batch.global_ % (batch.width * 2) == 0 else "more GPUs")
-    if situation.max_seq_length:
-        options.append(f"recipe.max_seq_length={situation.max_seq_length // 2} (shorter samples change the training)")
-    return "the per-device batch size is 1 already; set " + ", or ".join(options) + "; the global batch stays the same"
 
+    def _predict_remedy(self, message: str) -> str | None:
+        """Return the first setting predicted to fit the GPU whose size torch's message gives."""
+        capacity_match = _CAPACITY.search(message)
+        if capacity_match is None or self.memory is None:
+            return None
+        capacity = float(capacity_match["gib"])
+        room = capacity / (1 + UNCERTAINTY)
+        lengths = load_lengths(self.lengths)
+        remedies = (remedy_for(self.memory, room, liger=liger, lengths=lengths) for liger in (False, True))
+        remedy = next(filter(None, remedies), None)
+        if remedy is None or remedy.gib >= estimate_memory(self.memory).total:
+            return None
+        rows = "the data's longest micro batch" if lengths else "all samples at the maximum length"
+        return (
+            f"set {remedy}: the same global batch, predicted to take {remedy.gib:.0f} of {capacity:.0f} GiB with {rows}"
+        )
 
-def _predict_remedy(message: str, situation: Situation) -> str | None:
-    """Return the first setting predicted to fit the GPU whose size torch's message gives."""
-    capacity_match = _CAPACITY.search(message)
-    if capacity_match is None or situation.memory is None:
-        return None
-    capacity = float(capacity_match["gib"])
-    room = capacity / (1 + UNCERTAINTY)
-    lengths = load_lengths(situation.lengths)
-    remedies = (remedy_for(situation.memory, room, liger=liger, lengths=lengths) for liger in (False, True))
-    remedy = next(filter(None, remedies), None)
-    if remedy is None or remedy.gib >= estimate_memory(situation.memory).total:
-        return None
-    rows = "the data's longest micro batch" if lengths else "all samples at the maximum length"
-    return f"set {remedy}: the same global batch, predicted to take {remedy.gib:.0f} of {capacity:.0f} GiB with {rows}"
+    def gpu_shared(self, match: re.Match[str]) -> str:
+        pid, used, capacity = match["pid"], match["used"], match["capacity"]
+        text = f"process {pid} uses {used} of the GPU's {capacity} GiB: end it, or use another GPU"
+        return text if float(used) > 0.1 * float(capacity) else self.out_of_memory(match)
 
+    def host_memory(self, match: re.Match[str]) -> str:
+        if self.device == Device.cpu:
+            return "this process has used up its memory; " + self.out_of_memory(match)
+        return "the host's memory is used up (`ulimit -v`, the job's or container's limit): give the run more of it"
 
-def gpu_shared(match: re.Match[str], situation: Situation) -> str:
-    text = (
-        f"process {match['pid']} uses {match['used']} of the GPU's {match['capacity']} GiB: end it, or use another GPU"
-    )
-    return text if float(match["used"]) > 0.1 * float(match["capacity"]) else out_of_memory(match, situation)
+    def missing_package(self, match: re.Match[str]) -> str:
+        name = match["name"].removeprefix("Ninja") or "ninja"
+        python = self.python or "python"
+        for extra, names in known().packages.items():
+            if name in names:
+                return f'{name} is in the extra "{extra}": {python} -m pip install {requirement(extra)}'
+        return f"{POSSIBLY}install the package that provides {name} ({python} -m pip install ...); no extra has it"
 
+    def other_version(self, match: re.Match[str]) -> str:
+        python = self.python or "python"
+        name = match["name"].split(".")[0].replace("_", "-")
+        known_to_work = (
+            f"compare versions.json with constraints.txt, and {python} -m pip install -c constraints.txt {name}"
+        )
+        if not IN_CLONE:
+            known_to_work = f"{python} -m pip install {requirement('train')}"
+        return f"the installed {name} is another version than its caller expects: {known_to_work}"
 
-def host_memory(match: re.Match[str], situation: Situation) -> str:
-    if situation.device == Device.cpu:
-        return "this process has used up its memory; " + out_of_memory(match, situation)
-    return "the host's memory is used up (`ulimit -v`, the job's or container's limit): give the run more of it"
+    def repository_name(self, match: re.Match[str]) -> str:
+        owner, _, rest = match["repo"].partition("/")
+        name = rest.rpartition("/")[2] or rest
+        if rest.startswith(f"{owner}/"):
+            return f"the namespace '{owner}' is given twice: use only the repository name, '{name}'"
+        return f"'{match['repo']}' is treated as a hub repository because no such folder exists: check the path"
 
+    def disk_full(self, match: re.Match[str]) -> str:
+        named = _NAMED_PATH.search(match.string)
+        folders = [folder for folder in (self.runs, self.cache) if folder is not None]
+        is_own = named is not None and any(named["path"].startswith(f"{folder}/") for folder in folders)
+        if named is not None and not is_own:
+            return f"free some space on the disk of {named['path']}"
+        if self.runs is None:
+            return "free some space, or write to another disk"
+        where = f"free some space where {self.runs} and {self.cache} are, or set runs= and cache= to another disk"
+        return where if is_own else f"{POSSIBLY}{where}"
 
-def missing_package(match: re.Match[str], situation: Situation) -> str:
-    name = match["name"].removeprefix("Ninja") or "ninja"
-    python = situation.python or "python"
-    for extra, names in known().packages.items():
-        if name in names:
-            return f'{name} is in the extra "{extra}": {python} -m pip install {requirement(extra)}'
-    return f"{POSSIBLY}install the package that provides {name} ({python} -m pip install ...); no extra has it"
+    def stale_cache(self, match: re.Match[str]) -> str:
+        path = match["path"]
+        folder = path.rpartition("/")[0] if path.endswith(".json") else path
+        if self.cache is not None and path.startswith(f"{self.cache}/"):
+            return f"a killed run left a half-written tokenised cache: remove {folder} and start again"
+        return f"{POSSIBLY}a killed run left {folder} half-written; if it is a cache, remove it and start again"
 
+    def truncated(self, match: re.Match[str]) -> str:
+        where = f", below {self.cache} if it is a cache" if self.cache else ""
+        return f"the file that the traceback names is truncated, as a killed run leaves it: remove it{where}"
 
-def other_version(match: re.Match[str], situation: Situation) -> str:
-    python = situation.python or "python"
-    name = match["name"].split(".")[0].replace("_", "-")
-    known_to_work = f"compare versions.json with constraints.txt, and {python} -m pip install -c constraints.txt {name}"
-    if not IN_CLONE:
-        known_to_work = f"{python} -m pip install {requirement('train')}"
-    return f"the installed {name} is another version than its caller expects: {known_to_work}"
+    def unknown_flag(self, match: re.Match[str]) -> str:
+        trainer = self.trainer or "TRAINER"
+        return f"the trainer has no such flag: `launch flags {trainer}` lists its flags, and what replaced removed ones"
 
-
-def repository_name(match: re.Match[str], situation: Situation) -> str:
-    owner, _, rest = match["repo"].partition("/")
-    name = rest.rpartition("/")[2] or rest
-    if rest.startswith(f"{owner}/"):
-        return f"the namespace '{owner}' is given twice: use only the repository name, '{name}'"
-    return f"'{match['repo']}' is treated as a hub repository because no such folder exists: check the path"
-
-
-def disk_full(match: re.Match[str], situation: Situation) -> str:
-    named = _NAMED_PATH.search(match.string)
-    folders = [folder for folder in (situation.runs, situation.cache) if folder is not None]
-    is_own = named is not None and any(named["path"].startswith(f"{folder}/") for folder in folders)
-    if named is not None and not is_own:
-        return f"free some space on the disk of {named['path']}"
-    if situation.runs is None:
-        return "free some space, or write to another disk"
-    where = f"free some space where {situation.runs} and {situation.cache} are, or set runs= and cache= to another disk"
-    return where if is_own else f"{POSSIBLY}{where}"
-
-
-def stale_cache(match: re.Match[str], situation: Situation) -> str:
-    path = match["path"]
-    folder = path.rpartition("/")[0] if path.endswith(".json") else path
-    if situation.cache is not None and path.startswith(f"{situation.cache}/"):
-        return f"a killed run left a half-written tokenised cache: remove {folder} and start again"
-    return f"{POSSIBLY}a killed run left {folder} half-written; if it is a cache, remove it and start again"
-
-
-def truncated(match: re.Match[str], situation: Situation) -> str:
-    where = f", below {situation.cache} if it is a cache" if situation.cache else ""
-    return f"the file that the traceback names is truncated, as a killed run leaves it: remove it{where}"
-
-
-def unknown_flag(match: re.Match[str], situation: Situation) -> str:
-    trainer = situation.trainer or "TRAINER"
-    return f"the trainer has no such flag: `launch flags {trainer}` lists its flags, and what replaced removed ones"
-
-
-def no_gpu(match: re.Match[str], situation: Situation) -> str:
-    if situation.device == Device.cpu:
-        return "a flag makes the trainer require a GPU: recipe.precision=fp32 needs none"
-    return (
-        "torch sees no GPU that it can use: `launch check` shows what this machine has (driver, CUDA_VISIBLE_DEVICES, "
-        "a torch without CUDA); device=cpu needs none"
-    )
+    def no_gpu(self, match: re.Match[str]) -> str:
+        if self.device == Device.cpu:
+            return "a flag makes the trainer require a GPU: recipe.precision=fp32 needs none"
+        return (
+            "torch sees no GPU that it can use: `launch check` shows what this machine has (driver, "
+            "CUDA_VISIBLE_DEVICES, a torch without CUDA); device=cpu needs none"
+        )
 
 
 _IMPORT_ERRORS = ("ImportError", "ModuleNotFoundError")
@@ -216,6 +212,6 @@ def _compute_cure(cause: KnownCause, match: re.Match[str], situation: Situation)
     if cause.cure is not None:
         text = cause.cure.format(**match.groupdict())
     else:
-        text = globals()[str(cause.computed)](match, situation)
+        text = getattr(situation, str(cause.computed))(match)
     is_marked = cause.certain or text.startswith(POSSIBLY)
     return Cure(cause.id, text if is_marked else f"{POSSIBLY}{text}")

@@ -26,7 +26,7 @@ class KnownCause:
     errors: str | None = None  # matches the exception's whole class; None: of a process without an exception
     raised_in: str | None = None  # matches a package whose code the exception passed through; None: any
     cure: str | None = None  # {name} is a group of the pattern
-    computed: str | None = None  # instead of `cure`: the function of launch.execution.diagnosis.advice that returns it
+    computed: str | None = None  # instead of `cure`: the method of advice.Situation that returns it
     certain: bool = True
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED
-from launch.execution.diagnosis.advice import Situation
 from launch.execution.facts import GuardFinding
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.outcome import Outcome, describe_cure
@@ -31,7 +30,6 @@ def conclude(
     removed: Path | None,
     observer: Observer,
     watch: Watch,
-    situation: Situation,
 ) -> RunEnd:
     """Decide how the `run` ended, which is done if nothing else is known.
 
@@ -49,7 +47,7 @@ def conclude(
         return _stopped_by_guard(run, finding, watch)
     if status == 0:
         return RunEnd(run)
-    cause = observer.causes.find_cause(status, situation)
+    cause = observer.causes.find_cause(status, watch.config.situation)
     is_named = cause.rank is None or cause.line.startswith(f"rank {cause.rank} ")
     line = cause.line if is_named else f"rank {cause.rank}: {cause.line}"
     failed = replace(run, exit_code=EXIT_FAILED, cause=line, detail=cause.detail)

@@ -111,7 +111,7 @@ class Reaper:
             processes.update({key: process for key, process in self.seen.items() if process.is_running()})
             if self.run_id and (self.stop or self.status is not None):
                 processes.update(find_by_run_id(self.run_id))
-        return {key: process for key, process in processes.items() if not _is_zombie(process)}
+        return {key: process for key, process in processes.items() if not is_zombie(process)}
 
     def wait(self, seconds: float | None) -> None:
         """Sleep until stdin has input, a signal arrives or `seconds` have passed."""
@@ -194,12 +194,12 @@ def find_by_run_id(run_id: str) -> dict[_Key, psutil.Process]:
     processes: dict[_Key, psutil.Process] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get("LAUNCH_RUN_ID") == run_id and not _is_zombie(process):
+            if process.environ().get("LAUNCH_RUN_ID") == run_id and not is_zombie(process):
                 processes[process.pid, process.create_time()] = process
     return processes
 
 
-def _is_zombie(process: psutil.Process) -> bool:
+def is_zombie(process: psutil.Process) -> bool:
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.Error:

@@ -188,7 +188,6 @@ def _supervise(execution: Execution, folder: RunFolder, display: Display, stops:
         removed=folder.path if run.is_removed else None,
         observer=observer,
         watch=watch,
-        situation=execution.watch_config.situation,
     )
     outcome = end.outcome
     if outcome.exit_code in execution.recorded:

@@ -27,6 +27,7 @@ from launch.execution.facts import DiskUsage, Fact, GuardContext, GuardFinding, 
 from launch.execution.record.checkpoints import Checkpoint, Layout, find_checkpoints
 from launch.execution.record.history import earlier_losses
 from launch.execution.reward_guards import build_guards
+from launch.execution.supervise.reaper import is_zombie
 from launch.execution.supervise.stacks import PeerStacks, Stacks, dump_stacks
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
 from launch.planning.model_folder import weight_bytes
@@ -82,7 +83,7 @@ class Watch:
         self.stacks: Stacks | None = None
         self.messages: deque[str] = deque(maxlen=1000)  # lines to show
         self.findings: deque[GuardFinding] = deque(maxlen=1000)  # to record, warnings included
-        self._config, self._stacks_folder, self._end_run = config, stacks_folder, end_run
+        self.config, self._stacks_folder, self._end_run = config, stacks_folder, end_run
         self._peer_stacks = peer_stacks
         self._published = False
         self._guards = build_guards(config.guards, config.guard_context)
@@ -133,7 +134,7 @@ class Watch:
         return (good[-1] if good else None), later
 
     def _checkpoints(self) -> list[Checkpoint]:
-        output, layout = self._config.output, self._config.layout
+        output, layout = self.config.output, self.config.layout
         if output is None or layout is None:
             return []
         return [checkpoint for checkpoint in find_checkpoints(output, layout) if checkpoint.complete]
@@ -169,15 +170,15 @@ class Watch:
         self._check(Tick(now))
 
     def _check_disk(self, now: float) -> None:
-        output = self._config.output
+        output = self.config.output
         free = free_bytes(output) if output is not None else None
         if free is not None:
             if now - self._checkpoint_checked >= _CHECKPOINTS_EVERY:
                 self._checkpoint_checked = now
                 checkpoints = self._checkpoints()
                 self._checkpoint_bytes = measure_checkpoint(checkpoints[-1])[0] if checkpoints else None
-            checkpoint_bytes = self._checkpoint_bytes or self._config.checkpoint_bytes
-            model_bytes = self._config.model_bytes
+            checkpoint_bytes = self._checkpoint_bytes or self.config.checkpoint_bytes
+            model_bytes = self.config.model_bytes
             if model_bytes is not None and output is not None:  # what is written of it needs no space any more
                 model_bytes = max(0, model_bytes - weight_bytes(output))
             self._check(DiskUsage(now, free, checkpoint_bytes, model_bytes))
@@ -187,7 +188,7 @@ class Watch:
             found = guard.observe(fact)
             if found is None:
                 continue
-            finding = found.apply_allow(self._config.allow)
+            finding = found.apply_allow(self.config.allow)
             if (guard.id, finding.stops) in self._issued:
                 continue
             self._issued.add((guard.id, finding.stops))
@@ -217,14 +218,11 @@ class Watch:
 
     def _dump_local_stacks(self) -> Stacks:
         living = {rank: process for rank, process in self._processes.items() if _is_alive(process)}
-        return dump_stacks(living, self._config.guard_context.ranks, self._stacks_folder)
+        return dump_stacks(living, self.config.guard_context.ranks, self._stacks_folder)
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
+    return process.is_running() and not is_zombie(process)
 
 
 @dataclass(frozen=True)
