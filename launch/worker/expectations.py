@@ -14,7 +14,7 @@ from typing import Any
 
 from . import hooks
 from .channel import EventWriter
-from .finding import REFUTED, Evidence
+from .finding import REFUTED, Evidence, judge_found
 
 EXIT_STOPPED = 3  # launch.errors.EXIT_STOPPED, which this interpreter may not have
 
@@ -92,8 +92,9 @@ def check_state(built: Any, requested: Mapping[str, str]) -> list[Evidence]:
             patch = "without a GPU accelerate needs the patch deepspeed_on_cpu to connect DeepSpeed's ranks"
             reasons = dict.fromkeys(STATE, patch)
         reasons["device"] = "torch sees no GPU on this machine"
-    keys = [key for key in STATE if key in requested]
-    found = [Evidence(key, state[key], "accelerate's state").compare(requested[key]) for key in keys]
+    found = judge_found(
+        (Evidence(key, state[key], "accelerate's state") for key in STATE if key in requested), requested
+    )
     return [replace(item, note=reasons.get(item.what)) if item.verdict == REFUTED else item for item in found]
 
 

@@ -119,8 +119,8 @@ def _main_frames(dump: str) -> list[str]:
             threads.append((thread["name"] or "", []))
         elif threads and (frame := _FRAME.match(line)):
             threads[-1][1].append(f"{frame['function']} ({frame['place']})")
-    chosen = next((frames for name, frames in threads if name == "MainThread"), None)
-    return chosen if chosen is not None else (threads[0][1] if threads else [])
+    main = [thread for thread in threads if thread[0] == "MainThread"]
+    return next((frames for _, frames in main or threads), [])
 
 
 def _kernel_state(process: psutil.Process) -> str:

@@ -61,7 +61,8 @@ def check_packing(objects: TrainerObjects, first: ForwardInputs | None) -> Evide
     """Return the finding "packing": the collator in use and, if recorded, the shape of the first micro batch."""
     if objects.dataloader is None:
         return Evidence("packing", None, "no dataloader was prepared")
-    collator = _find_collator(objects.dataloader)
+    collator = getattr(objects.dataloader, "collate_fn", None)
+    collator = getattr(collator, "data_collator", collator)  # transformers wraps the collator to drop columns
     kind = _packing_kind(objects, collator)
     how = f"collator {_collator_name(collator)}"
     # the trainer may change what the collator returns, so the model's inputs decide
@@ -113,11 +114,6 @@ def check_global_batch(objects: TrainerObjects, kind: str | None) -> list[Eviden
     how = "the data set's length, in the data loader"
     value, requested = f"{samples} samples in an epoch", str(accumulation * per_pass)  # type: ignore[operator]
     return [Evidence("global_batch", value, how).judge(requested, False)]
-
-
-def _find_collator(dataloader: Any) -> Any:
-    collator = getattr(dataloader, "collate_fn", None)
-    return getattr(collator, "data_collator", collator)  # transformers wraps the collator to drop columns
 
 
 def _plural(noun: str, count: int) -> str:
