@@ -126,6 +126,7 @@ class Guard:
 
     def __init__(self, config: Any, context: GuardContext | None = None) -> None:
         self._config, self._context = config, context or GuardContext()
+        self._total_steps = self._context.total_steps
         # values of the last steps, for a guard that keeps them
         self._recent: deque[float] = deque(maxlen=getattr(config, "window", None))
         self.begin()

@@ -196,7 +196,6 @@ class DeadRank(Guard):
 
     def begin(self) -> None:
         self._exited: dict[int, float] = {}
-        self._total = self._context.total_steps
 
     def observe(self, fact: Fact) -> GuardFinding | None:
         if isinstance(fact, RankError):
@@ -204,12 +203,12 @@ class DeadRank(Guard):
         elif isinstance(fact, RankExited):
             self._exited.setdefault(fact.rank, fact.time)
         elif isinstance(fact, TotalSteps):
-            self._total = fact.steps
+            self._total_steps = fact.steps
         elif isinstance(fact, PhaseStarted):
             self._ending = fact.phase in _ENDING
             self._progress = fact.time
         elif isinstance(fact, LoggedStep):
-            self._ending = self._total is not None and fact.number >= self._total
+            self._ending = self._total_steps is not None and fact.number >= self._total_steps
             self._progress = fact.time
         elif isinstance(fact, NewOutput):
             self._progress = fact.time
@@ -284,9 +283,6 @@ class DiskSpace(Guard):
     _is_writing = False
     _first_step: LoggedStep | None = None
     _last_step: LoggedStep | None = None
-
-    def begin(self) -> None:
-        self._total_steps = self._context.total_steps
 
     def observe(self, fact: Fact) -> GuardFinding | None:
         if isinstance(fact, TotalSteps):

@@ -75,14 +75,12 @@ def prove_launcher(path: Path, holder: Holder) -> psutil.Process | None:
         return None
 
 
-@contextlib.contextmanager
-def run_lock(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
+def run_lock(folder: Path, say: Callable[[str], None]) -> contextlib.AbstractContextManager[None]:
     """Hold the lock of a run folder; a dead holder's lock is taken over.
 
     Raises UserError: run_is_locked, when another launcher holds it; not_writable.
     """
-    with file_lock(lock_path(folder), lambda holder, age: locked_problem(folder, holder, age), say):
-        yield
+    return file_lock(lock_path(folder), lambda holder, age: locked_problem(folder, holder, age), say)
 
 
 @contextlib.contextmanager
