@@ -81,13 +81,13 @@ def zero(objects: TrainerObjects, requested: str | None) -> list[Evidence]:
     engine = objects.engine
     if engine is None:
         absent = Evidence("zero_stage", 0, "no DeepSpeed engine trains")
-        return [] if requested in (None, "0") else [absent.compare(requested)]
+        return [] if requested in (None, "0") else [absent]
     stage = int(engine.zero_optimization_stage())
     how = "the DeepSpeed engine"
     if stage == 3:
         is_partitioned = [hasattr(parameter, "ds_id") for parameter in objects.model.parameters()]
         how = f"the DeepSpeed engine; {sum(is_partitioned)} of {len(is_partitioned)} parameters are partitioned"
-    findings = [Evidence("zero_stage", stage, how).compare(requested)]
+    findings = [Evidence("zero_stage", stage, how)]
     places = {"optimizer": engine.zero_offload_optimizer(), "parameters": engine.zero_offload_param()}
     devices = {name: str(getattr(config.device, "value", config.device)) for name, config in places.items() if config}
     offloaded = [f"{name} on {device}" for name, device in devices.items() if device != "none"]

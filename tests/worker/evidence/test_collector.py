@@ -153,7 +153,7 @@ def test_under_deepspeed_the_engines_clipping_counts() -> None:
 
 def test_zero_without_an_engine_is_refuted() -> None:
     [finding] = precision.zero(models.objects(models.model()), "3")
-    assert (finding.value, finding.verdict) == (0, "refuted")
+    assert (finding.value, finding.compare("3").verdict) == (0, "refuted")
     assert precision.zero(models.objects(models.model()), None) == []
 
 
