@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launch.execution.diagnosis import advice
+from launch.execution.diagnosis.advice import Situation
 from launch.execution.diagnosis.known import FILE, KnownCause, known
 from launch.worker.json_codec import from_json
 from tests.paths import ROOT
@@ -74,12 +74,10 @@ def test_the_sections_are_those_that_are_read() -> None:
     assert set(re.findall(r'\.phrases\["(\w+)"\]', sources)) == CONTENT["phrases"].keys() == known().phrases.keys()
 
 
-def test_computed_cures_are_functions_of_advice() -> None:
+def test_computed_cures_are_methods_of_a_situation() -> None:
     computed = {cause.computed for cause in known().causes if cause.computed}
-    functions = [value for _, value in inspect.getmembers(advice, inspect.isfunction)]
-    assert computed == {
-        value.__name__ for value in functions if next(iter(inspect.signature(value).parameters)) == "match"
-    }
+    methods = inspect.getmembers(Situation, inspect.isfunction)
+    assert computed == {name for name, method in methods if "match" in inspect.signature(method).parameters}
 
 
 def test_packages_are_those_of_the_extras() -> None:
