@@ -12,7 +12,7 @@ from launch.planning.estimate.forecast import MemoryForecast, describe
 from launch.planning.flags import values_of
 from launch.planning.lengths import load_lengths
 from launch.planning.plan import Plan
-from launch.planning.rlvr import describe_groups, ray_needs
+from launch.planning.rlvr import ray_needs
 from launch.upstream.trainers import OLMO_CORE_DPO
 
 
@@ -22,7 +22,8 @@ def plan_facts(plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast 
     forecast = describe(memory) if memory else []
     tasks = ", ".join(plan.config.stage.tasks) or "tulu3"
     evaluation = f"evaluated on {tasks}, compared with the starting checkpoint"
-    sharing = f", parallel={plan.parallel.mode}"
+    recipe, sharing = plan.config.recipe, f", parallel={plan.parallel.mode}"
+    groups = f"completions = {recipe.prompts_per_step} prompts x {recipe.samples_per_prompt} samples"
     if is_ray := plan.config.trainer.launcher == Launcher.ray:
         sharing = f"; Ray reserves {ray_needs(values_of(plan.flags))}"
     facts = [
@@ -30,7 +31,7 @@ def plan_facts(plan: Plan, memory: MemoryForecast | None, tokens: TokenForecast 
         ("trainer", f"{plan.trainer}, {plan.upstream.description}"),
         ("ranks", f"{_describe_ranks(plan)}{sharing}, {plan.parallel.precision}"),
         ("batch", "" if is_ray else f"global {plan.batch}"),
-        ("batch" if is_ray else "", describe_groups(plan.config)),
+        ("batch" if is_ray else "", groups if recipe.prompts_per_step else ""),
         *(("" if number else "data", text) for number, text in enumerate(describe_data(plan.inputs, plan.data))),
         ("validation", describe_schedule(plan.config) or ""),
         ("schedule", _schedule(plan, tokens.samples if tokens else None)),

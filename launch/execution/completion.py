@@ -28,7 +28,7 @@ from launch.planning.plan import Plan
 from launch.planning.saved_model import digest_model, find_changes
 from launch.worker.finding import Evidence
 from launch.worker.patches import EVIDENCE_PATCHES
-from launch.worker.sampling import REFERENCE
+from launch.worker.trl_rlvr import REFERENCE
 
 _SIGMOID_LOSSES = (None, "dpo", "dpo_norm")  # recipe.loss values that mean -log sigmoid(beta x difference)
 # flags that choose another loss, weigh it or add to it (dpo_utils.py:101 and :107, trl/trainer/dpo_trainer.py:804 and

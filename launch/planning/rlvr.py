@@ -11,13 +11,13 @@ from typing import Any
 from launch import resources
 from launch.config.guards import VerifierGuard
 from launch.config.origins import Origins
-from launch.config.schema import RLVR_KEYS, Kind, Launcher, RootConfig
+from launch.config.schema import Kind, Launcher, RootConfig
 from launch.errors import Cure, Problem, UserError, did_you_mean, path_problem
 from launch.planning.parallel import Parallel, Width
-from launch.worker.verifiers import BUILT_IN, BY_ROW, is_own
+from launch.worker.json_codec import to_json
+from launch.worker.verifiers import BUILT_IN, BY_ROW, VerifierOption, is_own
 
-_OPTIONAL = ("temperature", "kl_beta", "clip", "generation", "truncated_reward")  # they have defaults
-_PROJECT = "{project}/"
+_REQUIRED = ("prompts_per_step", "samples_per_prompt", "response_length", "verifier")  # the others have defaults
 
 
 def check_rlvr(config: RootConfig, origins: Origins) -> None:
@@ -28,7 +28,7 @@ def check_rlvr(config: RootConfig, origins: Origins) -> None:
     if config.stage.kind != Kind.rlvr:
         return
     recipe = config.recipe
-    missing = [key for key in RLVR_KEYS if key not in _OPTIONAL and getattr(recipe, key) is None]
+    missing = [key for key in _REQUIRED if getattr(recipe, key) is None]
     if missing:
         message = f"an rlvr stage needs recipe.{missing[0]}"
         raise UserError(Problem("missing_rlvr_key", message, "recipe", f"set {', '.join(missing)} in recipe"))
@@ -56,11 +56,7 @@ def resolve_verifiers(config: RootConfig, origins: Origins, cwd: Path) -> dict[s
     given = config.recipe.verifier
     if config.stage.kind != Kind.rlvr or given is None:
         return {}
-    where = origins.of("recipe.verifier").where
-    verifiers: dict[str, float] = {}
-    for name, weight in _entries(given, where):
-        verifiers[_own_file(name, cwd, where) if is_own(name) else name] = weight
-    return verifiers
+    return dict(_entries(given, origins.of("recipe.verifier").where, cwd))
 
 
 def calls_open_instruct(config: RootConfig) -> bool:
@@ -70,16 +66,13 @@ def calls_open_instruct(config: RootConfig) -> bool:
 
 
 def verifier_option(config: RootConfig, verifiers: Mapping[str, float]) -> str | None:
-    """Return the value of the entry's option `verifier`, as launch.worker.verifiers.VerifierOption reads it."""
+    """Return the value of the entry's option `verifier`, a VerifierOption in JSON."""
     if not verifiers:
         return None
     guard = (config.guards.verifier if config.guards else None) or VerifierGuard()
-    content = {"verifiers": dict(verifiers), "seconds": guard.seconds, "window": config.recipe.max_seq_length}
-    if config.trainer.launcher == Launcher.ray:
-        content["upstream"] = True
-    if config.recipe.truncated_reward is not None:
-        content["truncated_reward"] = config.recipe.truncated_reward
-    return json.dumps(content, separators=(",", ":"))
+    recipe = config.recipe
+    option = VerifierOption(verifiers, guard.seconds, recipe.max_seq_length, recipe.truncated_reward)
+    return json.dumps(to_json(option), separators=(",", ":"))
 
 
 def ray_flags(config: RootConfig, width: Width) -> dict[str, Any]:
@@ -207,16 +200,9 @@ def check_continuous(config: RootConfig, parallel: Parallel, flags: Mapping[str,
     return (problem,)
 
 
-def describe_groups(config: RootConfig) -> str:
-    """Describe a step's completions; empty for another stage."""
-    recipe = config.recipe
-    if config.stage.kind != Kind.rlvr:
-        return ""
-    return f"completions = {recipe.prompts_per_step} prompts x {recipe.samples_per_prompt} samples"
-
-
-def _entries(given: Any, where: str | None) -> Iterator[tuple[str, float]]:
+def _entries(given: Any, where: str | None, cwd: Path) -> Iterator[tuple[str, float]]:
     """Yield name and weight: of one name, or of a list of names and `{name: ..., weight: ...}`."""
+    names = (BY_ROW, *BUILT_IN)
     for entry in given if isinstance(given, list) else [given]:
         content = entry if isinstance(entry, Mapping) else {"name": entry}
         name, weight = content.get("name"), content.get("weight", 1.0)
@@ -224,19 +210,16 @@ def _entries(given: Any, where: str | None) -> Iterator[tuple[str, float]]:
         if not isinstance(name, str) or not is_weight or set(content) - {"name", "weight"}:
             cure = "write NAME, or a list such as '[exact, {name: rules.py:short, weight: 0.5}]' with weights above 0"
             raise UserError(Problem("unknown_verifier", f"recipe.verifier: {entry!r} is not a verifier", where, cure))
-        if name not in (BY_ROW, *BUILT_IN) and not is_own(name):
-            names = (BY_ROW, *BUILT_IN)
+        if name not in names and not is_own(name):
             cure = did_you_mean(name, names) or f"choose from {', '.join(names)}, or name your own as PATH.py:FUNCTION"
             raise UserError(Problem("unknown_verifier", f"recipe.verifier: there is no '{name}'", where, cure))
-        yield name, float(weight)
+        yield _own_file(name, cwd, where) if is_own(name) else name, float(weight)
 
 
 def _own_file(name: str, cwd: Path, where: str | None) -> str:
     path, _, function = name.rpartition(":")
     try:
-        file = (
-            resources.ROOT / path.removeprefix(_PROJECT) if path.startswith(_PROJECT) else cwd / Path(path).expanduser()
-        )
+        file = cwd / Path(path.replace("{project}", str(resources.ROOT))).expanduser()
         is_here = file.is_file()
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(path_problem(error, path)) from error

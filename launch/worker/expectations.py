@@ -41,9 +41,9 @@ EVIDENCE = (
     "base_dtype",  # of the weights that an adapter leaves frozen
     "first_update",  # what the first optimizer step does
     "resumed_step",  # optimizer steps done before the first step of this process
-    "reward_variance",  # of RLVR, which launch/worker/trl_rlvr.py checks on the start model
+    "reward_variance",  # of RLVR (launch/worker/trl_rlvr.py), on the start model
     "complete_answers",
-    "rewards",  # and of its steps: launch/worker/sampling.py
+    "rewards",  # and of its steps
     "samples_per_prompt",
     "reference",
     "sampler_weights",

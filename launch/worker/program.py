@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from . import channel, expectations, trainer, trl_entry
 from .patches import EVIDENCE_PATCHES, PATCHES, PatchContext, PatchError, install
+from .verifiers import VerifierError
 
 _EXPECTED = (*expectations.STATE, *expectations.EVIDENCE)
 
@@ -99,7 +100,7 @@ def main(arguments: Sequence[str]) -> None:
             trl_entry.main(options.trainer, options.options, events, options.allowed)
         else:
             trainer.run(options.trainer)
-    except trl_entry.EntryError as error:
+    except (trl_entry.EntryError, VerifierError) as error:
         events.error(str(error), type="EntryError")
         sys.exit(f"launch: {error}")
     except SystemExit as stop:

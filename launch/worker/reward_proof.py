@@ -20,7 +20,6 @@ from .trl_data import to_prompts
 from .verifiers import (
     BUILT_IN,
     BY_ROW,
-    UPSTREAM,
     Call,
     VerifierError,
     VerifierOption,
@@ -53,11 +52,12 @@ class ProofRequest:
     """What is proven."""
 
     verifier: str  # the entry's option `verifier`
-    rows: str  # a file of JSON lines: those of local data
+    rows: Path  # a file of JSON lines: those of local data
     datasets: tuple[tuple[str, str], ...]  # of the hub: id and split
-    model: str | None  # whose tokenizer counts the prompts' tokens; None: it is not there yet
-    template: str | None  # a file with the chat template
+    model: str  # whose tokenizer counts the prompts' tokens; it may not be there yet
+    template: Path | None  # a file with the chat template
     response: int  # tokens
+    upstream: bool = False  # rows name open-instruct's own verifiers
 
 
 @dataclass
@@ -80,16 +80,16 @@ def prove(request: ProofRequest) -> ProofReport:
     option, found = decode(VerifierOption, request.verifier), ProofReport()
     rows = list(_read_rows(request))
     try:
-        _check_rows(rows, option)
+        _check_rows(rows, option, upstream=request.upstream)
         _check_window([row["prompt"] for row in rows], request, option.window, found)
-        _check_verifiers(rows, option, found)
+        _check_verifiers(rows, option, found, upstream=request.upstream)
     except VerifierError as error:
         found.problem = f"{error}{_install_hint(str(error))}"
     return found
 
 
 def _read_rows(request: ProofRequest) -> Iterator[dict[str, Any]]:
-    with Path(request.rows).open(encoding="utf-8") as lines:
+    with request.rows.open(encoding="utf-8") as lines:
         yield from map(json.loads, lines)
     for name, split in request.datasets:
         from datasets import load_dataset
@@ -97,14 +97,14 @@ def _read_rows(request: ProofRequest) -> Iterator[dict[str, Any]]:
         yield from to_prompts(load_dataset(name))[split]
 
 
-def _check_rows(rows: Sequence[Mapping[str, Any]], option: VerifierOption) -> None:
+def _check_rows(rows: Sequence[Mapping[str, Any]], option: VerifierOption, *, upstream: bool) -> None:
     without = [number for number, row in enumerate(rows, 1) if row.get("ground_truth") in (None, "", [])]
     if without:
         raise VerifierError(f"{_count(len(without), 'prompt')} without ground_truth, the first in row {without[0]}")
     if BY_ROW not in option.verifiers:
         return
     known: Collection[str] = BUILT_IN
-    if option.upstream:  # which only warns, and gives 0 (ground_truth_utils.py:1275)
+    if upstream:  # which only warns, and gives 0 (ground_truth_utils.py:1275)
         try:
             known = upstream_verifiers().keys()
         except ImportError as error:
@@ -121,58 +121,53 @@ def _check_window(prompts: Sequence[Any], request: ProofRequest, window: int, fo
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(request.model) if request.model else None
-    except OSError:  # a model of the hub, which this machine can't reach
-        tokenizer = None
-    if tokenizer is None:
+        tokenizer = AutoTokenizer.from_pretrained(request.model)
+    except OSError:  # it is not made yet, or of the hub, which this machine can't reach
         found.facts.append("prompts are counted when the model is there")
         return
     if request.template is not None:
-        tokenizer.chat_template = Path(request.template).read_text(encoding="utf-8")
-    lengths = prompt_lengths(prompts, tokenizer)
-    if problem := window_problem(lengths, window, request.response):
-        raise VerifierError(problem)
+        tokenizer.chat_template = request.template.read_text(encoding="utf-8")
+    lengths = prompt_lengths(prompts, tokenizer, window, request.response)
     found.facts.append(f"prompts have {min(lengths)} to {max(lengths)} tokens")
 
 
-def prompt_lengths(prompts: Sequence[Any], tokenizer: Any) -> list[int]:
-    """Return the tokens of each prompt, the beginning of the answer included."""
+def prompt_lengths(prompts: Sequence[Any], tokenizer: Any, window: int, response: int) -> list[int]:
+    """Return the tokens of each prompt, the beginning of the answer included.
+
+    Raises VerifierError if a prompt leaves no room for the response in the window; GRPOTrainer truncates nothing.
+    """
     texts = [
         prompt
         if isinstance(prompt, str)
         else tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
         for prompt in prompts
     ]
-    return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
-
-
-def window_problem(lengths: Sequence[int], window: int, response: int) -> str | None:
-    """Return a sentence if a prompt leaves no room for the response; GRPOTrainer truncates nothing."""
-    room = window - response
-    longest = max(range(len(lengths)), key=lengths.__getitem__)
-    if lengths[longest] <= room:
-        return None
-    longer = _count(sum(length > room for length in lengths), "prompt")
-    limits = f"max_seq_length={window} leaves beside response_length={response}"
-    return f"{longer} longer than the {room} tokens that {limits}: row {longest + 1} has {lengths[longest]}"
+    lengths = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+    room, longest = window - response, max(lengths)
+    if longest > room:
+        longer = _count(sum(length > room for length in lengths), "prompt")
+        limits = f"max_seq_length={window} leaves beside response_length={response}"
+        where = f"row {lengths.index(longest) + 1} has {longest}"
+        raise VerifierError(f"{longer} longer than the {room} tokens that {limits}: {where}")
+    return lengths
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _check_verifiers(rows: Sequence[Mapping[str, Any]], option: VerifierOption, found: ProofReport) -> None:
-    names = option.names_in(iter([row.get("dataset") for row in rows]))
-    process = VerifierProcess(list(names), option.seconds)
+def _check_verifiers(
+    rows: Sequence[Mapping[str, Any]], option: VerifierOption, found: ProofReport, *, upstream: bool
+) -> None:
+    names = option.names_in(row.get("dataset") for row in rows)
+    process = VerifierProcess(list(names), option.seconds, upstream)
     began = time.monotonic()
     try:
-        process.start()
         for name in names:
-            if name.startswith(UPSTREAM) and calls_service(name):
-                found.warnings.append(f"`{name.removeprefix(UPSTREAM)}` calls {_SERVICES}, which is not tried")
+            if upstream and calls_service(name):
+                found.warnings.append(f"`{name}` calls {_SERVICES}, which is not tried")
                 continue
-            numbered = enumerate(rows, 1)
-            judged = [r for r in numbered if name in option.verifiers or option.named_by(r[1]["dataset"]) == name]
+            judged = [(number, row) for number, row in enumerate(rows, 1) if option.judges(name, row)]
             step = max(1, len(judged) // ROWS)
             _Verifier(name, process, judged[::step][:ROWS], found).prove()
     finally:
@@ -200,24 +195,25 @@ class _Verifier:
 
     def prove(self) -> None:
         """Raises VerifierError."""
-        references = [(n, row, reference_answer(self.name, str(row["ground_truth"]), row)) for n, row in self.rows]
-        known = [(n, row, answer) for n, row, answer in references if answer is not None]
-        for n, row, answer in references:
+        known = []
+        for n, row in self.rows:
+            answer = reference_answer(self.name, str(row["ground_truth"]), row)
             if answer is None:
                 self._call(row, _WRONG, f"an answer to row {n}")
-        scores = [self._call(row, answer, f"the reference answer of row {n}") for n, row, answer in known]
+            else:
+                known.append((n, row, answer, self._call(row, answer, f"the reference answer of row {n}")))
         _, first = self.rows[0]
         others = {"an empty answer": [self._call(first, "", "an empty answer")]}
         if "ifeval" not in self.quoted:  # it compares with a ground truth, and not with instructions
             others["a malformed answer"] = [self._call(first, _MALFORMED, "a malformed answer")]
-            others["{} of {} wrong answers"] = list(self._wrong(known))
+            others["{} of {} wrong answers"] = self._score_wrong(known)
         for what, answer in _ADVERSARIAL:
             outcome = self.process.score(Call(self.name, first["prompt"], answer, first))
             if outcome.failure:
                 where = self.found.warnings if is_own(self.name) else self.found.facts
                 where.append(f"{self.quoted} {outcome.failure} on {what}, which scores 0")
-        best = 1.0 if not is_own(self.name) else max((*scores, *chain(*others.values())))
-        failing = [(n, row, score) for (n, row, _), score in zip(known, scores, strict=True) if score < best]
+        best = 1.0 if not is_own(self.name) else max((*(score for *_, score in known), *chain(*others.values())))
+        failing = [(n, row, score) for n, row, _, score in known if score < best]
         shown = [f"row {n}, {str(row['ground_truth'])[:_WIDEST]!r}: {score:g}" for n, row, score in failing[:_SHOWN]]
         if known and len(failing) == len(known):
             raise VerifierError(f"0 of {len(known)} reference answers pass {self.quoted} ({'; '.join(shown)})")
@@ -233,7 +229,7 @@ class _Verifier:
             raise VerifierError(f"{', '.join(accepted)} earn the maximum of {self.quoted}, as right ones do")
         passed = f"{len(known) - len(failing)} of {len(known)} reference answers pass {self.quoted}"
         if not known:
-            passed = f"{self.quoted} scores an answer to each of {len(references)} rows (none has a column `reference`)"
+            passed = f"{self.quoted} scores an answer to each of {len(self.rows)} rows (none has a column `reference`)"
         self.found.facts.append(f"{passed}, {self._slowest * 1000:.0f} ms a call at most")
 
     @property
@@ -241,16 +237,17 @@ class _Verifier:
         """The name of a built-in verifier, the function's of an own one."""
         return f"`{self.name.rpartition(':')[2]}`"
 
-    def _wrong(self, known: Sequence[tuple[int, Mapping[str, Any], str]]) -> Iterator[float]:
+    def _score_wrong(self, known: Sequence[tuple[int, Mapping[str, Any], str, float]]) -> list[float]:
         """Score wrong answers: another row's reference; for an own function, which may accept it, a refusal."""
         pairs = zip(known[:_WRONG_ROWS], [*known[1:], *known[:1]], strict=False)
-        others = [(row, other, number) for (_, row, answer), (number, _, other) in pairs if other != answer]
-        if is_own(self.name) or not others:
-            for _, row, _ in known[:1]:
-                yield self._call(row, _WRONG, "a wrong answer")
-            return
-        for row, other, number in others:
-            yield self._call(row, other, f"the answer of row {number} to another row")
+        wrong = [
+            (row, other, f"the answer of row {number} to another row")
+            for (_, row, answer, _), (number, _, other, _) in pairs
+            if other != answer
+        ]
+        if is_own(self.name) or not wrong:
+            wrong = [(row, _WRONG, "a wrong answer") for _, row, *_ in known[:1]]
+        return [self._call(row, answer, what) for row, answer, what in wrong]
 
     def _call(self, row: Mapping[str, Any], answer: str, what: str) -> float:
         outcome = self.process.score(Call(self.name, row["prompt"], answer, row))

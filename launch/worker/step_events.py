@@ -56,6 +56,9 @@ def step_fields(step: int, logs: Mapping[str, Any], seconds: float) -> dict[str,
     """Build the fields of a "step" event from the Trainer's logs of `step`."""
     numbers = {_OWN_NAMES.get(name, name): value for name, value in logs.items() if isinstance(value, (int, float))}
     fields = numbers | {"step": step, "seconds": seconds}
+    if "generation_seconds" in fields:  # of RLVR, where the rest of a step is its training
+        training = fields["step_time"] - fields["generation_seconds"] - fields["verifier_seconds"]
+        fields["training_seconds"] = max(0.0, training)
     if "total_tokens" in fields:
         fields["total_tokens"] = int(fields["total_tokens"])
     return fields

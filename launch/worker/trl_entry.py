@@ -21,6 +21,7 @@ from .columns import write_lengths
 from .json_codec import decode
 from .patches.patch import PlanFacts, on_request
 from .patches.shared import INPUTS_LEFT, skips_input_casts
+from .reward_proof import prompt_lengths
 from .step_events import early_stop, step_events
 from .trainer import TrainerProgram
 from .verifiers import VerifierOption
@@ -32,7 +33,6 @@ SCRIPTS = {
     "trl.scripts.dpo": ("DPOConfig", "DPOTrainer"),
     "trl.scripts.grpo": ("GRPOConfig", "GRPOTrainer"),
 }
-_GRPO = "trl.scripts.grpo"
 _DISTRIBUTED = ("MULTI_GPU", "DEEPSPEED")  # trl/trainer/dpo_trainer.py:570: these need device_map=None
 
 
@@ -94,7 +94,7 @@ class Job:
 def main(
     program: TrainerProgram, options: Mapping[str, str], events: EventWriter, allowed: Collection[str] = ()
 ) -> None:
-    """Train, and save the model. Raises EntryError, UnmetExpectation, and whatever TRL raises."""
+    """Train, and save the model. Raises EntryError, VerifierError, UnmetExpectation, and whatever TRL raises."""
     job = _parse(program, options, events, allowed)
     if "preview" in options:
         from . import trl_preview
@@ -123,12 +123,7 @@ def _parse(program: TrainerProgram, options: Mapping[str, str], events: EventWri
     if ".".join(trl.__version__.split(".")[:2]) != TRL:
         raise EntryError(f"launch's entry is written for TRL {TRL}, and TRL {trl.__version__} is installed")
     config, trainer = SCRIPTS[str(program.module)]
-    script_arguments = trl.ScriptArguments
-    if program.module == _GRPO:
-        from trl.scripts import grpo
-
-        script_arguments = grpo.GRPOScriptArguments
-    classes = (script_arguments, getattr(trl, config), trl.ModelConfig, trl.DatasetMixtureConfig)
+    classes = (trl.ScriptArguments, getattr(trl, config), trl.ModelConfig, trl.DatasetMixtureConfig)
     script, args, model, mixture = trl.TrlParser(classes).parse_args_and_config(
         list(program.flags), fail_with_unknown_args=False
     )
@@ -170,15 +165,11 @@ def _build(job: Job) -> Any:
     every = _count_of("samples", options) if "samples" in options else None
     if "verifier" in options:
         option = decode(VerifierOption, options["verifier"])
-        from .reward_proof import prompt_lengths, window_problem
-
-        lengths = prompt_lengths(train["prompt"], start["processing_class"])
-        if problem := window_problem(lengths, option.window, args.max_completion_length):
-            raise EntryError(problem)
+        prompt_lengths(train["prompt"], start["processing_class"], option.window, args.max_completion_length)
         scorer = trl_rlvr.Scorer(option, train, job.events)
         start["reward_funcs"], args.reward_weights = scorer.reward_functions(), list(scorer.weights.values())
         entry = trl_rlvr.rlvr_class(entry, scorer, job.events, job.allowed)
-        entry = trl_samples.sampling_class(entry, every, lambda trainer: trainer.sample())
+        entry = trl_samples.sampling_class(entry, every, entry.sample)
     elif every:
         held_out = data.get(script.dataset_test_split, train)
         longest = (getattr(args, "max_length", None) or 1024) // 2

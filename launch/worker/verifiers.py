@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 BY_ROW = "rows"  # each row names its verifier in the column `dataset`
-UPSTREAM = "open_instruct:"  # in front of the name of one of open-instruct's own
 _LOAD_SECONDS = 300.0  # of importing a verifier, on a slow file system
 _KEPT_TEXT = 240  # characters of a message
 
@@ -62,20 +61,18 @@ class VerifierOption:
     verifiers: Mapping[str, float]  # name -> weight
     seconds: float  # of a call
     window: int  # tokens of a prompt and its response
-    upstream: bool = False  # rows name open-instruct's own verifiers
     truncated_reward: float | None = None  # of a completion without an end; None: the verifiers score it
 
-    def names_in(self, rows: Iterator[Any]) -> dict[str, float]:
+    def names_in(self, datasets: Iterable[object]) -> dict[str, float]:
         """Return the verifiers with their weights, `rows` replaced by those that the column `dataset` names."""
-        names: dict[str, float] = {}
-        for name, weight in self.verifiers.items():
-            named = [name] if name != BY_ROW else sorted({self.named_by(value) for value in rows})
-            names.update(dict.fromkeys(named, weight))
-        return names
+        names = dict(self.verifiers)
+        if BY_ROW not in names:
+            return names
+        return dict.fromkeys(sorted(set(map(verifier_of, datasets))), names.pop(BY_ROW)) | names
 
-    def named_by(self, dataset: object) -> str:
-        """Return the verifier that a row names."""
-        return f"{UPSTREAM}{verifier_of(dataset)}" if self.upstream else verifier_of(dataset)
+    def judges(self, name: str, row: Mapping[str, Any]) -> bool:
+        """Whether the verifier `name` scores the answers to a row."""
+        return name in self.verifiers or verifier_of(row["dataset"]) == name
 
 
 def verifier_of(dataset: object) -> str:
@@ -159,11 +156,11 @@ def upstream_verifiers() -> Mapping[str, Any]:
 
 def calls_service(name: str) -> bool:
     """Whether a verifier of open-instruct's asks a judge, or a server that runs code."""
-    config = upstream_verifiers()[name.removeprefix(UPSTREAM)].verifier_config
+    config = upstream_verifiers()[name].verifier_config
     return not {"max_length_verifier_max_length"} >= vars(config or object).keys()
 
 
-_EXACT = ("gsm8k", "math", "flan")  # of open-instruct's own: those whose ground truth is a right answer
+_ANSWERED = ("gsm8k", "math", "exact", "flan")  # by their ground truth; flan is open-instruct's alone
 
 
 def reference_answer(name: str, truth: str, columns: Mapping[str, Any]) -> str | None:
@@ -173,10 +170,9 @@ def reference_answer(name: str, truth: str, columns: Mapping[str, Any]) -> str |
     """
     if columns.get("reference"):
         return str(columns["reference"])
-    kind = name.removeprefix(UPSTREAM)
-    if kind == "ifeval" or (kind != name and kind not in _EXACT):
+    if name not in _ANSWERED and not is_own(name):
         return None
-    if kind == "math":
+    if name == "math":
         return truth if "\\boxed" in truth else f"The answer is \\boxed{{{truth.strip('$')}}}."
     return truth
 
@@ -200,21 +196,21 @@ def _own_function(name: str) -> Callable[..., Any]:
 def _score(call: Mapping[str, Any]) -> Any:
     """Call a verifier. An own function gets what TRL's do, in lists of one (trl/trainer/grpo_trainer.py:1579-1626)."""
     name, columns = call["verifier"], call["columns"]
-    if name.startswith(UPSTREAM):
-        verify = upstream_verifiers()[name.removeprefix(UPSTREAM)]
-        return verify(list(call["completion_ids"]), call["completion"], columns["ground_truth"]).score
+    if call["upstream"]:
+        return upstream_verifiers()[name](call["completion_ids"], call["completion"], columns["ground_truth"]).score
     if not is_own(name):
         return BUILT_IN[name](call["completion"], str(columns["ground_truth"]))
     is_chat = isinstance(call["prompt"], list)
     completion = [{"role": "assistant", "content": call["completion"]}] if is_chat else call["completion"]
-    extra = {"trainer_state": None, "log_extra": lambda *_: None, "log_metric": lambda *_: None}
     lists = {key: [value] for key, value in columns.items() if key not in ("prompt", "completion", "completion_ids")}
     returned = _own_function(name)(
         prompts=[call["prompt"]],
         completions=[completion],
         completion_ids=[call["completion_ids"]],
+        trainer_state=None,
+        log_extra=lambda *_: None,
+        log_metric=lambda *_: None,
         **lists,
-        **extra,
     )
     if not isinstance(returned, (list, tuple)) or len(returned) != 1:
         raise TypeError(f"it returned {_shorten(repr(returned))} for one answer; a list with one number is expected")
@@ -243,13 +239,13 @@ def main(arguments: Sequence[str]) -> None:
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns that this process has to end a long call
     while True:
         try:
-            call, began, printed = connection.recv(), time.perf_counter(), io.StringIO()
+            call, printed = connection.recv(), io.StringIO()
         except EOFError:
             return
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             outcome = thread.submit(_load if "load" in call else _judge, call).result()
         text = _shorten(printed.getvalue().strip()) or None
-        connection.send({**outcome, "seconds": time.perf_counter() - began, "printed": text})
+        connection.send({**outcome, "printed": text})
 
 
 def _load(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,10 +253,10 @@ def _load(call: Mapping[str, Any]) -> dict[str, Any]:
     name = ""
     try:
         for name in call["load"]:
-            if is_own(name):
-                _own_function(name)
-            elif name.startswith(UPSTREAM):
+            if call["upstream"]:
                 upstream_verifiers()
+            elif is_own(name):
+                _own_function(name)
             for module in _MODULES.get(name, ()):
                 with contextlib.suppress(ImportError, LookupError):
                     importlib.import_module(module)
@@ -283,6 +279,7 @@ class VerifierProcess:
 
     names: Sequence[str]  # of the verifiers that are loaded at the start
     seconds: float  # of a call
+    upstream: bool = False  # these are open-instruct's own
     _child: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _connection: Any = field(default=None, init=False)
 
@@ -323,17 +320,17 @@ class VerifierProcess:
         self.start()
         began = time.monotonic()
         answer = self._ask(vars(call), self.seconds)
+        took = time.monotonic() - began
         if answer is None:
             self.close()
-            took = time.monotonic() - began
             failure = "ended its process" if took < self.seconds else f"did not answer within {self.seconds:g} s"
             return Outcome(0.0, took, failure)
-        return Outcome(**answer)
+        return Outcome(**answer, seconds=took)
 
     def _ask(self, content: Mapping[str, Any], seconds: float) -> dict[str, Any] | None:
         """Send a call and return the answer; None if none came in time, or the child has ended."""
         with contextlib.suppress(OSError, EOFError):
-            self._connection.send(content)
+            self._connection.send({**content, "upstream": self.upstream})
             if self._connection.poll(seconds):
                 answer: dict[str, Any] = self._connection.recv()
                 return answer

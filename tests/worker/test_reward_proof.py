@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from launch.worker.reward_proof import ProofReport, ProofRequest, prove, window_problem
+from launch.worker.reward_proof import ProofReport, ProofRequest, prompt_lengths, prove
+from launch.worker.verifiers import VerifierError
 
 PROMPT = [{"role": "user", "content": "?"}]
 OWN = """
@@ -53,7 +54,7 @@ def proof(folder: Path, rows: Sequence[Mapping[str, Any]], *names: str, seconds:
         name if name in ("rows", "math", "gsm8k", "exact", "ifeval") else f"{own}:{name}": 1.0 for name in names
     }
     option = json.dumps({"verifiers": verifiers, "seconds": seconds, "window": 64})
-    return prove(ProofRequest(option, str(folder / "rows.jsonl"), (), None, None, 32))
+    return prove(ProofRequest(option, folder / "rows.jsonl", (), "", None, 32))
 
 
 def test_reference_answers_pass_and_others_do_not(tmp_path: Path) -> None:
@@ -173,7 +174,12 @@ def test_faulty_rows_are_one_sentence(tmp_path: Path, rows: list[dict[str, Any]]
 
 
 def test_a_prompt_that_leaves_no_room_is_named() -> None:
-    assert window_problem([10, 33, 32], 64, 32) == (
+    def tokenizer(texts: Sequence[str], *, add_special_tokens: bool) -> dict[str, list[list[str]]]:
+        return {"input_ids": [text.split() for text in texts]}
+
+    with pytest.raises(VerifierError) as refused:
+        prompt_lengths(["a " * 10, "a " * 33, "a " * 32], tokenizer, 64, 32)
+    assert str(refused.value) == (
         "1 prompt longer than the 32 tokens that max_seq_length=64 leaves beside response_length=32: row 2 has 33"
     )
-    assert window_problem([10, 32], 64, 32) is None
+    assert prompt_lengths(["a " * 10, "a " * 32], tokenizer, 64, 32) == [10, 32]

@@ -18,14 +18,14 @@ from tests.upstream.checkouts import checkout
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(checkout() is None, reason="no open-instruct checkout")]
 RIGHT = [("gsm8k", "4"), ("gsm8k", "5"), ("MATH", "x+1"), ("MATH", "x+2")]
-OPTION = json.dumps({"verifiers": {"rows": 1.0}, "seconds": 60.0, "window": 64, "upstream": True})
+OPTION = json.dumps({"verifiers": {"rows": 1.0}, "seconds": 60.0, "window": 64})
 
 
 def prove(folder: Path, named: list[tuple[str, str]], **more: Any) -> ProofReport:
     rows = [{"prompt": [{"role": "user", "content": "?"}], "dataset": d, "ground_truth": t} | more for d, t in named]
     path = folder / "rows.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    request = ProofRequest(OPTION, str(path), (), None, None, 16)
+    request = ProofRequest(OPTION, path, (), "", None, 16, upstream=True)
     command = worker_command(sys.executable, "reward_proof", request)
     env = {**os.environ, "PYTHONPATH": str(checkout())}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)

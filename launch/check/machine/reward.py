@@ -6,19 +6,17 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.check.machine.trainer import run_environment
-from launch.config.schema import Kind
+from launch.config.schema import Kind, Launcher
 from launch.data.local import Conversion
 from launch.demo import prompt_rows
 from launch.errors import Cure
 from launch.external import failure_reason, run_command
 from launch.host.interpreter import worker_command
 from launch.planning.chat_template import template_file
-from launch.planning.inputs import MixtureEntry
 from launch.planning.plan import Plan
 from launch.planning.rlvr import verifier_option
 from launch.upstream.pin.checkout import missing_checkout_problem
@@ -62,26 +60,19 @@ def _request(plan: Plan, folder: Path) -> ProofRequest:
     template, rows, hub = template_file(plan.config.recipe.chat_template or ""), folder / "rows.jsonl", []
     with rows.open("w", encoding="utf-8") as stream:
         for entry in plan.inputs.mixture:
-            if entry.data is not None or entry.source.build:
-                stream.writelines(f"{line}\n" for line in _rows(entry))
+            if entry.data is not None:  # as the trainer will get it: the converted copy may not be there yet
+                converted = Conversion(entry.data).rows(entry.data.files.paths)
+                stream.writelines(json.dumps(columns) + "\n" for _, columns in converted)
+            elif entry.source.build:
+                stream.writelines(f"{row}\n" for row in prompt_rows()[0])
             else:
                 hub.append((entry.source.reference, entry.split))
-    model = plan.inputs.model
-    is_here = model.local is None or model.local.exists()
     return ProofRequest(
         verifier=verifier_option(plan.config, plan.inputs.verifiers) or "",
-        rows=str(rows),
+        rows=rows,
         datasets=tuple(hub),
-        model=model.reference if is_here else None,
-        template=str(template) if template else None,
+        model=plan.inputs.model.reference,
+        template=template,
         response=plan.config.recipe.response_length or 0,
+        upstream=plan.config.trainer.launcher == Launcher.ray,
     )
-
-
-def _rows(entry: MixtureEntry) -> Iterator[str]:
-    """Yield the rows of local data as the trainer will get them: its converted copy may not be there yet."""
-    if entry.data is None:
-        yield from prompt_rows()[0]
-        return
-    for _, columns in Conversion(entry.data).rows(entry.data.files.paths):
-        yield json.dumps(columns, ensure_ascii=False)
