@@ -7,7 +7,6 @@ PYTHON-LICENSE.txt). The model is identical for one version of the trainer's pac
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import os
 import re
@@ -19,9 +18,12 @@ from typing import Any
 
 from launch.demo.folders import BuiltFolder, build_once
 from launch.errors import Problem, UserError
-from launch.external import run_command
+from launch.external import failure_reason, run_command
 from launch.resources import requirement
 
+# the identity of the demo, in the names of its folders and so in the identity of its plans: it stands for the shipped
+# rows, make_model.py, the chat template and the seed, and a change of one needs another key
+DEMO_KEY = "8eb8295e11327cf7"
 SEED = 0
 MODEL_TIMEOUT = 600.0  # seconds; usually ten, but importing torch from a cold network file system can take minutes
 EXIT_MISSING_PACKAGE = 3  # make_model.py's
@@ -34,86 +36,56 @@ _TRAINING = (
 )
 
 
-def demo_key() -> str:
-    """Return the identity of the demo, which is in the names of its folders and so in the identity of its plans.
-
-    It stands for the shipped rows, make_model.py, the chat template and the seed: a change of one needs another key.
-    """
-    return "8eb8295e11327cf7"
-
-
-def ensure_chats(folder: Path) -> BuiltFolder:
-    """Ensure `folder`/train.jsonl with one chat (`messages`) per row. The facts: its `rows` and `digest` (SHA-256).
+def ensure_rows(folder: Path, kind: str) -> BuiltFolder:
+    """Ensure `folder`/train.jsonl with the demo's `chats` (one in `messages` per row), `preferences` (`chosen` and
+    `rejected` messages) or `prompts` (see `prompt_rows`). The facts: its `rows`.
 
     Raises UserError: demo_folder_taken.
     """
-    return build_once(folder, "chats", demo_key(), lambda staging: _write_rows(staging, read_rows("chats")))
+    return build_once(folder, kind, DEMO_KEY, lambda staging: _write_rows(staging, kind))
 
 
-def ensure_preferences(folder: Path) -> BuiltFolder:
-    """Ensure `folder`/train.jsonl with `chosen` and `rejected` messages per row. The facts: as of `ensure_chats`.
+def ensure_model(folder: Path, python: str | Path, *, trained: bool = False) -> BuiltFolder:
+    """Ensure a seeded two-layer Llama with its tokenizer in `folder`, built by the trainer's interpreter `python`.
 
-    Raises UserError: demo_folder_taken.
+    `trained`: after a hundred steps on the chats; before them it never ends an answer, so that nothing could be
+    compared. The facts: `parameters`, and what else make_model.py prints.
+
+    Raises UserError: demo_python_not_started, demo_packages_missing, demo_model_failed, demo_folder_taken.
     """
-    return build_once(folder, "preferences", demo_key(), lambda staging: _write_rows(staging, read_rows("preferences")))
-
-
-def ensure_prompts(folder: Path) -> BuiltFolder:
-    """Ensure `folder`/train.jsonl with the question of a chat (`prompt`) and the module that it is about
-    (`ground_truth`) per row. The facts: as of `ensure_chats`.
-
-    Raises UserError: demo_folder_taken.
-    """
-    rows = "".join(f"{row}\n" for row in prompt_rows()[0])
-    return build_once(folder, "prompts", demo_key(), lambda staging: _write_rows(staging, rows.encode()))
+    kind, training = ("model trained by TRL", _TRAINING) if trained else ("model", ())
+    return build_once(folder, kind, DEMO_KEY, lambda staging: _build_model(staging, str(python), training))
 
 
 def prompt_rows() -> tuple[list[str], list[str]]:
-    """Return the demo's prompts with their modules, a JSON object each: to train on, and every tenth, held out."""
+    """Return the questions of the chats (`prompt`) with the modules that they are about (`ground_truth`), a JSON object
+    each: to train on, and every tenth, held out."""
     questions = [json.loads(chat)["messages"][0] for chat in read_rows("chats").splitlines()]
-    modules = [re.search(r"`(\w+)", question["content"]) for question in questions]
     rows = [
         json.dumps({"prompt": [question], "ground_truth": module[1]})
-        for question, module in zip(questions, modules, strict=True)
-        if module
+        for question in questions
+        if (module := re.search(r"`(\w+)", question["content"]))
     ]
     return [row for number, row in enumerate(rows) if number % _HELD_OUT], rows[::_HELD_OUT]
 
 
-def ensure_model(folder: Path, python: str | os.PathLike[str]) -> BuiltFolder:
-    """Ensure a seeded two-layer Llama with its tokenizer in `folder`, built by the trainer's interpreter `python`.
-
-    The facts: `parameters`, what make_model.py prints, and a `digest` over the names and bytes of all files.
-
-    Raises UserError: demo_python_not_started, demo_packages_missing, demo_model_failed, demo_folder_taken.
-    """
-    return build_once(folder, "model", demo_key(), lambda staging: _build_model(staging, os.fspath(python)))
-
-
-def ensure_trained_model(folder: Path, python: str | os.PathLike[str]) -> BuiltFolder:
-    """Ensure the demo's model after a hundred steps on its chats in `folder`. Facts and errors: see `ensure_model`.
-
-    An untrained model never ends an answer, so that nothing could be compared.
-    """
-    return build_once(
-        folder, "model trained by TRL", demo_key(), lambda staging: _build_model(staging, os.fspath(python), _TRAINING)
-    )
-
-
 def read_rows(kind: str) -> bytes:
-    """Return the shipped rows of `chats` or `preferences`, one JSON object a line in ASCII."""
+    """Return the rows of `ensure_rows`, one JSON object a line in ASCII."""
+    if kind == "prompts":
+        return "".join(f"{row}\n" for row in prompt_rows()[0]).encode()
     return gzip.decompress((Path(__file__).parent / f"{kind}.jsonl.gz").read_bytes())
 
 
-def _write_rows(folder: Path, content: bytes) -> dict[str, Any]:
+def _write_rows(folder: Path, kind: str) -> dict[str, Any]:
+    content = read_rows(kind)
     (folder / "train.jsonl").write_bytes(content)
-    return {"rows": content.count(b"\n"), "digest": hashlib.sha256(content).hexdigest()}
+    return {"rows": content.count(b"\n")}
 
 
-def _build_model(folder: Path, python: str, training: Sequence[str] = ()) -> dict[str, Any]:
+def _build_model(folder: Path, python: str, training: Sequence[str]) -> dict[str, Any]:
     """Build the model in `folder`, and with the arguments `training` of TRL's SFT script train it there."""
     with tempfile.TemporaryDirectory(prefix="demo-chats-") as chats:
-        _write_rows(Path(chats), read_rows("chats"))
+        _write_rows(Path(chats), "chats")
         script, data = Path(__file__).with_name("make_model.py"), str(Path(chats, "train.jsonl"))
         done = _run(python, str(script), "--chats", data, "--out", str(folder), "--seed", str(SEED))
         if training:
@@ -121,7 +93,7 @@ def _build_model(folder: Path, python: str, training: Sequence[str] = ()) -> dic
             _run(python, "-m", *training, "--dataset_name", chats, *model)
     facts: dict[str, Any] = json.loads(done.splitlines()[-1])
     facts.pop("schema_version", None)
-    return {**facts, "digest": _folder_digest(folder)}
+    return facts
 
 
 def _run(python: str, *arguments: str) -> str:
@@ -138,7 +110,7 @@ def _run(python: str, *arguments: str) -> str:
         message = f"building the demo's model did not finish within {MODEL_TIMEOUT:.0f} s"
         cure = f"run it by hand to see where it hangs: {' '.join(command)}"
         raise UserError(Problem("demo_model_failed", message, where, cure)) from error
-    last_line = (done.stderr.strip().splitlines() or ["no error output"])[-1]
+    last_line = failure_reason(done)
     if done.returncode == EXIT_MISSING_PACKAGE:
         message = f"the trainer's interpreter has no package '{last_line}'"
         cure = f"install it there: `pip install {requirement('train')}`, or set python to another interpreter"
@@ -148,11 +120,3 @@ def _run(python: str, *arguments: str) -> str:
         cure = "its torch and transformers may be incompatible: try to import them with that interpreter"
         raise UserError(Problem("demo_model_failed", message, where, cure))
     return done.stdout.strip()
-
-
-def _folder_digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()

@@ -46,16 +46,19 @@ def build_once(folder: Path, kind: str, key: str, build: Callable[[Path], dict[s
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".building", dir=folder.parent))
+    made = staging / folder.name
+    made.mkdir()
     try:
-        facts = build(staging)
-        marker = versioned({"kind": kind, "key": key, "facts": facts, "files": _file_sizes(staging)})
-        write_exact(staging / MARKER, json.dumps(marker, indent=2) + "\n")
-        staging.chmod(0o755)  # mkdtemp's 0700 would hide the copy on a shared file system from other users
-        while not _move_into_place(staging, folder):
+        facts = build(made)
+        marker = versioned({"kind": kind, "key": key, "facts": facts, "files": _file_sizes(made)})
+        write_exact(made / MARKER, json.dumps(marker, indent=2) + "\n")
+        while not _move_into_place(made, folder):
             existing = _read_current(folder, kind, key)
             if existing is not None:
                 return BuiltFolder(existing, built=False)
-            _remove_stale(folder)
+            _refuse_foreign(folder)
+            with contextlib.suppress(FileNotFoundError):  # another builder moved it first
+                folder.rename(Path(tempfile.mkdtemp(dir=staging)) / "stale")  # at once, never seen half deleted
         return BuiltFolder(facts, built=True)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -69,15 +72,6 @@ def _move_into_place(staging: Path, folder: Path) -> bool:
             return False
         raise
     return True
-
-
-def _remove_stale(folder: Path) -> None:
-    """Move `folder` aside in one rename, then delete it, so that it is never seen half deleted."""
-    _refuse_foreign(folder)
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".stale", dir=folder.parent))
-    with contextlib.suppress(FileNotFoundError):  # another builder moved it first
-        folder.rename(aside / folder.name)
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _refuse_foreign(folder: Path) -> None:
@@ -106,8 +100,7 @@ def _file_sizes(folder: Path) -> dict[str, int]:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    for suffix in ("building", "stale"):
-        for leftover in folder.parent.glob(f".{folder.name}.*.{suffix}"):
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - leftover.stat().st_mtime > ABANDONED_AFTER:
-                    shutil.rmtree(leftover, ignore_errors=True)
+    for leftover in folder.parent.glob(f".{folder.name}.*.building"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - leftover.stat().st_mtime > ABANDONED_AFTER:
+                shutil.rmtree(leftover, ignore_errors=True)

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.demo import demo_key, ensure_chats, prompt_rows, rewards
+from launch.demo import rewards
+from launch.demo.ensure import DEMO_KEY, prompt_rows, read_rows
 from launch.worker.held_out import CHOICE, LOSS, write_task
 
 _QUESTIONS = 100
@@ -44,7 +45,7 @@ def process_results(doc, results):
 
 def ensure_module_suite(cache: Path) -> Path:
     """Return the folder of `demo_modules`, which is made if it is missing."""
-    folder = cache / "demo" / f"modules-{_VERSION}-{demo_key()}"
+    folder = cache / "demo" / f"modules-{_VERSION}-{DEMO_KEY}"
     if not (folder / "modules.yaml").is_file():
         folder.mkdir(parents=True, exist_ok=True)
         data = folder / "prompts.jsonl"  # not the name of a run's held-out rows
@@ -56,13 +57,11 @@ def ensure_module_suite(cache: Path) -> Path:
 
 
 def ensure_demo_suite(cache: Path) -> Path:
-    """Return the folder of the tasks, which is made if it is missing. Raises UserError as the demo's data does."""
-    folder = cache / "demo" / f"tasks-{_VERSION}-{demo_key()}"
+    """Return the folder of the tasks, which is made if it is missing."""
+    folder = cache / "demo" / f"tasks-{_VERSION}-{DEMO_KEY}"
     if (folder / "demo_likelihood.yaml").is_file():
         return folder
-    chats = cache / "demo" / f"chats-{demo_key()}"
-    ensure_chats(chats)
-    lines = (chats / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = read_rows("chats").splitlines()
     rows = [row for number, line in enumerate(lines) if (row := _make_row(number, json.loads(line)["messages"]))]
     for name, text in (("demo_order", CHOICE), ("demo_likelihood", LOSS)):
         write_task(folder, name, text, rows[-_QUESTIONS:])

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from launch.data.staging import load_staged, stage
-from launch.demo import (
-    BuiltFolder,
-    ensure_chats,
-    ensure_model,
-    ensure_preferences,
-    ensure_prompts,
-    ensure_trained_model,
-)
+from launch.demo.ensure import ensure_model, ensure_rows
 from launch.errors import Cure, Problem, UserError
 from launch.execution.merge import RECORD, merge_adapter, read_training
 from launch.planning.identity import DigestCache
-from launch.planning.inputs import MERGE
+from launch.planning.inputs import BUILDS, MERGE
 from launch.planning.plan import Plan
 
 
@@ -49,33 +41,22 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
     digests.save()
 
 
+_MODELS = {"demo": "the demo's model", "demo_trained": "the demo's model, trained for a minute"}
+
+
 def build_missing(plan: Plan, say: Callable[[str], None]) -> None:
     """Build the demo's model and data where the plan uses them and they are missing."""
     for source in (plan.inputs.model, *(entry.source for entry in plan.inputs.mixture)):
-        if source.build in _BUILDERS and source.local:
-            what, build, unit, fact = _BUILDERS[source.build]
-            if not Path(source.local).exists():
-                say(f"making {what}")
-            made = build(source.local, plan.command[0])
-            if made.built:
-                say(f"made {what} ({made.facts[fact]:,} {unit}) in {source.local}")
-
-
-# what each makes, its function of the path and the trainer's Python, and the unit and fact that say how much
-_BUILDERS: dict[str, tuple[str, Callable[[Path, str], BuiltFolder], str, str]] = {
-    "demo": ("the demo's model", ensure_model, "parameters", "parameters"),
-    "demo_trained": (
-        "the demo's model, trained for a minute",
-        ensure_trained_model,
-        "parameters",
-        "parameters",
-    ),
-    "demo_chats": ("the demo's data", lambda file, _: ensure_chats(file.parent), "chats", "rows"),
-    "demo_preferences": (
-        "the demo's data",
-        lambda file, _: ensure_preferences(file.parent),
-        "preference pairs",
-        "rows",
-    ),
-    "demo_prompts": ("the demo's data", lambda file, _: ensure_prompts(file.parent), "prompts", "rows"),
-}
+        if source.build not in BUILDS or source.local is None:
+            continue
+        what, kind = _MODELS.get(source.build, "the demo's data"), source.build.removeprefix("demo_")
+        if not source.local.exists():
+            say(f"making {what}")
+        if source.build in _MODELS:
+            made = ensure_model(source.local, plan.command[0], trained=kind == "trained")
+            size = f"{made.facts['parameters']:,} parameters"
+        else:
+            made = ensure_rows(source.local.parent, kind)
+            size = f"{made.facts['rows']:,} {kind}"
+        if made.built:
+            say(f"made {what} ({size}) in {source.local}")

@@ -12,7 +12,7 @@ from launch.config.origins import Origins, Provenance
 from launch.config.schema import AdapterStart, BadRows, Family, Kind, Launcher, RootConfig, TrainerConfig
 from launch.data.local import DataFiles, Digest, LocalData, digest_files
 from launch.data.sources import file_format, find_files, is_pattern
-from launch.demo import demo_key
+from launch.demo.ensure import DEMO_KEY
 from launch.errors import Cure, Problem, UserError, path_problem, set_any
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
@@ -129,7 +129,7 @@ def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> Inpu
     if continues_adapter(config) and not model.path:
         raise _nothing_to_continue("model.path is not set", origins.of("recipe.lora.start").where)
     if model.build and not model.path:
-        made = cache / "demo" / f"{'model' if model.build == 'demo' else 'trained'}-{demo_key()}"
+        made = cache / "demo" / f"{'model' if model.build == 'demo' else 'trained'}-{DEMO_KEY}"
         return InputSource(str(made), made, _check_build(model.build, "model.build"), origins.of("model.build"))
     reference = model.path or getattr(model, config.stage.start)
     if not reference:
@@ -211,7 +211,7 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
     data = config.data
     held_out = _find_validation(config, origins, cwd, digest)
     if data.build and not data.mix:
-        made = cache / "demo" / f"{data.build.removeprefix('demo_')}-{demo_key()}" / "train.jsonl"
+        made = cache / "demo" / f"{data.build.removeprefix('demo_')}-{DEMO_KEY}" / "train.jsonl"
         _refuse_wildcards(made, origins)
         build = _check_build(data.build, "data.build")
         return (MixtureEntry(InputSource(str(made), made, build, origins.of("data.build")), data.fraction, "train"),)

@@ -9,17 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.demo import (
-    BuiltFolder,
-    demo_key,
-    ensure,
-    ensure_chats,
-    ensure_model,
-    ensure_preferences,
-    ensure_prompts,
-    ensure_trained_model,
-    prompt_rows,
-)
+from launch.demo import ensure
+from launch.demo.ensure import DEMO_KEY, ensure_model, ensure_rows, prompt_rows
+from launch.demo.folders import BuiltFolder
 from launch.demo.rewards import names_a_module
 from launch.errors import UserError
 from launch.redact import Redactor
@@ -39,21 +31,20 @@ def problem_of(error: pytest.ExceptionInfo[UserError]) -> tuple[str, str]:
 
 
 def test_chats_then_preferences(tmp_path: Path) -> None:
-    chats = ensure_chats(tmp_path / "chats")
+    chats = ensure_rows(tmp_path / "chats", "chats")
     content = (tmp_path / "chats" / "train.jsonl").read_bytes()
     lines = content.splitlines()
     assert chats.built and chats.facts["rows"] == len(lines) > 2000
-    assert chats.facts["digest"] == hashlib.sha256(content).hexdigest()
     assert set(json.loads(lines[0])) == {"messages"}
-    assert ensure_chats(tmp_path / "chats") == BuiltFolder(chats.facts, built=False)
+    assert ensure_rows(tmp_path / "chats", "chats") == BuiltFolder(chats.facts, built=False)
 
-    pairs = ensure_preferences(tmp_path / "preferences")
-    assert pairs.built and pairs.facts["digest"] != chats.facts["digest"]
+    pairs = ensure_rows(tmp_path / "preferences", "preferences")
+    assert pairs.built and pairs.facts["rows"] < chats.facts["rows"]
     assert set(json.loads((tmp_path / "preferences" / "train.jsonl").read_bytes().splitlines()[0])) == {
         "chosen",
         "rejected",
     }
-    assert ensure_preferences(tmp_path / "chats").built  # another kind in the same place is replaced
+    assert ensure_rows(tmp_path / "chats", "preferences").built  # another kind in the same place is replaced
 
 
 def test_model_is_made_once_by_the_interpreter_that_was_named(tmp_path: Path) -> None:
@@ -101,13 +92,13 @@ def test_an_interpreter_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.
     python.write_text("#!/bin/sh\nexec sleep 60\n")
     python.chmod(0o755)
     with pytest.raises(UserError) as refused:
-        ensure_trained_model(tmp_path / "model", python)
+        ensure_model(tmp_path / "model", python, trained=True)
     identity, text = problem_of(refused)
     assert identity == "demo_model_failed" and f"run it by hand to see where it hangs: {python} " in text
 
 
 def test_prompts_are_held_out_and_rewarded_for_a_module(tmp_path: Path) -> None:
-    prompts = ensure_prompts(tmp_path / "prompts")
+    prompts = ensure_rows(tmp_path / "prompts", "prompts")
     trained, held_out = (
         {row["prompt"][0]["content"]: row["ground_truth"] for row in map(json.loads, rows)} for rows in prompt_rows()
     )
@@ -153,4 +144,4 @@ def test_the_shipped_preferences_differ_in_the_answer_only() -> None:
 def test_the_key_stands_for_what_the_demo_is_made_of() -> None:
     made_of = ("chats.jsonl.gz", "preferences.jsonl.gz", "make_model.py", "../templates/tulu.jinja")
     digest = hashlib.sha256(b"\0".join((FOLDER / name).read_bytes() for name in made_of)).hexdigest()[:16]
-    assert (demo_key(), digest) == ("8eb8295e11327cf7", "66accfde6ad50102"), "a change needs another key and digest"
+    assert (DEMO_KEY, digest) == ("8eb8295e11327cf7", "66accfde6ad50102"), "a change needs another key and digest"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.demo import demo_key, ensure_chats, ensure_model, ensure_preferences
+from launch.demo.ensure import DEMO_KEY, ensure_model, ensure_rows
 
 
 def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
@@ -36,6 +36,6 @@ def give_demo(factory: pytest.TempPathFactory, home: Path) -> Path:
 
 
 def _build(folder: Path) -> None:
-    ensure_chats(folder / f"chats-{demo_key()}")
-    ensure_preferences(folder / f"preferences-{demo_key()}")
-    ensure_model(folder / f"model-{demo_key()}", sys.executable)
+    for kind in ("chats", "preferences"):
+        ensure_rows(folder / f"{kind}-{DEMO_KEY}", kind)
+    ensure_model(folder / f"model-{DEMO_KEY}", sys.executable)
