@@ -8,11 +8,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from launch.config.schema import Kind
 from launch.data.local import Conversion, DataFiles, LocalData, find_heaviest
 from launch.data.staging import load_staged
 from launch.errors import UserError
 
 FIRST_ROWS = 200
+_CONVERSATIONS = {
+    Kind.sft: ("messages",),
+    **dict.fromkeys((Kind.dpo, Kind.rm), ("chosen", "rejected")),
+    Kind.rlvr: ("prompt",),
+}
 
 
 @dataclass(frozen=True)
@@ -53,16 +59,16 @@ def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStruct
     try:
         converted = conversion.rows(data.files.paths)
         for place, columns in islice(converted, rows):
-            messages = next(columns[name] for name in ("prompt", "chosen", "messages") if name in columns)
+            messages = columns[_CONVERSATIONS[data.kind][0]]
             counts.append(len(messages))
             roles.update({message["role"]: None for message in messages})
-            sizes.append((place, sum(map(len, _texts(columns)))))
+            sizes.append((place, _count_characters(columns, data.kind)))
         is_all = next(converted, None) is None
         notes += [*filter(None, [conversion.skipped]), *find_heaviest(sizes)]
         if isinstance(data.validation, DataFiles):
             held_out = Conversion(data)
             others = islice(held_out.rows(data.validation.paths), rows)
-            sizes = [(place, sum(map(len, _texts(columns)))) for place, columns in others]
+            sizes = [(place, _count_characters(columns, data.kind)) for place, columns in others]
             notes += [*filter(None, [held_out.skipped]), *find_heaviest(sizes, "held-out ")]
     except UserError as error:
         if error.problems[0].id == "parquet_needs_pyarrow":
@@ -81,6 +87,6 @@ def read_structure(data: LocalData, rows: int | None = FIRST_ROWS) -> DataStruct
     )
 
 
-def _texts(columns: Mapping[str, Any]) -> list[str]:
-    """Return the texts of a row's turns."""
-    return [str(turn["content"]) for turns in columns.values() if isinstance(turns, list) for turn in turns]
+def _count_characters(columns: Mapping[str, Any], kind: Kind) -> int:
+    """Return the characters of a row's turns."""
+    return sum(len(turn["content"]) for name in _CONVERSATIONS[kind] for turn in columns[name])

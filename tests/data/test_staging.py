@@ -117,6 +117,15 @@ def test_a_row_that_outweighs_all_others_is_named(tmp_path: Path) -> None:
     assert rows is not None and f"of 2 held-out rows: {data.folder / 'validation.jsonl'}:2" in rows.describe()
 
 
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [(Kind.sft, {**CHAT, "tools": [{"type": "function"}]}), (Kind.rlvr, {"prompt": "a", "words": ["b"]})],
+)
+def test_lists_beside_the_conversation_are_no_turns(tmp_path: Path, kind: Kind, row: dict[str, Any]) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [{**row, "ground_truth": "b"}] * 2)
+    assert "2 rows read" in read_structure(local(path, kind=kind)).describe()
+
+
 def test_a_file_that_changes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_lines(tmp_path / "a.jsonl", [CHAT] * 3)
     data = local(path)
