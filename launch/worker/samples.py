@@ -147,10 +147,14 @@ def describe_batch(batch: Mapping[str, Any], pad: int | None) -> dict[str, int]:
 
 
 def stream_rows(path: str, split: str, rows: int, **options: Any) -> Any:
-    """Return the first rows of a hub data set as a `datasets.Dataset`, without downloading the rest."""
+    """Return the first rows of a hub data set as a `datasets.Dataset`, without downloading the rest.
+
+    Offline they are those in the machine's cache: HF_DATASETS_CACHE is the preview's own.
+    """
     import datasets
 
-    stream = datasets.load_dataset(path, split=split, streaming=True, **options)
+    cache = datasets.config.DEFAULT_HF_DATASETS_CACHE
+    stream = datasets.load_dataset(path, split=split, streaming=True, cache_dir=cache, **options)
     return datasets.Dataset.from_list(list(stream.take(rows)))
 
 
