@@ -19,7 +19,6 @@ from launch.resources import CONFIGS
 SCHEMA_FILE = "stage.schema.json"  # beside a drafted stage, for editors
 MAX_ROWS = 100_000  # that are read for the draft
 _STEPS = 20  # optimizer steps of an epoch that a small data set should have
-_TULU_BATCH = {Kind.sft: 128, Kind.dpo: 128, Kind.rm: 256}
 _NAMES = {Kind.sft: "SFT", Kind.dpo: "DPO", Kind.rm: "a reward model"}
 
 
@@ -148,7 +147,8 @@ def _recipe(data: DraftedData, base: str, context: int | None) -> list[str]:
     shipped = load_yaml((CONFIGS / "stage" / f"{base}.yaml").read_text(encoding="utf-8"))["recipe"]
     is_demo = base.startswith("demo")
     rows, known = round(data.structure.read * (1 - _held_out_share(data))), data.structure.all_
-    batch = _batch_size(rows, 16 if is_demo else _TULU_BATCH[data.kind]) if known else _TULU_BATCH[data.kind]
+    batch = shipped["global_batch_size"]
+    batch = _batch_size(rows, batch) if known else batch
     steps = f", {-(-rows // batch)} steps an epoch" if known else ""
     unit = "samples" if data.kind == Kind.sft else "pairs"
     lines = [f"  global_batch_size: {batch} # {unit} in an optimizer step{steps}"]

@@ -60,13 +60,11 @@ class RowError(ValueError):
 def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:
     """Return the format of a row by its columns. Raises RowError: data_columns."""
     names = {name for name, value in row.items() if value is not None}
-    if kind == Kind.rlvr:
-        if names.isdisjoint((*_PROMPTS, *_CHATS)):
-            raise _no_format(row, kind)
+    if kind == Kind.rlvr and not names.isdisjoint((*_PROMPTS, *_CHATS)):
         return DataFormat.prompts
+    if kind in (Kind.dpo, Kind.rm) and {"chosen", "rejected"} <= names:
+        return DataFormat.preference
     if kind != Kind.sft:
-        if {"chosen", "rejected"} <= names:
-            return DataFormat.preference
         raise _no_format(row, kind)
     chat = next((name for name in _CHATS if name in names), None)
     if chat is not None:
@@ -243,15 +241,13 @@ def _convert_prompt(row: Mapping[str, object]) -> dict[str, Any]:
 def read_prompt(row: Mapping[str, object]) -> list[Message]:
     """Return the conversation that a row asks a model to go on with, without a final answer. Raises RowError:
     data_columns, data_row, data_roles, data_no_answer."""
-    name = _name_of(row, (*_CHATS, *_PROMPTS))
-    if not name:
-        raise _no_format(row, Kind.rlvr)
-    messages = [*_system(row), *_turns(row[name], "user", name)]
+    names = (*_CHATS, *_PROMPTS)
+    messages = [*_system(row), *_turns(_first(row, names), "user", _name_of(row, names))]
     check_messages(messages)
     if messages[-1]["role"] == "assistant":
         messages.pop()
     if not messages or messages[-1]["role"] == "system":
-        raise RowError(f"{name} has no turn to answer", None, "data_no_answer")
+        raise RowError(f"{_name_of(row, names)} has no turn to answer", None, "data_no_answer")
     return messages
 
 

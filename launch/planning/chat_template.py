@@ -75,12 +75,13 @@ def find_template(config: RootConfig, origins: Origins, cwd: Path, upstream: Seq
 
 def template_warnings(template: ChatTemplate | None) -> tuple[Problem, ...]:
     """Name the others of a family whose first template bears the family's name, as gemma does."""
-    name = template.name if template else ""
-    later = [other for other in _shipped() if re.fullmatch(rf"{re.escape(name)}\d\w*", other)]
-    later = [other for other in later if not other.endswith(_TRAINING)]
-    if not name or not later:
+    if template is None:
         return ()
-    message = f"recipe.chat_template={name} is the format of the family's first models"
+    others = [other for other in _shipped() if not other.endswith(_TRAINING)]
+    later = [other for other in others if re.fullmatch(rf"{re.escape(template.name)}\d\w*", other)]
+    if not later:
+        return ()
+    message = f"recipe.chat_template={template.name} is the format of the family's first models"
     return (Problem("first_of_family", message, _KEY, f"later ones have {', '.join(later)}"),)
 
 
@@ -138,9 +139,8 @@ def check_template(
         trained = find_template_name(recorded, [*plan["patches"], *plan.get("options", ())])
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return  # not the model of a run
-    if trained == template or brings_template(folder, template):
-        return
-    refuse_other_template(template, trained or "the tokenizer's own", f"the run in {run}", origins)
+    if not brings_template(folder, template):
+        refuse_other_template(template, trained or "the tokenizer's own", f"the run in {run}", origins)
 
 
 def _has_marks(text: str) -> bool:
