@@ -25,7 +25,7 @@ from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.engine import build_cache, carry_out, report_finished
 from launch.execution.record.lock import Holder, find_holder, lock_path, prove_launcher, run_lock, this_process
-from launch.execution.record.reader import RunRecord, RunStatus, command_for, find_runs, is_running, run_name
+from launch.execution.record.reader import RunRecord, RunStatus, command_for, is_running
 from launch.execution.report.page import save_page
 from launch.execution.resume import describe_continuation, is_finished
 from launch.execution.same_run import place_run
@@ -33,6 +33,7 @@ from launch.files import read_json_object
 from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan, build_plan
+from launch.planning.run_names import find_runs, run_name
 from launch.resources import ROOT
 
 STOP_PATIENCE = 30.0  # seconds; a tear-down takes at most 15

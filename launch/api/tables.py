@@ -14,8 +14,9 @@ from launch.evaluation.record import describe_summary, read_summary
 from launch.execution.display import format_duration
 from launch.execution.record.lock import INTERVAL
 from launch.execution.record.outcome import ValidationRecord, describe_cure
-from launch.execution.record.reader import RunStatus, resolve_run
+from launch.execution.record.reader import RunStatus
 from launch.pipelines.record import describe_stages, find_pipeline, find_pipelines, stage_runs
+from launch.planning.run_names import resolve_run
 from launch.slurm.jobs import JobStatus, find_job_folders, list_job_statuses, read_job_status
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.table import Column, Table
@@ -74,7 +75,8 @@ def status(*names: str, folder: str | Path = "runs") -> Shown:
     listed = pipelines.values() if names else find_pipelines(runs)
     lines += [f"pipeline {pipeline.name}: {describe_stages(pipeline)}" for pipeline in listed]
     content = [{**each.as_json(), "evaluation": read_summary(each.run.path)} for each in statuses]
-    return Shown(f"{len(statuses)} runs in {runs}", lines if statuses else [f"no runs in {runs}"], table, content)
+    shown = lines if statuses else [f"no runs in {runs.absolute()}"]
+    return Shown(f"{len(statuses)} runs in {runs}", shown, table, content)
 
 
 def compare(first: str | Run, second: str | Run, *more: str | Run, folder: str | Path = "runs") -> Shown:

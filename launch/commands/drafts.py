@@ -20,10 +20,11 @@ from launch.config.schema import Kind
 from launch.data.draft import SCHEMA_FILE, DraftedData, draft_of_hub, draft_stage, read_for_draft
 from launch.data.sources import file_format
 from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
-from launch.execution.record.reader import RunRecord, mapping, resolve_run
+from launch.execution.record.reader import RunRecord, mapping
 from launch.files import create_file, write_json
 from launch.host.nvidia import find_gpus
 from launch.pipelines.links import FINAL_KINDS
+from launch.planning.run_names import resolve_run
 from launch.planning.saved_model import read_context
 from launch.redact import process_redactor
 from launch.resources import CONFIGS, ROOT, USER_DIR_VARIABLE, default_user_folder, group_options
@@ -136,7 +137,7 @@ def _choose_trainer(data: DraftedData) -> str | None:
     """Return TRL's trainer where open-instruct is missing; None for the stage's own, and for a reward model."""
     if find_checkout(None, os.environ, ROOT) is not None or data.kind == Kind.rm:
         return None
-    return {Kind.sft: "trl_sft", Kind.dpo: "trl_dpo"}[data.kind]
+    return f"trl_{data.kind}"
 
 
 _NETWORK_FILE_SYSTEM = re.compile(

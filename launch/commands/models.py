@@ -17,10 +17,10 @@ from launch.evaluation.generation import Answer, Messages, Sampling, as_conversa
 from launch.evaluation.models import ModelSource, find_model
 from launch.evaluation.suites import default_tasks, find_specs
 from launch.execution.merge import Merged, merge_adapter, read_training, refuse_unfinished
-from launch.execution.record.reader import resolve_run
 from launch.execution.report.page import write_run_report
 from launch.files import write_json_lines
 from launch.planning.lora import Adapter, read_adapter
+from launch.planning.run_names import resolve_run
 from launch.terminal import echo, notify, print_json
 from launch.worker.json_codec import to_json, versioned
 

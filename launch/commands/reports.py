@@ -10,11 +10,11 @@ from launch.api.running import Run
 from launch.commands.run_parsers import build_compare_parser, build_report_parser
 from launch.errors import EXIT_DONE, Problem, UserError
 from launch.evaluation.comparison_table import comparison_tables
-from launch.execution.record.reader import resolve_run
 from launch.execution.report.page import FILE, announce_reading, render_document, render_runs, save_page
 from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.pipelines.page import render_pipeline
 from launch.pipelines.record import find_pipeline
+from launch.planning.run_names import resolve_run
 from launch.slurm.jobs import find_job_folders
 from launch.terminal import echo, notify
 from launch.trials.view import read_trial, trial_verb

@@ -11,8 +11,9 @@ from launch.commands.run_parsers import build_logs_parser, build_status_parser
 from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
 from launch.execution.display import format_duration
 from launch.execution.record.outcome import describe_cure, folder_status, read_outcome
-from launch.execution.record.reader import command_for, is_running, resolve_run, run_name
+from launch.execution.record.reader import command_for, is_running
 from launch.execution.replay import Replay, Tail, follow
+from launch.planning.run_names import resolve_run, run_name
 from launch.slurm.jobs import JobFolder, JobStatus, find_job_folder, find_job_folders, read_job_status
 from launch.slurm.queue import QueuedJob
 from launch.terminal import echo, printable

@@ -10,8 +10,8 @@ from launch.api.running import STOP_PATIENCE, Run, wait_until
 from launch.commands.run_parsers import build_stop_parser
 from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
 from launch.execution.record.lock import Holder, this_process
-from launch.execution.record.reader import resolve_run, run_name
 from launch.pipelines.record import find_pipeline, stage_runs
+from launch.planning.run_names import resolve_run, run_name
 from launch.slurm.jobs import (
     TOKENIZE_SUFFIX,
     JobFolder,

@@ -16,10 +16,10 @@ from launch.evaluation.models import ModelSource, find_chain, find_model, requir
 from launch.evaluation.record import ResultFiles, read_scores, write_summary
 from launch.evaluation.suites import default_tasks, find_specs
 from launch.evaluation.verdict import PairedDifference, TaskScore, compare_scores, find_breakage
-from launch.execution.record.reader import run_name
 from launch.execution.report.page import write_run_report
 from launch.host.interpreter import inventory
 from launch.planning.plan import Plan
+from launch.planning.run_names import run_name
 from launch.worker.evaluating import Job, TaskSpec
 from launch.worker.held_out import BITS, EXACT
 from launch.worker.json_codec import versioned

@@ -12,12 +12,14 @@ from pathlib import Path
 from launch.data.local import VALIDATION_FILE
 from launch.errors import Problem, UserError
 from launch.evaluation.demo_suite import ensure_demo_suite, ensure_module_suite
-from launch.execution.record.reader import RunRecord, mapping, run_name
+from launch.execution.record.reader import RunRecord, mapping
 from launch.files import encode_json, write_file
+from launch.planning.run_names import run_name
 from launch.worker.evaluating import TaskSpec
 from launch.worker.held_out import ROWS
 
 DEMO, DEMO_RLVR, TULU3, HELD_OUT = "demo", "demo_modules", "tulu3", "held_out"
+_OF_DEMO = {DEMO: ensure_demo_suite, DEMO_RLVR: ensure_module_suite}
 RESULTS = "evaluation"  # the folder of the results in a run's
 _MOST_ROWS = 200  # of those that a run held out
 
@@ -91,10 +93,8 @@ def find_specs(tasks: str, cache: Path, run: Path | None = None) -> tuple[TaskSp
     for name in (part.strip() for part in tasks.strip("[]").split(",")):
         if not name:
             continue
-        if name == DEMO:
-            specs.append(TaskSpec((), ensure_demo_suite(cache), chat=True))
-        elif name == DEMO_RLVR:
-            specs.append(TaskSpec((), ensure_module_suite(cache), chat=True))
+        if name in _OF_DEMO:
+            specs.append(TaskSpec((), _OF_DEMO[name](cache)))
         elif name == HELD_OUT:
             folder = ensure_held_out(RunRecord(run)) if run else None
             if folder is None:

@@ -12,7 +12,7 @@ from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Cure, Probl
 from launch.evaluation.record import read_summary
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.lock import run_lock
-from launch.execution.record.reader import mapping, objects, run_name
+from launch.execution.record.reader import mapping, objects
 from launch.execution.report.page import write_report
 from launch.execution.resume import describe_continuation, is_finished, resume_problems
 from launch.pipelines.links import Pipeline, plan_link
@@ -20,6 +20,7 @@ from launch.pipelines.page import answer_prompts, render_pipeline
 from launch.pipelines.record import stale_runs, write_record
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan
+from launch.planning.run_names import run_name
 from launch.terminal import echo
 
 StageRunner = Callable[[Plan, Display], int]  # runs a planned stage to its end and returns its exit code

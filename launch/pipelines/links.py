@@ -19,7 +19,7 @@ from launch.config.line import MULTIRUN, CommandLine, override_key, quote_text
 from launch.config.schema import Kind
 from launch.errors import Cure, Problem, UserError, Way
 from launch.execution.record.outcome import folder_status
-from launch.execution.record.reader import RunRecord, run_name
+from launch.execution.record.reader import RunRecord
 from launch.execution.resume import is_finished
 from launch.execution.same_run import place_run
 from launch.planning.chat_template import brings_template, find_template_name, refuse_other_template
@@ -29,6 +29,7 @@ from launch.planning.inputs import continues_adapter
 from launch.planning.lora import MERGED
 from launch.planning.machine import this_machine
 from launch.planning.plan import PendingModel, Plan, build_plan
+from launch.planning.run_names import run_name
 from launch.planning.saved_model import find_short_context
 
 # kinds whose model no stage can start from, and what it is: a score has the place of its output layer

@@ -10,7 +10,7 @@ from pathlib import Path
 from launch.errors import Problem, UserError
 from launch.evaluation.generation import Sampling, as_conversation, open_responder
 from launch.evaluation.models import find_model
-from launch.execution.record.reader import mapping, objects, run_name
+from launch.execution.record.reader import mapping, objects
 from launch.execution.report.page import render_runs
 from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.execution.report.summary import read_evaluation
@@ -18,6 +18,7 @@ from launch.files import iterate_json_lines, read_json_object, write_json
 from launch.pipelines.links import Pipeline
 from launch.pipelines.record import stage_runs
 from launch.planning.plan import Plan
+from launch.planning.run_names import run_name
 from launch.table import Table
 from launch.worker.json_codec import versioned
 

@@ -17,6 +17,7 @@ from launch.errors import Cure, Problem, UserError, path_problem, set_any
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.rlvr import resolve_verifiers
+from launch.planning.run_names import find_run, find_runs
 from launch.upstream.trainers import trainer_files
 from launch.worker.json_codec import to_json
 from launch.worker.trl_data import HoldsOut, MixturePart
@@ -135,7 +136,7 @@ def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> Inpu
     if not reference:
         message = f"model={origins.choices.get('model')} has no {config.stage.start} checkpoint"
         raise UserError(Problem("no_model", message, key, "set model.path to a folder or a hub id"))
-    local = _local(reference, cwd) or _run_folder(reference, cwd / Path(config.runs).expanduser())
+    local = _local(reference, cwd) or _run_folder(config, reference, cwd / Path(config.runs).expanduser())
     if local is None and continues_adapter(config):
         raise _nothing_to_continue(f"{reference} is not a folder here", origins.of(key).where)
     if local is None or not model.path:
@@ -143,10 +144,14 @@ def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> Inpu
     return _local_model(local, config, origins)
 
 
-def _run_folder(reference: str, runs: Path) -> Path | None:
-    """Return the folder in or below a run that `STAGE/NAME` means; None for another name, as of a hub id."""
+def _run_folder(config: RootConfig, reference: str, runs: Path) -> Path | None:
+    """Return the folder in or below a run that `STAGE/NAME` means, and the finished run that model.path begins the name
+    of; None for another name, as of a hub id. Raises UserError: ambiguous_run."""
     stage_and_name = Path(*Path(reference).parts[:2])
-    return runs / reference if (runs / stage_and_name / "plan.json").is_file() else None
+    if (runs / stage_and_name / "plan.json").is_file():
+        return runs / reference
+    finished = [run for run in find_runs(runs) if (run / "DONE").is_file()]
+    return find_run(reference, finished, "model.path") if config.model.path else None
 
 
 def continues_adapter(config: RootConfig) -> bool:

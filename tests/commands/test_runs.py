@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -21,7 +22,8 @@ from launch.errors import UserError
 from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
 from launch.execution.record.outcome import Outcome
-from launch.execution.record.reader import command_for, find_runs, resolve_run, run_name
+from launch.execution.record.reader import command_for
+from launch.planning.run_names import find_runs, resolve_run, run_name
 from tests.execution.record.records import write_run
 from tests.paths import ROOT
 
@@ -97,7 +99,7 @@ def test_which_run_a_name_resolves_to(runs: Path) -> None:
     shutil.copytree(runs / "sft" / "gpu8-abc", runs / "sft_lora" / "gpu8-def")
     assert resolve_run("sft", runs) == runs / "sft" / "gpu8-abc"
     assert refusal(["gpu8"])[0] == "ambiguous_run"
-    assert refusal(["demo/"]) == ("ambiguous_run", "there are demo/bad, demo/good")
+    assert re.fullmatch(r"there are demo/\w+ \(2.*\), demo/\w+ \(2.*\)", refusal(["demo/"])[1])
     assert refusal(["god"]) == ("unknown_run", "did you mean 'good'?")
     assert refusal([]) == ("usage", "launch logs RUN [--follow] [--rank N | --job] [runs=DIR]")
     assert refusal(["good", "--folow"]) == ("unknown_option", "did you mean '--follow'?")

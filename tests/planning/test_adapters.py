@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,21 @@ def test_every_name_of_an_adapter_starts_from_its_merged_model(run: Path, place:
         assert plan.flags["model_name_or_path"].value == str(run / "merged")
         assert plan.inputs.model.build == "merge"
         assert "continue_adapter" not in plan.options
+
+
+def test_a_prefix_of_a_name_means_a_finished_run(run: Path) -> None:
+    of_runs = f"runs={run.parents[1]}"
+    for name in ("one", "on", "lora/o", "lora"):
+        assert planned(f"model.path={name}", of_runs).flags["model_name_or_path"].value == str(run / "merged")
+    other = run.parents[1] / "sft" / "onward"
+    other.mkdir(parents=True)
+    (other / "plan.json").write_text("{}")
+    assert planned("model.path=on", of_runs).flags["model_name_or_path"].value == str(run / "merged")
+    (other / "DONE").write_text("{}")
+    os.utime(other / "plan.json", (0, 0))
+    found, message = problem("model.path=on", of_runs)
+    assert (found, message) == ("ambiguous_run", "'on' matches 2 runs, of which lora/one is the newest")
+    assert planned("model.path=someone/else", of_runs).flags["model_name_or_path"].value == "someone/else"
 
 
 def test_the_identity_is_that_of_the_adapter(run: Path) -> None:
