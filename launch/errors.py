@@ -101,7 +101,7 @@ class UserError(Exception):
 
 def path_problem(error: Exception, path: str, where: str | None = None) -> Problem:
     """Return the problem of a path that cannot be looked at: too long, no permission, of an unknown user's home."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).rstrip(".")
+    reason = getattr(error, "strerror", None) or str(error).rstrip(".")
     return Problem("bad_path", f"'{path}' cannot be a path here: {reason}", where, "set another path")
 
 

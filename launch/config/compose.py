@@ -31,14 +31,13 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf, open_dict
 
 from launch import resources
-from launch.config.compose_errors import COMPOSE_ERRORS, HEADER, explain, parse_file
+from launch.config.compose_errors import COMPOSE_ERRORS, HEADER, explain, parse_file, read_text
 from launch.config.line import MULTIRUN, CommandLine, check_overrides, hydra_problem, quote_value
 from launch.config.origins import Origins, find_line
 from launch.config.schema import RootConfig
 from launch.config.shorthand import expand
 from launch.config.validate import find_unknown_keys, validate
 from launch.errors import EXIT_DONE, Problem, UserError
-from launch.files import read_file
 from launch.resources import GROUPS, USER_DIR_VARIABLE, default_user_folder
 from launch.terminal import echo
 
@@ -106,16 +105,14 @@ def _show(line: CommandLine) -> int:
     """Print what --help or --cfg asks of Hydra; secrets are masked, as `--resolve` reads the environment."""
     printed, parser = io.StringIO(), get_args_parser()
     parser.prog = "launch"
-    try:
-        with _initialized(line) as argv, redirect_stdout(printed):
-            options, shown = parser.parse_args(argv), GlobalHydra.instance().hydra
-            assert shown is not None
-            if options.help:
-                shown.app_help("config", parser, options)
-            else:
-                shown.show_cfg("config", options.overrides, options.cfg, options.package, options.resolve)
-    finally:
-        echo(printed.getvalue(), end="")
+    with _initialized(line) as argv, redirect_stdout(printed):
+        options, shown = parser.parse_args(argv), GlobalHydra.instance().hydra
+        assert shown is not None
+        if options.help:
+            shown.app_help("config", parser, options)
+        else:
+            shown.show_cfg("config", options.overrides, options.cfg, options.package, options.resolve)
+    echo(printed.getvalue(), end="")
     return EXIT_DONE
 
 
@@ -129,16 +126,14 @@ def expand_sweep(line: CommandLine) -> list[CommandLine]:
     if not line.sweeps:
         return [line]
     choices: list[list[str]] = []
-    overrides = set(line.overrides)
-    for argument in line.argv:
-        choices.append([argument])
-        if argument in overrides:
-            with suppress(OverrideParseException):  # composing explains it
-                (parsed,) = OverridesParser.create().parse_overrides([quote_value(argument, sweeps=True)])
-                if parsed.is_discrete_sweep():
-                    choices[-1] = [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]
-    combinations = itertools.product(*(choice for choice in choices if choice[0] not in MULTIRUN))
-    return [replace(line, argv=combination) for combination in combinations]
+    for override in line.overrides:
+        choices.append([override])
+        with suppress(OverrideParseException):  # composing explains it
+            (parsed,) = OverridesParser.create().parse_overrides([quote_value(override, sweeps=True)])
+            if parsed.is_discrete_sweep():
+                choices[-1] = [f"{parsed.get_key_element()}={value}" for value in parsed.sweep_string_iterator()]
+    others = [argument for argument in line.argv if argument not in (*line.overrides, *MULTIRUN)]
+    return [replace(line, argv=(*combination, *others)) for combination in itertools.product(*choices)]
 
 
 def map_all(items: Iterable[T], function: Callable[[T], R]) -> list[R]:
@@ -212,14 +207,12 @@ class _CheckedSource(FileConfigSource):
     """
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Raises UserError: bad_yaml, yaml_limit, reserved_key."""
+        """Raises UserError: unreadable_file, not_utf8, bad_yaml, yaml_limit, reserved_key."""
         path = _given_file(config_path) or Path(self.path, self._normalize_file_name(config_path))
         if path.is_relative_to(resources.CONFIGS):
             return super().load_config(config_path)
-        text, content = "", None
-        with suppress(OSError, UnicodeDecodeError):  # Hydra's own error for it is explained
-            text = read_file(path).decode()
-            content = parse_file(path, text)
+        text = read_text(path)
+        content = parse_file(path, text)
         result = super().load_config(str(path))  # joined with the source's folder, an absolute path stays
         if package := HEADER.match(text):
             result.header["package"] = package[1]

@@ -146,7 +146,7 @@ def _check_chain(group: str, option: str, chain: tuple[Path, ...], where: str | 
         names = " -> ".join(each.stem for each in (*chain[chain.index(path) :], path))
         message = f"the defaults lead back to their start: {names}"
         raise UserError(Problem("cyclic_defaults", message, where, "remove this entry"))
-    _check_file(path, group, _read_text(path))
+    _check_file(path, group, read_text(path))
     for entry in read_defaults(path):
         if entry.option != "_self_":
             line = f"{path}:{entry.line}"
@@ -154,7 +154,7 @@ def _check_chain(group: str, option: str, chain: tuple[Path, ...], where: str | 
             _check_chain(entry.group or group, entry.option, (*chain, path), line)
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Raises UserError: unreadable_file, not_utf8."""
     try:
         content = path.read_bytes()
