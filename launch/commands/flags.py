@@ -25,8 +25,22 @@ from launch.upstream.trainers import ENTRIES, TRL, trainer_name
 from launch.worker.json_codec import versioned
 
 _ATTRIBUTES = (  # of a field, in JSON
-    *("type", "kind", "nargs", "choices", "default", "required", "help", "owner", "group", "file", "line"),
-    *("aliases", "negatable", "settable", "unsettable_because", "unknown"),
+    "type",
+    "kind",
+    "nargs",
+    "choices",
+    "default",
+    "required",
+    "help",
+    "owner",
+    "group",
+    "file",
+    "line",
+    "aliases",
+    "negatable",
+    "settable",
+    "unsettable_because",
+    "unknown",
 )
 
 

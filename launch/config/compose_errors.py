@@ -52,8 +52,16 @@ _OF_ONES_OWN = {
 }
 # what Hydra, OmegaConf and PyYAML raise for a configuration that they cannot compose
 COMPOSE_ERRORS = (
-    *(HydraException, OmegaConfBaseException, yaml.YAMLError),
-    *(ValueError, TypeError, KeyError, AttributeError, AssertionError, RecursionError, OSError),
+    HydraException,
+    OmegaConfBaseException,
+    yaml.YAMLError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+    OSError,
 )
 
 

@@ -195,8 +195,15 @@ RECIPE_KEYS = (
 )
 # keys of RLVR alone: other trainers need not map them
 RLVR_KEYS = (
-    *("prompts_per_step", "samples_per_prompt", "response_length", "temperature", "kl_beta", "clip", "generation"),
-    *("truncated_reward", "verifier"),
+    "prompts_per_step",
+    "samples_per_prompt",
+    "response_length",
+    "temperature",
+    "kl_beta",
+    "clip",
+    "generation",
+    "truncated_reward",
+    "verifier",
 )
 
 
