@@ -125,15 +125,15 @@ def _explain_value(error: OmegaConfBaseException, values: Mapping[str, str], ori
     if type(error).__name__ == "MissingMandatoryValue":
         message = f"'{key}' has no value"
         how = "set it on the command line, or in the stage file, which may build on another stage (`defaults: [sft]`)"
-        return Problem("missing_value", message, origins.choice_file("stage"), how)
+        return Problem("missing_value", message, origins.stage_file, how)
     key = key or "".join(re.findall(r"^field '([\w.]+)'", text))
     for pattern, meaning in _MEANINGS.items():
         if key and (match := re.search(pattern, text)):
             message = f"{key} {meaning.format(*match.groups())}"
-            is_node = "keys of its own" in meaning
-            meant = explain_name(key, values.get(key)) if is_node else explain_value(key, values.get(key, ""))
-            listed = f"`launch help keys` lists those of {key}" if is_node else None
-            return Problem("bad_value", message, where, meant or listed)
+            cure: str | None = explain_value(key, values.get(key, ""))
+            if "keys of its own" in meaning:
+                cure = explain_name(key, values.get(key)) or f"`launch help keys` lists those of {key}"
+            return Problem("bad_value", message, where, cure)
     return Problem("bad_value", f"{key}: {text}" if key and key not in text else text, where)
 
 

@@ -80,10 +80,10 @@ class Origins:
             origin = Origin(group) if group in Origin.__members__ else Origin.launcher
             yield find_file(group, self.choices[group], self.roots), rest, origin
 
-    def choice_file(self, group: str) -> str | None:
-        """Return the short name of the file that a group's choice is read from."""
-        path = find_file(group, self.choices[group], self.roots) if group in self.choices else None
-        return self._short_name(path) if path else None
+    @property
+    def stage_file(self) -> str | None:
+        """The short name of the stage's file."""
+        return next(map(self._short_name, self._stage_files()), None)
 
     def _stage_files(self) -> list[Path]:
         """The chosen stage's file, then those of the stages that it builds on, nearest first."""

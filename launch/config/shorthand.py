@@ -49,7 +49,8 @@ def _expand(override: str, line: CommandLine) -> str:
         return override
     if key == "stage" and (value.endswith(YAML) or "/" in value) and not value.startswith(("[", "{")):
         return f"stage={_quote(str(_find_stage_file(value)))}"
-    if key in ("model", "data") and _is_place(value, is_file=key == "data" and "." in value):
+    is_place = "/" in value or (key == "data" and "." in value)  # and not the name of a shipped file
+    if key in ("model", "data") and is_place and not value.startswith(("[", "{", "$")) and "," not in value:
         key = {"model": "model.path", "data": "data.mix"}[key]
         override = f"{key}={value}"
     if key == "data.mix" and not line.sweeps:
@@ -62,11 +63,6 @@ def _expand(override: str, line: CommandLine) -> str:
     if key == "data.validation" and (percent := _PERCENT.fullmatch(value)):
         return f"data.validation={float(percent[1]) / 100:g}"
     return override
-
-
-def _is_place(value: str, *, is_file: bool) -> bool:
-    """Whether a value is a hub id or a path, where the name of a shipped file would do, too."""
-    return (is_file or "/" in value) and not value.startswith(("[", "{", "$")) and "," not in value
 
 
 def _quote(name: str) -> str:
