@@ -168,7 +168,7 @@ def compose_once(line: CommandLine) -> Composed:
         plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True, enum_to_str=True)
         typed = OmegaConf.to_object(config)
     assert isinstance(typed, RootConfig)
-    problems = validate(typed, plain, origins)
+    problems = [*find_unknown_keys(origins.overrides), *validate(typed, plain, origins)]
     if problems:
         raise UserError(problems)
     return Composed(typed, plain, origins)
@@ -183,8 +183,6 @@ def _initialized(line: CommandLine) -> Iterator[list[str]]:
     """
     line = expand(line)
     check_overrides(line)
-    if problems := list(find_unknown_keys(line.overrides)):
-        raise UserError(problems)
     overrides = set(line.overrides)
     argv = [quote_value(_GUARD_OFF.sub(r"\1=null", override), sweeps=line.sweeps) for override in line.overrides]
     argv += [argument for argument in line.argv if argument not in overrides]  # options come last

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launch.config.line import CommandLine, override_key
 from launch.config.origins import DefaultsEntry, Origin, Origins, find_file, find_line, read_defaults
 from launch.config.other_tools import explain_name, explain_value, translate
-from launch.config.validate import suggest_key
+from launch.config.validate import find_unknown_keys, suggest_key
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, yaml_positions
 from launch.errors import Cure, Problem, UserError, Way, did_you_mean, nearest
 from launch.resources import GROUPS, config_roots, group_options
@@ -66,15 +66,17 @@ COMPOSE_ERRORS = (
 
 
 def explain(error: Exception, line: CommandLine) -> UserError:
-    """Return an error of composing as the user's mistake."""
+    """Return an error of composing as the user's mistake, with all keys of the line that launch has not."""
+    unknown = list(find_unknown_keys(line.overrides))
     if isinstance(error, OverrideParseException):
         key, _, value = str(error.override).partition("=")
         quoted = Cure("quote the value: '{0}'", Way((f'{key}="{value}"',)))
         doubled = Cure("write {0}", f"{key}={value.lstrip('=')}") if value.startswith("=") else None
         cure = doubled or explain_name(key, value) or quoted
-        return UserError(
-            Problem("unreadable_override", "it cannot be read as key=value", f"override {error.override}", cure)
+        unreadable = Problem(
+            "unreadable_override", "it cannot be read as key=value", f"override {error.override}", cure
         )
+        return UserError(unknown or unreadable)
     values = {override_key(override): override.partition("=")[2] for override in line.overrides}
     chosen = {group: values[group].strip("'\"") for group in GROUPS if values.get(group, "{")[:1] not in ("", "{")}
     try:
@@ -82,7 +84,9 @@ def explain(error: Exception, line: CommandLine) -> UserError:
             _check_chain(group, option, (), None)
     except UserError as problem:
         return problem
-    return UserError(_explain(error, line, values, Origins(line.overrides, chosen)))
+    found = _explain(error, line, values, Origins(line.overrides, chosen))
+    is_named = any(found.message == problem.message for problem in unknown)
+    return UserError(unknown if is_named else [found, *unknown])
 
 
 def _explain(error: Exception, line: CommandLine, values: Mapping[str, str], origins: Origins) -> Problem:
