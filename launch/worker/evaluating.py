@@ -14,6 +14,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -69,39 +71,37 @@ def main(arguments: Sequence[str]) -> None:
     os.environ["HF_ALLOW_CODE_EVAL"] = "0"
     request = decode(Request, arguments[0])
     try:
-        specs = {job.spec: job.spec for job in request.jobs}
-        for spec in specs:
-            if spec.folder and (spec.folder / ROWS).is_file():
-                specs[spec] = _prepare_held_out(spec, request, reports)
-        named = {spec: replace(made, names=check_tasks(made)) for spec, made in specs.items()}
-        request = replace(request, jobs=tuple(replace(job, spec=named[job.spec]) for job in request.jobs))
+        specs = {spec: _prepare(spec, request, reports) for spec in dict.fromkeys(job.spec for job in request.jobs)}
+        request = replace(request, jobs=tuple(replace(job, spec=specs[job.spec]) for job in request.jobs))
         check_prompts(request)
-        loaded: tuple[ModelRequest | None, Any] = (None, None)
-        for job in request.jobs:
-            if loaded[0] != job.model:
-                loaded = (None, None)  # one model at a time in memory
-                loaded = (job.model, load_harness_model(job.model, request.tokenizer, request.batch_size))
-            evaluate(loaded[1], job, request.limit)
-            print(json.dumps({"done": job.label}), file=reports, flush=True)
+        for model, jobs in groupby(request.jobs, attrgetter("model")):
+            loaded = load_harness_model(model, request.tokenizer, request.batch_size)
+            for job in jobs:
+                evaluate(loaded, job, request.limit)
+                print(json.dumps({"done": job.label}), file=reports, flush=True)
+            del loaded  # one model at a time in memory
     except RefusalError as refusal:
         print(json.dumps(refusal.args[0]), file=reports, flush=True)
 
 
-def _prepare_held_out(spec: TaskSpec, request: Request, reports: TextIO) -> TaskSpec:
-    """Return the spec with the tasks of its held-out rows, beside the results; their prompts are rendered already.
+def _prepare(spec: TaskSpec, request: Request, reports: TextIO) -> TaskSpec:
+    """Return the spec with the names of its tasks; held-out rows become tasks beside the results, whose prompts are
+    rendered already.
 
-    Raises RefusalError, where no row fits into the context.
+    Raises RefusalError, where no row fits into the context, and that of `check_tasks`.
     """
+    if not spec.folder or not (spec.folder / ROWS).is_file():
+        return replace(spec, names=check_tasks(spec))
     from transformers import AutoConfig, AutoTokenizer
 
     tokenizer, folder = AutoTokenizer.from_pretrained(request.tokenizer), request.jobs[0].result.parent / "tasks"
     configs = [AutoConfig.from_pretrained(read_base(job.model.folder)) for job in request.jobs]
     context = min(getattr(config, "max_position_embeddings", tokenizer.model_max_length) for config in configs)
-    assert spec.folder is not None
     left_out = write_tasks(spec.folder / ROWS, folder, tokenizer, context)
     if left_out:
         print(json.dumps({"left_out": left_out, "context": context}), file=reports, flush=True)
-    return replace(spec, folder=folder, chat=False)
+    spec = replace(spec, folder=folder, chat=False)
+    return replace(spec, names=check_tasks(spec))
 
 
 @cache
