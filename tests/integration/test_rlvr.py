@@ -257,6 +257,9 @@ def length(completions, **_):
 
 def constant(completions, **columns):
     return length(completions) if next(_calls) < 160 else [0.0]  # the proof's 128 answers and two steps
+
+def falling(completions, **columns):
+    return [length(completions)[0] * (1.0 if next(_calls) < 160 else 0.1)]
 """
 
 
@@ -272,12 +275,23 @@ def constant(completions, **columns):
             ),
             "entropy_collapse",
         ),
+        ("falling", ("recipe.max_steps=12", "guards.reward_collapse.window=2"), "reward_collapse"),
+        ("length", ("guards.length_limit.steps=2",), "length_limit"),
+        (
+            "length",
+            (
+                *("recipe.max_steps=12", "recipe.learning_rate=0.03", "recipe.kl_beta=0.01", "guards.kl.steps=1"),
+                *("guards.kl.most=1", "guards.reward_variance=null", "guards.reward_collapse=null"),
+            ),
+            "kl",
+        ),
     ],
 )
 def test_a_run_that_goes_wrong_is_stopped_by_its_guard(
     home: Path, function: str, words: tuple[str, ...], guard: str
 ) -> None:
-    """A reward function that turns constant, and a learning rate with which the policy answers all the same."""
+    """A reward function that turns constant or falls, a learning rate with which the policy answers all the same or
+    leaves its start, and answers that never end."""
     (home / "turns.py").write_text(TURNS, encoding="utf-8")
     allowed = "allow=[refuted_complete_answers,reward_proof]"
     own = (f"recipe.verifier={home / 'turns.py'}:{function}", allowed, "recipe.response_length=8")
