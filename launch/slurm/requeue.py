@@ -14,7 +14,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from launch.errors import UserError
 from launch.files import read_json_object, write_file, write_json
@@ -24,7 +24,7 @@ from launch.slurm.queue import JobRecord, parse_job_record
 from launch.slurm.slurm_cli import query_slurm
 from launch.worker.json_codec import versioned
 
-_DECISION = "requeue.json"
+_DECISION, _FORMER_DECISION = "requeue.json", "asked.json"
 
 
 def claim_decision(attempt: Path) -> bool:
@@ -47,8 +47,13 @@ def write_decision(attempt: Path, messages: Sequence[str], *, requeued: bool, is
 
 def read_decision(attempt: Path) -> list[str]:
     """The messages of `write_decision`; empty if there are none."""
-    messages: list[str] = read_json_object(attempt / _DECISION).get("messages", [])
+    content = _read_decision(attempt)
+    messages: list[str] = content.get("messages", content.get("said", []))  # `said` in 0.1's first job folders
     return messages
+
+
+def _read_decision(attempt: Path) -> dict[str, Any]:
+    return read_json_object(attempt / _DECISION) or read_json_object(attempt / _FORMER_DECISION)
 
 
 def count_requeues(folder: JobFolder, allocation: Allocation, *, retries: bool = False) -> int:
@@ -56,8 +61,7 @@ def count_requeues(folder: JobFolder, allocation: Allocation, *, retries: bool =
 
     `retries`: those after a fault of the hardware, else the others.
     """
-    attempts = folder.earlier_attempts(allocation.job_id, allocation.restarts)
-    decisions = [read_json_object(attempt / _DECISION) for attempt in attempts]
+    decisions = map(_read_decision, folder.earlier_attempts(allocation.job_id, allocation.restarts))
     return sum(bool(decision.get("requeued")) and bool(decision.get("retry")) == retries for decision in decisions)
 
 
