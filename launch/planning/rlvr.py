@@ -72,7 +72,8 @@ def verifier_option(config: RootConfig, verifiers: Mapping[str, float]) -> str |
     guard = (config.guards.verifier if config.guards else None) or VerifierGuard()
     recipe = config.recipe
     option = VerifierOption(verifiers, guard.seconds, recipe.max_seq_length, recipe.truncated_reward)
-    return json.dumps(to_json(option), separators=(",", ":"))
+    content = {key: value for key, value in to_json(option).items() if value is not None}
+    return json.dumps(content, separators=(",", ":"))
 
 
 def ray_flags(config: RootConfig, width: Width) -> dict[str, Any]:
