@@ -66,8 +66,7 @@ def recognise(row: Mapping[str, object], kind: Kind) -> DataFormat:
         return DataFormat.preference
     if kind != Kind.sft:
         raise _no_format(row, kind)
-    chat = next((name for name in _CHATS if name in names), None)
-    if chat is not None:
+    if chat := _name_of(row, _CHATS):
         turns = row[chat]
         is_sharegpt = isinstance(turns, list) and turns and isinstance(turns[0], dict) and "from" in turns[0]
         return DataFormat.sharegpt if is_sharegpt else DataFormat.chat
@@ -168,11 +167,11 @@ def _list_of_rows(row: Mapping[str, object]) -> str | None:
 
 
 def _from_chat(row: Mapping[str, object]) -> list[Message]:
-    return _messages(_first(row, _CHATS), _name_of(row, _CHATS))
+    return _messages(*_first(row, _CHATS))
 
 
 def _from_alpaca(row: Mapping[str, object]) -> list[Message]:
-    answer = _text(_first(row, _COMPLETIONS), _name_of(row, _COMPLETIONS))
+    answer = _text(*_first(row, _COMPLETIONS))
     return [*_system(row), _instruction(row), {"role": "assistant", "content": answer}]
 
 
@@ -183,9 +182,8 @@ def _instruction(row: Mapping[str, object]) -> Message:
 
 
 def _from_prompt_completion(row: Mapping[str, object]) -> list[Message]:
-    prompt = _turns(_first(row, _PROMPTS), "user", _name_of(row, _PROMPTS))
-    completion = _turns(_first(row, _COMPLETIONS), "assistant", _name_of(row, _COMPLETIONS))
-    return [*_system(row), *prompt, *completion]
+    prompt = _turns("user", *_first(row, _PROMPTS))
+    return [*_system(row), *prompt, *_turns("assistant", *_first(row, _COMPLETIONS))]
 
 
 _CONVERTERS = {
@@ -204,10 +202,10 @@ def _convert_pair(row: Mapping[str, object]) -> dict[str, Any]:
     if row.get("instruction") is not None:
         start.append(_instruction(row))
     elif name:
-        start += _turns(row[name], "user", name)
+        start += _turns("user", row[name], name)
     sides = {}
     for side in ("chosen", "rejected"):
-        answer = _turns(row.get(side), "assistant", side)
+        answer = _turns("assistant", row.get(side), side)
         sides[side] = answer if answer[: len(start)] == start else [*start, *answer]
         check_messages(sides[side])
         if sides[side][-1]["role"] != "assistant":
@@ -242,7 +240,7 @@ def read_prompt(row: Mapping[str, object]) -> list[Message]:
     """Return the conversation that a row asks a model to go on with, without a final answer. Raises RowError:
     data_columns, data_row, data_roles, data_no_answer."""
     names = (*_CHATS, *_PROMPTS)
-    messages = [*_system(row), *_turns(_first(row, names), "user", _name_of(row, names))]
+    messages = [*_system(row), *_turns("user", *_first(row, names))]
     check_messages(messages)
     if messages[-1]["role"] == "assistant":
         messages.pop()
@@ -256,7 +254,7 @@ def _system(row: Mapping[str, object]) -> list[Message]:
     return [{"role": "system", "content": _text(value, "system")}] if value else []
 
 
-def _turns(value: object, role: str, column: str) -> list[Message]:
+def _turns(role: str, value: object, column: str) -> list[Message]:
     """Return a text, one message or a list of messages as messages; a text is a turn of `role`."""
     if isinstance(value, dict):
         value = [value]
@@ -340,11 +338,12 @@ def _text(value: object, name: str) -> str:
     return value
 
 
-def _first(row: Mapping[str, object], names: tuple[str, ...]) -> object:
+def _first(row: Mapping[str, object], names: tuple[str, ...]) -> tuple[object, str]:
+    """Return the value and the name of the first of the columns that has a value. Raises RowError: data_columns."""
     name = _name_of(row, names)
     if not name:
         raise RowError(f"the column {' or '.join(names)} is missing or null", None, "data_columns")
-    return row[name]
+    return row[name], name
 
 
 def _name_of(row: Mapping[str, object], names: tuple[str, ...]) -> str:
