@@ -99,6 +99,11 @@ class UserError(Exception):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
+def refusal(id: str, message: str, where: str | None = None, cure: str | None = None) -> UserError:
+    """Return the error of one problem, to raise it."""
+    return UserError(Problem(id, message, where, cure))
+
+
 def path_problem(error: Exception, path: str, where: str | None = None) -> Problem:
     """Return the problem of a path that cannot be looked at: too long, no permission, of an unknown user's home."""
     reason = getattr(error, "strerror", None) or str(error).rstrip(".")

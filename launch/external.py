@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 from launch.redact import process_redactor
 from launch.terminal import clean
 
@@ -34,9 +34,7 @@ def configure_logging(environ: Mapping[str, str]) -> None:
     if not level:
         return
     if level not in LEVELS:
-        raise UserError(
-            Problem("unknown_log_level", f"{level!r} is not a log level", _VARIABLE, f"set it to {', '.join(LEVELS)}")
-        )
+        raise refusal("unknown_log_level", f"{level!r} is not a log level", _VARIABLE, f"set it to {', '.join(LEVELS)}")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     _logger.handlers = [handler]

@@ -21,7 +21,7 @@ from launch.api.cures import check_advice
 from launch.api.planning import overrides, pipeline_overrides, plan
 from launch.config.compose import Composed
 from launch.config.line import CommandLine
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError, refusal
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.engine import build_cache, carry_out, report_finished
 from launch.execution.record.lock import Holder, find_holder, lock_path, prove_launcher, run_lock, this_process
@@ -108,15 +108,15 @@ class Run:
         """
         holder, lock = self.holder, lock_path(self.folder)
         if holder is None:
-            raise UserError(Problem("not_running", f"{self.name} is not running"))
+            raise refusal("not_running", f"{self.name} is not running")
         if holder.machine != this_process().machine:
             message = f"{self.name} runs on {holder.host} as process {holder.pid}"
-            raise UserError(Problem("runs_elsewhere", message, None, f"there: {command_for('stop', self.folder)}"))
+            raise refusal("runs_elsewhere", message, None, f"there: {command_for('stop', self.folder)}")
         process = prove_launcher(lock, holder)
         if process is None:
             message = f"{lock} names process {holder.pid}, which does not hold that file: no signal was sent"
             cure = "remove the file if no launcher works on this run"
-            raise UserError(Problem("launcher_mismatch", message, None, cure))
+            raise refusal("launcher_mismatch", message, None, cure)
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
             if process.status() == psutil.STATUS_STOPPED:  # it would not handle the signal

@@ -9,7 +9,7 @@ import sys
 from launch import __version__, resources
 from launch.commands.tool_parsers import build_help_parser, build_schema_parser, build_version_parser
 from launch.commands.verbs import VERBS, VISIBLE, help_text, overview
-from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
+from launch.errors import EXIT_DONE, did_you_mean, refusal
 from launch.host.interpreter import installed_versions, package_folders
 from launch.terminal import echo, print_json
 from launch.upstream.pin.checkout import find_checkout
@@ -33,7 +33,7 @@ def help(arguments: list[str]) -> int:
         echo(help_text(VERBS[topic]), end="")
     else:
         cure = did_you_mean(topic, [*VISIBLE, KEYS]) or "`launch help` lists the verbs"
-        raise UserError(Problem("unknown_verb", f"there is no help for '{topic}'", "command line", cure))
+        raise refusal("unknown_verb", f"there is no help for '{topic}'", "command line", cure)
     return EXIT_DONE
 
 

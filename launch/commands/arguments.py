@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 from launch.config.line import CommandLine
-from launch.errors import Problem, UserError, did_you_mean
+from launch.errors import Problem, UserError, did_you_mean, refusal
 
 Number = TypeVar("Number", int, float)
 _WIDEST_HELP = 120  # characters
@@ -133,7 +133,7 @@ class VerbParser(argparse.ArgumentParser):
         names = [str(choice) for choice in action.choices]
         cure = did_you_mean(str(value), names) or f"use one of {', '.join(names)}"
         name = action.option_strings[0] if action.option_strings else action.dest
-        raise UserError(Problem("bad_value", f"unknown {name} '{value}'", "command line", cure))
+        raise refusal("bad_value", f"unknown {name} '{value}'", "command line", cure)
 
 
 class _VerbHelp(argparse.RawDescriptionHelpFormatter):

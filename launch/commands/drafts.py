@@ -19,7 +19,7 @@ from launch.config.line import CommandLine
 from launch.config.schema import Kind
 from launch.data.draft import SCHEMA_FILE, DraftedData, draft_of_hub, draft_stage, read_for_draft
 from launch.data.sources import file_format
-from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
+from launch.errors import EXIT_DONE, UserError, did_you_mean, refusal
 from launch.execution.record.reader import RunRecord, mapping
 from launch.files import create_file, write_json
 from launch.host.nvidia import find_gpus
@@ -48,7 +48,7 @@ def new(argv: list[str]) -> int:
     shipped = (CONFIGS / "stage" / path.name).is_file()
     if (path.exists() and not options.print) or shipped:
         message = f"{name} is a stage of launch" if shipped else f"{path} already exists"
-        raise UserError(Problem("stage_exists", message, None, "choose another name, or use --print"))
+        raise refusal("stage_exists", message, None, "choose another name, or use --print")
     kind = Kind(options.kind) if options.kind else None
     columns = _parse_columns(options.columns)
     if _is_hub_id(options.data):
@@ -64,7 +64,7 @@ def new(argv: list[str]) -> int:
         chained, group, model, settings = _find_start(options.after, Path("runs"))
     else:
         message = "--after names the stage or the run whose model it starts from, and --model another one"
-        raise UserError(Problem("usage", message, "command line", "leave one of them out"))
+        raise refusal("usage", message, "command line", "leave one of them out")
     on_cpu = "its base was trained on the CPU" if settings.get("device") == "cpu" or settings.get("gpus") == 0 else None
     on_cpu = on_cpu or (None if find_gpus(os.environ).seen else "there is no GPU here")
     trainer, context = _choose_trainer(data), read_context(model) if model else None
@@ -83,9 +83,7 @@ def _parse_columns(text: str | None) -> dict[str, str]:
     pairs = [item.partition("=") for item in text.split(",")] if text else []
     if any(not (known and equals and name) for known, equals, name in pairs):
         message = f"'{text}' is not a list of KNOWN=YOURS"
-        raise UserError(
-            Problem("unreadable_columns", message, "--columns", "for example prompt=frage,completion=antwort")
-        )
+        raise refusal("unreadable_columns", message, "--columns", "for example prompt=frage,completion=antwort")
     return {known: name for known, _, name in pairs}
 
 
@@ -107,7 +105,7 @@ def _find_start(name: str, runs: Path) -> tuple[str | None, str | None, str | No
     kind = str(mapping(settings.get("stage")).get("kind"))
     if made := {str(final): what for final, what in FINAL_KINDS.items()}.get(kind):
         message = f"no stage can start from {name}, which trains {made}"
-        raise UserError(Problem("pipeline_model", message, "--after", "name an SFT or DPO stage or run"))
+        raise refusal("pipeline_model", message, "--after", "name an SFT or DPO stage or run")
     return (name if is_stage else None), group, str(run) if run else None, settings
 
 
@@ -122,9 +120,7 @@ def _find_model(given: str | None) -> tuple[str | None, str | None]:
     if _is_hub_id(given):
         return None, given
     cure = did_you_mean(given, groups, limit=1) or f"choose {', '.join(groups)}, a hub id or a folder"
-    raise UserError(
-        Problem("unknown_model", f"'{given}' is neither a model group, a hub id nor a folder", "--model", cure)
-    )
+    raise refusal("unknown_model", f"'{given}' is neither a model group, a hub id nor a folder", "--model", cure)
 
 
 def _is_hub_id(name: str) -> bool:
@@ -157,12 +153,12 @@ def cluster(argv: list[str]) -> int:
     path = locate_option("cluster", options.name, parser.usage)
     if path.exists() and not options.print:
         cure = "choose another name, or use --print"
-        raise UserError(Problem("cluster_exists", f"{path} already exists", None, cure))
+        raise refusal("cluster_exists", f"{path} already exists", None, cure)
     sinfo = query_slurm(["sinfo", "--noheader"])  # raises if Slurm is missing or does not answer
     available = list_partitions() or []
     if not available:
         message = f"sinfo reports no partitions{f': {sinfo.message}' if sinfo.status else ''}"
-        raise UserError(Problem("slurm_unresponsive", message, None, "contact the cluster's admins"))
+        raise refusal("slurm_unresponsive", message, None, "contact the cluster's admins")
     facts = _collect_facts()
     named = [partition for partition in available if partition.name == options.partition]
     if options.partition and not named:
@@ -202,10 +198,10 @@ def locate_option(group: str, name: str, usage: str | None) -> Path:
     """Return where the file of a group's option is written. Raises UserError: usage, secret_on_line."""
     if not re.fullmatch(r"\w[\w.-]*", name):
         message = f"names must match [A-Za-z0-9_][A-Za-z0-9_.-]*, got '{name}'"
-        raise UserError(Problem("usage", message, "command line", usage))
+        raise refusal("usage", message, "command line", usage)
     if process_redactor().redact_text(name) != name:
         message = "the name holds a secret, which the name of the file would show"
-        raise UserError(Problem("secret_on_line", message, "command line", "use another name"))
+        raise refusal("secret_on_line", message, "command line", "use another name")
     return default_user_folder(os.environ) / group / f"{name}.yaml"
 
 
@@ -219,4 +215,4 @@ def write_option(path: Path, text: str, beside: Mapping[str, object] | None = No
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror or error}"
         cure = "set another folder, or use --print"
-        raise UserError(Problem("not_writable", message, USER_DIR_VARIABLE, cure)) from error
+        raise refusal("not_writable", message, USER_DIR_VARIABLE, cure) from error

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from launch.commands.tool_parsers import build_flags_parser
-from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean
+from launch.errors import EXIT_DONE, Problem, UserError, did_you_mean, refusal
 from launch.host.interpreter import package_folders
 from launch.resources import ROOT
 from launch.terminal import echo, notify, print_json
@@ -185,5 +185,5 @@ def parse_trainer(text: str) -> str:
     name = trainer_name(text)
     if name is None:
         cure = did_you_mean(text, ENTRIES) or f"use one of {', '.join(ENTRIES)}"
-        raise UserError(Problem("unknown_trainer", f"unknown trainer '{text}'", cure=cure))
+        raise refusal("unknown_trainer", f"unknown trainer '{text}'", cure=cure)
     return name

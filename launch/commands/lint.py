@@ -14,7 +14,7 @@ from launch.check.lint.schemas import TrainerSchemas, locate_checkout
 from launch.check.lint.trainers import TrainerScript
 from launch.commands.flags import parse_trainer
 from launch.commands.tool_parsers import build_lint_parser
-from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_REFUSED, refusal
 from launch.resources import ROOT
 from launch.terminal import echo, notify, print_json
 from launch.upstream.pin.checkout import SUBMODULE, Checkout, find_checkout
@@ -32,7 +32,7 @@ def lint(argv: list[str]) -> int:
     parser = build_lint_parser()
     options = parser.parse(argv)
     if bool(options.files) == bool(command):
-        raise UserError(Problem("usage", "'lint' needs either files or -- COMMAND", "command line", parser.usage))
+        raise refusal("usage", "'lint' needs either files or -- COMMAND", "command line", parser.usage)
     trainer = None if options.trainer is None else TrainerScript(parse_trainer(options.trainer))
     packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
     root = None if options.upstream is None else str(locate_checkout(Path(options.upstream)))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.commands.run_parsers import build_eval_parser, build_generate_parser, build_merge_parser
-from launch.errors import EXIT_DONE, EXIT_STOPPED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_STOPPED, UserError, refusal
 from launch.evaluation.evaluate import describe_scores, evaluate_model
 from launch.evaluation.generation import Answer, Messages, Sampling, as_conversation, open_responder, read_prompts
 from launch.evaluation.models import ModelSource, find_model
@@ -68,7 +68,7 @@ def _read_conversations(options: argparse.Namespace, usage: str | None) -> tuple
     names: list[str] = options.names
     takes_prompt = not (options.chat or options.prompts)
     if len(names) < 1 + takes_prompt or (options.chat and options.prompts):
-        raise UserError(Problem("usage", "'generate' takes models, followed by prompts", "command line", usage))
+        raise refusal("usage", "'generate' takes models, followed by prompts", "command line", usage)
     if takes_prompt:
         later = range(1, len(names) - 1)  # the first is a model and the last a prompt
         count = next((at for at in later if " " in names[at] and not Path(names[at]).is_dir()), len(names) - 1)
@@ -150,7 +150,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, object]] = ()) -> None:
             temporary.unlink()
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror}"
-        raise UserError(Problem("out_not_writable", message, "override out", "set another file")) from error
+        raise refusal("out_not_writable", message, "override out", "set another file") from error
 
 
 def eval(argv: list[str]) -> int:
@@ -200,7 +200,7 @@ def _find_adapter(name: str, runs: Path) -> Adapter:
     adapter = read_adapter(run / "model")
     if adapter is None:
         message = f"{run / 'model'} is not an adapter: there is nothing to merge"
-        raise UserError(Problem("not_an_adapter", message, None, "it already contains the full model"))
+        raise refusal("not_an_adapter", message, None, "it already contains the full model")
     return adapter
 
 

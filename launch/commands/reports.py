@@ -8,7 +8,7 @@ from pathlib import Path
 from launch.api import tables
 from launch.api.running import Run
 from launch.commands.run_parsers import build_compare_parser, build_report_parser
-from launch.errors import EXIT_DONE, Problem, UserError
+from launch.errors import EXIT_DONE, refusal
 from launch.evaluation.comparison_table import comparison_tables
 from launch.execution.report.page import FILE, announce_reading, render_document, render_runs, save_page
 from launch.execution.report.run import ReportedRun, is_run_folder
@@ -47,7 +47,7 @@ def _render(folders: Sequence[Path], runs: Path) -> str:
     trials = [folder for folder in folders if trial_verb(folder)]
     if len(trials) == len(folders):
         message = f"{len(trials)} rollouts, benches or searches do not share a page"
-        raise UserError(Problem("usage", message, "command line", "give one of them, or several runs"))
+        raise refusal("usage", message, "command line", "give one of them, or several runs")
     for folder in trials:
         notify(f"{folder} is skipped: a {trial_verb(folder)} has its own page")
     of_runs = [folder for folder in folders if folder not in trials]
@@ -63,7 +63,7 @@ def _find_folder(name: str, runs: Path) -> Path:
         if is_run_folder(folder) or trial_verb(folder):
             return folder.resolve()
         if folder.is_dir() and not any(folder.iterdir()):
-            raise UserError(Problem("no_record", f"{folder} is empty: no run has written to it", "command line"))
+            raise refusal("no_record", f"{folder} is empty: no run has written to it", "command line")
     trials = [path for path in runs.glob("[!.]*/*") if trial_verb(path)]
     return resolve_run(name, runs, [*find_job_folders(runs), *trials])
 
@@ -74,6 +74,6 @@ def compare(argv: list[str]) -> int:
     parser = build_compare_parser()
     options = parser.parse(argv)
     if len(options.names) < 2:
-        raise UserError(Problem("usage", "'compare' takes two runs or more", "command line", parser.usage))
+        raise refusal("usage", "'compare' takes two runs or more", "command line", parser.usage)
     tables.compare(*options.names, folder=options.runs).show(options.json)
     return EXIT_DONE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launch.api import tables
 from launch.commands.run_parsers import build_logs_parser, build_status_parser
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, refusal
 from launch.execution.display import format_duration
 from launch.execution.record.outcome import describe_cure, folder_status, read_outcome
 from launch.execution.record.reader import command_for, is_running
@@ -90,7 +90,7 @@ class _RunJobs:
         job_id = self.status().job_id
         if self.folder is None or job_id is None or not self.folder.log(job_id).is_file():
             cure = "it has not started, or its script writes elsewhere" if job_id else "no job was submitted for it"
-            raise UserError(Problem("no_job_log", f"{run_name(self.run)} has no job log", "--job", cure))
+            raise refusal("no_job_log", f"{run_name(self.run)} has no job log", "--job", cure)
         return self.folder.log(job_id)
 
 
@@ -141,7 +141,7 @@ def _find_rank_log(folder: Path, rank: int) -> Path:
     if str(rank) not in logs:
         ranks = sorted(logs, key=lambda name: (len(name), name))
         cure = f"its ranks: {', '.join(ranks)}" if ranks else "no rank has printed anything yet"
-        raise UserError(Problem("no_such_rank", f"{run_name(folder)} has no rank {rank}", "--rank", cure))
+        raise refusal("no_such_rank", f"{run_name(folder)} has no rank {rank}", "--rank", cure)
     return logs[str(rank)]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launch.api.running import STOP_PATIENCE, Run, wait_until
 from launch.commands.run_parsers import build_stop_parser
-from launch.errors import EXIT_DONE, EXIT_FAILED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_FAILED, UserError, refusal
 from launch.execution.record.lock import Holder, this_process
 from launch.pipelines.record import find_pipeline, stage_runs
 from launch.planning.run_names import resolve_run, run_name
@@ -55,7 +55,7 @@ def stop(argv: list[str]) -> int:
     if jobs:
         return _cancel(folder, jobs, folders)
     if holder is None:
-        raise UserError(Problem("not_running", f"{run_name(folder)} is not running"))
+        raise refusal("not_running", f"{run_name(folder)} is not running")
     return _terminate(folder, holder)
 
 
@@ -70,11 +70,11 @@ def _cancel(folder: Path, jobs: Sequence[tuple[JobFolder, QueuedJob]], folders: 
     for job_folder, job in jobs:
         if not is_proven_job(job_folder, job):
             message = f"{job_folder.path} names {job}, whose script does not use that folder: nothing was cancelled"
-            raise UserError(Problem("job_mismatch", message, None, f"look at it: scontrol show job {job.job_id}"))
+            raise refusal("job_mismatch", message, None, f"look at it: scontrol show job {job.job_id}")
     ids = [job.job_id for _, job in jobs]
     result = query_slurm(["scancel", *ids])
     if result.status:
-        raise UserError(Problem("scancel_refused", f"scancel {' '.join(ids)} failed: {result.message}"))
+        raise refusal("scancel_refused", f"scancel {' '.join(ids)} failed: {result.message}")
     for _, job in jobs:
         echo(f"cancelled {job}", flush=True)
     if wait_until(lambda: not _find_live_jobs(folders), _SLURM_PATIENCE, interval=1.0):

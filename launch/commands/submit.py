@@ -7,7 +7,7 @@ import sys
 
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
-from launch.errors import EXIT_DONE, Problem, UserError
+from launch.errors import EXIT_DONE, UserError, refusal
 from launch.execution.resume import is_finished
 from launch.execution.same_run import place_run
 from launch.pipelines.links import Pipeline, plan_pipeline
@@ -110,9 +110,9 @@ def _parse_options(line: CommandLine) -> tuple[bool, TokenizeFirst, CommandLine]
     tokenize_first = values.get("tokenize_first", "auto").lower()
     if tokenize_first not in list(TokenizeFirst):
         message = f"tokenize_first={tokenize_first} is not one of {', '.join(TokenizeFirst)}"
-        raise UserError(Problem("bad_value", message, "override tokenize_first"))
+        raise refusal("bad_value", message, "override tokenize_first")
     if kept.sets("detach"):
-        raise UserError(Problem("submit_conflict", "'submit' sets detach itself", "override detach", "remove it"))
+        raise refusal("submit_conflict", "'submit' sets detach itself", "override detach", "remove it")
     return dry_run, TokenizeFirst(tokenize_first), kept
 
 

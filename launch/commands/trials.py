@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from launch.config.compose import Composed, compose, compose_all
 from launch.config.line import CommandLine
-from launch.errors import EXIT_DONE, Problem, UserError
+from launch.errors import EXIT_DONE, refusal
 from launch.execution.display import Display, display_for
 from launch.terminal import print_json
 
@@ -168,7 +168,7 @@ def trial(line: CommandLine) -> int:
     configurations = compose_all(line)
     if any(composed.config.detach for composed in configurations):
         message = "a sweep waits for each of its runs, which a detached run does not allow"
-        raise UserError(Problem("detach_one", message, "detach", "leave one of them out"))
+        raise refusal("detach_one", message, "detach", "leave one of them out")
 
     def run_one(composed: Composed) -> int:
         return run_composed(composed, lambda folder: display_for(stream))

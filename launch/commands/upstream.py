@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from launch.commands.tool_parsers import build_upstream_parser
-from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_REFUSED, Problem, UserError, refusal
 from launch.host.interpreter import trainer_python
 from launch.resources import ROOT
 from launch.terminal import echo, notify, print_json
@@ -49,11 +49,11 @@ def _parse(args: Sequence[str]) -> argparse.Namespace:
     action = options.action
     if (options.commit is None) != (action == "status"):
         verb = "takes no" if action == "status" else "needs a"
-        raise UserError(Problem("usage", f"'upstream {action}' {verb} COMMIT", "command line", parser.usage))
+        raise refusal("usage", f"'upstream {action}' {verb} COMMIT", "command line", parser.usage)
     options.rename = dict(_parse_rename(text) for text in options.rename)
     surplus = "--json" if options.json and action == "bump" else "--force" if options.force and action != "bump" else ""
     if surplus:
-        raise UserError(Problem("unknown_option", f"'upstream {action}' has no option {surplus}", "command line"))
+        raise refusal("unknown_option", f"'upstream {action}' has no option {surplus}", "command line")
     return options
 
 
@@ -152,7 +152,7 @@ def _change_line(change: FlagChange) -> str:
 def _bump(checkout: Checkout, impact: Impact, python: str, force: bool) -> int:
     if read_gitlink(ROOT) is None:
         message = f"no git index with {SUBMODULE} here, so there is no gitlink to move"
-        raise UserError(Problem("no_gitlink", message, cure="run it in a clone of the project"))
+        raise refusal("no_gitlink", message, cure="run it in a clone of the project")
     if impact.commit == load_lock().pin == read_gitlink(ROOT):
         echo(f"the pin is already {impact.commit[:9]}")
         return EXIT_DONE

@@ -37,7 +37,7 @@ from launch.config.origins import Origins, find_line
 from launch.config.schema import RootConfig
 from launch.config.shorthand import expand
 from launch.config.validate import find_unknown_keys, validate
-from launch.errors import EXIT_DONE, Problem, UserError
+from launch.errors import EXIT_DONE, Problem, UserError, refusal
 from launch.resources import GROUPS, USER_DIR_VARIABLE, default_user_folder
 from launch.terminal import echo
 
@@ -86,7 +86,7 @@ def user_folder(environ: Mapping[str, str]) -> Path | None:
     if not environ.get(USER_DIR_VARIABLE):
         return None
     message = f"{folder} does not exist or is not a folder"
-    raise UserError(Problem("no_config_dir", message, USER_DIR_VARIABLE, "create it, or unset the variable"))
+    raise refusal("no_config_dir", message, USER_DIR_VARIABLE, "create it, or unset the variable")
 
 
 def compose(line: CommandLine, task: Callable[[Composed], int]) -> int:

@@ -20,7 +20,7 @@ from launch.config.origins import DefaultsEntry, Origin, Origins, find_file, fin
 from launch.config.other_tools import explain_name, explain_value, translate
 from launch.config.validate import find_unknown_keys, suggest_key
 from launch.config.yaml_nodes import NotYamlError, YamlLimitError, load_yaml, yaml_positions
-from launch.errors import Cure, Problem, UserError, Way, did_you_mean, nearest
+from launch.errors import Cure, Problem, UserError, Way, did_you_mean, nearest, refusal
 from launch.resources import GROUPS, config_roots, group_options
 
 _MEANINGS = {  # OmegaConf's words for a wrong value -> what is wrong with it
@@ -157,7 +157,7 @@ def _check_chain(group: str, option: str, chain: tuple[Path, ...], where: str | 
     if path in chain:
         names = " -> ".join(each.stem for each in (*chain[chain.index(path) :], path))
         message = f"the defaults lead back to their start: {names}"
-        raise UserError(Problem("cyclic_defaults", message, where, "remove this entry"))
+        raise refusal("cyclic_defaults", message, where, "remove this entry")
     _check_file(path, group, read_text(path))
     for entry in read_defaults(path):
         if entry.option != "_self_":
@@ -172,13 +172,13 @@ def read_text(path: Path) -> str:
         content = path.read_bytes()
     except OSError as error:
         message = f"the file cannot be read: {error.strerror}"
-        raise UserError(Problem("unreadable_file", message, str(path), "check its permissions")) from None
+        raise refusal("unreadable_file", message, str(path), "check its permissions") from None
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         message = f"byte 0x{content[error.start]:02x} is not UTF-8"
-        raise UserError(Problem("not_utf8", message, f"{path}:{line}", "save the file as UTF-8")) from None
+        raise refusal("not_utf8", message, f"{path}:{line}", "save the file as UTF-8") from None
 
 
 def parse_file(path: Path, text: str) -> object:
@@ -190,14 +190,14 @@ def parse_file(path: Path, text: str) -> object:
         document, positions = load_yaml(text), yaml_positions(text)
     except YamlLimitError as error:
         message, cure = f"the file is refused: {error.reason}", "write out what is needed of it"
-        raise UserError(Problem("yaml_limit", message, f"{path}:{error.line}", cure)) from None
+        raise refusal("yaml_limit", message, f"{path}:{error.line}", cure) from None
     except NotYamlError as error:  # Hydra's reader accepts some of it, as the escape of half a character
         message, cure = _explain_syntax(error, text)
-        raise UserError(Problem("bad_yaml", message, f"{path}:{error.line}", cure)) from None
+        raise refusal("bad_yaml", message, f"{path}:{error.line}", cure) from None
     if positions.repeated:
         key = positions.repeated[0]
         message, where = f"the key '{'.'.join(key)}' is set twice", f"{path}:{positions.of(key)}"
-        raise UserError(Problem("bad_yaml", message, where, "remove one"))
+        raise refusal("bad_yaml", message, where, "remove one")
     return document
 
 
@@ -225,9 +225,9 @@ def _check_file(path: Path, group: str, text: str) -> None:
     """Raises UserError: bad_yaml, yaml_limit, no_global_header, unknown_key, bad_defaults."""
     document = parse_file(path, text)
     if document is not None and not isinstance(document, dict):
-        raise UserError(Problem("bad_yaml", "the file must be a map of keys", f"{path}:1", "write KEY: VALUE lines"))
+        raise refusal("bad_yaml", "the file must be a map of keys", f"{path}:1", "write KEY: VALUE lines")
     if not document:
-        raise UserError(Problem("bad_yaml", "the file has no keys", str(path), f"copy the keys of a shipped {group}"))
+        raise refusal("bad_yaml", "the file has no keys", str(path), f"copy the keys of a shipped {group}")
     header = HEADER.match(text)
     if group in _GLOBAL_GROUPS and not (header and header[1] == "_global_"):
         foreign = [f"{key}" for key, value in document.items() if explain_name(f"{key}", f"{value}")]
@@ -236,34 +236,34 @@ def _check_file(path: Path, group: str, text: str) -> None:
             overrides, left_out = translate({f"{key}": value for key, value in document.items()})
             without = f", which leaves out {', '.join(left_out)}" if left_out else ""
             advice = Cure(f"what they are here: {{0}}{without}", f"$ launch plan {shlex.join(overrides)}")
-            raise UserError(Problem("no_global_header", message, f"{path}:1", advice))
+            raise refusal("no_global_header", message, f"{path}:1", advice)
         other = _PACKAGE.search(text)
         line = text.count("\n", 0, other.start()) + 1 if other else 1
         message = f"the line `# @package _global_` is {'something else' if other else 'missing'}"
-        raise UserError(Problem("no_global_header", message, f"{path}:{line}", "put it at the top of the file"))
+        raise refusal("no_global_header", message, f"{path}:{line}", "put it at the top of the file")
     odd = next((key for key in document if not isinstance(key, str)), None)
     if odd is not None:
         where = f"{path}:{find_line(path, [str(odd)]) or 1}"
-        raise UserError(Problem("unknown_key", f"there is no key '{odd}'", where, "remove it"))
+        raise refusal("unknown_key", f"there is no key '{odd}'", where, "remove it")
     defaults = document.get("defaults")
     if defaults is not None and not isinstance(defaults, list):
         where = f"{path}:{find_line(path, ['defaults'])}"
         message = f"defaults must be a list, got '{defaults}'"
-        raise UserError(Problem("bad_defaults", message, where, "write `- sft` and `- _self_`"))
+        raise refusal("bad_defaults", message, where, "write `- sft` and `- _self_`")
 
 
 def _check_entry(entry: DefaultsEntry, group: str, where: str) -> None:
     """Check an entry of the defaults list of a file of `group`. Raises UserError: bad_defaults, unknown_GROUP."""
     chosen = entry.group or group
     if not entry.option and not entry.key:
-        raise UserError(Problem("bad_defaults", "this is not an entry of a defaults list", where, "remove it"))
+        raise refusal("bad_defaults", "this is not an entry of a defaults list", where, "remove it")
     if chosen not in GROUPS:
         cure = did_you_mean(chosen, GROUPS) or f"groups: {', '.join(GROUPS)}"
-        raise UserError(Problem("bad_defaults", f"there is no group '{chosen}'", where, cure))
+        raise refusal("bad_defaults", f"there is no group '{chosen}'", where, cure)
     if chosen != group and not entry.key.startswith("override "):
         cure = f"write `override /{chosen}: {entry.option}`"
-        raise UserError(Problem("bad_defaults", f"{chosen} is chosen already", where, cure))
+        raise refusal("bad_defaults", f"{chosen} is chosen already", where, cure)
     if entry.option and find_file(chosen, entry.option, config_roots()) is None:
         options, message = group_options(chosen), f"there is no {chosen} '{entry.option}'"
         cure = did_you_mean(entry.option, options) or f"choose from {', '.join(options)}"
-        raise UserError(Problem(f"unknown_{chosen}", message, where, cure))
+        raise refusal(f"unknown_{chosen}", message, where, cure)

@@ -10,7 +10,7 @@ from itertools import takewhile, zip_longest
 from typing import Any
 
 from launch.config.other_tools import explain_like, explain_name, explain_value, explain_verb, trainer_flag
-from launch.errors import Cure, Problem, UserError, did_you_mean
+from launch.errors import Cure, Problem, UserError, did_you_mean, refusal
 from launch.resources import GROUPS, config_roots, group_options
 
 _TOOLS = ("axolotl", "llamafactory-cli", "trl")  # whose own commands follow
@@ -92,7 +92,7 @@ class CommandLine:
         value = values.get(key, str(default)).lower()
         if value not in ("true", "false"):
             message, cure = f"{key} must be true or false, got {value}", f"set {key}=true, or leave it out"
-            raise UserError(Problem("bad_value", message, f"override {key}", cure))
+            raise refusal("bad_value", message, f"override {key}", cure)
         return value == "true", line
 
     def without(self, *keys: str) -> CommandLine:
@@ -123,7 +123,7 @@ def parse_line(argv: Sequence[str], verbs: Collection[str], suggested: Sequence[
         before = arguments[position - 1]
         first = " ".join(["launch", misplaced, *arguments[:position], *arguments[position + 1 :]])
         cure = f"put it first: {first}; if it belongs to the value before it, quote both: '{before} {misplaced}'"
-        raise UserError(Problem("misplaced_verb", f"the command '{misplaced}' stands behind its keys", cure=cure))
+        raise refusal("misplaced_verb", f"the command '{misplaced}' stands behind its keys", cure=cure)
     line = CommandLine(verb, "--json" in arguments, tuple(arguments))
     sweeps, line = line.pop_flag("sweep", default=verb == SWEEP_VERB)
     options = MULTIRUN[:1] if sweeps and not line.sweeps else ()
@@ -140,7 +140,7 @@ def refuse_rank(line: CommandLine, environ: Mapping[str, str]) -> None:
         return
     message = f"torchrun or accelerate started this process as one of {ranks} ranks, and launch starts a run's ranks"
     command = shlex.join(["launch", line.verb, *line.argv])
-    raise UserError(Problem("started_as_rank", message, "LOCAL_RANK", Cure("start it alone: {0}", f"$ {command}")))
+    raise refusal("started_as_rank", message, "LOCAL_RANK", Cure("start it alone: {0}", f"$ {command}"))
 
 
 def _is_word(arguments: Sequence[str]) -> bool:

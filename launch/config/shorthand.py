@@ -16,7 +16,7 @@ from pathlib import Path
 
 from launch.config.line import MULTIRUN, CommandLine, quote_text
 from launch.config.origins import YAML
-from launch.errors import Cure, Problem, UserError
+from launch.errors import Cure, refusal
 from launch.resources import GROUPS, group_options
 
 _PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
@@ -74,8 +74,8 @@ def _find_stage_file(value: str) -> Path:
     if not path.is_file():
         is_shipped = path.stem in group_options("stage")
         cure = Cure("set {0}", f"stage={path.stem}") if is_shipped else "`launch new` drafts one"
-        raise UserError(Problem("unknown_stage", f"there is no stage file {value}", "override stage", cure))
+        raise refusal("unknown_stage", f"there is no stage file {value}", "override stage", cure)
     if path.suffix not in YAML:
         cure = "give the .yaml file of a stage, or a stage's name"
-        raise UserError(Problem("unknown_stage", f"{value} is not a .yaml file", "override stage", cure))
+        raise refusal("unknown_stage", f"{value} is not a .yaml file", "override stage", cure)
     return path

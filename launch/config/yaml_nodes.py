@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_DEPTH = 60  # of nesting, that of what aliases repeat included; hand-written files have less
@@ -248,7 +248,7 @@ def write_scalar(text: str) -> str:
     Raises UserError: not_utf8, for the name of a file in another encoding.
     """
     if re.search("[\ud800-\udfff]", text):
-        raise UserError(Problem("not_utf8", f"{text!a} is not UTF-8, as a YAML file is", None, "rename the file"))
+        raise refusal("not_utf8", f"{text!a} is not UTF-8, as a YAML file is", None, "rename the file")
     literal = re.sub(r"(\\*)\$\{", lambda match: f"{match[1] * 2}\\${{", text)
     return yaml.safe_dump(literal, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")
 

@@ -13,7 +13,7 @@ from launch.data.local import DataFiles, LocalData
 from launch.data.rows import read_rows
 from launch.data.sources import find_files
 from launch.data.structure import DataStructure, read_structure
-from launch.errors import Problem, UserError
+from launch.errors import Problem, UserError, refusal
 from launch.resources import CONFIGS
 
 SCHEMA_FILE = "stage.schema.json"  # beside a drafted stage, for editors
@@ -40,7 +40,7 @@ def read_for_draft(path: Path, columns: dict[str, str], kind: Kind | None = None
     files = find_files(path, "train", "--data")
     first = next(read_rows(files[0]), None)
     if first is None:
-        raise UserError(Problem("data_empty", "the file has no rows", str(files[0])))
+        raise refusal("data_empty", "the file has no rows", str(files[0]))
     if kind is None:
         names = set(normalise_names(first.value)) if isinstance(first.value, dict) else set()
         known = {known for known, name in columns.items() if name in names} | names

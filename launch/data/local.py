@@ -15,7 +15,7 @@ from launch.config.schema import DataFormat, Kind
 from launch.data.formats import RowError, columns_of, convert, describe_conversion, normalise_names, recognise
 from launch.data.rows import Row, read_rows
 from launch.data.sources import file_format
-from launch.errors import Cure, Problem, UserError
+from launch.errors import Cure, Problem, UserError, refusal
 
 CONVERTER = 2  # raise it when the same files would be converted to other rows
 TRAIN_FILE = "train.jsonl"
@@ -147,7 +147,7 @@ class Conversion:
             self.formats[description] = self.formats.get(description, 0) + 1
             yield row.place, columns
         if is_empty:
-            raise UserError(Problem("data_empty", "the file has no rows", str(file)))
+            raise refusal("data_empty", "the file has no rows", str(file))
 
     def _note(self, problem: Problem) -> None:
         reason = re.sub(r"\bturn \d+ of\b", "a turn of", problem.message)

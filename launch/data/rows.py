@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from launch.data.sources import file_format, unpack_cure
-from launch.errors import Cure, Problem, UserError
+from launch.errors import Cure, UserError, refusal
 from launch.files import open_file
 
 MAX_ROW_BYTES = 32 << 20  # a longer row is no text that somebody wrote, but a file without line ends
@@ -57,7 +57,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         opened = importlib.import_module(_OPENERS[compression]).open if compression else open_file
         stream: IO[bytes] = opened(path)
     except OSError as error:
-        raise UserError(Problem("data_unreadable", f"can't be read: {error.strerror or error}", str(path))) from error
+        raise refusal("data_unreadable", f"can't be read: {error.strerror or error}", str(path)) from error
     with stream:
         lines = _decode_lines(stream, path)
         if form in (".csv", ".tsv"):
@@ -73,9 +73,9 @@ def _read_line(stream: IO[bytes], path: Path) -> bytes:
     try:
         return stream.readline(MAX_ROW_BYTES + 1)
     except OSError as error:  # gzip and bz2 raise it for damaged data too
-        raise UserError(Problem("data_unreadable", f"can't be read: {error.strerror or error}", str(path))) from error
+        raise refusal("data_unreadable", f"can't be read: {error.strerror or error}", str(path)) from error
     except Exception as error:  # EOFError, zlib.error, lzma.LZMAError
-        raise UserError(Problem("data_unreadable", f"the compressed file is damaged: {error}", str(path))) from error
+        raise refusal("data_unreadable", f"the compressed file is damaged: {error}", str(path)) from error
 
 
 def _decode_lines(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str]]:
@@ -89,10 +89,10 @@ def _decode_lines(stream: IO[bytes], path: Path) -> Iterator[tuple[int, str]]:
         if len(line) > MAX_ROW_BYTES:
             message = f"the line is longer than {MAX_ROW_BYTES >> 20} MiB"
             cure = "write one row on each line, and leave out rows of that size"
-            raise UserError(Problem("data_row_too_large", message, f"{path}:{number}", cure))
+            raise refusal("data_row_too_large", message, f"{path}:{number}", cure)
         if b"\0" in line:
             message = "the file is binary, not text (it contains a zero byte)"
-            raise UserError(Problem("data_encoding", message, f"{path}:{number}", "check that it is the right file"))
+            raise refusal("data_encoding", message, f"{path}:{number}", "check that it is the right file")
         try:
             yield number, line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -112,12 +112,12 @@ def _check_first_bytes(line: bytes, path: Path) -> None:
         message = f"the content is that of a {suffix} file, which the name does not end with"
         cure = f"rename it to {path.name}{suffix}" if suffix in _OPENERS else None
         cure = cure or ("rename it so" if suffix == ".parquet" else unpack_cure(suffix))
-        raise UserError(Problem("data_unreadable", message, f"{path}:1", cure))
+        raise refusal("data_unreadable", message, f"{path}:1", cure)
 
 
 def _encoding_error(path: Path, line: int, message: str, encoding: str, note: str = "") -> UserError:
     cure = f"convert it{note}: iconv -f {encoding} -t UTF-8 {path.name} > utf8-{path.name}"
-    return UserError(Problem("data_encoding", message, f"{path}:{line}", cure))
+    return refusal("data_encoding", message, f"{path}:{line}", cure)
 
 
 def _read_json_lines(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Row]:
@@ -138,11 +138,11 @@ def _parse(text: str, place: str, cure: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         message = f"not JSON: {error.msg} at character {error.colno}"
-        raise UserError(Problem("data_not_parsed", message, place, cure)) from error
+        raise refusal("data_not_parsed", message, place, cure) from error
     except RecursionError as error:
-        raise UserError(Problem("data_not_parsed", "not usable JSON: nested too deeply", place, cure)) from error
+        raise refusal("data_not_parsed", "not usable JSON: nested too deeply", place, cure) from error
     except ValueError as error:  # Python converts no more than 4,300 digits
-        raise UserError(Problem("data_not_parsed", "not usable JSON: a number has too many digits", place)) from error
+        raise refusal("data_not_parsed", "not usable JSON: a number has too many digits", place) from error
 
 
 def _read_json(lines: Iterator[tuple[int, str]], path: Path) -> Iterator[Row]:
@@ -165,7 +165,7 @@ def _read_json_array(number: int, text: str, lines: Iterator[tuple[int, str]], p
 
     def fail(message: str) -> UserError:
         cure = "a .json file holds a list of rows, or one object on each line"
-        return UserError(Problem("data_not_parsed", f"not JSON: {message}", f"{path}:{line}", cure))
+        return refusal("data_not_parsed", f"not JSON: {message}", f"{path}:{line}", cure)
 
     def extend() -> bool:
         """Drop what was consumed and append about as much as is left; False at the end of the file."""
@@ -201,7 +201,7 @@ def _read_json_array(number: int, text: str, lines: Iterator[tuple[int, str]], p
         except (ValueError, RecursionError) as error:
             if len(buffer) - position > MAX_ROW_BYTES:
                 message = f"the row is longer than {MAX_ROW_BYTES >> 20} MiB"
-                raise UserError(Problem("data_row_too_large", message, f"{path}:{line}")) from error
+                raise refusal("data_row_too_large", message, f"{path}:{line}") from error
             if extend():
                 continue
             raise fail(str(error).partition(":")[0]) from error
@@ -228,7 +228,7 @@ def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> I
         named = [name for name in names if name]
         if len(set(named)) != len(named) or not named:
             message = f"the first line must name the columns, each once; it has {', '.join(map(repr, names))}"
-            raise UserError(Problem("data_not_parsed", message, f"{path}:1"))
+            raise refusal("data_not_parsed", message, f"{path}:1")
         first = reader.line_num + 1
         for values in reader:
             place, first = f"{path}:{first}", reader.line_num + 1
@@ -237,10 +237,10 @@ def _read_csv(lines: Iterator[tuple[int, str]], path: Path, delimiter: str) -> I
             if len(values) != len(names):
                 message = f"the row has {len(values)} columns, the first line names {len(names)}"
                 cure = 'quote values that contain the delimiter, a quote or a line end: "..."'
-                raise UserError(Problem("data_not_parsed", message, place, cure))
+                raise refusal("data_not_parsed", message, place, cure)
             yield Row(place, {name: value for name, value in zip(names, values, strict=True) if name})
     except csv.Error as error:
-        raise UserError(Problem("data_not_parsed", f"not CSV: {error}", f"{path}:{reader.line_num}")) from error
+        raise refusal("data_not_parsed", f"not CSV: {error}", f"{path}:{reader.line_num}") from error
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:
@@ -249,7 +249,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         import pyarrow.parquet
     except ImportError as error:
         cure = Cure("install it beside launch ({0}), or convert the file to .jsonl", "$ pip install pyarrow")
-        raise UserError(Problem("parquet_needs_pyarrow", "parquet files need pyarrow", str(path), cure)) from error
+        raise refusal("parquet_needs_pyarrow", "parquet files need pyarrow", str(path), cure) from error
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
             number = 0
@@ -259,4 +259,4 @@ def _read_parquet(path: Path) -> Iterator[Row]:
                     yield Row(f"{path}:row {number}", value)
     except (pyarrow.ArrowException, OSError) as error:
         message = f"not a readable parquet file: {str(error).splitlines()[0]}"
-        raise UserError(Problem("data_not_parsed", message, str(path))) from error
+        raise refusal("data_not_parsed", message, str(path)) from error

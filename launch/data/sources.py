@@ -7,7 +7,7 @@ import re
 from itertools import islice
 from pathlib import Path
 
-from launch.errors import Problem, UserError, did_you_mean
+from launch.errors import did_you_mean, refusal
 
 FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = (".gz", ".bz2", ".xz")
@@ -55,14 +55,14 @@ def find_files(path: Path, split: str, where: str | None) -> tuple[Path, ...]:
         files = [match for match in matches if match.is_file()]
     if not files:
         if not path.exists() and not is_pattern(str(path)):
-            raise UserError(Problem("data_no_files", f"{path} does not exist", where, suggest_neighbours(path)))
-        raise UserError(Problem("data_no_files", f"{path} has no data files", where, f"launch reads {READABLE}"))
+            raise refusal("data_no_files", f"{path} does not exist", where, suggest_neighbours(path))
+        raise refusal("data_no_files", f"{path} has no data files", where, f"launch reads {READABLE}")
     for file in files:
         form, compression = file_format(file)
         if not form or (form == ".parquet" and compression):
             message = f"{file} is not a data file that launch can read"
             cure = unpack_cure(file.suffix.lower()) or f"launch reads {READABLE}"
-            raise UserError(Problem("data_file_type", message, where, cure))
+            raise refusal("data_file_type", message, where, cure)
     return tuple(sorted(files))
 
 

@@ -24,7 +24,7 @@ from launch.data.local import (
     find_heaviest,
 )
 from launch.data.sources import file_format
-from launch.errors import Problem, UserError
+from launch.errors import UserError, refusal
 from launch.files import read_file, write_json
 from launch.worker.json_codec import decode, versioned
 from launch.worker.trl_data import choose_limit, hash_row
@@ -133,7 +133,7 @@ def _split(train: Path, hashes: array[int], validation: Path, share: float, wher
         limit = choose_limit(hashes, share)
     except ValueError as error:
         cure = "set another share, or name a file with data.validation=FILE"
-        raise UserError(Problem("data_split", f"data.validation={share:g}: {error}", where, cure)) from error
+        raise refusal("data_split", f"data.validation={share:g}: {error}", where, cure) from error
     rest, held_out = train.with_name(".rest"), 0
     with train.open("rb") as stream, rest.open("wb") as kept, validation.open("wb") as split:
         for line, value in zip(stream, hashes, strict=True):
@@ -149,7 +149,7 @@ def _check_unchanged(data: LocalData, digest: Digest) -> None:
         if isinstance(files, DataFiles) and digest_files(files.paths, digest) != files.digest:
             names = ", ".join(str(path) for path in files.paths[:3])
             message = f"{names} changed while being read"
-            raise UserError(Problem("data_changed", message, data.where, "start again when it is written completely"))
+            raise refusal("data_changed", message, data.where, "start again when it is written completely")
 
 
 def _check_room(data: LocalData, folder: Path) -> None:
@@ -163,9 +163,9 @@ def _write_error(data: LocalData, error: OSError) -> UserError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return _no_room(data, os.strerror(error.errno))
     message = f"the converted data can't be written to {data.folder.parent}: {error.strerror or error}"
-    return UserError(Problem("data_not_staged", message, "cache", "set cache= to a writable folder"))
+    return refusal("data_not_staged", message, "cache", "set cache= to a writable folder")
 
 
 def _no_room(data: LocalData, reason: str) -> UserError:
     message = f"no disk space for the converted copy of the data in {data.folder.parent}: {reason}"
-    return UserError(Problem("data_disk_full", message, "cache", "free disk space, or set cache= to a larger disk"))
+    return refusal("data_disk_full", message, "cache", "free disk space, or set cache= to a larger disk")

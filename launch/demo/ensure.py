@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from launch.demo.folders import BuiltFolder, build_once
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 from launch.external import failure_reason, run_command
 from launch.resources import requirement
 
@@ -105,18 +105,18 @@ def _run(python: str, *arguments: str) -> str:
     except OSError as error:
         message = f"the trainer's interpreter cannot be started: {error.strerror or error}"
         cure = "set python to the interpreter that has the trainer's packages"
-        raise UserError(Problem("demo_python_not_started", message, where, cure)) from error
+        raise refusal("demo_python_not_started", message, where, cure) from error
     except subprocess.TimeoutExpired as error:
         message = f"building the demo's model did not finish within {MODEL_TIMEOUT:.0f} s"
         cure = f"run it by hand to see where it hangs: {' '.join(command)}"
-        raise UserError(Problem("demo_model_failed", message, where, cure)) from error
+        raise refusal("demo_model_failed", message, where, cure) from error
     last_line = failure_reason(done)
     if done.returncode == EXIT_MISSING_PACKAGE:
         message = f"the trainer's interpreter has no package '{last_line}'"
         cure = f"install it there: `pip install {requirement('train')}`, or set python to another interpreter"
-        raise UserError(Problem("demo_packages_missing", message, where, cure))
+        raise refusal("demo_packages_missing", message, where, cure)
     if done.returncode != 0:
         message = f"building the demo's model failed with exit code {done.returncode}: {last_line}"
         cure = "its torch and transformers may be incompatible: try to import them with that interpreter"
-        raise UserError(Problem("demo_model_failed", message, where, cure))
+        raise refusal("demo_model_failed", message, where, cure)
     return done.stdout.strip()

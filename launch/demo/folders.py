@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 from launch.files import load_json, write_exact
 from launch.worker.json_codec import versioned
 
@@ -80,7 +80,7 @@ def _refuse_foreign(folder: Path) -> None:
     if folder.exists() and not is_own:
         message = f"the demo cannot be built in a folder that it did not create (there is no {MARKER})"
         cure = "move the folder away, or choose another one"
-        raise UserError(Problem("demo_folder_taken", message, str(folder), cure))
+        raise refusal("demo_folder_taken", message, str(folder), cure)
 
 
 def _read_current(folder: Path, kind: str, key: str) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from launch.errors import Problem, UserError
+from launch.errors import UserError, refusal
 from launch.evaluation.harness import MODULE, run_jobs
 from launch.evaluation.models import ModelSource, find_chain, find_model, require_chat_template, require_modules
 from launch.evaluation.record import ResultFiles, read_scores, write_summary
@@ -215,4 +215,4 @@ def _require_room(folder: Path) -> None:
     except OSError as error:
         message = f"{folder} cannot be written: {error.strerror}"
         cure = "free some space, or correct its permissions"
-        raise UserError(Problem("not_writable", message, None, cure)) from error
+        raise refusal("not_writable", message, None, cure) from error

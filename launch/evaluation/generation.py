@@ -14,7 +14,7 @@ from typing import Any
 
 from launch.data.formats import Message, RowError, read_prompt
 from launch.data.rows import Row, read_rows
-from launch.errors import Problem, UserError
+from launch.errors import Problem, refusal
 from launch.evaluation.models import ModelSource, require_chat_template, require_modules
 from launch.host.interpreter import WorkerProcess, open_worker
 
@@ -58,7 +58,7 @@ class Responder:
                     f"prompt {number} has {length:,} tokens, and the context of {self._model.label} is "
                     f"{measured['context']:,}"
                 )
-                raise UserError(Problem("prompt_too_long", message, "command line", "shorten the prompt"))
+                raise refusal("prompt_too_long", message, "command line", "shorten the prompt")
 
     def answer(self, conversation: Conversation, sampling: Sampling) -> Answer:
         """Generate the next turn. Raises UserError: generation_failed."""
@@ -72,7 +72,7 @@ class Responder:
             line = self._worker.answers.readline()
         if not line:
             message = f"{self._model.label} gives no answer: {self._worker.wait()}"
-            raise UserError(Problem("generation_failed", message, str(self._model.folder)))
+            raise refusal("generation_failed", message, str(self._model.folder))
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -110,9 +110,9 @@ def read_prompts(path: Path, system: str | None = None) -> list[Messages]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         message = f"{path} cannot be read: {reason}"
-        raise UserError(Problem("bad_prompts", message, "override prompts")) from error
+        raise refusal("bad_prompts", message, "override prompts") from error
     if not conversations:
-        raise UserError(Problem("bad_prompts", f"{path} has no prompts", "override prompts"))
+        raise refusal("bad_prompts", f"{path} has no prompts", "override prompts")
     return conversations
 
 
@@ -124,4 +124,4 @@ def _read_row(row: Row) -> Messages:
         reason = row.value.message if isinstance(row.value, Problem) else "not a JSON object"
     except RowError as error:
         reason = str(error)
-    raise UserError(Problem("bad_prompts", f"the row holds no prompt: {reason}", row.place, cure))
+    raise refusal("bad_prompts", f"the row holds no prompt: {reason}", row.place, cure)

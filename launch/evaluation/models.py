@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launch.errors import Problem, UserError
+from launch.errors import UserError, refusal
 from launch.execution import merge
 from launch.execution.completion import refuse_changes
 from launch.execution.record.outcome import folder_status
@@ -74,7 +74,7 @@ def find_model(name: str, runs: Path) -> ModelSource:
     status = folder_status(run)
     if status != "done":
         message = f"the run in {run} is {status}, so it has no model"
-        raise UserError(Problem("run_without_model", message, "command line", "start it again to its end"))
+        raise refusal("run_without_model", message, "command line", "start it again to its end")
     return _describe_model(run_name(run), _find_output(run), run)
 
 
@@ -102,7 +102,7 @@ def find_chain(model: ModelSource) -> tuple[ModelSource, ...]:
         path = Path(base).expanduser()
         if path.is_absolute() and not path.exists():
             message = f"{chain[0].label} was trained from {path}, which no longer exists"
-            raise UserError(Problem("base_gone", message, chain[0].label, "restore the folder"))
+            raise refusal("base_gone", message, chain[0].label, "restore the folder")
         if not path.exists():  # a hub id
             chain.insert(0, replace(model, label=base, folder=Path(base), run=None, adapter=None, quantized=False))
             break
@@ -136,7 +136,7 @@ def _find_checkpoint(name: str, runs: Path) -> Path | None:
     if folder is None:
         saved = ", ".join(sorted(path.name for path in output.glob("*") if _CHECKPOINT.fullmatch(path.name)))
         cure = f"there are {saved}" if saved else "the run kept no checkpoints"
-        raise UserError(Problem("no_checkpoint", f"{output} has no checkpoint {last}", "command line", cure))
+        raise refusal("no_checkpoint", f"{output} has no checkpoint {last}", "command line", cure)
     return folder
 
 
@@ -149,7 +149,7 @@ def _describe_state(state: Path) -> ModelSource:
     run = state.parents[1]
     if not _holds_state(state):
         message = f"{state} holds neither a model nor the weights of one"
-        raise UserError(Problem("checkpoint_state", message, "command line", "name another checkpoint"))
+        raise refusal("checkpoint_state", message, "command line", "name another checkpoint")
     label = f"{run_name(run)}/{state.name}"
     if _holds_model(state.parent):
         return replace(_describe_model(label, state.parent, run), state=state)
@@ -158,7 +158,7 @@ def _describe_state(state: Path) -> ModelSource:
     if flags.get("chat_template_name") or flags.get("use_lora") or not (start.is_absolute() and _holds_model(start)):
         message = f"{state} has weights alone; their configuration and tokenizer are written when the run ends"
         cure = "end the run first; flags.clean_checkpoints_at_end=false keeps its checkpoints"
-        raise UserError(Problem("checkpoint_state", message, "command line", cure))
+        raise refusal("checkpoint_state", message, "command line", cure)
     return replace(_describe_model(label, start, run), state=state)
 
 
@@ -172,7 +172,7 @@ def require_chat_template(model: ModelSource) -> None:
     """Refuse a model whose tokenizer brings no chat template. Raises UserError: no_chat_template."""
     if not read_template(model.folder):
         message = f"the tokenizer in {model.folder} has no chat template"
-        raise UserError(Problem("no_chat_template", message, model.label, "train with recipe.chat_template=tulu"))
+        raise refusal("no_chat_template", message, model.label, "train with recipe.chat_template=tulu")
 
 
 def _holds_model(path: Path) -> bool:
@@ -189,21 +189,21 @@ def _find_output(run: Path) -> Path:
     output = run / "model"
     if not output.is_dir():
         cure = "restore the folder, or train again with restart=true"
-        raise UserError(Problem("model_gone", f"the run is done, but {output} no longer exists", run_name(run), cure))
+        raise refusal("model_gone", f"the run is done, but {output} no longer exists", run_name(run), cure)
     if _holds_model(output):
         return output
     exports = [path for pattern in _EXPORTS for path in sorted(output.glob(pattern)) if _holds_model(path)]
     if not exports:
         message = f"{output} holds no model that transformers can load"
         cure = "export it first; for OLMo-core: open-instruct's scripts/train/convert_olmo_core_to_hf.py"
-        raise UserError(Problem("no_transformers_model", message, run_name(run), cure))
+        raise refusal("no_transformers_model", message, run_name(run), cure)
     return exports[0]
 
 
 def _describe_model(label: str, folder: Path, run: Path | None) -> ModelSource:
     faults = find_model_faults(folder)
     if faults:
-        raise UserError(Problem("incomplete_model", f"{folder} is not a complete model: {faults[0]}", label))
+        raise refusal("incomplete_model", f"{folder} is not a complete model: {faults[0]}", label)
     refuse_changes(run_of(folder) if folder.name in ("model", EXPORT) else None)
     adapter = read_adapter(folder)
     if adapter is not None:
@@ -219,4 +219,4 @@ def _refuse_other_families(label: str, folder: Path | None) -> None:
     for architecture in architectures or ():
         if "CausalLM" not in architecture and "ConditionalGeneration" not in architecture:
             message = f"{folder} is a {architecture}, which generates no text"
-            raise UserError(Problem("not_generative", message, label, "name a run of an SFT or DPO stage"))
+            raise refusal("not_generative", message, label, "name a run of an SFT or DPO stage")

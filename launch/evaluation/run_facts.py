@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 from launch.evaluation.record import read_summary
 from launch.execution.record.reader import RunRecord, RunStatus, mapping, objects
 from launch.trials.measurement import number
@@ -61,7 +61,7 @@ def read_run_facts(folder: Path, checkpoint: str | None = None) -> RunFacts:
     progress = _read_progress(run, checkpoint)
     if checkpoint and progress.last_step < int(checkpoint.removeprefix("step_")):
         message = f"{run.name} has no {checkpoint}: its last step is {progress.last_step}"
-        raise UserError(Problem("no_checkpoint", message, "command line", "name an earlier step"))
+        raise refusal("no_checkpoint", message, "command line", "name an earlier step")
     settings = dict(_flatten(run.settings))
     tasks = (read_summary(folder, checkpoint) or {}).get("tasks", [])
     return RunFacts(

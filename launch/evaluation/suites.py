@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from launch.data.local import VALIDATION_FILE
-from launch.errors import Problem, UserError
+from launch.errors import UserError, refusal
 from launch.evaluation.demo_suite import ensure_demo_suite, ensure_module_suite
 from launch.execution.record.reader import RunRecord, mapping
 from launch.files import encode_json, write_file
@@ -80,7 +80,7 @@ def ensure_held_out(run: RunRecord) -> Path | None:
 def _no_rows(run: Path | None) -> UserError:
     message = f"{run_name(run)} held out no rows of its data" if run else "tasks=held_out needs a run"
     cure = "train with data.validation=0.1 to judge the model by rows that it has not seen, or name others with tasks="
-    return UserError(Problem("no_held_out", message, "tasks", cure))
+    return refusal("no_held_out", message, "tasks", cure)
 
 
 def find_specs(tasks: str, cache: Path, run: Path | None = None) -> tuple[TaskSpec, ...]:
@@ -108,7 +108,7 @@ def find_specs(tasks: str, cache: Path, run: Path | None = None) -> tuple[TaskSp
             specs.append(TaskSpec((name,)))
     if not specs:
         cure = "name held_out, tasks of the harness, tulu3, demo, or a folder of own tasks"
-        raise UserError(Problem("bad_value", "tasks= names nothing", "override tasks", cure))
+        raise refusal("bad_value", "tasks= names nothing", "override tasks", cure)
     return tuple(specs)
 
 
@@ -117,5 +117,5 @@ def _check_folder(name: str) -> Path:
     if not any(folder.rglob("*.yaml")) and not (folder / ROWS).is_file():
         message = f"{folder} has no task file (.yaml)"
         cure = "a task is a .yaml with task, dataset_path, doc_to_text and doc_to_target"
-        raise UserError(Problem("no_task_files", message, "override tasks", cure))
+        raise refusal("no_task_files", message, "override tasks", cure)
     return folder

@@ -20,7 +20,7 @@ from pathlib import Path
 from launch import resources
 from launch.check.machine.disk import nearest_existing
 from launch.config.schema import Device, Family, Mode
-from launch.errors import Problem, UserError
+from launch.errors import Problem, UserError, refusal
 from launch.execution.record import lock
 from launch.execution.record.reader import RunRecord
 from launch.files import load_json
@@ -161,7 +161,7 @@ def _remove(broken: list[tuple[Path, str]], say: Callable[[str], None]) -> None:
                 path.unlink()
         except OSError as error:
             message = f"the half-written cache {path} ({fault}) can't be removed: {error.strerror}"
-            raise UserError(Problem("broken_cache", message, "cache", "ask its owner to remove it")) from error
+            raise refusal("broken_cache", message, "cache", "ask its owner to remove it") from error
         say(f"removed the half-written cache {path} ({fault}); it will be built again")
 
 
@@ -190,7 +190,7 @@ def plan_cache_pass(plan: Plan) -> Plan:
     if tokenized is None or not supports_cache_pass(plan):
         message = f"{plan.trainer} tokenises when it starts and keeps no tokenised data of its own"
         cure = "leave cache_only out; only the open-instruct trainers have such a cache"
-        raise UserError(Problem("no_cache_pass", message, "cache_only", cure))
+        raise refusal("no_cache_pass", message, "cache_only", cure)
     runs, name = tokenized.parent / ".passes", tokenized.name
     separator = plan.command.index("--")
     python, script = plan.command[0], plan.command[separator - 1]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, refusal
 from launch.execution.display import PlainDisplay
 from launch.execution.record.reader import command_for
 from launch.terminal import echo
@@ -61,7 +61,7 @@ def run_detached(run: Callable[[Callable[[Path], PlainDisplay]], int], describe:
     """
     if sys.platform == "win32" or not hasattr(os, "fork"):
         cure = "leave detach out, and start the run from a terminal that stays open"
-        raise UserError(Problem("no_detach", "this system cannot detach a run", "detach", cure))
+        raise refusal("no_detach", "this system cannot detach a run", "detach", cure)
     sys.stdout.flush()
     sys.stderr.flush()
     read_end, write_end = os.pipe()

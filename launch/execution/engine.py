@@ -11,7 +11,7 @@ from dataclasses import replace
 from launch import resources
 from launch.check.machine.rules import preflight
 from launch.config.schema import Tracking
-from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, refusal
 from launch.execution.caches import cache_lock, plan_cache_pass, read_dataset_event
 from launch.execution.completion import (
     add_digests,
@@ -259,7 +259,7 @@ def _prepared(plan: Plan, display: Display) -> Iterator[RunFolder]:
         display.say(f"{plan.trainer} needs its data tokenised first")
         if (code := build_cache(plan, display)) != EXIT_DONE:
             message = f"tokenising the data failed (exit {code}), and {plan.trainer} trains only on tokenised data"
-            raise UserError(Problem("not_tokenized", message, None, "cache_only=true runs this pass by itself"))
+            raise refusal("not_tokenized", message, None, "cache_only=true runs this pass by itself")
     with cache_lock(plan, display.say):
         yield RunFolder(plan.folder)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 from launch.execution.completion import refuse_changes
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.reader import RunRecord
@@ -73,7 +73,7 @@ def merge_adapter(adapter: Adapter, training: Training) -> Merged:
         return _as_merged(target, existing["report"], built=False)
     if target.exists() and existing is None:
         message = f"{target} exists and was not written by launch merge"
-        raise UserError(Problem("merged_folder_taken", message, None, "rename it, or remove it"))
+        raise refusal("merged_folder_taken", message, None, "rename it, or remove it")
     needed = ["torch", "transformers", "peft", *(["bitsandbytes"] if training.quantized else [])]
     require_modules(training.python, needed)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
@@ -114,7 +114,7 @@ def refuse_unfinished(run: Path) -> None:
     status = folder_status(run)
     if status != "done":
         message = f"the run in {run} is {status}, so its adapter may be incomplete"
-        raise UserError(Problem("merge_unfinished", message, None, "start it again to its end, then merge"))
+        raise refusal("merge_unfinished", message, None, "start it again to its end, then merge")
 
 
 def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _run(adapter: Adapter, training: Training, staging: Path) -> dict[str, Any]:
     done = run_command(argv, env=environ)
     if done.returncode:
         message = f"merging {adapter.folder} into {adapter.base} failed: {failure_reason(done)}"
-        raise UserError(Problem("merge_failed", message))
+        raise refusal("merge_failed", message)
     report: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return report
 
@@ -140,7 +140,7 @@ def refuse_difference(merged: Merged) -> None:
         if not error <= tolerance:
             message = f"the merged model's logits differ from those of {other} by {error:.2g}, above {tolerance:g}"
             cure = "use the adapter on its base; this model was not kept"
-            raise UserError(Problem("merge_differs", message, None, cure))
+            raise refusal("merge_differs", message, None, cure)
 
 
 def require_modules(python: str, names: Sequence[str], where: str | None = None) -> None:
@@ -148,10 +148,10 @@ def require_modules(python: str, names: Sequence[str], where: str | None = None)
     try:
         missing = missing_modules(python, names)
     except InterpreterError as error:
-        raise UserError(Problem("no_interpreter", f"{python} does not answer: {error}", where or "python")) from error
+        raise refusal("no_interpreter", f"{python} does not answer: {error}", where or "python") from error
     if missing:
         message = f"{python} lacks {', '.join(missing)}"
-        raise UserError(Problem("missing_packages", message, where, f"install {' '.join(missing)} there"))
+        raise refusal("missing_packages", message, where, f"install {' '.join(missing)} there")
 
 
 def _as_merged(folder: Path, report: Mapping[str, Any], *, built: bool) -> Merged:

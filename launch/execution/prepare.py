@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from launch.data.staging import load_staged, stage
 from launch.demo.ensure import ensure_model, ensure_rows
-from launch.errors import Cure, Problem, UserError
+from launch.errors import Cure, refusal
 from launch.execution.merge import RECORD, merge_adapter, read_training
 from launch.planning.identity import DigestCache
 from launch.planning.inputs import BUILDS, MERGE
@@ -37,7 +37,7 @@ def prepare_inputs(plan: Plan, say: Callable[[str], None]) -> None:
         if rows is not None and rows.shared and "validation_trained" not in plan.config.allow:
             message = f"{rows.shared} of {rows.validation} validation rows are also trained on: their loss means little"
             cure = Cure("remove them from one of the two, or set {0}", "allow=[validation_trained]")
-            raise UserError(Problem("validation_trained", message, plan.origins.of("data.validation").where, cure))
+            raise refusal("validation_trained", message, plan.origins.of("data.validation").where, cure)
     digests.save()
 
 

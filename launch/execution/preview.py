@@ -21,7 +21,7 @@ from launch.config.schema import Family
 from launch.data.local import Conversion
 from launch.data.rows import read_rows
 from launch.data.samples import Sample, Side, TokenizedSamples, find_sample_problems, parse_samples
-from launch.errors import Cure, Problem, UserError
+from launch.errors import Cure, Problem, UserError, refusal
 from launch.execution.prepare import build_missing
 from launch.external import failure_reason
 from launch.files import load_json
@@ -61,7 +61,7 @@ def tokenize_samples(plan: Plan, *, rows: int | None, detail: int, only_local: b
     """
     if plan.config.trainer.family == Family.open_instruct and plan.upstream.checkout is None:
         message = f"{plan.trainer} tokenises with open-instruct's code, and there is no checkout here"
-        raise UserError(Problem("no_checkout", message, "upstream.dir", "set OPEN_INSTRUCT_DIR to a checkout"))
+        raise refusal("no_checkout", message, "upstream.dir", "set OPEN_INSTRUCT_DIR to a checkout")
     build_missing(plan, lambda message: None)
     with tempfile.TemporaryDirectory(prefix="launch-preview-") as name:
         folder = Path(name)
@@ -115,7 +115,7 @@ def _run(plan: Plan, sets: Sequence[DataSet], folder: Path, rows: int | None, de
         cure = Cure("{0} checks packages, model and tokens", "$ launch check")
         if reason.startswith("ModuleNotFoundError"):
             cure = install_hint(plan)
-        raise UserError(Problem("preview_failed", f"{plan.trainer} could not tokenise the data: {reason}", None, cure))
+        raise refusal("preview_failed", f"{plan.trainer} could not tokenise the data: {reason}", None, cure)
     content: dict[str, Any] = load_json(out)
     return content
 
@@ -158,7 +158,7 @@ def preview_command(plan: Plan, sets: Sequence[DataSet], folder: Path, request: 
         message = (
             f"the samples of {trainer.name} cannot be shown: {trainer.why.get('preview', 'it has no patch for it')}"
         )
-        raise UserError(Problem("no_preview", message, "trainer"))
+        raise refusal("no_preview", message, "trainer")
     own = "--option" if is_trl else "--patch"
     kept = [("--patch", text) for text in plan.patches] + [("--option", text) for text in plan.options]
     kept = [pair for pair in kept if pair[1].partition("=")[0] in _KEPT]

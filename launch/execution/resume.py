@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launch import resources
 from launch.config.schema import Family
-from launch.errors import EXIT_INTERRUPTED, Cure, Problem, UserError
+from launch.errors import EXIT_INTERRUPTED, Cure, Problem, UserError, refusal
 from launch.execution.display import format_duration
 from launch.execution.record.checkpoints import MARK, Checkpoint, Layout, find_checkpoints
 from launch.execution.record.outcome import folder_status, read_outcome
@@ -68,7 +68,7 @@ def decide_start(plan: Plan) -> AttemptStart:
         return AttemptStart(restart_reason=reason)
     if not plan.config.trainer.resumable:
         message = f"{plan.folder} holds an unfinished run, and resuming {plan.trainer} is not supported"
-        raise UserError(Problem("resume_unsupported", message, None, _RESTART))
+        raise refusal("resume_unsupported", message, None, _RESTART)
     complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
     if not complete:
         raise UserError(_nothing_to_resume(plan, checkpoints))
@@ -76,7 +76,7 @@ def decide_start(plan: Plan) -> AttemptStart:
         message = f"{complete[-1].path} is not a checkpoint that this run wrote: {contradiction}"
         sentence = f"move it out of {plan.model_dir}; the run then resumes from an earlier one, or {_RESTART.sentence}"
         cure = Cure(sentence, *_RESTART.ways)
-        raise UserError(Problem("foreign_checkpoint", message, None, cure))
+        raise refusal("foreign_checkpoint", message, None, cure)
     # upstream prefers step_ folders to epoch_ ones, whatever their number (utils.py:793)
     return AttemptStart(complete[-1], tuple(checkpoint for checkpoint in checkpoints if not checkpoint.complete))
 

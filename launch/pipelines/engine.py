@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.check.machine.rules import preflight, wait_for_gpus
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Cure, Problem, UserError, Way, ways_of
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Cure, Problem, UserError, Way, refusal, ways_of
 from launch.evaluation.record import read_summary
 from launch.execution.display import Display, SafeDisplay
 from launch.execution.record.lock import run_lock
@@ -94,7 +94,7 @@ def _run_stage(pipeline: Pipeline, index: int, make_display: Callable[[Path], Di
         if plan.identity != planned.identity:
             message = f"{planned.stage} was planned as {planned.identity} and is {plan.identity} now"
             cure = "an input has changed meanwhile: start the pipeline again"
-            raise UserError(Problem("pipeline_changed", message, f"pipeline {pipeline.name}", cure))
+            raise refusal("pipeline_changed", message, f"pipeline {pipeline.name}", cure)
         if not is_finished(plan):
             wait_for_gpus(plan, display.say)
     code = run_stage(plan, display)

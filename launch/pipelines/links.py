@@ -17,7 +17,7 @@ from pathlib import Path
 from launch.config.compose import compose_once
 from launch.config.line import MULTIRUN, CommandLine, override_key, quote_text
 from launch.config.schema import Kind
-from launch.errors import Cure, Problem, UserError, Way
+from launch.errors import Cure, Problem, UserError, Way, refusal
 from launch.execution.record.outcome import folder_status
 from launch.execution.record.reader import RunRecord
 from launch.execution.resume import is_finished
@@ -167,7 +167,7 @@ def plan_pipeline(line: CommandLine, notify: Callable[[str], None]) -> Pipeline 
     pipeline = Pipeline(request, given or "-".join((*request.stages, digest)), tuple(plans))
     if request.stop_if_worse and (silent := [plan.stage for plan in plans if not plan.config.evaluate]):
         message = f"stop_if_worse=true judges evaluations, and {', '.join(silent)} has none"
-        raise UserError(Problem("pipeline_conflict", message, "override stop_if_worse", "set evaluate=true"))
+        raise refusal("pipeline_conflict", message, "override stop_if_worse", "set evaluate=true")
     return _compare_runs(pipeline)
 
 
@@ -199,7 +199,7 @@ def _refuse_start(before: Plan, stage: str) -> None:
         message = f"{before.trainer} writes no model that {stage} can start from"
         cure = f"set {before.stage}:trainer= to another one"
     if message:
-        raise UserError(Problem("pipeline_model", message, "override pipeline", cure))
+        raise refusal("pipeline_model", message, "override pipeline", cure)
 
 
 def _check_link(plan: Plan, before: Plan) -> None:
@@ -262,7 +262,7 @@ def _compare_runs(pipeline: Pipeline) -> Pipeline:
             message = f"{error.problems[0].message}: since this pipeline began, {plan.stage} has changed"
             message += f", so {' and '.join(later)} would be stale" if later else ""
             cure = "set another name=, or leave it out, for a new pipeline"
-            raise UserError(Problem("pipeline_changed", message, f"pipeline {pipeline.name}", cure)) from error
+            raise refusal("pipeline_changed", message, f"pipeline {pipeline.name}", cure) from error
         started_from = RunRecord(plan.folder).plan.get("started_from")
         differs = None not in (started_from, plan.started_from) and started_from != plan.started_from
         is_stale = bool(source) and folder_status(plan.folder) != "absent" and (changes or differs)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from launch.errors import Problem, UserError
+from launch.errors import UserError, refusal
 from launch.evaluation.generation import Sampling, as_conversation, open_responder
 from launch.evaluation.models import find_model
 from launch.execution.record.reader import mapping, objects
@@ -61,7 +61,7 @@ def render_pipeline(folder: Path) -> str:
     """Return the page of a pipeline, as far as its stages have begun. Raises UserError: no_record."""
     runs = [run for _, run in stage_runs(folder) if is_run_folder(run)]
     if not runs:
-        raise UserError(Problem("no_record", f"no stage of pipeline {folder.name} has begun", "command line"))
+        raise refusal("no_record", f"no stage of pipeline {folder.name} has begun", "command line")
     evaluations = filter(None, map(read_evaluation, runs))
     scores = {
         str([row[0] for row in each.rows]): each.rows for each in evaluations

@@ -17,7 +17,7 @@ from typing import Any
 from launch import resources
 from launch.config.origins import Origins
 from launch.config.schema import Family, Kind, RootConfig
-from launch.errors import Cure, Problem, UserError, did_you_mean
+from launch.errors import Cure, Problem, did_you_mean, refusal
 from launch.files import load_json
 from launch.planning.inputs import InputSource
 from launch.planning.model_folder import hub_snapshot
@@ -70,7 +70,7 @@ def find_template(config: RootConfig, origins: Origins, cwd: Path, upstream: Seq
         near = None if family else did_you_mean(name, names)
         other = f"name a {_SUFFIX} file" if takes_files else "write the template into the model's tokenizer"
         cure = near or f"choose from {', '.join(family or names)}, or {other}"
-    raise UserError(Problem("unknown_name", message, origins.of(_KEY).where, cure))
+    raise refusal("unknown_name", message, origins.of(_KEY).where, cure)
 
 
 def template_warnings(template: ChatTemplate | None) -> tuple[Problem, ...]:
@@ -123,13 +123,13 @@ def check_template(
     if template is None and text is None and tokenizer and (tokenizer / "tokenizer_config.json").is_file():
         message = f"the tokenizer in {tokenizer} has no chat template, and recipe.chat_template is not set"
         cure = Cure("set {0} or another template, or start from a chat model", f"{_KEY}=tulu")
-        raise UserError(Problem("no_chat_template", message, model.provenance.where, cure))
+        raise refusal("no_chat_template", message, model.provenance.where, cure)
     if text is not None and flags.get("assistant_only_loss") is True and not _has_marks(text):
         what = f"recipe.chat_template={template}" if template else f"the chat template of {tokenizer}"
         message = f"{what} does not mark the answers ({{% generation %}}), which {config.trainer.name}'s masks need"
         sentence = "set recipe.chat_template to one that does, {0}, which needs no marks, or {1}: a loss on all turns"
         cure = Cure(sentence, "trainer=finetune", "flags.assistant_only_loss=false")
-        raise UserError(Problem("no_generation_marks", message, origins.of(_KEY).where, cure))
+        raise refusal("no_generation_marks", message, origins.of(_KEY).where, cure)
     if template is None or folder is None or config.stage.kind == Kind.sft or "other_chat_template" in config.allow:
         return
     run = folder.parent
@@ -164,7 +164,7 @@ def refuse_other_template(template: str, trained: str, who: str, origins: Origin
     message = f"recipe.chat_template={template}, but {who} trained the model with {trained}"
     sentence = "remove it: the model's own template is used; or set {1}"
     cure = Cure(sentence, "~recipe.chat_template", "allow=[other_chat_template]")
-    raise UserError(Problem("other_chat_template", message, origins.of(_KEY).where, cure))
+    raise refusal("other_chat_template", message, origins.of(_KEY).where, cure)
 
 
 def find_template_name(flags: Mapping[str, Any], options: Sequence[str]) -> str | None:

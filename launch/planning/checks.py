@@ -26,7 +26,7 @@ from launch.config.schema import (
     TrainerConfig,
 )
 from launch.config.trials import TunedConfig
-from launch.errors import Cure, Problem, UserError, did_you_mean
+from launch.errors import Cure, Problem, UserError, did_you_mean, refusal
 from launch.planning.estimate.shape import shape_from_yaml, with_parameters
 from launch.planning.flags import Flag, values_of
 from launch.planning.parallel import Parallel
@@ -161,7 +161,7 @@ def check_model_preset(
     message = f"{trainer.name} has no preset for {model.value}: it builds {trainer.builds}"
     sentence = f"{near + ' ' if near else ''}set {{0}}, or {{1}} for a model of that shape"
     cure = Cure(sentence, "model=olmo2_1b", "flags.config_name=PRESET")
-    raise UserError(Problem("no_olmo_preset", message, model.provenance.where, cure))
+    raise refusal("no_olmo_preset", message, model.provenance.where, cure)
 
 
 _FUSED_LOSS = re.compile(r"fused_linear_cross_entropy\W+true", re.IGNORECASE)
@@ -173,13 +173,13 @@ def check_contradictions(config: RootConfig, parallel: Parallel) -> None:
     if config.recipe.liger and parallel.width.device == Device.cpu:
         message = "Liger's kernels are written in Triton, which does not run on a CPU: the trainer would fail at load"
         cure = Cure("set {0}, or {1}", "recipe.liger=false", "gpus=N")
-        raise UserError(Problem("liger_needs_gpu", message, "recipe.liger", cure))
+        raise refusal("liger_needs_gpu", message, "recipe.liger", cure)
     attention, trainer = config.recipe.attention, config.trainer
     is_flash = attention.startswith("flash_") and attention in trainer.recipe.get("attention", ())
     if is_flash and parallel.width.device == Device.cpu and trainer.launcher == Launcher.accelerate:
         message = f"recipe.attention={attention} does not run on a CPU: the model would fail to load"
         cure = Cure("set {0}, or {1}", "recipe.attention=sdpa", "gpus=N")
-        raise UserError(Problem("flash_needs_gpu", message, "recipe.attention", cure))
+        raise refusal("flash_needs_gpu", message, "recipe.attention", cure)
     _check_fused_dpo(config)
     check_evaluation(config)
     check_dealing(config)
@@ -194,7 +194,7 @@ def _check_fused_dpo(config: RootConfig) -> None:
     cached = " and precomputed reference log-probs" if config.flags.get("precompute_ref_log_probs") else ""
     message = f"trl_dpo has no Liger loss: its fused head{cached} would be dropped (trl/trainer/dpo_trainer.py:947)"
     cure = "remove fused_linear_cross_entropy; recipe.liger=true has Liger's layers"
-    raise UserError(Problem("liger_dpo_loss", message, "flags.liger_kernel_config", cure))
+    raise refusal("liger_dpo_loss", message, "flags.liger_kernel_config", cure)
 
 
 def check_evaluation(config: RootConfig) -> None:
@@ -204,11 +204,11 @@ def check_evaluation(config: RootConfig) -> None:
         return
     if config.stage.kind == Kind.rm:
         message = "a reward model generates no text, so evaluate=true cannot score it"
-        raise UserError(Problem("not_generative", message, "evaluate", Cure("remove it", "~evaluate")))
+        raise refusal("not_generative", message, "evaluate", Cure("remove it", "~evaluate"))
     if not config.trainer.leaves.endswith("config.json"):
         message = f"{config.trainer.name} writes checkpoints of its own, which evaluate=true cannot load"
         cure = Cure("remove it, or set another {1}", "~evaluate", "trainer=")
-        raise UserError(Problem("no_transformers_model", message, "evaluate", cure))
+        raise refusal("no_transformers_model", message, "evaluate", cure)
 
 
 def check_dealing(config: RootConfig) -> None:
@@ -222,10 +222,10 @@ def check_dealing(config: RootConfig) -> None:
     if key and isinstance(sequence_parallel, int) and sequence_parallel > 1:
         splits = f"flags.sequence_parallel_size={sequence_parallel} splits each sample"
         message = f"{key} distributes whole samples over the ranks, but {splits}"
-        raise UserError(Problem("balanced_sequence_parallel", message, key, "remove one of the two"))
+        raise refusal("balanced_sequence_parallel", message, key, "remove one of the two")
     if weights_tokens and config.flags.get("load_balancing_loss") is True:
         message = "the load-balancing loss is added to the loss and is not a mean over tokens"
-        raise UserError(Problem("weighted_auxiliary_loss", message, "recipe.loss_averaging", "remove one of the two"))
+        raise refusal("weighted_auxiliary_loss", message, "recipe.loss_averaging", "remove one of the two")
 
 
 def contradiction_warnings(config: RootConfig) -> tuple[Problem, ...]:

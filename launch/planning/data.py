@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from launch.config.origins import Origins
 from launch.config.schema import BadRows, Family, Kind, Launcher, Packing, RootConfig
 from launch.data.structure import FIRST_ROWS, DataStructure, read_structure
-from launch.errors import Cure, Problem, UserError
+from launch.errors import Cure, Problem, UserError, refusal
 from launch.planning.batches import REFERENCE_ROWS
 from launch.planning.flags import Flag
 from launch.planning.inputs import Inputs, MixtureEntry
@@ -59,7 +59,7 @@ def _check_split(inputs: Inputs, structures: tuple[DataStructure | None, ...]) -
             share, empty = entry.data.validation, "to validate" if structure.validation == 0 else "to train"
             message = f"data.validation={share:g} of {structure.read} rows leaves none {empty} on"
             cure = Cure("set another share, or name a file with {0}", "data.validation=FILE")
-            raise UserError(Problem("data_split", message, entry.source.provenance.where, cure))
+            raise refusal("data_split", message, entry.source.provenance.where, cure)
 
 
 def _check_epoch(
@@ -86,7 +86,7 @@ def _check_epoch(
             f"{f'set recipe.{key} to at most {rows // steps}' if rows >= steps else 'add rows'}, or {{0}}",
             "allow=[data_small_epoch]",
         )
-        raise UserError(Problem("data_small_epoch", message, where, cure))
+        raise refusal("data_small_epoch", message, where, cure)
     _check_reference_pass(config, batch, rows, where)
 
 
@@ -131,7 +131,7 @@ def _check_reference_pass(config: RootConfig, batch: Batch, rows: int, where: st
         message = f"dpo.py's reference pass takes {size} rows at a time and fails with fewer than half: data has {rows}"
         most = 2 * rows // (REFERENCE_ROWS * batch.width)
         cure = f"set recipe.per_device_batch_size to at most {most}" if most else f"add rows: at least {size // 2}"
-        raise UserError(Problem("data_small_reference", message, where, cure))
+        raise refusal("data_small_reference", message, where, cure)
 
 
 _KEY = "data.validation"
@@ -173,9 +173,7 @@ def check_evaluation(config: RootConfig, flags: Mapping[str, Flag], mixture: Seq
         return
     value = str(flag.value).lower()
     message = f"with flags.{name}={value} {config.trainer.name} {why}"
-    raise UserError(
-        Problem("no_validation", message, flag.provenance.where, Cure("set {0} or to a file", f"{_KEY}=0.02"))
-    )
+    raise refusal("no_validation", message, flag.provenance.where, Cure("set {0} or to a file", f"{_KEY}=0.02"))
 
 
 def validation_warnings(config: RootConfig) -> tuple[Problem, ...]:

@@ -13,7 +13,7 @@ from launch.config.schema import AdapterStart, BadRows, Family, Kind, Launcher, 
 from launch.data.local import DataFiles, Digest, LocalData, digest_files
 from launch.data.sources import file_format, find_files, is_pattern
 from launch.demo.ensure import DEMO_KEY
-from launch.errors import Cure, Problem, UserError, path_problem, set_any
+from launch.errors import Cure, Problem, UserError, path_problem, refusal, set_any
 from launch.planning.estimate.shape import ModelShape, read_shape, shape_from_yaml
 from launch.planning.lora import MERGED, Adapter, check_adapter, read_adapter
 from launch.planning.rlvr import resolve_verifiers
@@ -135,7 +135,7 @@ def _model(config: RootConfig, origins: Origins, cache: Path, cwd: Path) -> Inpu
     reference = model.path or getattr(model, config.stage.start)
     if not reference:
         message = f"model={origins.choices.get('model')} has no {config.stage.start} checkpoint"
-        raise UserError(Problem("no_model", message, key, "set model.path to a folder or a hub id"))
+        raise refusal("no_model", message, key, "set model.path to a folder or a hub id")
     local = _local(reference, cwd) or _run_folder(config, reference, cwd / Path(config.runs).expanduser())
     if local is None and continues_adapter(config):
         raise _nothing_to_continue(f"{reference} is not a folder here", origins.of(key).where)
@@ -163,7 +163,7 @@ def continues_adapter(config: RootConfig) -> bool:
 def _nothing_to_continue(why: str, where: str | None) -> UserError:
     message = f"recipe.lora.start=continue resumes training an adapter, and {why}"
     cure = Cure("set model.path to a LoRA run or an adapter's folder, or remove {0}", "~recipe.lora.start")
-    return UserError(Problem("nothing_to_continue", message, where, cure))
+    return refusal("nothing_to_continue", message, where, cure)
 
 
 def _local_model(path: Path, config: RootConfig, origins: Origins) -> InputSource:
@@ -175,7 +175,7 @@ def _local_model(path: Path, config: RootConfig, origins: Origins) -> InputSourc
     if (path / "plan.json").is_file():
         if not (path / "DONE").is_file():
             message = f"the run in {path} is not finished, so it has no model"
-            raise UserError(Problem("run_without_model", message, provenance.where, "start it again to its end"))
+            raise refusal("run_without_model", message, provenance.where, "start it again to its end")
         path = path / "model"
     # RUN/merged is made from RUN/model, now or before
     folder = path.with_name("model") if path.name == MERGED else path
@@ -190,7 +190,7 @@ def _local_model(path: Path, config: RootConfig, origins: Origins) -> InputSourc
     run = adapter.folder.parent
     if (run / "plan.json").is_file() and not (run / "DONE").is_file():
         message = f"the run in {run} is not finished, so its adapter may be incomplete"
-        raise UserError(Problem("run_without_model", message, provenance.where, "start it again to its end"))
+        raise refusal("run_without_model", message, provenance.where, "start it again to its end")
     if any(override_key(override) == "model" for override in origins.overrides):
         _refuse_other_base(adapter, config, provenance)
     check_adapter(adapter, _base_shape(adapter, config))
@@ -209,7 +209,7 @@ def _refuse_other_base(adapter: Adapter, config: RootConfig, provenance: Provena
     if is_other:
         message = f"the adapter in {adapter.folder} was trained on {adapter.base}, and model= names {model.base}"
         cure = Cure("remove {0}=, or set it to the same model", "~model")
-        raise UserError(Problem("adapter_base", message, provenance.where, cure))
+        raise refusal("adapter_base", message, provenance.where, cure)
 
 
 def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, digest: Digest) -> tuple[MixtureEntry, ...]:
@@ -222,7 +222,7 @@ def _mixture(config: RootConfig, origins: Origins, cache: Path, cwd: Path, diges
         return (MixtureEntry(InputSource(str(made), made, build, origins.of("data.build")), data.fraction, "train"),)
     if not data.mix:
         cure = Cure("set {0}, or {1}", "data=NAME", "data.mix=FILE")
-        raise UserError(Problem("no_data", "the stage has no data", "data.mix", cure))
+        raise refusal("no_data", "the stage has no data", "data.mix", cure)
     provenance = origins.of("data.mix")
     entries: list[MixtureEntry] = []
     for entry in data.mix:
@@ -252,7 +252,7 @@ def _refuse_wildcards(copy: Path, origins: Origins) -> None:
         message = f"the data loader expands * ? [ in the path of the cache, {copy.parent}"
         where = origins.of("cache").where or origins.of("runs").where
         cure = "set cache to a folder without them in its path"
-        raise UserError(Problem("path_wildcards", message, where, cure))
+        raise refusal("path_wildcards", message, where, cure)
 
 
 def _find_data(path: Path, split: str, where: str | None, digest: Digest) -> DataFiles | None:
@@ -277,7 +277,7 @@ def _find_validation(config: RootConfig, origins: Origins, cwd: Path, digest: Di
     files = find_files(path, "validation", where)
     content = digest_files(files, digest)
     if content is None:
-        raise UserError(Problem("data_unreadable", f"{path} can't be read", where))
+        raise refusal("data_unreadable", f"{path} can't be read", where)
     return DataFiles(files, content)
 
 
@@ -296,26 +296,26 @@ def _unstaged_share(config: RootConfig, origins: Origins, mixture: tuple[Mixture
         also = ", or train with TRL ({2})" if kind in (Kind.sft, Kind.dpo) else ""
         sentence = f"remove {{0}} and score the finished model with {{1}}{also}"
         cure = Cure(sentence, "~data.validation", "$ launch eval", f"trainer=trl_{kind.value}")
-        raise UserError(Problem("validation_unsupported", message, where, cure))
+        raise refusal("validation_unsupported", message, where, cure)
     for entry in mixture:
         files, held_out = (entry.data.files, entry.data.validation) if entry.data else (None, None)
         shared = set(files.paths) & set(held_out.paths) if files and isinstance(held_out, DataFiles) else ()
         if shared:
             message = f"{min(shared)} is also in data.mix: its rows would be trained on"
-            raise UserError(Problem("validation_trained", message, where, "name the training files without it"))
+            raise refusal("validation_trained", message, where, "name the training files without it")
     if not unstaged:
         return None
     source = unstaged[0].source
     if source.local and not source.build:
         message = f"data.validation is split off {source.reference}, which does not exist here"
-        raise UserError(Problem("data_no_files", message, source.provenance.where))
+        raise refusal("data_no_files", message, source.provenance.where)
     if not isinstance(value, float):
         message = f"data.validation={value} needs local training data, and {source.reference} is not"
         cure = Cure(
             "set {0} to hold out a share, or download the data set and name its files in data.mix",
             "data.validation=0.02",
         )
-        raise UserError(Problem("validation_needs_local", message, where, cure))
+        raise refusal("validation_needs_local", message, where, cure)
     return value
 
 
@@ -331,7 +331,7 @@ def _merge(entries: list[MixtureEntry], digest: Digest) -> list[MixtureEntry]:
 
 def _check_build(build: str, key: str) -> str:
     if build not in BUILDS:
-        raise UserError(Problem("unknown_build", f"nothing builds '{build}'", key, f"choose from {', '.join(BUILDS)}"))
+        raise refusal("unknown_build", f"nothing builds '{build}'", key, f"choose from {', '.join(BUILDS)}")
     return build
 
 

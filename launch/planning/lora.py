@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.config.origins import Origins
 from launch.config.schema import AdapterStart, Device, Family, Quantization, RootConfig
-from launch.errors import Cure, Problem, UserError, did_you_mean
+from launch.errors import Cure, Problem, UserError, did_you_mean, refusal
 from launch.files import load_json
 from launch.planning.estimate.shape import LINEAR_LAYERS, ModelShape
 from launch.planning.model_folder import BrokenFileError, read_safetensors_header
@@ -143,7 +143,7 @@ def _refuse_keys_without_rank(origins: Origins) -> None:
         if (origins.overridden(f"recipe.lora.{key}") or "").startswith("recipe.lora"):
             message = f"recipe.lora.{key} has no effect without recipe.lora.rank: all weights are trained"
             cure = Cure("set {0}, or remove it", "recipe.lora.rank=16", f"~recipe.lora.{key}")
-            raise UserError(Problem("lora_without_rank", message, source.where, cure))
+            raise refusal("lora_without_rank", message, source.where, cure)
 
 
 def _read_targets(value: Any) -> str | tuple[str, ...]:
@@ -152,7 +152,7 @@ def _read_targets(value: Any) -> str | tuple[str, ...]:
     if not isinstance(value, Sequence) or not value or not all(isinstance(name, str) for name in value):
         message = f"recipe.lora.targets={value} is neither all-linear nor a list of names"
         cure = Cure("set {0}, or {1}", "recipe.lora.targets=all-linear", "recipe.lora.targets=[q_proj,v_proj]")
-        raise UserError(Problem("lora_targets", message, "recipe.lora.targets", cure))
+        raise refusal("lora_targets", message, "recipe.lora.targets", cure)
     return tuple(value)
 
 
@@ -279,7 +279,7 @@ def read_adapter(folder: Path) -> Adapter | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"{file} is not the configuration of a LoRA adapter: {type(error).__name__}: {error}"
         cure = "set it to a complete adapter, or a model"
-        raise UserError(Problem("bad_adapter", message, "model.path", cure)) from error
+        raise refusal("bad_adapter", message, "model.path", cure) from error
 
 
 def check_adapter(adapter: Adapter, shape: ModelShape | None) -> None:
@@ -291,18 +291,16 @@ def check_adapter(adapter: Adapter, shape: ModelShape | None) -> None:
     if base is not None and not (base / "config.json").is_file():
         message = f"the adapter in {adapter.folder} was trained on {base}, which is not here"
         cure = f"put the model there, or correct base_model_name_or_path in its {ADAPTER_CONFIG}"
-        raise UserError(Problem("adapter_base", message, "model.path", cure))
+        raise refusal("adapter_base", message, "model.path", cure)
     try:
         shapes = read_safetensors_header(adapter.folder / WEIGHTS)
     except BrokenFileError as error:
         message = f"{adapter.folder / WEIGHTS} is missing or not readable: {error}"
-        raise UserError(
-            Problem("bad_adapter", message, "model.path", "check that the run that wrote it has finished")
-        ) from error
+        raise refusal("bad_adapter", message, "model.path", "check that the run that wrote it has finished") from error
     wrong = _find_misfit(shapes, shape) if shape is not None else None
     if wrong:
         message = f"the adapter in {adapter.folder} does not fit {adapter.base}: {wrong}"
-        raise UserError(Problem("adapter_base", message, "model.path", "it belongs to a model of another shape"))
+        raise refusal("adapter_base", message, "model.path", "it belongs to a model of another shape")
 
 
 def _find_misfit(shapes: dict[str, tuple[int, ...]], shape: ModelShape) -> str | None:

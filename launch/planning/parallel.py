@@ -12,7 +12,7 @@ from pathlib import Path
 from launch import resources
 from launch.config.origins import Origin, Origins
 from launch.config.schema import Buckets, Device, Family, Launcher, Mode, Precision, RootConfig, TrainerConfig
-from launch.errors import Cure, Problem, UserError
+from launch.errors import Cure, Problem, refusal
 
 
 def require_one_machine(config: RootConfig) -> None:
@@ -23,7 +23,7 @@ def require_one_machine(config: RootConfig) -> None:
     if config.nodes > 1:
         message = f"this command runs on one machine, got nodes={config.nodes}"
         cure = Cure("{0} with the same overrides submits a Slurm job", "$ launch submit")
-        raise UserError(Problem("several_nodes", message, "nodes", cure))
+        raise refusal("several_nodes", message, "nodes", cure)
 
 
 @dataclass(frozen=True)
@@ -55,19 +55,19 @@ def resolve_width(config: RootConfig, origins: Origins) -> Width:
     if gpus:
         if device == Device.cpu and origins.of("device").origin == Origin.override:
             cure = Cure("remove device=cpu, or set {1}", "~device", f"device=cpu processes={gpus} gpus=null")
-            raise UserError(Problem("device_conflict", f"device=cpu conflicts with gpus={gpus}", None, cure))
+            raise refusal("device_conflict", f"device=cpu conflicts with gpus={gpus}", None, cure)
         device = Device.cuda
     elif gpus == 0:
         if device == Device.cuda:
             message = "device=cuda needs gpus=1 or more, got gpus=0"
-            raise UserError(Problem("device_conflict", message, origins.of("gpus").where))
+            raise refusal("device_conflict", message, origins.of("gpus").where)
         device = Device.cpu
     if device == Device.cpu:
         return Width(Device.cpu, (processes or 1) * config.nodes, config.nodes)
     if processes is not None:
         cure = Cure("set {0}, or {1}", f"gpus={processes} processes=null", f"device=cpu processes={processes}")
         message = f"processes={processes} counts CPU processes, and the device is cuda"
-        raise UserError(Problem("device_conflict", message, "override processes", cure))
+        raise refusal("device_conflict", message, "override processes", cure)
     return Width(Device.cuda, (gpus or 1) * config.nodes, config.nodes)
 
 
@@ -161,14 +161,14 @@ def resolve_parallel(config: RootConfig, trainer: TrainerConfig, width: Width) -
     """
     if width.device not in trainer.devices:
         message = f"{trainer.name} does not run on a {width.device.upper()}"
-        raise UserError(Problem("unsupported_device", message, "device", Cure("set {0}", "gpus=1")))
+        raise refusal("unsupported_device", message, "device", Cure("set {0}", "gpus=1"))
     mode = _resolve_mode(config.parallel.mode, trainer, width)
     buckets = config.parallel.buckets
     if buckets != Buckets.usual and buckets not in bucket_sizes(mode):
         sizes = ", ".join(bucket_sizes(mode))
         message = f"parallel={mode} has no {buckets} buckets"
         cure = f"it has {sizes}" if sizes else Cure("it does not use DeepSpeed; remove {0}", "~parallel.buckets")
-        raise UserError(Problem("parallel_buckets", message, "parallel.buckets", cure))
+        raise refusal("parallel_buckets", message, "parallel.buckets", cure)
     return Parallel(mode, width, _resolve_precision(config.recipe.precision, trainer, width), buckets)
 
 
@@ -193,21 +193,21 @@ def _resolve_mode(requested: Mode, trainer: TrainerConfig, width: Width) -> Mode
         if requested in (Mode.auto, Mode.fsdp):
             return Mode.fsdp
         message = f"{trainer.name} shards by itself and does not support parallel={requested}"
-        raise UserError(Problem("parallel_trainer", message, "parallel", Cure("remove {0}=", "~parallel")))
+        raise refusal("parallel_trainer", message, "parallel", Cure("remove {0}=", "~parallel"))
     if requested == Mode.fsdp:
         message = f"{trainer.name} does not support parallel=fsdp"
         cure = Cure("set {0}, {1} or {2}", "parallel=ddp", "parallel=zero2", "parallel=zero3")
-        raise UserError(Problem("parallel_trainer", message, "parallel", cure))
+        raise refusal("parallel_trainer", message, "parallel", cure)
     several = width.world_size > 1
     if requested == Mode.auto:
         return default_mode(width)
     if requested == Mode.single and several:
         cure = Cure("set {0}, zero1, zero2 or zero3", "parallel=ddp", *_ZEROS)
         message = f"parallel=single runs one rank, got {width.world_size}"
-        raise UserError(Problem("parallel_width", message, None, cure))
+        raise refusal("parallel_width", message, None, cure)
     if requested == Mode.ddp and not several:
         cure = Cure("set {0}, zero1, zero2 or zero3", "parallel=single", *_ZEROS)
-        raise UserError(Problem("parallel_width", "parallel=ddp needs two ranks or more, got one", None, cure))
+        raise refusal("parallel_width", "parallel=ddp needs two ranks or more, got one", None, cure)
     return requested
 
 
@@ -221,7 +221,7 @@ def _resolve_precision(requested: Precision, trainer: TrainerConfig, width: Widt
         owner = "open-instruct's script" if trainer.family == Family.open_instruct else "TRL"
         message = f"{trainer.name} cannot train in {requested}: {owner} supports {supported}"
         cure = Cure("set {0}", f"recipe.precision={trainer.precisions[0]}")
-        raise UserError(Problem("unsupported_precision", message, "recipe.precision", cure))
+        raise refusal("unsupported_precision", message, "recipe.precision", cure)
     return requested
 
 
@@ -252,7 +252,7 @@ def split_batch(global_batch: int, per_device: int, width: int) -> Batch:
         ranks, samples = ("" if count == 1 else "s" for count in (width, per_device))
         message = f"global batch {global_batch} is not divisible by {width} rank{ranks} x {per_device} sample{samples}"
         cure = _suggest_values(global_batch, per_device, width)
-        raise UserError(Problem("batch_not_divisible", message, None, cure))
+        raise refusal("batch_not_divisible", message, None, cure)
     return Batch(global_batch, per_device, accumulation, width)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from launch import resources
 from launch.config.line import format_value
 from launch.config.schema import LoraConfig, RecipeConfig, TrainerConfig
-from launch.errors import Problem, UserError, did_you_mean, set_any
+from launch.errors import did_you_mean, refusal, set_any
 
 _ANY_VALUE = "*"
 _UNSET = "null"
@@ -46,7 +46,7 @@ def map_recipe_key(key: str, value: Any, mapping: Any, why: Mapping[str, str], t
     reason = f": {why[key]}" if key in why and near is None else ""
     cure = near or set_any(*(f"recipe.{key}={value}" for value in supported[:3] or ["null"]))
     message = f"{trainer} does not support recipe.{key}={text}{reason}"
-    raise UserError(Problem("unsupported_recipe", message, f"recipe.{key}", cure))
+    raise refusal("unsupported_recipe", message, f"recipe.{key}", cure)
 
 
 def _as_text(value: Any) -> str:

@@ -12,7 +12,7 @@ from launch import resources
 from launch.config.guards import VerifierGuard
 from launch.config.origins import Origins
 from launch.config.schema import Kind, Launcher, RootConfig
-from launch.errors import Cure, Problem, UserError, did_you_mean, path_problem
+from launch.errors import Cure, Problem, UserError, did_you_mean, path_problem, refusal
 from launch.planning.parallel import Parallel, Width
 from launch.worker.json_codec import to_json
 from launch.worker.verifiers import BUILT_IN, BY_ROW, VerifierOption, is_own
@@ -31,7 +31,7 @@ def check_rlvr(config: RootConfig, origins: Origins) -> None:
     missing = [key for key in _REQUIRED if getattr(recipe, key) is None]
     if missing:
         message = f"an rlvr stage needs recipe.{missing[0]}"
-        raise UserError(Problem("missing_rlvr_key", message, "recipe", f"set {', '.join(missing)} in recipe"))
+        raise refusal("missing_rlvr_key", message, "recipe", f"set {', '.join(missing)} in recipe")
     prompts, samples, response = recipe.prompts_per_step, recipe.samples_per_prompt, recipe.response_length
     assert prompts and samples and response
     if prompts * samples != recipe.global_batch_size:
@@ -40,12 +40,12 @@ def check_rlvr(config: RootConfig, origins: Origins) -> None:
         where = origins.of("recipe.global_batch_size").where
         fitting = f"recipe.prompts_per_step={max(1, recipe.global_batch_size // samples)}"
         cure = Cure("remove it, or set {1}", "~recipe.global_batch_size", fitting)
-        raise UserError(Problem("partial_groups", message, where, cure))
+        raise refusal("partial_groups", message, where, cure)
     if response >= recipe.max_seq_length:
         message = f"recipe.response_length={response} leaves no room for a prompt in recipe.max_seq_length="
         where = origins.of("recipe.response_length").where
         message += str(recipe.max_seq_length)
-        raise UserError(Problem("no_room_for_prompts", message, where, "max_seq_length is prompt plus response"))
+        raise refusal("no_room_for_prompts", message, where, "max_seq_length is prompt plus response")
 
 
 def resolve_verifiers(config: RootConfig, origins: Origins, cwd: Path) -> dict[str, float]:
@@ -132,7 +132,7 @@ def check_ray(config: RootConfig, width: Width, flags: Mapping[str, Any]) -> tup
     if needs.learners + needs.engines != size:
         message = f"{needs.learners} learners and {needs.engines} GPUs of vLLM are not the {size} GPUs of the plan"
         cure = Cure("remove them, or set {1}", "~flags.num_learners_per_node", "flags.vllm_num_engines=N")
-        raise UserError(Problem("rl_gpus", message, "flags.num_learners_per_node", cure))
+        raise refusal("rl_gpus", message, "flags.num_learners_per_node", cure)
     allocated = (config.cluster.cpus_per_rank or needs.cpus) * size
     if allocated >= needs.cpus:
         return ()
@@ -146,7 +146,7 @@ def refuse_untried(config: RootConfig) -> None:
     if config.trainer.untried and not config.cache_only:
         message = f"launch plans and checks {config.trainer.name} but does not start it: {config.trainer.untried}"
         cure = Cure("{0} prints its command; {1} trains with TRL", "$ launch plan", "trainer=trl_grpo")
-        raise UserError(Problem("untried_trainer", message, "trainer", cure))
+        raise refusal("untried_trainer", message, "trainer", cure)
 
 
 VLLM = ((0, 27), (0, 30))  # first and last version beside TRL 1.16, torch 2.13 and transformers 5.23, with numpy 2.3
@@ -168,11 +168,11 @@ def check_vllm(config: RootConfig, flags: Mapping[str, Any]) -> tuple[Problem, .
         cure = Cure(
             "remove it, or set {1} (trl #6789)", f"~flags.{cut}", "flags.vllm_importance_sampling_correction=false"
         )
-        raise UserError(Problem("vllm_correction", message, f"flags.{cut}", cure))
+        raise refusal("vllm_correction", message, f"flags.{cut}", cure)
     ports = flags.get("vllm_server_port", 8000), flags.get("vllm_group_port", 51216)
     if ports[0] == ports[1]:
         message = f"vLLM's server and the group that sends it weights can't share port {ports[0]}"
-        raise UserError(Problem("vllm_ports", message, "flags.vllm_group_port", "set another port"))
+        raise refusal("vllm_ports", message, "flags.vllm_group_port", "set another port")
     message = "generation with vLLM is planned and checked, and no run of it has been made here"
     return (Problem("vllm_untried", message, "recipe.generation", "watch sampling/sampling_logp_difference"),)
 
@@ -210,10 +210,10 @@ def _entries(given: Any, where: str | None, cwd: Path) -> Iterator[tuple[str, fl
         is_weight = isinstance(weight, int | float) and not isinstance(weight, bool) and weight > 0
         if not isinstance(name, str) or not is_weight or set(content) - {"name", "weight"}:
             cure = "write NAME, or a list such as '[exact, {name: rules.py:short, weight: 0.5}]' with weights above 0"
-            raise UserError(Problem("unknown_verifier", f"recipe.verifier: {entry!r} is not a verifier", where, cure))
+            raise refusal("unknown_verifier", f"recipe.verifier: {entry!r} is not a verifier", where, cure)
         if name not in names and not is_own(name):
             cure = did_you_mean(name, names) or f"choose from {', '.join(names)}, or name your own as PATH.py:FUNCTION"
-            raise UserError(Problem("unknown_verifier", f"recipe.verifier: there is no '{name}'", where, cure))
+            raise refusal("unknown_verifier", f"recipe.verifier: there is no '{name}'", where, cure)
         yield _own_file(name, cwd, where) if is_own(name) else name, float(weight)
 
 
@@ -226,5 +226,5 @@ def _own_file(name: str, cwd: Path, where: str | None) -> str:
         raise UserError(path_problem(error, path)) from error
     if not is_here or not function.isidentifier():
         what = f"{file} does not exist" if not is_here else f"'{function}' is not the name of a function"
-        raise UserError(Problem("no_verifier_file", f"recipe.verifier={name}: {what}", where, "write PATH.py:FUNCTION"))
+        raise refusal("no_verifier_file", f"recipe.verifier={name}: {what}", where, "write PATH.py:FUNCTION")
     return f"{file}:{function}"

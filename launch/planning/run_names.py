@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.errors import Problem, UserError, did_you_mean
+from launch.errors import did_you_mean, refusal
 from launch.files import first_written
 
 # prefixes of folders that hold several runs: a rollout's widths, a bench's repeats, a search's probes
@@ -43,7 +43,7 @@ def resolve_run(name: str, runs: Path, submitted: Sequence[Path] = ()) -> Path:
         return run.resolve()
     names = [run_name(folder) for folder in known]
     cure = did_you_mean(name, [*names, *(folder.name for folder in known)]) or _list_names(names)
-    raise UserError(Problem("unknown_run", f"there is no run '{name}' in {runs.absolute()}", "command line", cure))
+    raise refusal("unknown_run", f"there is no run '{name}' in {runs.absolute()}", "command line", cure)
 
 
 def find_run(name: str, known: Sequence[Path], where: str | None) -> Path | None:
@@ -56,7 +56,7 @@ def find_run(name: str, known: Sequence[Path], where: str | None) -> Path | None
     newest = sorted(matches, key=_written, reverse=True)
     names = [f"{run_name(run)} ({time.strftime('%Y-%m-%d %H:%M', time.localtime(_written(run)))})" for run in newest]
     message = f"'{name}' matches {len(matches)} runs, of which {run_name(newest[0])} is the newest"
-    raise UserError(Problem("ambiguous_run", message, where, _list_names(names)))
+    raise refusal("ambiguous_run", message, where, _list_names(names))
 
 
 def _written(run: Path) -> float:

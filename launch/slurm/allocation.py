@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.errors import Cure, Problem, UserError
+from launch.errors import Cure, refusal
 
 _FILE_DELAY = 3.0  # seconds until a file that another node wrote is visible on a shared file system
 _POLL = 0.2  # seconds
@@ -53,12 +53,12 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
     except (KeyError, ValueError) as error:
         message = f"this process is not a task of a Slurm job step ({error})"
         cure = Cure("{0} writes the batch script that runs it", "$ launch submit")
-        raise UserError(Problem("no_allocation", message, None, cure)) from error
+        raise refusal("no_allocation", message, None, cure) from error
     if allocation.node_rank >= len(hosts):
         message = f"LAUNCH_HOSTS lists {len(hosts)} hosts, but this is node {allocation.node_rank}"
         hosts_of_job = '$ export LAUNCH_HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST")'
         cure = Cure("{0} in the batch script", hosts_of_job)
-        raise UserError(Problem("no_allocation", message, None, cure))
+        raise refusal("no_allocation", message, None, cure)
     return allocation
 
 
@@ -71,7 +71,7 @@ def check_shared(allocation: Allocation, seconds: float = _FILE_DELAY) -> None:
     if path is not None and not file_appears(path, seconds):
         message = f"{path.parent} on {allocation.host} is not the same folder as on {allocation.hosts[0]}"
         cure = "set runs to a folder on a file system that all nodes share, and in a container mount it"
-        raise UserError(Problem("not_shared", message, "runs", cure))
+        raise refusal("not_shared", message, "runs", cure)
 
 
 def file_appears(path: Path, seconds: float = _FILE_DELAY) -> bool:

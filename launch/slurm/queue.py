@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 from launch.slurm.slurm_cli import SHORT_TIMEOUT, parse_duration, query_slurm, run_once, try_command
 
 _FIELDS = (
@@ -85,7 +85,7 @@ def list_user_jobs(patient: bool = False) -> list[QueuedJob]:
     environ = {**os.environ, "SLURM_TIME_FORMAT": "%s"}  # unix seconds, whatever format the user has set
     result = query_slurm(argv, environ=environ) if patient else run_once(argv, SHORT_TIMEOUT, environ)
     if result.status != 0:
-        raise UserError(Problem("slurm_unresponsive", f"squeue failed: {result.message}"))
+        raise refusal("slurm_unresponsive", f"squeue failed: {result.message}")
     return list(_parse(result.output))
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from launch.config.schema import Device
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 from launch.execution.caches import find_tokenized_data, supports_cache_pass
 from launch.slurm.jobs import JobFolder
 from launch.slurm.planned_jobs import PlannedJob, plan_evaluation_job, plan_tokenize_job, write_job_folder
@@ -93,7 +93,7 @@ def drop_duplicates(jobs: Sequence[PlannedJob]) -> list[PlannedJob]:
             continue
         message = f"two jobs would have the name {job.name}: {_describe(first, job)}, and {_describe(job, first)}"
         cure = "a run has one job: remove one of them" if same_identity else "remove name=, or set one for each"
-        raise UserError(Problem("name_taken", message, "name", cure))
+        raise refusal("name_taken", message, "name", cure)
     return list(kept.values())
 
 

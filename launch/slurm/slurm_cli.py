@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from launch.errors import Problem, UserError
+from launch.errors import UserError, refusal
 from launch.external import run_command
 from launch.terminal import notify
 
@@ -101,7 +101,7 @@ def run_once(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str
     except FileNotFoundError:
         message = f"{argv[0]} is not installed on this machine"
         cure = "submit from a login node of the cluster; with dry_run=true only the job folder is written"
-        raise UserError(Problem("no_slurm", message, None, cure)) from None
+        raise refusal("no_slurm", message, None, cure) from None
     except subprocess.TimeoutExpired:
         return SlurmResult(None, "", "")
     return SlurmResult(done.returncode, done.stdout, done.stderr)
@@ -136,5 +136,5 @@ def query_slurm(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[
     if result.is_unreachable:
         message = f"Slurm does not respond to {argv[0]}: {result.message}"
         cure = "try again later" if result.is_transient else "run this on a login node of the cluster"
-        raise UserError(Problem("slurm_unresponsive", message, None, cure))
+        raise refusal("slurm_unresponsive", message, None, cure)
     return result

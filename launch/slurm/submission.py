@@ -15,7 +15,7 @@ from typing import Any
 from launch.check.machine.disk import checkpoint_interval
 from launch.check.machine.rules import RULES, inspect, stopping_problems
 from launch.check.machine.trainer import interpreter_has_packages
-from launch.errors import Problem, UserError
+from launch.errors import Problem, UserError, refusal
 from launch.execution.record.lock import Holder, file_lock, find_holder, lock_path
 from launch.execution.record.reader import command_for
 from launch.slurm.jobs import JobFolder, find_job_ids, find_live_jobs
@@ -175,14 +175,14 @@ def refuse_live_jobs(planned: Iterable[PlannedJob], *, dry_run: bool) -> None:
             reads = ", and its job reads the files that a dry run writes" if dry_run else ""
             message = f"this run is already submitted{reads}: {'; '.join(str(job) for job in jobs)}"
             cure = f"wait for it, or `{command_for('stop', run)}` first"
-            raise UserError(Problem("already_submitted", message, None, cure))
+            raise refusal("already_submitted", message, None, cure)
         job_ids = find_job_ids(folder)
         if not slurm_responds and job_ids:
             notify(f"without a response from Slurm it is unknown whether job {job_ids[-1]} still needs {folder.path}")
         holder = find_holder(lock_path(run))
         if holder:
             message = f"another launcher holds {run}: {holder[0]}"
-            raise UserError(Problem("run_is_locked", message, None, "wait for it, stop it, or set another name="))
+            raise refusal("run_is_locked", message, None, "wait for it, stop it, or set another name=")
 
 
 def _sbatch(step: SubmissionStep, after: Sequence[str]) -> list[str]:
@@ -212,7 +212,7 @@ def _submit(step: SubmissionStep, after: Sequence[str], settle: float) -> str:
             break
         time.sleep(pause)
     message = f"Slurm does not respond to sbatch: {result.message}"
-    raise UserError(Problem("slurm_unresponsive", message, None, "check `squeue --me` before you try again"))
+    raise refusal("slurm_unresponsive", message, None, "check `squeue --me` before you try again")
 
 
 def _record(step: SubmissionStep, job_id: str) -> None:

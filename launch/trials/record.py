@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 from launch.files import load_json, write_file, write_json
 from launch.planning.plan import Plan
 from launch.trials.card_rate import CardRate
@@ -209,11 +209,11 @@ def read_earlier(folder: Path, verb: str, subject: Mapping[str, str]) -> dict[st
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message, cure = f"{path} cannot be read: {type(error).__name__}", "choose another name=, or move the folder"
-        raise UserError(Problem("other_trial", message, "name", cure)) from None
+        raise refusal("other_trial", message, "name", cure) from None
     if differing:
         key = differing[0]
         message = f"{folder} holds a {verb} of {key} {earlier[key]}, not of {key} {subject[key]}"
-        raise UserError(Problem("other_trial", message, "name", "choose another name=, or leave it out"))
+        raise refusal("other_trial", message, "name", "choose another name=, or leave it out")
     return earlier
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.config.compose import Composed, map_all
 from launch.config.line import override_key
-from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, refusal
 from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
 from launch.execution.record.reader import command_for
@@ -119,7 +119,7 @@ def plan_sweep(configurations: Sequence[Composed]) -> SweepRecord:
         name = composed.config.name
         if name and not any(override_key(text) == "name" for own in differing for text in own):
             message = f"name={name} would give all runs of the sweep one folder"
-            raise UserError(Problem("sweep_folder", message, "name", "leave it out: each run's name has its identity"))
+            raise refusal("sweep_folder", message, "name", "leave it out: each run's name has its identity")
         return place_run(build_plan(composed, this_machine(composed)), notes.append)
 
     lines = [composed.origins.overrides for composed in configurations]

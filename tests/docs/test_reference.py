@@ -147,14 +147,14 @@ class Message:
 
 
 def messages() -> dict[str, Message]:
-    """Return the messages of each id, from the calls `Problem(id, message, where, cure)` in the source."""
+    """Return the messages of each id, from the calls `Problem(id, message, where, cure)` and `refusal(...)` in the source."""
     found: defaultdict[str, Message] = defaultdict(Message)
     for path in sorted((ROOT / "launch").rglob("*.py")):
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(function, ast.FunctionDef):
                 continue
             for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
-                if isinstance(call.func, ast.Name) and call.func.id == "Problem" and len(call.args) > 1:
+                if isinstance(call.func, ast.Name) and call.func.id in ("Problem", "refusal") and len(call.args) > 1:
                     name, text = call.args[:2]
                     given = [*call.args[3:], *(word.value for word in call.keywords if word.arg == "cure")]
                     message = template(text, function, call.lineno)

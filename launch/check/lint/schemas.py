@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launch.check.lint.launcher_options import read_launcher_flags
 from launch.check.lint.trainers import TrainerScript
-from launch.errors import Problem, UserError
+from launch.errors import UserError, refusal
 from launch.upstream.libraries.library_keys import LibraryKeys, library_keys
 from launch.upstream.pin.checkout import Checkout, fetch_command, is_checkout
 from launch.upstream.resolve import capture, resolve_schema
@@ -90,7 +90,7 @@ class TrainerSchemas:
         else:
             message = f"the flags of {trainer.script} are not in the lock"
             cure = f"name the checkout to ask its parser: --upstream {self.checkout.root}"
-        raise UserError(Problem("no_upstream", message, cure=cure))
+        raise refusal("no_upstream", message, cure=cure)
 
     def names(self, schema: Schema) -> Mapping[str, Sequence[str]]:
         """Return the names that a trainer of the checkout looks its flags up in; {} without a checkout."""

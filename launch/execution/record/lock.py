@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from launch.errors import Problem, UserError
+from launch.errors import Problem, UserError, refusal
 from launch.files import read_file
 from launch.worker.json_codec import decode, encode, to_json
 
@@ -125,7 +125,7 @@ def _refuse_other_file(path: Path) -> None:
     if not os.path.lexists(path) or (path.is_file() and not path.is_symlink()):
         return
     message = f"{path} is the name of a lock file, but it is a link, a folder or a FIFO"
-    raise UserError(Problem("not_a_lock", message, None, "remove it, or use another name="))
+    raise refusal("not_a_lock", message, None, "remove it, or use another name=")
 
 
 def locked_problem(folder: Path, holder: Holder, age: float | None) -> Problem:
@@ -166,7 +166,7 @@ def _acquire(path: Path, holder: Holder) -> bool:
                 return _create(path, holder)
     except OSError as error:
         message = f"{path.parent} is not writable: {error.strerror}"
-        raise UserError(Problem("not_writable", message, None, "set runs= and cache= to writable folders")) from error
+        raise refusal("not_writable", message, None, "set runs= and cache= to writable folders") from error
 
 
 def _create(path: Path, holder: Holder) -> bool:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 from launch.execution.display import format_duration
 from launch.execution.record.reader import mapping, objects
 from launch.execution.report.charts import Metrics, build_charts, format_value
@@ -203,4 +203,4 @@ def save_page(path: Path, page: str) -> None:
         write_file(path, page)
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror or error}"
-        raise UserError(Problem("report_not_written", message)) from None
+        raise refusal("report_not_written", message) from None

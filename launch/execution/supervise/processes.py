@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 from launch.execution.supervise.reaper import find_by_run_id
 
 _ORPHANS = 20.0  # seconds; the tear-down after a launcher's SIGKILL takes at most 15
@@ -52,7 +52,7 @@ def wait_for_orphans(output: Path, say: Callable[[str], None], patience: float =
     while orphans := _find_writers(output):
         if time.monotonic() > deadline:
             message = f"processes of an earlier run still write to {output}: {', '.join(map(str, orphans))}"
-            raise UserError(Problem("still_running", message, None, "end them, or use another name="))
+            raise refusal("still_running", message, None, "end them, or use another name=")
         if not announced:
             say(f"waiting for {len(orphans)} processes of the earlier run to end")
             announced = True

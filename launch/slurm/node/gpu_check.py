@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from launch.errors import Cure, Problem, UserError
+from launch.errors import Cure, UserError, refusal
 from launch.external import run_command
 
 _TIMEOUT = 60.0  # seconds; without persistence mode the driver first initialises all cards
@@ -43,4 +43,4 @@ def check_gpus(environ: Mapping[str, str]) -> None:
 
 def _fault(message: str) -> UserError:
     cure = Cure("leave this node out (cluster.exclude) and report it, or set {0}", "allow=[gpu_fault]")
-    return UserError(Problem("gpu_fault", message, None, cure))
+    return refusal("gpu_fault", message, None, cure)

@@ -12,7 +12,7 @@ from launch.check.machine.parser import parser_accepts
 from launch.check.machine.rules import inspect, stopping_problems
 from launch.config.compose import Composed
 from launch.config.schema import Device
-from launch.errors import EXIT_INTERRUPTED, EXIT_REFUSED, Problem, UserError
+from launch.errors import EXIT_INTERRUPTED, EXIT_REFUSED, UserError, refusal
 from launch.execution.display import display_for
 from launch.execution.engine import build_cache
 from launch.execution.record.folder import RunFolder
@@ -123,18 +123,18 @@ def _check_start(plan: Plan, allocation: Allocation, nodes: int) -> None:
     incomplete_model."""
     if len(allocation.hosts) != nodes:
         message = f"job {allocation.job_id} has {len(allocation.hosts)} nodes, the plan needs {nodes}"
-        raise UserError(Problem("other_allocation", message, "nodes", "set nodes= to the value of #SBATCH --nodes"))
+        raise refusal("other_allocation", message, "nodes", "set nodes= to the value of #SBATCH --nodes")
     submitted = os.environ.get("LAUNCH_PLAN", plan.identity)
     if submitted != plan.identity:
         changed = "a configuration, an input or upstream's source has changed since"
         message = f"this plan is {plan.identity}, but {submitted} was submitted: {changed}"
         cure = "submit it again; in a script edited by hand remove LAUNCH_PLAN and name="
-        raise UserError(Problem("plan_changed", message, "LAUNCH_PLAN", cure))
+        raise refusal("plan_changed", message, "LAUNCH_PLAN", cure)
     model = plan.inputs.model
     if model.local and not model.build:
         faults = find_model_faults(model.local)
         if faults:
-            raise UserError(Problem("incomplete_model", f"{model.local} is not a complete model: {faults[0]}"))
+            raise refusal("incomplete_model", f"{model.local} is not a complete model: {faults[0]}")
 
 
 def _run_ranks(node: NodeContext) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, refusal
 from launch.execution.display import Display, PlainDisplay, display_for
 from launch.execution.engine import build_execution
 from launch.execution.record.events import Event
@@ -200,7 +200,7 @@ def run_other_node(node: NodeContext) -> int:
     if start.identity != plan.identity:
         message = f"the plan is {plan.identity} on {allocation.host} and {start.identity} on {allocation.hosts[0]}"
         cure = "make checkout, configuration and package versions the same on all nodes"
-        raise UserError(Problem("nodes_differ", message, None, cure))
+        raise refusal("nodes_differ", message, None, cure)
     if not start.command:
         return EXIT_DONE
     folder = RunFolder(node.record)

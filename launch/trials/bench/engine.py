@@ -10,7 +10,7 @@ from launch.config.compose import map_all
 from launch.config.line import CommandLine, format_value, override_key
 from launch.config.schema import Packing
 from launch.config.trials import BenchConfig
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError, refusal
 from launch.execution.display import Display
 from launch.execution.record.lock import run_lock
 from launch.execution.same_run import training_settings
@@ -64,7 +64,7 @@ def read_request(line: CommandLine) -> BenchRequest:
     if len(parts) != 3:
         given = {1: "no settings: there is no `--`", 2: "one setting: there is one `--`"}
         message = f"bench compares two settings and got {given.get(len(parts), f'{len(parts) - 1} of them')}"
-        raise UserError(Problem("bench_settings", message, "command line", f"use {_USAGE}"))
+        raise refusal("bench_settings", message, "command line", f"use {_USAGE}")
     common, a, b = parts
     problems = list(unsupported_problems(line, "bench", "it runs two settings in turn"))
     for name, arguments in zip(SIDES, (a, b), strict=True):

@@ -10,7 +10,7 @@ from launch import resources
 from launch.config.compose import Composed, compose_once, map_all
 from launch.config.line import CommandLine
 from launch.config.trials import Then
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, refusal
 from launch.execution.display import Display
 from launch.execution.engine import RankRunner
 from launch.execution.record.lock import run_lock
@@ -189,7 +189,7 @@ def width_task(line: CommandLine, label: str, allocation: Allocation) -> NodeTas
     if not chosen:
         message = f"width={label} is not one of {request.widths_override}"
         cure = "submit the rollout's jobs with `rollout ... submit=all`"
-        raise UserError(Problem("bad_width", message, "override width", cure))
+        raise refusal("bad_width", message, "override width", cure)
     only, plan = chosen[0], chosen[0].plan
     only.job_id = allocation.job_id
     restart_mark = RestartMark(plan, allocation)

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from launch.config.line import CommandLine
 from launch.config.trials import RolloutConfig
-from launch.errors import Problem, UserError
+from launch.errors import UserError, refusal
 from launch.trials.trial import expand_short_options, unsupported_problems
 
 WIDTHS = ("gpus", "processes")
@@ -83,7 +83,7 @@ def read_request(line: CommandLine) -> RolloutRequest:
     if len(width_keys) != 1:
         message = "gpus= and processes= exclude each other" if width_keys else "a rollout needs widths"
         cure = "set gpus=1,2,8, or device=cpu processes=1,2,4"
-        raise UserError(Problem("device_conflict" if width_keys else "no_widths", message, None, cure))
+        raise refusal("device_conflict" if width_keys else "no_widths", message, None, cure)
     key = width_keys[0]
     widths = read_widths(own[key], key)
     submit = _read_submit(own.get(_SUBMIT, "none").lower(), dry_run=dry_run)
@@ -95,11 +95,11 @@ def _read_submit(submit: str, *, dry_run: bool) -> SubmitMode:
     if submit not in list(SubmitMode):
         cure = "use rest for the widths for which this machine has too few GPUs, or all"
         message = f"submit must be none, rest or all, got {submit}"
-        raise UserError(Problem("bad_value", message, "override submit", cure))
+        raise refusal("bad_value", message, "override submit", cure)
     if dry_run and submit != SubmitMode.all:
         cure = "add submit=all; `plan` shows what a width would run"
         message = "dry_run= of a rollout applies to its jobs only"
-        raise UserError(Problem("bad_value", message, "override dry_run", cure))
+        raise refusal("bad_value", message, "override dry_run", cure)
     return SubmitMode(submit)
 
 
@@ -114,7 +114,7 @@ def read_widths(text: str, key: str) -> tuple[RequestedWidth, ...]:
     if widths != ascending:
         message = f"{text} does not ascend: a rollout goes from narrow to wide, through each width once"
         cure = f"use {key}={','.join(map(str, ascending))}"
-        raise UserError(Problem("widths_not_ascending", message, where, cure))
+        raise refusal("widths_not_ascending", message, where, cure)
     return tuple(widths)
 
 
@@ -123,5 +123,5 @@ def _read_width(text: str, where: str) -> RequestedWidth:
     nodes, local = (nodes_by_gpus[1], nodes_by_gpus[2]) if nodes_by_gpus else ("1", text)
     if not local.isdecimal() or int(local) < 1 or int(nodes) < 1:
         cure = "use numbers of 1 or more, and NODESxGPUS for several nodes, such as 1,2,8,2x8"
-        raise UserError(Problem("bad_width", f"'{text}' is not a width", where, cure))
+        raise refusal("bad_width", f"'{text}' is not a width", where, cure)
     return RequestedWidth(int(nodes) * int(local), int(nodes))

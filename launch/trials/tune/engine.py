@@ -14,7 +14,7 @@ from launch.check.machine.rules import inspect, stopping_problems
 from launch.config.line import CommandLine, override_key
 from launch.config.schema import Device, Family
 from launch.config.trials import TuneConfig
-from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, Problem, UserError
+from launch.errors import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, UserError, refusal
 from launch.execution.caches import tokenized_folder
 from launch.execution.display import Display
 from launch.execution.engine import build_cache
@@ -111,7 +111,7 @@ def _base_setting(plan: Plan) -> tuple[MemorySetting, float | None]:
         if shape is None:
             message = f"nothing can be predicted: the shape of {plan.inputs.model.reference} is unknown"
             cure = "download the model to this machine, or set model.shape.layers= and the other model.shape keys"
-            raise UserError(Problem("unknown_shape", message, "model", cure)) from None
+            raise refusal("unknown_shape", message, "model", cure) from None
         attention = Attention.flash if has_flash else Attention.sdpa
         size, ranks, kind = plan.batch.per_device, plan.batch.width, plan.config.stage.kind
         return MemorySetting(shape, kind, plan.parallel.mode, ranks, size, 1, attention=attention), None
@@ -131,7 +131,7 @@ def _find_lengths(plan: Plan, display: Display) -> Lengths | None:
     display.say("tokenising first: the predictions need the data's lengths")
     if build_cache(plan, display) != EXIT_DONE:
         message, cure = "the data could not be tokenised", "run the stage with cache_only=true to see why"
-        raise UserError(Problem("no_tokenised_data", message, "data", cure))
+        raise refusal("no_tokenised_data", message, "data", cure)
     return load_lengths(plan.lengths_file)
 
 
@@ -140,7 +140,7 @@ def _refuse_too_few_samples(plan: Plan, lengths: Lengths | None) -> None:
         return
     samples = f"{lengths.samples:,} sample{'' if lengths.samples == 1 else 's'}"
     message = f"the data has {samples} and one step takes {plan.batch.global_:,}"
-    raise UserError(Problem("too_few_samples", message, "data", "use more data, or a smaller global batch"))
+    raise refusal("too_few_samples", message, "data", "use more data, or a smaller global batch")
 
 
 SHORT = tuple(vars(TuneConfig()))  # short for keys of the node `tune`
@@ -177,10 +177,10 @@ def run_tune(request: CommandLine, display: Display) -> tuple[TuneRecord, int]:
     if options.steps <= options.skip:
         message = f"steps={options.steps} measures nothing: the first {options.skip} do not count"
         cure = f"use {options.skip + 1} or more; 8 is the default"
-        raise UserError(Problem("bad_steps", message, "tune.steps", cure))
+        raise refusal("bad_steps", message, "tune.steps", cure)
     if options.compare_full and plan.lora is None:
         message = f"compare_full=true compares an adapter with full fine-tuning, and {plan.stage} trains no adapter"
-        raise UserError(Problem("compare_full", message, "tune.compare_full", "set recipe.lora.rank=16, or remove it"))
+        raise refusal("compare_full", message, "tune.compare_full", "set recipe.lora.rank=16, or remove it")
     name = plan.config.name or f"{plan.stage}-{plan.parallel.width}-{plan.identity}"
     folder = plan.runs / plan.stage / f"tune-{name}"
     earlier = read_earlier(folder, "tune", {"identity": plan.identity})
@@ -231,7 +231,7 @@ def _refuse_if_none_started(record: TuneRecord) -> None:
     """Raises UserError (no_probe_started) with the first probe's problem when no probe could be started."""
     if record.runs and all(probe.cause_id == REFUSED for probe in record.runs):
         message = f"no probe could be started: {record.runs[0].message}"
-        raise UserError(Problem("no_probe_started", message, None, "fix that and run tune again"))
+        raise refusal("no_probe_started", message, None, "fix that and run tune again")
 
 
 Extra = tuple[str, Any]  # a key and its value
@@ -288,7 +288,7 @@ def refuse_if_nothing_fits(record: TuneRecord) -> None:
         f"{smallest.memory_gib:.0f} GiB of a card's {card:.0f} GiB, of which {room:.0%} stays free"
     )
     cure = "use more GPUs, a smaller model or a lower recipe.max_seq_length, or set fewer keys yourself"
-    raise UserError(Problem("nothing_fits", message, None, cure))
+    raise refusal("nothing_fits", message, None, cure)
 
 
 def _try_extras(record: TuneRecord, run: Run, extras: Callable[[Candidate], Sequence[Extra]]) -> None:

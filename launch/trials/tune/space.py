@@ -12,7 +12,7 @@ from typing import Any
 
 from launch.config.line import format_value, override_key
 from launch.config.schema import Buckets, Device, Family, Kind, LossAveraging, Mode, Packing, TrainerConfig
-from launch.errors import Problem, UserError
+from launch.errors import UserError, refusal
 from launch.planning.checks import check_dealing
 from launch.planning.flags import values_of
 from launch.planning.parallel import bucket_sizes, divisors, has_master_weights
@@ -179,7 +179,7 @@ def _effective(plan: Plan, key: str) -> Any:
         given = " ".join(f"flags.{name}={value}" for name, value in flags.items())
         message = f"{given} does not correspond to a value of recipe.{key}, so it cannot be predicted"
         values = " or ".join(f"recipe.{key}={value}" for value in meaning)
-        raise UserError(Problem("unpredicted_flag", message, f"flags.{min(flags)}", f"use {values}")) from None
+        raise refusal("unpredicted_flag", message, f"flags.{min(flags)}", f"use {values}") from None
 
 
 class LossWeighting(StrEnum):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 from launch.files import read_json_object, write_exact
 from launch.host.interpreter import installed_versions, package_folders
 from launch.resources import ROOT
@@ -53,7 +53,7 @@ def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
     place = str(root) if root else python
     if root and not (root / entry).is_file():
         cure = "use the root of an open-instruct checkout with this script, or an installed package's folder"
-        raise UserError(Problem("trainer_script_missing", f"{place} has no {entry}", where=place, cure=cure))
+        raise refusal("trainer_script_missing", f"{place} has no {entry}", where=place, cure=cure)
     cache = _Cache(entry, root, python)
     content = cache.load()
     if content is None:
@@ -65,7 +65,7 @@ def capture_schema(entry: str, root: Path | None, python: str) -> Schema:
     if "error" in content:
         message = f"the flags of {entry} are unknown, because it can't be brought to its parser: {content['error']}"
         cure = "check that the checkout is complete, and that python= has the trainer's packages"
-        raise UserError(Problem("trainer_unreadable", message, place, cure))
+        raise refusal("trainer_unreadable", message, place, cure)
     return schema_from_json(content)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.errors import Problem, UserError
+from launch.errors import Problem, UserError, refusal
 from launch.external import run_command
 from launch.files import load_json, write_exact
 from launch.host.interpreter import package_folders
@@ -121,8 +121,8 @@ def _run_git(folder: Path, *arguments: str) -> None:
     try:
         result = run_command(["git", "-C", str(folder), *arguments])
     except OSError:
-        raise UserError(Problem("git_missing", "git can't be started", cure="install git")) from None
+        raise refusal("git_missing", "git can't be started", cure="install git") from None
     if result.returncode != 0:
         output = (result.stderr or result.stdout).strip().splitlines()
         message = f"git {arguments[0]} failed in {folder}: {output[0] if output else f'exit code {result.returncode}'}"
-        raise UserError(Problem("git_failed", message, cure="nothing was changed"))
+        raise refusal("git_failed", message, cure="nothing was changed")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.errors import Problem, UserError
+from launch.errors import Problem, refusal
 from launch.resources import IN_CLONE
 from launch.upstream.pin.lock import load_lock
 
@@ -136,7 +136,7 @@ def _require_checkout(root: Path, found_by: str) -> None:
         message = f"{root} is not an open-instruct checkout: it needs {_SHARED_MODULE} and an entry script"
     where = f"${found_by}" if found_by == DIR_VARIABLE else f"{found_by}={root}"
     cure = f"set it to the folder that contains open_instruct/, or fetch the pin: {fetch_command()}"
-    raise UserError(Problem("not_open_instruct", message, where, cure))
+    raise refusal("not_open_instruct", message, where, cure)
 
 
 def blob_id(content: bytes) -> str:

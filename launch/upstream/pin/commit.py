@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 from launch.external import run_command
 
 _PULL_REQUEST = re.compile(r"\(#(\d+)\)")
@@ -38,10 +38,10 @@ def find_commit(repo: Path, name: str) -> Commit:
     try:
         result = _git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     except OSError:
-        raise UserError(Problem("git_missing", "git can't be started", cure="install git")) from None
+        raise refusal("git_missing", "git can't be started", cure="install git") from None
     if result.returncode != 0:
         message = f"{repo} has no commit '{name}'"
-        raise UserError(Problem("unknown_commit", message, cure="fetch it, or name another commit"))
+        raise refusal("unknown_commit", message, cure="fetch it, or name another commit")
     return Commit(*_git(repo, "log", "-1", _LOG_FORMAT, result.stdout.strip()).stdout.strip("\n").split("\0"))
 
 
@@ -64,7 +64,7 @@ def extracted(repo: Path, commit: str) -> Iterator[Path]:
         result = _git(repo, "archive", "--format=tar", f"--output={archive}", commit, "open_instruct")
         if result.returncode != 0:
             message = f"git archive failed in {repo}: {result.stderr.strip().partition(chr(10))[0]}"
-            raise UserError(Problem("git_failed", message, cure="nothing was changed"))
+            raise refusal("git_failed", message, cure="nothing was changed")
         root = Path(folder, "open-instruct")
         root.mkdir()
         run_command(["tar", "-xf", str(archive), "-C", str(root)], check=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.config.origins import Origins
 from launch.config.yaml_nodes import NotYamlError, Positions, load_yaml, yaml_positions
-from launch.errors import Problem, UserError
+from launch.errors import Problem, UserError, refusal
 from launch.host.interpreter import package_folders
 from launch.resources import CONFIGS, ROOT
 from launch.upstream.capture.start import capture_schema
@@ -169,7 +169,7 @@ def _load_yaml(path: Path) -> tuple[Mapping[str, Any], Positions]:
     try:
         content, positions = load_yaml(text), yaml_positions(text)
     except NotYamlError as error:
-        raise UserError(Problem("bad_config", f"the file can't be parsed: {error}", _display_path(path))) from None
+        raise refusal("bad_config", f"the file can't be parsed: {error}", _display_path(path)) from None
     return (content if isinstance(content, Mapping) else {}), positions
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from launch.errors import Problem, UserError
+from launch.errors import refusal
 from launch.files import load_json
 from launch.upstream.schema import Schema, schema_from_json
 from launch.upstream.trainers import ENTRIES, TRL, trainer_name
@@ -47,7 +47,7 @@ def locked_schema(trainer: str) -> Schema:
     name = trainer_name(trainer)
     if name is None:
         message, cure = f"trainer '{trainer}' is not in the lock", f"use one of {', '.join(ENTRIES)}"
-        raise UserError(Problem("unknown_trainer", message, cure=cure))
+        raise refusal("unknown_trainer", message, cure=cure)
     return _load_schema(name)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from launch.errors import EXIT_REFUSED, Problem, UserError
+from launch.errors import EXIT_REFUSED, UserError, refusal
 from launch.files import load_json, write_exact
 from launch.host.interpreter import package_folders
 from launch.terminal import echo, notify
@@ -103,7 +103,7 @@ def add_trainer(checkout: Path, name: str, python: str) -> dict[Path, str]:
         if distribution.replace("_", "-") in schema.packages and version != locked:
             message = f"{name} was captured with {package} {version}, but the lock is of {package} {locked}"
             cure = f"pip install {distribution}=={locked} in {python}"
-            raise UserError(Problem("unlocked_package", message, cure=cure))
+            raise refusal("unlocked_package", message, cure=cure)
     lock["files"] = dict(sorted({**lock["files"], **schema.files}.items()))
     return {LOCK_FILE: json_text(lock), SCHEMAS / f"{name}.json": schema_text(schema)}
 
@@ -114,7 +114,7 @@ def renewed_library_keys(library: str, python: str) -> dict[str, Any]:
     result = run_isolated(python, program.__file__, [library], _SECONDS, request)
     if result.content is None:
         message = f"the configuration keys of {library} can't be read in {python}: {result.error}"
-        raise UserError(Problem("library_unreadable", message, cure=f"install {library}, or correct its list of keys"))
+        raise refusal("library_unreadable", message, cure=f"install {library}, or correct its list of keys")
     return dict(result.content)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from launch.errors import Problem, UserError, did_you_mean
+from launch.errors import UserError, did_you_mean, refusal
 from launch.upstream.schema import Field
 
 _TRUE_WORDS = ("yes", "true", "t", "y", "1")
@@ -48,14 +48,14 @@ def choice_error(field: Field, text: str) -> UserError:
     allowed = [str(choice) for choice in field.choices or ()]
     listed = ", ".join(allowed[:12]) + (", ..." if len(allowed) > 12 else "")
     message = f"{field.name} must be one of {listed}, got '{text}'"
-    return UserError(Problem("bad_choice", message, field.name, did_you_mean(text, allowed)))
+    return refusal("bad_choice", message, field.name, did_you_mean(text, allowed))
 
 
 def _to_bool(field: Field, text: str) -> bool:
     if text.lower() in (*_TRUE_WORDS, *_FALSE_WORDS):
         return text.lower() in _TRUE_WORDS
     message = f"{field.name} must be true or false, got '{text}'"
-    raise UserError(Problem("bad_type", message, field.name, "write true or false"))
+    raise refusal("bad_type", message, field.name, "write true or false")
 
 
 def _to_choice(field: Field, text: str) -> Any:
@@ -77,7 +77,7 @@ def _to_dict(field: Field, text: str) -> dict[str, Any]:
 def unsettable_error(field: Field, id: str = "bad_type") -> UserError:
     """Return the error of a field that no command line can set."""
     message = f"{field.name} can't be set on the command line: {field.unsettable_because}"
-    return UserError(Problem(id, message, field.name, "leave it out"))
+    return refusal(id, message, field.name, "leave it out")
 
 
 def _to_number(field: Field, text: str) -> int | float:
@@ -92,7 +92,7 @@ def _to_number(field: Field, text: str) -> int | float:
             except (ValueError, OverflowError):
                 pass
         message = f"{field.name} must be {EXPECTED_VALUES[field.kind]}, got '{text}'"
-        raise UserError(Problem("bad_type", message, field.name, cure)) from None
+        raise refusal("bad_type", message, field.name, cure) from None
 
 
 _CONVERTERS: Mapping[str, Callable[[Field, str], Any]] = {
