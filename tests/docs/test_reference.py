@@ -147,7 +147,7 @@ class Message:
 
 
 def messages() -> dict[str, Message]:
-    """Return the messages of each id, from the calls `Problem(id, message, where, cure)` and `refusal(...)` in the source."""
+    """Return the messages of each id, by the calls of `Problem` and `refusal`: (id, message, where, cure)."""
     found: defaultdict[str, Message] = defaultdict(Message)
     for path in sorted((ROOT / "launch").rglob("*.py")):
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
