@@ -76,12 +76,14 @@ def _find_obstacle(line: CommandLine, problem: Problem, way: Way) -> str | None:
     """Return why a way leads back: what its line meets instead takes it back. None: it plans, or meets another."""
     from launch.api.planning import plan_composed
     from launch.config.compose import compose_once
-    from launch.pipelines.links import plan_pipeline
 
     advised = apply_way(way, line)
     try:
-        is_pipeline = plan_pipeline(advised, lambda text: None) is not None
-        if not is_pipeline and problem in plan_composed(compose_once(advised)).plan.warnings:
+        if advised.is_pipeline:
+            from launch.pipelines.links import plan_pipeline
+
+            plan_pipeline(advised, lambda text: None)
+        elif problem in plan_composed(compose_once(advised)).plan.warnings:
             return problem.message
     except UserError as error:
         return next((after.message for after in error.problems if _is_dead_end(after, problem, way)), None)

@@ -11,8 +11,6 @@ from launch.api.planning import PlannedRun, plan_composed
 from launch.config.compose import Composed, compose
 from launch.config.line import CommandLine
 from launch.errors import EXIT_DONE
-from launch.pipelines.forecast import describe_costs, forecast_pipeline
-from launch.pipelines.links import Pipeline, plan_pipeline
 from launch.planning.command import quote_argument
 from launch.planning.flags import FLAG_COLUMNS
 from launch.planning.plan import Plan
@@ -40,8 +38,8 @@ exit codes: 0 planned; 2 it cannot work, and the messages say why
 
 def plan(line: CommandLine) -> int:
     """Print the plan of the composed stage, or of a pipeline's, as text or as one JSON object."""
-    if pipeline := plan_pipeline(line, notify):
-        return _plan_pipeline(pipeline, as_json=line.json)
+    if line.is_pipeline:
+        return _plan_pipeline(line)
 
     def show(composed: Composed) -> int:
         planned = plan_composed(composed)
@@ -54,11 +52,16 @@ def plan(line: CommandLine) -> int:
     return compose(line, show)
 
 
-def _plan_pipeline(pipeline: Pipeline, *, as_json: bool) -> int:
+def _plan_pipeline(line: CommandLine) -> int:
     """Print the plan of each stage of a pipeline, and what all of them cost."""
+    from launch.pipelines.forecast import describe_costs, forecast_pipeline  # read runs: one stage needs none of it
+    from launch.pipelines.links import plan_pipeline
+
+    pipeline = plan_pipeline(line, notify)
+    assert pipeline is not None
     costs = forecast_pipeline(pipeline, os.environ)
     planned = [PlannedRun(plan) for plan in pipeline.plans]
-    if as_json:
+    if line.json:
         stages = [{**run.as_json(), **cost.as_json()} for run, cost in zip(planned, costs, strict=True)]
         print_json(versioned({"pipeline": pipeline.name, "stages": stages}))
         return EXIT_DONE

@@ -51,6 +51,12 @@ class CommandLine:
         return any(argument.partition("=")[0] in _SHOWING for argument in self.argv)
 
     @property
+    def is_pipeline(self) -> bool:
+        """Whether it names a pipeline, or sets a key of one of its stages: `dpo:recipe.beta=0.1`."""
+        keys = map(override_key, self.overrides)
+        return any(key == "pipeline" or ":" in key for key in keys)
+
+    @property
     def overrides(self) -> tuple[str, ...]:
         """The `key=value` arguments, without Hydra's own options and their values."""
         overrides = []
