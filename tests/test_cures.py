@@ -131,6 +131,12 @@ def test_other_verbs_and_cures_in_words_stay() -> None:
     assert check_cures(plan_line("stage=sft"), [other])[0].cure is None
 
 
+def test_the_cures_of_a_sweep_are_planned_with_its_first_setting() -> None:
+    line = plan_line("--multirun", "stage=sft,dpo", "gpus=8", "recipe.seed=1,2")
+    advice = Problem("x", "m", "override gpus", Cure("set {0} or {1}", "gpus=4", "gpus=banana"))
+    assert [problem.cure for problem in check_cures(line, [advice])] == ["set gpus=4"]
+
+
 def test_the_advice_of_a_plan_is_planned() -> None:
     plan = plan_composed(compose_once(plan_line("stage=sft", "gpus=8"))).plan
     advice = Problem("x", "m", "override gpus", Cure("set {0} or {1}", "gpus=4", "gpus=banana"))

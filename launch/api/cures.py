@@ -42,8 +42,12 @@ def exact_ways(cure: str | None) -> list[Way]:
 
 def check_cures(line: CommandLine, problems: Sequence[Problem]) -> list[Problem]:
     """Return the problems, each with the part of its cure that works."""
-    if line.verb not in VERBS or line.sweeps:
+    if line.verb not in VERBS:
         return list(problems)
+    if line.sweeps:
+        from launch.config.compose import expand_sweep
+
+        line = expand_sweep(line)[0]  # the other settings differ in values
     end = time.monotonic() + _SECONDS
     return [_with_working_cure(line, problem, end) for problem in problems]
 
