@@ -7,7 +7,7 @@ without one, the line that says so. A cure that other causes would need too says
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +30,8 @@ _CAPACITY = re.compile(r"total capacity of (?P<gib>[\d.]+) GiB")
 class Situation:
     """The plan's settings that a cure may change, and the cures that are computed from them.
 
-    A setting is None if it is unknown (the command was not planned here).
+    A setting is None if it is unknown (the command was not planned here). `plans`: whether the run's line still plans
+    with other overrides, which are advised only then.
     """
 
     trainer: str = ""
@@ -44,6 +45,7 @@ class Situation:
     runs: Path | None = None
     cache: Path | None = None
     python: str | None = None
+    plans: Callable[[str], bool] = bool
 
     def out_of_memory(self, match: re.Match[str]) -> str:
         batch = self.batch
@@ -52,10 +54,11 @@ class Situation:
         if predicted := self._predict_remedy(match.string):
             return predicted
         smaller = [size for size in divisors(batch.global_ // batch.width) if size < batch.per_device]
-        if smaller:
+        override = f"recipe.per_device_batch_size={smaller[-1]}" if smaller else ""
+        if smaller and self.plans(override):
             accumulation = batch.global_ // (batch.width * smaller[-1])
             return (
-                f"set recipe.per_device_batch_size={smaller[-1]}: the same global batch of {batch.global_}, with "
+                f"set {override}: the same global batch of {batch.global_}, with "
                 f"{accumulation} accumulation steps instead of {batch.accumulation}"
             )
         options = []
@@ -64,13 +67,16 @@ class Situation:
         next_mode = NEXT_MODE.get(self.mode) if self.mode and batch.width > 1 else None
         if next_mode:
             options.append(f"parallel={next_mode}")
-        if self.device == Device.cuda:
-            options.append(f"gpus={batch.width * 2}" if batch.global_ % (batch.width * 2) == 0 else "more GPUs")
+        wider = batch.global_ % (batch.width * 2) == 0
+        if self.device == Device.cuda and wider:
+            options.append(f"gpus={batch.width * 2}")
+        options = [*filter(self.plans, options)]
+        if self.device == Device.cuda and not wider:
+            options.append("more GPUs")
         if self.max_seq_length:
             options.append(f"recipe.max_seq_length={self.max_seq_length // 2} (shorter samples change the training)")
-        return (
-            "the per-device batch size is 1 already; set " + ", or ".join(options) + "; the global batch stays the same"
-        )
+        choice = ", or ".join(options)
+        return f"the per-device batch size can't be smaller; set {choice}; the global batch stays the same"
 
     def _predict_remedy(self, message: str) -> str | None:
         """Return the first setting predicted to fit the GPU whose size torch's message gives."""
@@ -82,7 +88,7 @@ class Situation:
         lengths = load_lengths(self.lengths)
         remedies = (remedy_for(self.memory, room, liger=liger, lengths=lengths) for liger in (False, True))
         remedy = next(filter(None, remedies), None)
-        if remedy is None or remedy.gib >= estimate_memory(self.memory).total:
+        if remedy is None or remedy.gib >= estimate_memory(self.memory).total or not self.plans(str(remedy)):
             return None
         rows = "the data's longest micro batch" if lengths else "all samples at the maximum length"
         return (

@@ -15,12 +15,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from launch.check.machine.disk import nearest_existing, written_bytes
+from launch.config.compose import compose_once
 from launch.config.guards import GuardsConfig
+from launch.config.line import CommandLine, override_key
 from launch.config.schema import Kind
 from launch.execution.diagnosis.advice import Situation
 from launch.execution.facts import DiskUsage, Fact, GuardContext, GuardFinding, RankExited, Tick
@@ -30,8 +33,9 @@ from launch.execution.reward_guards import build_guards
 from launch.execution.supervise.reaper import is_zombie
 from launch.execution.supervise.stacks import PeerStacks, Stacks, dump_stacks
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
+from launch.planning.machine import this_machine
 from launch.planning.model_folder import weight_bytes
-from launch.planning.plan import Plan
+from launch.planning.plan import Plan, build_plan
 
 _TICK = 0.5  # seconds
 _DISK_EVERY = 5.0  # seconds
@@ -239,6 +243,18 @@ class WatchConfig:
     situation: Situation = field(default_factory=Situation)
 
 
+def _plans(plan: Plan, overrides: str) -> bool:
+    """Whether the line of a plan can be planned with other overrides."""
+    changed = overrides.split()
+    line = CommandLine("plan", False, plan.origins.overrides).without(*map(override_key, changed))
+    try:
+        composed = compose_once(line.with_overrides(*changed))
+        build_plan(composed, this_machine(composed))
+    except Exception as error:  # of whatever kind: a run's outcome goes before its cure
+        return not any(override_key(override) in str(error) for override in changed)
+    return True
+
+
 def build_watch_config(plan: Plan) -> WatchConfig:
     """Build the watch configuration of `plan` for a machine that runs all its ranks."""
     recipe = plan.config.recipe
@@ -274,5 +290,6 @@ def build_watch_config(plan: Plan) -> WatchConfig:
             runs=plan.runs,
             cache=plan.cache,
             python=plan.command[0],
+            plans=partial(_plans, plan),
         ),
     )

@@ -121,6 +121,13 @@ def test_at_one_sample_the_next_zero_stage_and_more_gpus(mode: Mode, following: 
     assert last is not None and "parallel=" not in last.text and "more GPUs" in last.text
 
 
+def test_what_does_not_plan_is_not_advised() -> None:
+    refused = replace(PLAN, batch=Batch(128, 2, 8, 8), plans=lambda override: "parallel" in override)
+    cure = cure_for(OUT, refused)
+    assert cure is not None and "set parallel=zero3, or recipe.max_seq_length=2048" in cure.text
+    assert "recipe.per_device_batch_size=" not in cure.text and "gpus=" not in cure.text
+
+
 WATCHDOG = (
     "[rank{rank}]:[E820 09:00:00.1 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation "
     "timeout: WorkNCCL(SeqNum={number}, OpType={kind}, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 ms"

@@ -51,3 +51,10 @@ def test_the_supervisor_is_told_what_the_plan_knows() -> None:
     # 8.03e9 parameters: bf16 weights, fp32 master weights and two moments
     assert config.checkpoint_bytes == pytest.approx(8.03e9 * 14)
     assert config.situation.batch is not None and config.situation.batch.width == 8
+
+
+def test_a_cure_is_planned_before_a_failed_run_is_told_it() -> None:
+    plan = build_plan(composed("stage=sft", "gpus=8", "trainer=finetune"), fixed_machine())
+    plans = build_watch_config(plan).situation.plans
+    assert plans("recipe.per_device_batch_size=1") and plans("recipe.per_device_batch_size=8 recipe.liger=true")
+    assert not plans("recipe.per_device_batch_size=7") and not plans("recipe.packing=bins")
