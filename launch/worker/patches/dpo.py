@@ -222,7 +222,8 @@ def add_commit(path: Path, commit: str | None) -> Path:
 
 def find_commit(model: Any) -> str | None:
     """Return the hub commit that a model was loaded from; None for a local folder."""
-    commit: str | None = getattr(trainer_objects.unwrap(model).config, "_commit_hash", None)
+    config = getattr(trainer_objects.unwrap(model), "config", None)  # OLMo-core's model has none
+    commit: str | None = getattr(config, "_commit_hash", None)
     return commit
 
 
