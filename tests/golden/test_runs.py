@@ -120,7 +120,7 @@ def _mask(line: str, home: Path) -> str:
         line = line.replace(place, name)
     line = re.sub(r"/tmp/warm-\w+/bin/python", "{python}", line)  # the tests' own, with the imports done
     line = re.sub(r"lengths/[0-9a-f]{8}\b", "lengths/{key}", line)
-    line = re.sub(r"^(model\.(?:base_)?files\.\S+) = .*", r"\1 = {digest}", line)
+    line = re.sub(r"^(model\.(?:base_)?files\.\S+|files\.model\.safetensors) = .*", r"\1 = {digest}", line)
     line = re.sub(r'\b(found|value) = "\d+\.\d+"', r'\1 = "{number}"', line)
     line = re.sub(r"\b[\d.]+ times the largest before it", "# times the largest before it", line)
     line = re.sub(r"\b20\d\d-\d\d-\d\d[T ][\d:.]+Z?", "{time}", line)
