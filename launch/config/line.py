@@ -231,7 +231,8 @@ def check_overrides(line: CommandLine) -> None:
         elif key == "tuned" and not line.sweeps and value.strip("'\"") not in group_options("tuned"):
             folder = config_roots()[0] / "tuned"
             message = f"there is no overlay '{value}' in {folder}"
-            problems.append(Problem("unknown_tuned", message, f"override {override}", "`tune` writes one"))
+            near = did_you_mean(value, group_options("tuned"), prefix="tuned=")
+            problems.append(Problem("unknown_tuned", message, f"override {override}", near or "`tune` writes one"))
         elif not line.sweeps and _BARE_COMMA.match(value):
             meant = None if key.startswith("flags.") else explain_name(key, value)
             cure = meant or _one_value(key, value)

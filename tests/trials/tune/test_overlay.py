@@ -138,7 +138,7 @@ def test_the_plans_identity_is_that_of_the_same_overrides_set_by_hand(record: Tu
 
 
 def test_an_overlay_that_is_not_there_is_reported(record: TuneRecord) -> None:
-    with pytest.raises(UserError, match=r"there is no overlay 'its' in "):
+    with pytest.raises(UserError, match=r"there is no overlay 'its' in .*; did you mean 'tuned=it'"):
         composed(*STAGE, "+tuned=its")
 
 
