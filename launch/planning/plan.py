@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from launch import resources
-from launch.config.compose import Composed
+from launch.config.compose import Composed, compose_once
+from launch.config.line import CommandLine
 from launch.config.origins import Origins
 from launch.config.schema import Family, Launcher, RootConfig
 from launch.data.structure import DataStructure
@@ -61,7 +62,7 @@ from launch.planning.identity import (
 from launch.planning.inputs import Inputs, continues_adapter, model_shape, resolve_inputs
 from launch.planning.lengths import lengths_file
 from launch.planning.lora import Adapter, Lora, resolve_lora
-from launch.planning.machine import Machine, UpstreamState
+from launch.planning.machine import Machine, UpstreamState, this_machine
 from launch.planning.model_folder import find_output_faults
 from launch.planning.parallel import Batch, Parallel, resolve_parallel, resolve_width, split_batch, width_warnings
 from launch.planning.rlvr import check_continuous, check_ray, check_rlvr, check_vllm, uses_vllm
@@ -266,6 +267,12 @@ def build_plan(
     named = frozenset(name for name, flag in rendered.flags.items() if flag.value in texts)
     plan = Plan(**vars(rendered), identity=identity, input_digests=digests, name=NAME, named_flags=named)
     return plan._placed(composed.config.name or default_name(rendered.parallel.width, identity))
+
+
+def plan_line(line: CommandLine) -> Plan:
+    """Plan the one run of a line on this machine. Raises UserError."""
+    composed = compose_once(line)
+    return build_plan(composed, this_machine(composed))
 
 
 def _resolve(composed: Composed, machine: Machine, pending: PendingModel, *, reads_rows: bool) -> _Resolved:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from launch.check.machine.rules import preflight, wait_for_gpus
-from launch.config.compose import compose_once
 from launch.config.line import CommandLine, override_key
 from launch.config.schema import Device
 from launch.errors import EXIT_INTERRUPTED, Problem, UserError
@@ -16,8 +15,8 @@ from launch.execution.display import Display
 from launch.execution.engine import RankRunner, run_steps
 from launch.execution.record.reader import RunRecord, mapping, objects
 from launch.host.nvidia import Gpus, find_gpus
-from launch.planning.machine import PACKAGES, this_machine
-from launch.planning.plan import Plan, build_plan
+from launch.planning.machine import PACKAGES
+from launch.planning.plan import Plan, plan_line
 from launch.table import format_row
 from launch.trials.measurement import TIME_USED, Measurement, archive_earlier_try, compute_figures, read_measurement
 from launch.trials.record import REFUSED, R, State, TrialRecord, TrialRun
@@ -61,12 +60,6 @@ def probe_line(line: CommandLine) -> CommandLine:
 def plan_probe(line: CommandLine) -> Plan:
     """Plan a short run of `line`. Raises UserError."""
     return plan_line(probe_line(line))
-
-
-def plan_line(line: CommandLine) -> Plan:
-    """Plan the one run of `line` on this machine. Raises UserError."""
-    composed = compose_once(line)
-    return build_plan(composed, this_machine(composed))
 
 
 def refuse_failing_preflight(

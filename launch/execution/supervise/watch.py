@@ -21,7 +21,6 @@ from pathlib import Path
 import psutil
 
 from launch.check.machine.disk import nearest_existing, written_bytes
-from launch.config.compose import compose_once
 from launch.config.guards import GuardsConfig
 from launch.config.line import CommandLine, override_key
 from launch.config.schema import Kind
@@ -33,9 +32,8 @@ from launch.execution.reward_guards import build_guards
 from launch.execution.supervise.reaper import is_zombie
 from launch.execution.supervise.stacks import PeerStacks, Stacks, dump_stacks
 from launch.planning.estimate.forecast import UnknownMemoryError, planned_setting
-from launch.planning.machine import this_machine
 from launch.planning.model_folder import weight_bytes
-from launch.planning.plan import Plan, build_plan
+from launch.planning.plan import Plan, plan_line
 
 _TICK = 0.5  # seconds
 _DISK_EVERY = 5.0  # seconds
@@ -248,8 +246,7 @@ def _plans(plan: Plan, overrides: str) -> bool:
     changed = overrides.split()
     line = CommandLine("plan", False, plan.origins.overrides).without(*map(override_key, changed))
     try:
-        composed = compose_once(line.with_overrides(*changed))
-        build_plan(composed, this_machine(composed))
+        plan_line(line.with_overrides(*changed))
     except Exception as error:  # of whatever kind: a run's outcome goes before its cure
         return not any(override_key(override) in str(error) for override in changed)
     return True

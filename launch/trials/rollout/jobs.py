@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from launch.config.trials import Then
 from launch.errors import Problem, UserError
+from launch.planning.plan import plan_line
 from launch.slurm.jobs import JobFolder
 from launch.slurm.planned_jobs import (
     PlannedJob,
@@ -21,7 +22,6 @@ from launch.slurm.submission import refuse_live_jobs, report_lines, submit_steps
 from launch.trials.record import State
 from launch.trials.rollout.record import RolloutRecord, WidthRun
 from launch.trials.rollout.request import RequestedWidth, RolloutRequest
-from launch.trials.trial import plan_line
 
 
 def plan_width_job(width: WidthRun, request: RolloutRequest) -> PlannedJob:
