@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from launch import resources
 from launch.api.planning import PlannedRun, plan_composed
@@ -18,6 +19,9 @@ from launch.redact import process_redactor
 from launch.table import Table
 from launch.terminal import echo, notify, print_json
 from launch.worker.json_codec import versioned
+
+if TYPE_CHECKING:
+    from launch.pipelines.links import Pipeline
 
 PLAN_HELP = """usage: launch plan stage=NAME [key=value ...] [--json]
 
@@ -39,7 +43,10 @@ exit codes: 0 planned; 2 it cannot work, and the messages say why
 def plan(line: CommandLine) -> int:
     """Print the plan of the composed stage, or of a pipeline's, as text or as one JSON object."""
     if line.is_pipeline:
-        return _plan_pipeline(line)
+        from launch.pipelines.links import plan_pipeline  # reads runs: one stage needs none of it
+
+        if pipeline := plan_pipeline(line, notify):
+            return _show_pipeline(pipeline, json=line.json)
 
     def show(composed: Composed) -> int:
         planned = plan_composed(composed)
@@ -52,16 +59,13 @@ def plan(line: CommandLine) -> int:
     return compose(line, show)
 
 
-def _plan_pipeline(line: CommandLine) -> int:
+def _show_pipeline(pipeline: Pipeline, *, json: bool) -> int:
     """Print the plan of each stage of a pipeline, and what all of them cost."""
-    from launch.pipelines.forecast import describe_costs, forecast_pipeline  # read runs: one stage needs none of it
-    from launch.pipelines.links import plan_pipeline
+    from launch.pipelines.forecast import describe_costs, forecast_pipeline
 
-    pipeline = plan_pipeline(line, notify)
-    assert pipeline is not None
     costs = forecast_pipeline(pipeline, os.environ)
     planned = [PlannedRun(plan) for plan in pipeline.plans]
-    if line.json:
+    if json:
         stages = [{**run.as_json(), **cost.as_json()} for run, cost in zip(planned, costs, strict=True)]
         print_json(versioned({"pipeline": pipeline.name, "stages": stages}))
         return EXIT_DONE

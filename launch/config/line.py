@@ -25,6 +25,7 @@ _NEEDS_QUOTES = re.compile(r"[^\x00-\x7f]|[&!#~;^<>`\n]|(?<!\w)\(")
 # in a list or a map: brackets, commas, quoted texts, keys; what is between them is a value
 _CONTAINER_PART = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[\[\]{},]|:(?=\s))""")
 _NOT_A_NAME = re.compile(r"null|true|false|[-+]?[\d.]+(?:e[-+]?\d+)?|[\[{].*", re.IGNORECASE | re.DOTALL)
+STAGE_KEY = re.compile(r"(\w[\w.-]*):([^=:]+)=")  # of one stage of a pipeline: `dpo:recipe.beta=0.1`
 _END = "\0"  # of an argument
 # `key = value`, `key =value`, `key= value`
 _SPACES = re.compile(rf"(?<![^{_END}])[^{_END}]*?(?:{_END}={_END}?|={_END}(?![^{_END}]*=))[^{_END}]+")
@@ -52,9 +53,8 @@ class CommandLine:
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether it names a pipeline, or sets a key of one of its stages: `dpo:recipe.beta=0.1`."""
-        keys = map(override_key, self.overrides)
-        return any(key == "pipeline" or ":" in key for key in keys)
+        """Whether it names a pipeline, or sets a key of one of its stages."""
+        return self.sets("pipeline") or any(map(STAGE_KEY.match, self.overrides))
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -231,8 +231,8 @@ def check_overrides(line: CommandLine) -> None:
         elif key == "tuned" and not line.sweeps and value.strip("'\"") not in group_options("tuned"):
             folder = config_roots()[0] / "tuned"
             message = f"there is no overlay '{value}' in {folder}"
-            near = did_you_mean(value, group_options("tuned"), prefix="tuned=")
-            problems.append(Problem("unknown_tuned", message, f"override {override}", near or "`tune` writes one"))
+            cure = did_you_mean(value, group_options("tuned"), prefix="tuned=") or "`tune` writes one"
+            problems.append(Problem("unknown_tuned", message, f"override {override}", cure))
         elif not line.sweeps and _BARE_COMMA.match(value):
             meant = None if key.startswith("flags.") else explain_name(key, value)
             cure = meant or _one_value(key, value)

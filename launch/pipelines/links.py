@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.config.compose import compose_once
-from launch.config.line import MULTIRUN, CommandLine, override_key, quote_text
+from launch.config.line import MULTIRUN, STAGE_KEY, CommandLine, override_key, quote_text
 from launch.config.schema import Kind
 from launch.errors import Cure, Problem, UserError, Way, refusal
 from launch.execution.record.outcome import folder_status
@@ -123,7 +123,7 @@ def read_request(line: CommandLine) -> PipelineRequest:
 
 
 def _conflicts(override: str, stages: Sequence[str]) -> list[Problem]:
-    match = re.match(r"(\w[\w.-]*):([^=:]+)=", override)
+    match = STAGE_KEY.match(override)
     stage, key, where = match[1] if match else "", override_key(match[2] if match else override), f"override {override}"
     if stage and stage not in stages:
         message = f"{stage} is not a stage of this pipeline"

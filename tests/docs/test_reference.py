@@ -189,6 +189,8 @@ def template_of_choice(node: ast.expr, function: ast.FunctionDef, line: int) -> 
         return template(node.left, function, line)
     if isinstance(node, ast.IfExp):
         return template(node.body, function, line) or template(node.orelse, function, line)
+    if isinstance(node, ast.BoolOp) and isinstance(node.values[-1], ast.Constant | ast.JoinedStr):
+        return placeholder(node.values[-1])
     name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
     if isinstance(node, ast.Call) and name == "Cure":
         sentence, *ways = (template(part, function, line) or placeholder(part) for part in node.args)
