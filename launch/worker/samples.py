@@ -24,6 +24,7 @@ class Request:
     out: Path  # the file to write
     detail: int  # samples of each data set that are described token by token
     rows: int | None  # of a hub data set; the others are read completely
+    hub_data: Path  # the machine's folder of prepared data sets: HF_DATASETS_CACHE is the preview's own
     per_device: int  # samples of one micro batch
     starts: tuple[int, ...] = (0,)  # the number of each data set's first row, where they are joined
 
@@ -146,16 +147,12 @@ def describe_batch(batch: Mapping[str, Any], pad: int | None) -> dict[str, int]:
     return {"rows": rows, "width": width, "padding": padding, "documents": documents}
 
 
-def stream_rows(path: str, split: str, rows: int, **options: Any) -> Any:
-    """Return the first rows of a hub data set as a `datasets.Dataset`, without downloading the rest.
-
-    Offline they are those in the machine's cache: HF_DATASETS_CACHE is the preview's own.
-    """
+def stream_rows(path: str, split: str, request: Request, **options: Any) -> Any:
+    """Return the first rows of a hub data set as a `datasets.Dataset`, without downloading the rest."""
     import datasets
 
-    cache = datasets.config.DEFAULT_HF_DATASETS_CACHE
-    stream = datasets.load_dataset(path, split=split, streaming=True, cache_dir=cache, **options)
-    return datasets.Dataset.from_list(list(stream.take(rows)))
+    stream = datasets.load_dataset(path, split=split, streaming=True, cache_dir=str(request.hub_data), **options)
+    return datasets.Dataset.from_list(list(stream.take(request.rows)))
 
 
 def _describe_tokenizer(tokenizer: Any) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def _read_part(part: trl_data.MixturePart, request: samples.Request, config: str
 
     if request.rows is None or Path(part.name).exists():
         return datasets.load_dataset(part.name, name=config)[part.split]
-    return samples.stream_rows(part.name, part.split, request.rows, name=config)
+    return samples.stream_rows(part.name, part.split, request, name=config)
 
 
 def _preview_class(job: trl_entry.Job, request: samples.Request) -> Any:

@@ -46,20 +46,20 @@ def test_the_five_minutes_of_the_readme(tmp_path: Path) -> None:
 
 
 def test_a_local_file_and_a_hub_data_set_are_shown_and_trained_on(tmp_path: Path) -> None:
-    """Offline: the hub's data set is one that `datasets` has prepared on this machine."""
+    """Offline: the hub's data set is one that `datasets` has prepared on this machine, in a folder of its own."""
     datasets = pytest.importorskip("datasets", reason="the `train` dependencies are not installed")
-    hub, home = tmp_path / "hub", tmp_path / "hf"
+    hub, home, prepared = tmp_path / "hub", tmp_path / "hf", tmp_path / "prepared"
     hub.mkdir()
     turns = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "1, 2, 3."}]
     theirs = [{"messages": turns, "id": f"row {number}"} for number in range(10)]
     mine = [{"prompt": f"What is {number}?", "completion": f"A number: {number}."} for number in range(10)]
     for path, rows in ((hub / "train.jsonl", theirs), (tmp_path / "mine.jsonl", mine)):
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    datasets.load_dataset(str(hub), cache_dir=str(home / "datasets"))  # in the layout of a data set of the hub
-    (home / "datasets" / "hub").rename(home / "datasets" / "me___hub")
+    datasets.load_dataset(str(hub), cache_dir=str(prepared))  # in the layout of a data set of the hub
+    (prepared / "hub").rename(prepared / "me___hub")
     (home / "hub" / "datasets--me--hub" / "snapshots" / "main").mkdir(parents=True)
     environ = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OPEN_INSTRUCT_DIR": ""}
-    environ |= {"PYTHONPATH": str(ROOT), "LAUNCH_CONFIG_DIR": ""}
+    environ |= {"HF_DATASETS_CACHE": str(prepared), "PYTHONPATH": str(ROOT), "LAUNCH_CONFIG_DIR": ""}
     mix = "data.mix=[{name: mine.jsonl}, {name: me/hub, share: 0.5}]"
     words = ["stage=demo", "trainer=trl_sft", "data.build=null", mix, "data.validation=0.2", "recipe.max_steps=2"]
     words += ["recipe.global_batch_size=2", "recipe.per_device_batch_size=2", "name=mixed"]

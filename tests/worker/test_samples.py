@@ -50,7 +50,7 @@ def report(
 ) -> dict[str, Any]:
     tokenizer = Words(TEXT)
     whole = tokenizer(TEXT)["input_ids"]
-    request = samples.Request(tmp_path / "out.json", detail=1, rows=None, per_device=1)
+    request = samples.Request(tmp_path / "out.json", detail=1, rows=None, hub_data=tmp_path, per_device=1)
     written = samples.SampleReport(request, tokenizer)
     written.begin_dataset()
     side = samples.TokenizedSide("messages", messages, ids or whole, [False] * len(ids or whole))
@@ -103,4 +103,5 @@ def test_the_first_rows_are_streamed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     lines = "".join(json.dumps({"prompt": str(number)}) + "\n" for number in range(9))
     (tmp_path / "data" / "train.jsonl").write_text(lines, encoding="utf-8")
-    assert samples.stream_rows(str(tmp_path / "data"), "train", 2)["prompt"] == ["0", "1"]
+    request = samples.Request(tmp_path / "out.json", detail=1, rows=2, hub_data=tmp_path / "cache", per_device=1)
+    assert samples.stream_rows(str(tmp_path / "data"), "train", request)["prompt"] == ["0", "1"]

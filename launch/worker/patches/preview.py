@@ -34,7 +34,7 @@ def _preview_open_instruct(context: PatchContext) -> None:
     def load_first_rows(load: Any, path: str, *arguments: Any, **options: Any) -> Any:
         if path in ("json", "parquet") or request.rows is None:
             return load(path, *arguments, **options)
-        return samples.stream_rows(path, options["split"], request.rows, revision=options.get("revision"))
+        return samples.stream_rows(path, options["split"], request, revision=options.get("revision"))
 
     def get_cached_dataset_tulu_with_statistics(*arguments: Any, **options: Any) -> Any:
         bound = signature.bind(*arguments, **options)
