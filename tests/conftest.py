@@ -19,7 +19,7 @@ import pytest
 from launch import resources
 from launch.config.compose import Composed, compose
 from launch.config.line import parse_line
-from launch.data.local import Digest
+from launch.data.conversion import Digest
 from launch.errors import UserError
 from launch.planning.checks import PRESETS
 from launch.planning.identity import DigestCache

@@ -30,10 +30,10 @@ from launch.execution.report.page import save_page
 from launch.execution.resume import describe_continuation, is_finished
 from launch.execution.same_run import place_run
 from launch.files import read_json_object
+from launch.planning.find_runs import find_runs, run_name
 from launch.planning.machine import this_machine
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan, build_plan
-from launch.planning.run_names import find_runs, run_name
 from launch.resources import ROOT
 
 STOP_PATIENCE = 30.0  # seconds; a tear-down takes at most 15

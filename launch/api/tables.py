@@ -16,7 +16,7 @@ from launch.execution.record.lock import INTERVAL
 from launch.execution.record.outcome import ValidationRecord, describe_cure
 from launch.execution.record.reader import RunStatus
 from launch.pipelines.record import describe_stages, find_pipeline, find_pipelines, stage_runs
-from launch.planning.run_names import resolve_run
+from launch.planning.find_runs import resolve_run
 from launch.slurm.jobs import JobStatus, find_job_folders, list_job_statuses, read_job_status
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.table import Column, Table

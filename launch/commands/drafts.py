@@ -24,7 +24,7 @@ from launch.execution.record.reader import RunRecord, mapping
 from launch.files import create_file, write_json
 from launch.host.nvidia import find_gpus
 from launch.pipelines.links import FINAL_KINDS
-from launch.planning.run_names import resolve_run
+from launch.planning.find_runs import resolve_run
 from launch.planning.saved_model import read_context
 from launch.redact import process_redactor
 from launch.resources import CONFIGS, ROOT, USER_DIR_VARIABLE, default_user_folder, group_options

@@ -19,8 +19,8 @@ from launch.evaluation.suites import default_tasks, find_specs
 from launch.execution.merge import Merged, merge_adapter, read_training, refuse_unfinished
 from launch.execution.report.page import write_run_report
 from launch.files import write_json_lines
+from launch.planning.find_runs import resolve_run
 from launch.planning.lora import Adapter, read_adapter
-from launch.planning.run_names import resolve_run
 from launch.terminal import echo, notify, print_json
 from launch.worker.json_codec import to_json, versioned
 

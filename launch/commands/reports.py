@@ -14,7 +14,7 @@ from launch.execution.report.page import FILE, announce_reading, render_document
 from launch.execution.report.run import ReportedRun, is_run_folder
 from launch.pipelines.page import render_pipeline
 from launch.pipelines.record import find_pipeline
-from launch.planning.run_names import resolve_run
+from launch.planning.find_runs import resolve_run
 from launch.slurm.jobs import find_job_folders
 from launch.terminal import echo, notify
 from launch.trials.view import read_trial, trial_verb

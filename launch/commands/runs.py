@@ -13,7 +13,7 @@ from launch.execution.display import format_duration
 from launch.execution.record.outcome import describe_cure, folder_status, read_outcome
 from launch.execution.record.reader import command_for, is_running
 from launch.execution.replay import Replay, Tail, follow
-from launch.planning.run_names import resolve_run, run_name
+from launch.planning.find_runs import resolve_run, run_name
 from launch.slurm.jobs import JobFolder, JobStatus, find_job_folder, find_job_folders, read_job_status
 from launch.slurm.queue import QueuedJob
 from launch.terminal import echo, printable

@@ -110,7 +110,7 @@ def _flags(trainer: str) -> list[str]:
 
 
 def _runs(before: Sequence[str]) -> list[str]:
-    from launch.planning.run_names import find_runs, run_name
+    from launch.planning.find_runs import find_runs, run_name
 
     folder = next((word.partition("=")[2] for word in before if word.startswith("runs=")), "runs")
     return [run_name(path) for path in find_runs(Path(folder).expanduser())]

@@ -11,7 +11,7 @@ from launch.commands.run_parsers import build_stop_parser
 from launch.errors import EXIT_DONE, EXIT_FAILED, UserError, refusal
 from launch.execution.record.lock import Holder, this_process
 from launch.pipelines.record import find_pipeline, stage_runs
-from launch.planning.run_names import resolve_run, run_name
+from launch.planning.find_runs import resolve_run, run_name
 from launch.slurm.jobs import (
     TOKENIZE_SUFFIX,
     JobFolder,

@@ -8,12 +8,12 @@ from launch.config.ranges import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE
 
 
 @dataclass
-class NonFiniteGuard:
+class NonFiniteLimits:
     steps: int = COUNT.of(1)  # consecutive logged steps with a NaN or infinite loss or gradient norm
 
 
 @dataclass
-class DivergenceGuard:
+class DivergenceLimits:
     """The median of the last `window` losses is above `factor` x and `margin` + the best such median."""
 
     factor: float = POSITIVE.of(2.0)
@@ -23,7 +23,7 @@ class DivergenceGuard:
 
 
 @dataclass
-class GradNormGuard:
+class GradNormLimits:
     """The gradient norm is above `factor` x its own median for `steps` consecutive logged steps."""
 
     factor: float = POSITIVE.of(20.0)
@@ -33,7 +33,7 @@ class GradNormGuard:
 
 
 @dataclass
-class StallGuard:
+class StallLimits:
     """Seconds without progress in a phase: a new line of output; in training, after the first step, a logged step."""
 
     importing: float = POSITIVE.of(900)
@@ -50,13 +50,13 @@ class StallGuard:
 
 
 @dataclass
-class DeadRankGuard:
+class DeadRankLimits:
     after_error: float = NOT_NEGATIVE.of(10.0)  # seconds that a run may continue after a rank reported a fatal error
     silent: float = NOT_NEGATIVE.of(20.0)  # seconds without progress once a rank's process has exited while others live
 
 
 @dataclass
-class MemoryCreepGuard:
+class MemoryCreepLimits:
     """Peak GPU memory grew in each of the last `windows` windows, and by the fraction `share` since the first."""
 
     window: int = COUNT.of(100)  # logged steps
@@ -66,13 +66,13 @@ class MemoryCreepGuard:
 
 
 @dataclass
-class DiskGuard:
+class DiskLimits:
     margin: float = POSITIVE.of(1.1)  # factor on the size of the next write
     ahead: float = NOT_NEGATIVE.of(120.0)  # seconds before the write when the run is stopped; earlier it is a warning
 
 
 @dataclass
-class ContinuityGuard:
+class ContinuityLimits:
     """The first loss after a resume is not that of the earlier attempt at the same step, or of its last steps."""
 
     share: float = FRACTION.of(0.1)  # of the loss; the same batch on GPUs repeats to some 0.001
@@ -80,7 +80,7 @@ class ContinuityGuard:
 
 
 @dataclass
-class ThroughputGuard:
+class ThroughputLimits:
     """The rate is below `share` of the run's own median for `steps` consecutive logged steps and `seconds`."""
 
     share: float = FRACTION.of(0.25)
@@ -90,7 +90,7 @@ class ThroughputGuard:
 
 
 @dataclass
-class VerifierGuard:
+class VerifierLimits:
     """Of RLVR: verifiers failed on the share `share` of the answers of the last `window` steps, taken as full."""
 
     seconds: float = POSITIVE.of(10.0)  # of one call; over it the answer scores 0 and the verifier is started again
@@ -99,7 +99,7 @@ class VerifierGuard:
 
 
 @dataclass
-class RewardVarianceGuard:
+class RewardVarianceLimits:
     """Of RLVR: in every group all completions earned the same for `steps` logged steps, and less than `reward`."""
 
     steps: int = COUNT.of(10)  # consecutive logged steps
@@ -107,7 +107,7 @@ class RewardVarianceGuard:
 
 
 @dataclass
-class RewardCollapseGuard:
+class RewardCollapseLimits:
     """Of RLVR: the mean reward of the last `window` logged steps is below `share` x the run's best such mean."""
 
     share: float = FRACTION.of(0.5)
@@ -115,7 +115,7 @@ class RewardCollapseGuard:
 
 
 @dataclass
-class KLGuard:
+class KLLimits:
     """Of RLVR with kl_beta: the KL divergence from the starting model is above `most` for `steps` logged steps."""
 
     most: float = POSITIVE.of(10.0)  # nats a token, by TRL's estimator
@@ -123,7 +123,7 @@ class KLGuard:
 
 
 @dataclass
-class EntropyCollapseGuard:
+class EntropyCollapseLimits:
     """Of RLVR: the entropy of a token is below `share` x that of the first step for `steps` logged steps."""
 
     share: float = FRACTION.of(0.05)
@@ -131,7 +131,7 @@ class EntropyCollapseGuard:
 
 
 @dataclass
-class LengthLimitGuard:
+class LengthLimits:
     """Of RLVR: the share `share` of the answers reaches the length limit without an end for `steps` logged steps."""
 
     share: float = FRACTION.of(0.95)
@@ -139,7 +139,7 @@ class LengthLimitGuard:
 
 
 @dataclass
-class SamplerMismatchGuard:
+class SamplerMismatchLimits:
     """Of RLVR with vLLM, not run here: sampler's and trainer's log-probs differ by over `most` for `steps` logged
     steps, as those of a sampler that keeps old weights do; rounding to bf16 makes less (benchmarks/sampler.json)."""
 
@@ -151,19 +151,19 @@ class SamplerMismatchGuard:
 class GuardsConfig:
     """Conditions that stop a live run. A guard that is null is off; `allow=[its id]` makes it a warning."""
 
-    non_finite: NonFiniteGuard | None = field(default_factory=NonFiniteGuard)
-    divergence: DivergenceGuard | None = field(default_factory=DivergenceGuard)
-    grad_norm: GradNormGuard | None = field(default_factory=GradNormGuard)
-    stall: StallGuard | None = field(default_factory=StallGuard)
-    dead_rank: DeadRankGuard | None = field(default_factory=DeadRankGuard)
-    memory_creep: MemoryCreepGuard | None = field(default_factory=MemoryCreepGuard)
-    disk: DiskGuard | None = field(default_factory=DiskGuard)
-    continuity: ContinuityGuard | None = field(default_factory=ContinuityGuard)
-    throughput: ThroughputGuard | None = field(default_factory=ThroughputGuard)
-    verifier: VerifierGuard | None = field(default_factory=VerifierGuard)
-    reward_variance: RewardVarianceGuard | None = field(default_factory=RewardVarianceGuard)
-    reward_collapse: RewardCollapseGuard | None = field(default_factory=RewardCollapseGuard)
-    kl: KLGuard | None = field(default_factory=KLGuard)
-    entropy_collapse: EntropyCollapseGuard | None = field(default_factory=EntropyCollapseGuard)
-    length_limit: LengthLimitGuard | None = field(default_factory=LengthLimitGuard)
-    sampler_mismatch: SamplerMismatchGuard | None = field(default_factory=SamplerMismatchGuard)
+    non_finite: NonFiniteLimits | None = field(default_factory=NonFiniteLimits)
+    divergence: DivergenceLimits | None = field(default_factory=DivergenceLimits)
+    grad_norm: GradNormLimits | None = field(default_factory=GradNormLimits)
+    stall: StallLimits | None = field(default_factory=StallLimits)
+    dead_rank: DeadRankLimits | None = field(default_factory=DeadRankLimits)
+    memory_creep: MemoryCreepLimits | None = field(default_factory=MemoryCreepLimits)
+    disk: DiskLimits | None = field(default_factory=DiskLimits)
+    continuity: ContinuityLimits | None = field(default_factory=ContinuityLimits)
+    throughput: ThroughputLimits | None = field(default_factory=ThroughputLimits)
+    verifier: VerifierLimits | None = field(default_factory=VerifierLimits)
+    reward_variance: RewardVarianceLimits | None = field(default_factory=RewardVarianceLimits)
+    reward_collapse: RewardCollapseLimits | None = field(default_factory=RewardCollapseLimits)
+    kl: KLLimits | None = field(default_factory=KLLimits)
+    entropy_collapse: EntropyCollapseLimits | None = field(default_factory=EntropyCollapseLimits)
+    length_limit: LengthLimits | None = field(default_factory=LengthLimits)
+    sampler_mismatch: SamplerMismatchLimits | None = field(default_factory=SamplerMismatchLimits)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from launch.config.schema import DataFormat, Kind
 from launch.config.yaml_nodes import load_yaml, write_comment, write_scalar
+from launch.data.conversion import DataFiles, LocalData
 from launch.data.formats import normalise_names
-from launch.data.local import DataFiles, LocalData
 from launch.data.rows import read_rows
 from launch.data.sources import find_files
 from launch.data.structure import DataStructure, read_structure

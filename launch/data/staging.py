@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.data.local import (
+from launch.data.conversion import (
     TRAIN_FILE,
     VALIDATION_FILE,
     Conversion,

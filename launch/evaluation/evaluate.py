@@ -18,8 +18,8 @@ from launch.evaluation.suites import default_tasks, find_specs
 from launch.evaluation.verdict import PairedDifference, TaskScore, compare_scores, find_breakage
 from launch.execution.report.page import write_run_report
 from launch.host.interpreter import inventory
+from launch.planning.find_runs import run_name
 from launch.planning.plan import Plan
-from launch.planning.run_names import run_name
 from launch.worker.evaluating import Job, TaskSpec
 from launch.worker.held_out import BITS, EXACT
 from launch.worker.json_codec import versioned

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from launch.data.local import VALIDATION_FILE
+from launch.data.conversion import VALIDATION_FILE
 from launch.errors import UserError, refusal
 from launch.evaluation.demo_suite import ensure_demo_suite, ensure_module_suite
 from launch.execution.record.reader import RunRecord, mapping
 from launch.files import encode_json, write_file
-from launch.planning.run_names import run_name
+from launch.planning.find_runs import run_name
 from launch.worker.evaluating import TaskSpec
 from launch.worker.held_out import ROWS
 

@@ -43,7 +43,7 @@ class NonFinite(Guard):
     """
 
     id = "non_finite"
-    _config: limits.NonFiniteGuard
+    _config: limits.NonFiniteLimits
     _last_good: LoggedStep | None = None
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
@@ -72,7 +72,7 @@ class Divergence(Guard):
     """Detects a loss far above the run's own recent best; medians make it ignore single spikes."""
 
     id = "divergence"
-    _config: limits.DivergenceGuard
+    _config: limits.DivergenceLimits
 
     def begin(self) -> None:
         self._medians: deque[tuple[float, int, float]] = deque(maxlen=self._config.memory)  # (median, step, time)
@@ -106,7 +106,7 @@ class GradNorm(Guard):
     """
 
     id = metric = "grad_norm"
-    _config: limits.GradNormGuard
+    _config: limits.GradNormLimits
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         median = statistics.median(self._recent) if len(self._recent) >= _MIN_NORMS else math.inf
@@ -129,7 +129,7 @@ class Stall(Guard):
     """
 
     id = "stall"
-    _config: limits.StallGuard
+    _config: limits.StallLimits
     _phase = "import"
     _last_progress: float | None = None
     _last_tick: float | None = None
@@ -189,7 +189,7 @@ class DeadRank(Guard):
 
     id = "dead_rank"
     on_every_node = True
-    _config: limits.DeadRankGuard
+    _config: limits.DeadRankLimits
     _error: RankError | None = None
     _ending = False
     _progress = 0.0
@@ -245,7 +245,7 @@ class MemoryCreep(Guard):
     """
 
     id = "memory_creep"
-    _config: limits.MemoryCreepGuard
+    _config: limits.MemoryCreepLimits
     _steps = 0
     _peak = 0.0
 
@@ -278,7 +278,7 @@ class DiskSpace(Guard):
     """
 
     id = "disk"
-    _config: limits.DiskGuard
+    _config: limits.DiskLimits
     _disk: DiskUsage | None = None
     _is_writing = False
     _first_step: LoggedStep | None = None
@@ -364,7 +364,7 @@ class Throughput(Guard):
     """
 
     id = "throughput"
-    _config: limits.ThroughputGuard
+    _config: limits.ThroughputLimits
     _previous: LoggedStep | None = None
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:

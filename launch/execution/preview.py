@@ -18,7 +18,7 @@ from launch import resources
 from launch.check.machine.rule import as_finding
 from launch.check.machine.trainer import install_hint
 from launch.config.schema import Family
-from launch.data.local import Conversion
+from launch.data.conversion import Conversion
 from launch.data.rows import read_rows
 from launch.data.samples import Sample, Side, TokenizedSamples, find_sample_problems, parse_samples
 from launch.errors import Cure, Problem, UserError, refusal

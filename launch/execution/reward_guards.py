@@ -18,7 +18,7 @@ class Verifier(Guard):
     """Detects a verifier that fails, so that right answers earn 0 as wrong ones do."""
 
     id = "verifier"
-    _config: limits.VerifierGuard
+    _config: limits.VerifierLimits
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
         share = step.finite("verifier_failures")
@@ -38,7 +38,7 @@ class RewardVariance(Guard):
     """Detects that all completions of every prompt earn the same, so that no step teaches anything."""
 
     id, metric = "reward_variance", "frac_reward_zero_std"
-    _config: limits.RewardVarianceGuard
+    _config: limits.RewardVarianceLimits
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         reward = step.finite("reward") or 0.0
@@ -52,7 +52,7 @@ class RewardCollapse(Guard):
     """Detects a mean reward that fell far below the run's own best."""
 
     id = "reward_collapse"
-    _config: limits.RewardCollapseGuard
+    _config: limits.RewardCollapseLimits
     _best: tuple[float, int, float] = (-math.inf, 0, -math.inf)  # (mean, step, time)
 
     def judge_step(self, step: LoggedStep) -> GuardFinding | None:
@@ -76,7 +76,7 @@ class KLDivergence(Guard):
     """Detects a policy that has left its reference, which it is paid to stay near."""
 
     id = metric = "kl"
-    _config: limits.KLGuard
+    _config: limits.KLLimits
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         if value <= self._config.most:
@@ -89,7 +89,7 @@ class EntropyCollapse(Guard):
     """Detects a policy that samples the same answer every time, so that it explores nothing."""
 
     id, metric = "entropy_collapse", "entropy"
-    _config: limits.EntropyCollapseGuard
+    _config: limits.EntropyCollapseLimits
     _first: float | None = None
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
@@ -107,7 +107,7 @@ class LengthLimit(Guard):
     """Detects answers that run into the length limit instead of ending."""
 
     id, metric = "length_limit", "completions/clipped_ratio"
-    _config: limits.LengthLimitGuard
+    _config: limits.LengthLimits
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         if value < self._config.share:
@@ -120,7 +120,7 @@ class SamplerMismatch(Guard):
     """Detects a sampler that keeps old weights, by its log-probs of what it sampled and the trainer's."""
 
     id, metric = "sampler_mismatch", "sampling/sampling_logp_difference/mean"
-    _config: limits.SamplerMismatchGuard
+    _config: limits.SamplerMismatchLimits
 
     def find_fault(self, step: LoggedStep, value: float) -> Fault | None:
         if value <= self._config.most:

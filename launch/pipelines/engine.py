@@ -18,9 +18,9 @@ from launch.execution.resume import describe_continuation, is_finished, resume_p
 from launch.pipelines.links import Pipeline, plan_link
 from launch.pipelines.page import answer_prompts, render_pipeline
 from launch.pipelines.record import stale_runs, write_record
+from launch.planning.find_runs import run_name
 from launch.planning.parallel import require_one_machine
 from launch.planning.plan import Plan
-from launch.planning.run_names import run_name
 from launch.terminal import echo
 
 StageRunner = Callable[[Plan, Display], int]  # runs a planned stage to its end and returns its exit code

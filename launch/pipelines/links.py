@@ -24,12 +24,12 @@ from launch.execution.resume import is_finished
 from launch.execution.same_run import place_run
 from launch.planning.chat_template import brings_template, find_template_name, refuse_other_template
 from launch.planning.estimate.forecast import planned_shape
+from launch.planning.find_runs import run_name
 from launch.planning.flags import values_of
 from launch.planning.inputs import continues_adapter
 from launch.planning.lora import MERGED
 from launch.planning.machine import this_machine
 from launch.planning.plan import PendingModel, Plan, build_plan
-from launch.planning.run_names import run_name
 from launch.planning.saved_model import find_short_context
 
 # kinds whose model no stage can start from, and what it is: a score has the place of its output layer

@@ -17,8 +17,8 @@ from launch.execution.report.summary import read_evaluation
 from launch.files import iterate_json_lines, read_json_object, write_json
 from launch.pipelines.links import Pipeline
 from launch.pipelines.record import stage_runs
+from launch.planning.find_runs import run_name
 from launch.planning.plan import Plan
-from launch.planning.run_names import run_name
 from launch.table import Table
 from launch.worker.json_codec import versioned
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from launch.execution.record.reader import RunRecord, objects
 from launch.files import read_json_object, write_json
 from launch.pipelines.links import FOLDER, Pipeline
-from launch.planning.run_names import run_name
+from launch.planning.find_runs import run_name
 from launch.worker.json_codec import versioned
 
 FILE = "pipeline.json"

@@ -23,7 +23,7 @@ def read_local_data(config: RootConfig, inputs: Inputs, batch: Batch) -> tuple[D
     faulty ones are left out, to record how many.
 
     Raises UserError: data_split, data_small_epoch, data_small_reference, and those of
-    `launch.data.local.Conversion.rows`.
+    `launch.data.conversion.Conversion.rows`.
     """
     smallest = min(entry.share for entry in inputs.mixture)
     rows = None if config.data.bad_rows == BadRows.skip else max(FIRST_ROWS, int(2 * batch.global_ / smallest) + 2)

@@ -42,7 +42,6 @@ from launch.planning.command import (
     choose_patches,
     variables_to_unset,
 )
-from launch.planning.config_files import check_library_files
 from launch.planning.data import check_evaluation, check_validation, read_local_data, validation_warnings
 from launch.planning.estimate.shape import ModelShape
 from launch.planning.flags import Flag, Flags, build_flags, sequence_limit, values_of
@@ -61,6 +60,7 @@ from launch.planning.identity import (
 )
 from launch.planning.inputs import Inputs, continues_adapter, model_shape, resolve_inputs
 from launch.planning.lengths import lengths_file
+from launch.planning.library_key_check import check_library_files
 from launch.planning.lora import Adapter, Lora, resolve_lora
 from launch.planning.machine import Machine, UpstreamState, this_machine
 from launch.planning.model_folder import find_output_faults

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launch import resources
-from launch.config.guards import VerifierGuard
+from launch.config.guards import VerifierLimits
 from launch.config.origins import Origins
 from launch.config.schema import Kind, Launcher, RootConfig
 from launch.errors import Cure, Problem, UserError, did_you_mean, path_problem, refusal
@@ -69,7 +69,7 @@ def verifier_option(config: RootConfig, verifiers: Mapping[str, float]) -> str |
     """Return the value of the entry's option `verifier`, a VerifierOption in JSON."""
     if not verifiers:
         return None
-    guard = (config.guards.verifier if config.guards else None) or VerifierGuard()
+    guard = (config.guards.verifier if config.guards else None) or VerifierLimits()
     recipe = config.recipe
     option = VerifierOption(verifiers, guard.seconds, recipe.max_seq_length, recipe.truncated_reward)
     content = {key: value for key, value in to_json(option).items() if value is not None}

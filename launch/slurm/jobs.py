@@ -19,7 +19,7 @@ from typing import Any
 from launch.errors import UserError
 from launch.execution.record.reader import RunRecord, RunStatus
 from launch.files import append_json, first_written, read_json_lines, read_json_object, write_file, write_json
-from launch.planning.run_names import find_runs, run_name
+from launch.planning.find_runs import find_runs, run_name
 from launch.slurm.queue import QueuedJob, list_user_jobs
 from launch.slurm.slurm_cli import query_slurm
 from launch.worker.json_codec import versioned

@@ -23,7 +23,7 @@ from launch.execution.record.folder import RunFolder
 from launch.execution.record.lock import run_lock
 from launch.execution.record.outcome import Outcome
 from launch.execution.record.reader import command_for
-from launch.planning.run_names import find_runs, resolve_run, run_name
+from launch.planning.find_runs import find_runs, resolve_run, run_name
 from tests.execution.record.records import write_run
 from tests.paths import ROOT
 

@@ -13,7 +13,7 @@ import pytest
 
 from launch.config.schema import DataFormat, Kind
 from launch.data import staging
-from launch.data.local import LocalData
+from launch.data.conversion import LocalData
 from launch.data.sources import find_files
 from launch.data.staging import load_staged, stage
 from launch.data.structure import read_structure

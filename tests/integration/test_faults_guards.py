@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from launch.config.guards import (
-    DeadRankGuard,
-    DivergenceGuard,
-    GradNormGuard,
+    DeadRankLimits,
+    DivergenceLimits,
+    GradNormLimits,
     GuardsConfig,
-    MemoryCreepGuard,
-    StallGuard,
-    ThroughputGuard,
+    MemoryCreepLimits,
+    StallLimits,
+    ThroughputLimits,
 )
 from launch.config.schema import Family
 from launch.execution.facts import GuardContext
@@ -97,7 +97,7 @@ def test_divergence(tmp_path: Path) -> None:
         step(number, loss=2.0 if number < 40 else 9.0)
         time.sleep(0.05)
     """
-    guards = GuardsConfig(divergence=DivergenceGuard(window=5))
+    guards = GuardsConfig(divergence=DivergenceLimits(window=5))
     finished = run(tmp_path, body, watch_config=WatchConfig(guards=guards))
     check("loss diverges", finished.shown, finished.outcome.exit_code, finished.seconds)
 
@@ -109,7 +109,7 @@ def test_gradient_explosion(tmp_path: Path) -> None:
         step(number, grad_norm=0.8 if number < 30 else 4000.0)
         time.sleep(0.05)
     """
-    guards = GuardsConfig(grad_norm=GradNormGuard(steps=3))
+    guards = GuardsConfig(grad_norm=GradNormLimits(steps=3))
     finished = run(tmp_path, body, watch_config=WatchConfig(guards=guards))
     check("gradient norm explodes", finished.shown, finished.outcome.exit_code, finished.seconds)
 
@@ -121,7 +121,7 @@ def test_memory_creep(tmp_path: Path) -> None:
         step(number, memory_gib=40.0 + 0.4 * number)
         time.sleep(0.02)
     """
-    guards = GuardsConfig(memory_creep=MemoryCreepGuard(window=10, windows=4))
+    guards = GuardsConfig(memory_creep=MemoryCreepLimits(window=10, windows=4))
     finished = run(tmp_path, body, watch_config=WatchConfig(guards=guards))
     check("GPU memory creeps up", finished.shown, finished.outcome.exit_code, finished.seconds)
 
@@ -133,7 +133,7 @@ def test_throughput_collapse(tmp_path: Path) -> None:
         step(number, tokens_per_second=28000.0 if number < 40 else 900.0)
         time.sleep(0.05)
     """
-    guards = GuardsConfig(throughput=ThroughputGuard(steps=10, seconds=1))
+    guards = GuardsConfig(throughput=ThroughputLimits(steps=10, seconds=1))
     finished = run(tmp_path, body, watch_config=WatchConfig(guards=guards))
     check("throughput collapses", finished.shown, finished.outcome.exit_code, finished.seconds)
 
@@ -151,7 +151,7 @@ def test_a_rank_that_hangs(tmp_path: Path) -> None:
         dist.all_reduce(torch.ones(1))
         if RANK == 0: step(number)
     """
-    guards = GuardsConfig(stall=StallGuard(training=3, factor=1))
+    guards = GuardsConfig(stall=StallLimits(training=3, factor=1))
     finished = run(tmp_path, body, before=TWO_RANKS, ranks=2, watch_config=WatchConfig(guards=guards))
     check("a rank hangs, the others wait in a collective", finished.shown, finished.outcome.exit_code, finished.seconds)
     stacks = finished.folder.path / "stacks"
@@ -168,7 +168,7 @@ def test_a_stopped_rank_is_told_from_a_hanging_one(tmp_path: Path) -> None:
     fault()
     os.kill(os.getpid(), signal.SIGSTOP)
     """
-    guards = GuardsConfig(stall=StallGuard(importing=2))
+    guards = GuardsConfig(stall=StallLimits(importing=2))
     finished = run(tmp_path, body, watch_config=WatchConfig(guards=guards))
     check("a rank is stopped while it imports", finished.shown, finished.outcome.exit_code, finished.seconds)
 
@@ -181,7 +181,7 @@ def test_a_rank_that_leaves_silently(tmp_path: Path) -> None:
         os._exit(0)
     time.sleep(600)  # as in NCCL, which does not notice; gloo would
     """
-    guards = GuardsConfig(dead_rank=DeadRankGuard(silent=3))
+    guards = GuardsConfig(dead_rank=DeadRankLimits(silent=3))
     finished = run(tmp_path, body, before=TWO_RANKS, ranks=2, watch_config=WatchConfig(guards=guards))
     check("a rank exits with status 0 while others wait", finished.shown, finished.outcome.exit_code, finished.seconds)
 
@@ -198,7 +198,7 @@ def test_a_failed_rank_that_does_not_end(tmp_path: Path) -> None:
         raise RuntimeError("shapes do not match")
     time.sleep(600)
     """
-    guards = GuardsConfig(dead_rank=DeadRankGuard(after_error=3))
+    guards = GuardsConfig(dead_rank=DeadRankLimits(after_error=3))
     finished = run(tmp_path, body, before=TWO_RANKS, ranks=2, watch_config=WatchConfig(guards=guards))
     check("a rank fails and does not end", finished.shown, finished.outcome.exit_code, finished.seconds)
     failed = json.loads((finished.folder.path / "FAILED").read_text())

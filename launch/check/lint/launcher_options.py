@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launch.check.lint.scan_result import LintFinding, error
 from launch.check.lint.shell_syntax import Argument
-from launch.planning.config_files import check_config_file
+from launch.planning.library_key_check import check_config_file
 from launch.upstream.libraries.library_keys import LibraryKeys
 
 _SOURCE = "accelerate/commands/launch.py"

@@ -11,7 +11,7 @@ from pathlib import Path
 from launch.check.machine.rule import Host, failed, passed, rule, skipped, warned
 from launch.check.machine.trainer import run_environment
 from launch.config.schema import Kind, Launcher
-from launch.data.local import Conversion
+from launch.data.conversion import Conversion
 from launch.demo.ensure import read_rows
 from launch.errors import Cure
 from launch.external import failure_reason, run_command

@@ -34,7 +34,7 @@ from launch.files import (
     read_file,
     read_json_object,
 )
-from launch.planning.run_names import run_name
+from launch.planning.find_runs import run_name
 from launch.worker.json_codec import versioned
 
 _RECENT_STEPS = 20  # whose median duration gives the time left

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.guards import DeadRankGuard, DiskGuard, GuardsConfig, NonFiniteGuard, StallGuard
+from launch.config.guards import DeadRankLimits, DiskLimits, GuardsConfig, NonFiniteLimits, StallLimits
 from launch.execution.facts import (
     DiskUsage,
     Fact,
@@ -50,7 +50,7 @@ def stopped(guard: Stall | DeadRank, facts: Iterable[Fact]) -> tuple[float, Guar
      ("training", "first_step"), ("checkpoint", "checkpoint"), ("save", "save"), ("push", "push")],
 )  # fmt: skip
 def test_each_phase_has_its_own_patience(phase: str, key: str) -> None:
-    config = StallGuard(**{key: 10})
+    config = StallLimits(**{key: 10})
     result = stopped(Stall(config, GuardContext()), ticks(0, 100, PhaseStarted(0.0, phase)))
     assert result is not None and result[0] == 11
     assert f"no progress for 11 s in {phase}" in result[1].message
@@ -58,7 +58,7 @@ def test_each_phase_has_its_own_patience(phase: str, key: str) -> None:
 
 
 def test_new_output_is_progress_but_not_in_training() -> None:
-    config = StallGuard(load=10, training=10)
+    config = StallLimits(load=10, training=10)
     noise = [NewOutput(at + 0.5) for at in range(0, 100, 5)]
     assert stopped(Stall(config, GuardContext()), ticks(0, 100, PhaseStarted(0.0, "load"), *noise)) is None
     result = stopped(Stall(config, GuardContext()), ticks(0, 100, LoggedStep(2.0, 7, {}), *noise))
@@ -67,7 +67,7 @@ def test_new_output_is_progress_but_not_in_training() -> None:
 
 
 def test_slow_steps_earn_patience() -> None:
-    config = StallGuard(training=10, factor=3)
+    config = StallLimits(training=10, factor=3)
     slow = [LoggedStep(20.0 * at, at, {}) for at in range(1, 4)]
     guard = Stall(config, GuardContext())
     result = stopped(guard, ticks(0, 200, PhaseStarted(0.0, "training"), *slow))
@@ -75,19 +75,19 @@ def test_slow_steps_earn_patience() -> None:
 
 
 def test_a_watcher_that_stood_still_itself_starts_anew() -> None:
-    guard = Stall(StallGuard(load=10), GuardContext())
+    guard = Stall(StallLimits(load=10), GuardContext())
     before = ticks(0, 5, PhaseStarted(0.0, "load"))
     assert stopped(guard, [*before, *ticks(5000, 5009)]) is None
 
 
 def test_on_a_node_without_rank_0_training_is_not_judged() -> None:
-    guard = Stall(StallGuard(first_step=5, training=5), GuardContext(ranks=(8, 9)))
+    guard = Stall(StallLimits(first_step=5, training=5), GuardContext(ranks=(8, 9)))
     assert stopped(guard, ticks(0, 100, PhaseStarted(0.0, "training"))) is None
 
 
 def test_a_run_does_not_outlive_an_error_for_long() -> None:
     result = stopped(
-        DeadRank(DeadRankGuard(), GuardContext(ranks=(0, 1))), ticks(0, 60, RankError(5.0, 1), RankError(9.0, 0))
+        DeadRank(DeadRankLimits(), GuardContext(ranks=(0, 1))), ticks(0, 60, RankError(5.0, 1), RankError(9.0, 0))
     )
     assert result is not None and result[0] == 16
     assert result[1].failed and result[1].numbers["rank"] == 1
@@ -96,27 +96,27 @@ def test_a_run_does_not_outlive_an_error_for_long() -> None:
 def test_a_rank_that_vanished_while_the_others_wait() -> None:
     guard_context = GuardContext(ranks=(0, 1, 2))
     facts = ticks(0, 60, PhaseStarted(0.0, "training"), RankExited(5.0, 1))
-    result = stopped(DeadRank(DeadRankGuard(silent=20), guard_context), facts)
+    result = stopped(DeadRank(DeadRankLimits(silent=20), guard_context), facts)
     assert result is not None and result[0] == 26
     assert "rank 1 exited without an error while ranks 0, 2 waited" in result[1].message
     assert not result[1].failed
     going_on = [*facts, *[NewOutput(float(at)) for at in range(0, 60, 4)]]
-    assert stopped(DeadRank(DeadRankGuard(), guard_context), sorted(going_on, key=lambda fact: fact.time)) is None
+    assert stopped(DeadRank(DeadRankLimits(), guard_context), sorted(going_on, key=lambda fact: fact.time)) is None
 
 
 @pytest.mark.parametrize("end", [[PhaseStarted(1.0, "save")], [TotalSteps(0.5, 7), LoggedStep(1.0, 7, {})]])
 def test_ranks_may_leave_at_the_end(end: list[Fact]) -> None:
     facts = ticks(0, 500, *end, RankExited(5.0, 1))
-    assert stopped(DeadRank(DeadRankGuard(), GuardContext(ranks=(0, 1))), facts) is None
+    assert stopped(DeadRank(DeadRankLimits(), GuardContext(ranks=(0, 1))), facts) is None
 
 
 def test_when_every_rank_is_gone_nobody_waits() -> None:
     facts = ticks(0, 500, RankExited(5.0, 0), RankExited(5.0, 1))
-    assert stopped(DeadRank(DeadRankGuard(), GuardContext(ranks=(0, 1))), facts) is None
+    assert stopped(DeadRank(DeadRankLimits(), GuardContext(ranks=(0, 1))), facts) is None
 
 
 def test_the_disk_warns_early_and_stops_when_the_checkpoint_is_near() -> None:
-    guard = DiskSpace(DiskGuard(margin=1.1, ahead=120), GuardContext(checkpoint_every=1000, total_steps=5000))
+    guard = DiskSpace(DiskLimits(margin=1.1, ahead=120), GuardContext(checkpoint_every=1000, total_steps=5000))
     full = DiskUsage(0.0, free=10 * GIB, checkpoint=10 * GIB, model=1 * GIB)
     early = guard.observe(full)
     assert early is not None and not early.stops
@@ -127,7 +127,7 @@ def test_the_disk_warns_early_and_stops_when_the_checkpoint_is_near() -> None:
 
 
 def test_a_disk_with_room_says_nothing() -> None:
-    guard = DiskSpace(DiskGuard(margin=1.5), GuardContext(checkpoint_every=10, total_steps=100))
+    guard = DiskSpace(DiskLimits(margin=1.5), GuardContext(checkpoint_every=10, total_steps=100))
     assert first(guard, [DiskUsage(0.0, 15 * GIB, 10 * GIB, GIB), *steps("loss", [1.0] * 99)]) is None
     assert first(guard, [DiskUsage(0.0, 15 * GIB - 1, 10 * GIB, GIB)]) is not None
 
@@ -135,7 +135,7 @@ def test_a_disk_with_room_says_nothing() -> None:
 @pytest.mark.parametrize(("phase", "is_stopped"), [("checkpoint", False), ("save", False), ("training", True)])
 def test_a_disk_is_not_measured_while_a_checkpoint_takes_the_place_of_the_last(phase: str, is_stopped: bool) -> None:
     """Of 25 GiB two checkpoints of 10 fit, and the older one goes when the newer one is complete."""
-    guard = DiskSpace(DiskGuard(margin=1.1, ahead=120), GuardContext(checkpoint_every=10, total_steps=100))
+    guard = DiskSpace(DiskLimits(margin=1.1, ahead=120), GuardContext(checkpoint_every=10, total_steps=100))
     half_written = [PhaseStarted(10.5, phase), DiskUsage(11.0, 9 * GIB, 10 * GIB, GIB)]
     facts = [*steps("loss", [1.0] * 10), DiskUsage(10.0, 15 * GIB, 10 * GIB, GIB), *half_written]
     assert (stopped(guard, facts) is not None) == is_stopped
@@ -144,14 +144,14 @@ def test_a_disk_is_not_measured_while_a_checkpoint_takes_the_place_of_the_last(p
 
 
 def test_after_the_last_checkpoint_the_model_is_what_is_written() -> None:
-    guard = DiskSpace(DiskGuard(), GuardContext(checkpoint_every=10, total_steps=25))
+    guard = DiskSpace(DiskLimits(), GuardContext(checkpoint_every=10, total_steps=25))
     facts = [DiskUsage(0.0, 2 * GIB, 10 * GIB, GIB), *steps("loss", [1.0] * 6, 20)]
     assert first(guard, facts[1:]) is None
     assert guard.observe(facts[0]) is None
 
 
 def test_sizes_that_are_not_known_are_no_judgement() -> None:
-    guard = DiskSpace(DiskGuard(), GuardContext(checkpoint_every=10, total_steps=100))
+    guard = DiskSpace(DiskLimits(), GuardContext(checkpoint_every=10, total_steps=100))
     assert first(guard, [DiskUsage(0.0, 0), *steps("loss", [1.0] * 99)]) is None
 
 
@@ -166,7 +166,7 @@ def test_every_guard_is_on_by_default_and_each_can_be_switched_off() -> None:
 
 def test_a_guard_stops_once_and_allow_makes_it_a_warning(tmp_path: Path) -> None:
     def observe(*allow: str) -> list[GuardFinding]:
-        watch = Watch(WatchConfig(GuardsConfig(non_finite=NonFiniteGuard()), allow), tmp_path, lambda: True)
+        watch = Watch(WatchConfig(GuardsConfig(non_finite=NonFiniteLimits()), allow), tmp_path, lambda: True)
         watch.start()
         for fact in steps("loss", [float("nan")] * 3):
             watch.observe(fact)

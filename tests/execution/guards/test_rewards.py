@@ -27,34 +27,34 @@ FRESH, STALE = (
 )
 STUCK = {"frac_reward_zero_std": 1.0, "reward": 0.0}
 CASES: list[tuple[Guard, list[dict[str, float]], int | None, str]] = [
-    (Verifier(limits.VerifierGuard()), [{"verifier_failures": 1.0}], 0, "failed on 100.00% of the answers"),
-    (Verifier(limits.VerifierGuard()), [{"verifier_failures": 0.016}] * 20, 12, "failed on 1.60% of the answers"),
-    (Verifier(limits.VerifierGuard()), [{"verifier_failures": 0.016}, *[{"verifier_failures": 0.0}] * 60], None, ""),
-    (RewardVariance(limits.RewardVarianceGuard()), [STUCK] * 10, 9, "mean is 0 at step 10"),
-    (RewardVariance(limits.RewardVarianceGuard()), [{**STUCK, "reward": 1.0}] * 30, None, ""),
+    (Verifier(limits.VerifierLimits()), [{"verifier_failures": 1.0}], 0, "failed on 100.00% of the answers"),
+    (Verifier(limits.VerifierLimits()), [{"verifier_failures": 0.016}] * 20, 12, "failed on 1.60% of the answers"),
+    (Verifier(limits.VerifierLimits()), [{"verifier_failures": 0.016}, *[{"verifier_failures": 0.0}] * 60], None, ""),
+    (RewardVariance(limits.RewardVarianceLimits()), [STUCK] * 10, 9, "mean is 0 at step 10"),
+    (RewardVariance(limits.RewardVarianceLimits()), [{**STUCK, "reward": 1.0}] * 30, None, ""),
     (
-        RewardVariance(limits.RewardVarianceGuard()),
+        RewardVariance(limits.RewardVarianceLimits()),
         [*[STUCK] * 9, {**STUCK, "frac_reward_zero_std": 0.9}] * 3,
         None,
         "",
     ),
-    (RewardCollapse(limits.RewardCollapseGuard()), [*[{"reward": 0.8}] * 10, *[{"reward": 0.0}] * 10], 15, "was 0.8"),
-    (RewardCollapse(limits.RewardCollapseGuard()), [{"reward": 0.8 - at / 50} for at in range(15)], None, ""),
-    (KLDivergence(limits.KLGuard()), [*[{"kl": 0.1}] * 3, *[{"kl": 50.0}] * 5], 7, "50 a token at step 8"),
-    (KLDivergence(limits.KLGuard()), [{"kl": 0.5}] * 30, None, ""),
+    (RewardCollapse(limits.RewardCollapseLimits()), [*[{"reward": 0.8}] * 10, *[{"reward": 0.0}] * 10], 15, "was 0.8"),
+    (RewardCollapse(limits.RewardCollapseLimits()), [{"reward": 0.8 - at / 50} for at in range(15)], None, ""),
+    (KLDivergence(limits.KLLimits()), [*[{"kl": 0.1}] * 3, *[{"kl": 50.0}] * 5], 7, "50 a token at step 8"),
+    (KLDivergence(limits.KLLimits()), [{"kl": 0.5}] * 30, None, ""),
     (
-        EntropyCollapse(limits.EntropyCollapseGuard()),
+        EntropyCollapse(limits.EntropyCollapseLimits()),
         [{**R, "entropy": 4.0}, *[{**R, "entropy": 0.1}] * 10],
         10,
         "below 5%",
     ),
-    (EntropyCollapse(limits.EntropyCollapseGuard()), [{**R, "entropy": 4.0}, *[{**R, "entropy": 0.9}] * 30], None, ""),
+    (EntropyCollapse(limits.EntropyCollapseLimits()), [{**R, "entropy": 4.0}, *[{**R, "entropy": 0.9}] * 30], None, ""),
     # SFT, which learns its rows by heart
-    (EntropyCollapse(limits.EntropyCollapseGuard()), [{"entropy": 4.0}, *[{"entropy": 0.1}] * 30], None, ""),
-    (LengthLimit(limits.LengthLimitGuard()), [{"completions/clipped_ratio": 1.0}] * 50, 49, "100% of the answers"),
-    (LengthLimit(limits.LengthLimitGuard()), [{"completions/clipped_ratio": 0.9}] * 80, None, ""),
-    (SamplerMismatch(limits.SamplerMismatchGuard()), STALE, 3, "1.58 nats a token at step 4"),
-    (SamplerMismatch(limits.SamplerMismatchGuard()), FRESH, None, ""),
+    (EntropyCollapse(limits.EntropyCollapseLimits()), [{"entropy": 4.0}, *[{"entropy": 0.1}] * 30], None, ""),
+    (LengthLimit(limits.LengthLimits()), [{"completions/clipped_ratio": 1.0}] * 50, 49, "100% of the answers"),
+    (LengthLimit(limits.LengthLimits()), [{"completions/clipped_ratio": 0.9}] * 80, None, ""),
+    (SamplerMismatch(limits.SamplerMismatchLimits()), STALE, 3, "1.58 nats a token at step 4"),
+    (SamplerMismatch(limits.SamplerMismatchLimits()), FRESH, None, ""),
 ]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.guards import DeadRankGuard, GuardsConfig
+from launch.config.guards import DeadRankLimits, GuardsConfig
 from launch.config.schema import Family
 from launch.execution.facts import Fact, GuardContext, LoggedStep, NewOutput
 from launch.execution.record.checkpoints import Layout
@@ -156,7 +156,7 @@ def test_a_rank_that_left_before_it_was_looked_at_is_gone(tmp_path: Path) -> Non
     left.wait()
     ended = threading.Event()
     guard_context = GuardContext(ranks=(0, 1))
-    watch_config = WatchConfig(guards=GuardsConfig(dead_rank=DeadRankGuard(silent=0.1)), guard_context=guard_context)
+    watch_config = WatchConfig(guards=GuardsConfig(dead_rank=DeadRankLimits(silent=0.1)), guard_context=guard_context)
     watch = Watch(watch_config, tmp_path, lambda: ended.set() or True)
     watch.start()
     watch.add_process(0, os.getpid())

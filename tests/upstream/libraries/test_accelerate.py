@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launch.errors import Problem
-from launch.planning.config_files import check_config_file
+from launch.planning.library_key_check import check_config_file
 from launch.upstream.libraries.library_keys import library_keys, library_keys_file
 from launch.upstream.pin.relock import renewed_library_keys
 from tests.paths import ROOT

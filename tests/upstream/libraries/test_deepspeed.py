@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from launch.errors import UserError
-from launch.planning.config_files import check_config, check_config_file
+from launch.planning.library_key_check import check_config, check_config_file
 from launch.upstream.libraries.library_keys import installed_version, library_keys, library_keys_file
 from launch.upstream.pin.checkout import SUBMODULE, is_checkout
 from launch.upstream.pin.relock import renewed_library_keys
