@@ -191,8 +191,6 @@ def run_bench(request: BenchRequest, display: Display) -> tuple[BenchRecord, int
     Raises UserError when the two cannot be compared or cannot run.
     """
     record = plan_bench(request, plan_probe)
-    for side in record.sides:
-        side.versions = side.plan.machine.versions
     earlier = read_earlier(record.folder, record.verb, {"stage": record.plan.stage})
     with run_lock(record.folder, display.say):
         say_plan(display, record, _describe_settings(record), record.planning_notes)

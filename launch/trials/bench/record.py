@@ -34,7 +34,6 @@ class Side:
     overrides: tuple[str, ...]  # of this setting alone
     plan: Plan
     rate: CardRate | None = None  # of its card and precision
-    versions: Mapping[str, str] = field(default_factory=dict)  # package: version
     runs: list[BenchRun] = field(default_factory=list, repr=False)
 
     @property
@@ -72,7 +71,7 @@ class Side:
             "trainer": self.plan.trainer,
             "upstream": self.plan.upstream.description,
             "identity": self.plan.identity,
-            "versions": self.versions,
+            "versions": self.plan.machine.versions,
             "rate": self.rate,
             "operations": self.operations,
             "not_proven": self.not_proven,

@@ -77,7 +77,6 @@ def begin_record(folder: Path, plan: Plan, display: Display) -> TuneRecord:
         predictions=[predict(candidate, workload) for candidate in space.candidates],
         limits=options,
         card=card,
-        versions=plan.machine.versions,
     )
 
 
@@ -85,19 +84,6 @@ def full_line(line: CommandLine) -> CommandLine:
     """The line that trains all weights in place of an adapter."""
     keys = [key for override in line.overrides if (key := override_key(override)).startswith("recipe.lora.")]
     return line.without(*keys).with_overrides("recipe.lora.rank=null")
-
-
-def predict_full(record: TuneRecord, plan: Plan) -> Prediction | None:
-    """The setting of full fine-tuning that is predicted to be the fastest of those that fit; None where none does.
-
-    `plan`: of the stage without its adapter. Raises UserError: unknown_shape.
-    """
-    base, card_gib = _base_setting(plan)
-    workload = replace(record.workload, base=base, card_gib=card_gib)
-    predictions = [predict(candidate, workload) for candidate in build_space(plan, plan.machine.versions).candidates]
-    most = (card_gib or 0.0) * (1 - record.limits.room)
-    fitting = [prediction for prediction in predictions if card_gib is None or (prediction.memory_gib or 0.0) <= most]
-    return min(fitting, key=lambda prediction: prediction.seconds, default=None)
 
 
 def _base_setting(plan: Plan) -> tuple[MemorySetting, float | None]:
@@ -210,7 +196,7 @@ def _search(record: TuneRecord, request: CommandLine, display: Display, probed: 
     if not record.limits.dry_run or len(record.predictions) == 1:
         search(record, take, partial(extra_options, record.plan), probed)
         if record.plan.config.tune.compare_full and record.stop != Stop.interrupted:
-            probe_full(record, request, take)
+            probe_full(record, request, display, take)
     if record.best is not None:
         record.overlay = overlay_path(record.name, os.environ)
         write_file(record.overlay, overlay_text(record))
@@ -307,20 +293,19 @@ def _try_extras(record: TuneRecord, run: Run, extras: Callable[[Candidate], Sequ
         run(refined, record.limits.steps)
 
 
-def probe_full(record: TuneRecord, request: CommandLine, take: Callable[[Probe], None]) -> None:
-    """Probe full fine-tuning once, in the setting that is predicted to be its fastest."""
+def probe_full(record: TuneRecord, request: CommandLine, display: Display, take: Callable[[Probe], None]) -> None:
+    """Probe full fine-tuning once, in the setting that is predicted to be its fastest of those that fit."""
     try:
-        plan = plan_probe(full_line(request))
-        prediction = predict_full(record, plan)
+        full = begin_record(record.folder, plan_probe(full_line(request)), display)
+        refuse_if_nothing_fits(full)
     except UserError as error:
         record.full_note = "; ".join(str(problem) for problem in error.problems)
         return
-    if prediction is None:
-        record.full_note = f"no setting at {plan.parallel.width} fits"
-    elif is_late(prediction.seconds, record.runs, record.limits):
+    fastest = next(estimate.prediction for estimate in full.estimates if estimate.is_open)
+    if is_late(fastest.seconds, record.runs, record.limits):
         record.full_note = "no time is left for it"
     else:
-        record.full = Probe(f"full-{prediction.label}", plan, prediction=prediction)
+        record.full = Probe(f"full-{fastest.label}", full.plan, prediction=fastest)
         take(record.full)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import NormalDist
 
 from launch.config.schema import Device, Packing
 from launch.errors import EXIT_DONE
@@ -100,18 +102,6 @@ def longest_tokens(candidate: Candidate, setting: MemorySetting, workload: Workl
 
 
 @dataclass(frozen=True)
-class LogError:
-    """The logarithm of measured over predicted at one setting."""
-
-    mean: float
-    deviation: float  # standard deviation
-
-    def between(self, predicted: float) -> tuple[float, float]:
-        """A predicted number, corrected, one standard deviation below and above."""
-        return predicted * math.exp(self.mean - self.deviation), predicted * math.exp(self.mean + self.deviation)
-
-
-@dataclass(frozen=True)
 class Observation:
     """The prediction error at one probed setting."""
 
@@ -128,47 +118,46 @@ class ErrorModel:
     spread: float  # prior standard deviation of the rest
     observations: tuple[Observation, ...] = ()
 
-    def at(self, candidate: Candidate) -> LogError:
-        """The error to expect at a setting."""
-        covariances = [self._covariance(candidate, observation.candidate) for observation in self.observations]
-        weights = self._solve(covariances)
-        variance = self.bias**2 + self.spread**2 - _dot(weights, covariances)
-        return LogError(_dot(weights, self._errors), max(self._scale * math.sqrt(max(variance, 0.0)), LEAST_NOISE))
+    def at(self, candidate: Candidate) -> NormalDist:
+        """The error to expect at a setting: the logarithm of measured over predicted.
 
-    @property
-    def _errors(self) -> list[float]:
-        return [observation.error for observation in self.observations]
-
-    @cached_property
-    def _scale(self) -> float:
-        """How many times larger the observed errors are than the prior expects, at least 1: a prediction that is wrong
-        where it was measured is less certain elsewhere, too."""
-        return max(1.0, math.sqrt(_dot(self._errors, self._solve(self._errors)) / max(1, len(self.observations))))
-
-    def _solve(self, right: Sequence[float]) -> list[float]:
-        """Solve the linear system of the covariances of the observations, noise included."""
-        return [_dot(row, right) for row in self._inverse]
+        Errors that are larger than the prior expects widen it: a prediction that is wrong where it was measured is less
+        certain elsewhere, too.
+        """
+        rows, errors = self._conditioned
+        weights = self._whiten(candidate, rows)
+        variance = max(self._covariance(candidate, candidate) - _dot(weights, weights), 0.0)
+        scale = max(1.0, _dot(errors, errors) / max(1, len(errors)))
+        return NormalDist(_dot(weights, errors), max(math.sqrt(scale * variance), LEAST_NOISE))
 
     @cached_property
-    def _inverse(self) -> list[list[float]]:
-        """The inverse of those covariances, by Gauss and Jordan; they are positive definite, so every pivot is."""
-        seen, rows = self.observations, []
-        for one in seen:
-            covariances = [self._covariance(one.candidate, other.candidate) for other in seen]
-            unit = [float(one is other) for other in seen]
-            rows.append([value + one.noise**2 * own for value, own in zip(covariances, unit, strict=True)] + unit)
-        for index in range(len(rows)):
-            pivot = [value / rows[index][index] for value in rows[index]]
-            rows = [[value - row[index] * above for value, above in zip(row, pivot, strict=True)] for row in rows]
-            rows[index] = pivot
-        return [row[len(rows) :] for row in rows]
+    def _conditioned(self) -> tuple[list[list[float]], list[float]]:
+        """The rows of the Cholesky factor of the observations' covariances, noise included, and their whitened errors:
+        independent, each of variance 1 by the prior."""
+        rows: list[list[float]] = []
+        errors: list[float] = []
+        for observation in self.observations:
+            candidate = observation.candidate
+            row = self._whiten(candidate, rows)
+            variance = self._covariance(candidate, candidate) + observation.noise**2 - _dot(row, row)
+            errors.append((observation.error - _dot(row, errors)) / math.sqrt(variance))
+            rows.append([*row, math.sqrt(variance)])
+        return rows, errors
+
+    def _whiten(self, candidate: Candidate, rows: Sequence[Sequence[float]]) -> list[float]:
+        """The covariances of a setting with the whitened errors of the first observations, one for each row."""
+        white: list[float] = []
+        for row, observation in zip(rows, self.observations, strict=False):
+            white.append((self._covariance(candidate, observation.candidate) - _dot(row, white)) / row[-1])
+        return white
 
     def _covariance(self, candidate: Candidate, other: Candidate) -> float:
         return self.bias**2 + self.spread**2 * math.exp(-candidate.distance(other))
 
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(left, right, strict=True))
+    """The sum of the products, as far as both go."""
+    return math.fsum(map(operator.mul, left, right))
 
 
 _WORTH_REPEATING = 1.25  # a run that was cut short is repeated if it gets so many times its seconds

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import platform
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import yaml
 
 from launch.config.compose import user_folder
+from launch.config.line import format_value
 from launch.config.schema import Buckets, Kind, Mode
 from launch.config.trials import TuneConfig
 from launch.config.yaml_nodes import write_comment
@@ -21,11 +20,12 @@ from launch.planning.parallel import default_mode
 from launch.planning.plan import Plan
 from launch.resources import default_user_folder
 from launch.table import Table
-from launch.trials.measurement import Measurement
+from launch.trials.bench.verdict import relative_difference
+from launch.trials.measurement import Measurement, finite, median
 from launch.trials.record import State, TrialRecord, seconds_left
 from launch.trials.tune.predict import Prediction, Probe, Workload, is_final, judge_probe
 from launch.trials.tune.search import Estimate, Stop, correct_predictions, find_fastest
-from launch.trials.tune.space import Candidate, LossWeighting, Space, compare_loss, held_flags
+from launch.trials.tune.space import KEYS, Candidate, LossWeighting, Space, compare_loss, held_flags
 from launch.trials.view import COLUMNS
 
 _LISTED = 40  # predictions in the file
@@ -60,7 +60,6 @@ class TuneRecord(TrialRecord[Probe]):
     predictions: Sequence[Prediction]
     limits: TuneConfig
     card: str | None  # None on CPU
-    versions: Mapping[str, str]  # of the trainer's packages
     stop: Stop | None = None
     overlay: Path | None = None  # the file that was written
     full: Probe | None = None  # full fine-tuning, beside the settings of the adapter
@@ -122,11 +121,8 @@ class TuneRecord(TrialRecord[Probe]):
             return None
         weighting = compare_loss(best.candidate, self.space.base, self.plan)
         losses = [probe.figures.losses if probe and probe.figures else () for probe in (best, base)]
-        pairs = list(zip(*losses, strict=False))
-        differences = [abs(loss - own) / abs(own) for loss, own in pairs if own and math.isfinite(loss + own)]
-        if not differences:
-            return LossChange(weighting, None, None, 0)
-        return LossChange(weighting, differences[0], statistics.median(differences), len(differences))
+        differences = finite(relative_difference(own, loss) for loss, own in zip(*losses, strict=False))
+        return LossChange(weighting, next(iter(differences), None), median(differences), len(differences))
 
     @property
     def summary(self) -> list[str]:
@@ -222,8 +218,7 @@ class TuneRecord(TrialRecord[Probe]):
             differing = [name for name in names if getattr(candidate, name) != getattr(base, name)]
             if len(differing) == 1 and compare_loss(candidate, base, self.plan) == LossWeighting.micro_batches:
                 values[differing[0]] = getattr(base, differing[0])
-        keys = {"per_device": "recipe.per_device_batch_size"}
-        return [f"{keys.get(name, f'recipe.{name}')}={str(value).lower()}" for name, value in values.items()]
+        return [f"{KEYS[name]}={format_value(value)}" for name, value in values.items()]
 
     @property
     def _loss_unit(self) -> str:
@@ -243,7 +238,7 @@ class TuneRecord(TrialRecord[Probe]):
             "card": self.card,
             "card_gib": self.workload.card_gib,
             "card_measured": self.workload.card_rates.measured,
-            "versions": self.versions,
+            "versions": self.plan.machine.versions,
             "stop": self.stop,
             "options": {name: getattr(self.limits, name) for name in ("steps", "probes", "minutes", "dry_run")},
             "minutes_used": self.used / 60,
@@ -327,7 +322,7 @@ def overlay_text(record: TuneRecord) -> str:
         "max_seq_length": sequence_limit(record.plan.config, record.plan.flags),
         "machine": platform.node(),
         "card": record.card,
-        "versions": dict(record.versions),
+        "versions": dict(record.plan.machine.versions),
         "tokens_per_second": _rounded(best.figures.per_second) if best.figures.unit == "tokens" else None,
         "step_seconds": _rounded(best.figures.step_seconds),
         "reserved_gib": _rounded(best.memory_gib),

@@ -124,8 +124,9 @@ def correct_predictions(
     estimates = []
     for prediction in predictions:
         candidate = prediction.candidate
-        time_error = time_model.at(candidate)
-        low, high = time_error.between(prediction.seconds)
+        expected = time_model.at(candidate)
+        errors = expected.mean, expected.mean - expected.stdev, expected.mean + expected.stdev
+        seconds, low, high = (prediction.seconds * math.exp(error) for error in errors)
         memory_error = own_errors[candidate] if candidate in own_errors else memory_model.at(candidate).mean
         memory_gib = None if prediction.memory_gib is None else prediction.memory_gib * math.exp(memory_error)
         if any(traits and traits <= candidate.traits for traits in failure_traits):
@@ -137,7 +138,6 @@ def correct_predictions(
         else:
             has_room = memory_gib <= workload.card_gib * (1 - limits.room)
             feasibility = Feasibility.fits if has_room else Feasibility.too_big
-        seconds = prediction.seconds * math.exp(time_error.mean)
         estimates.append(Estimate(prediction, seconds, low, high, memory_gib, feasibility))
     return sorted(estimates, key=lambda estimate: (estimate.seconds, -estimate.candidate.per_device))
 

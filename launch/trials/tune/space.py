@@ -21,7 +21,7 @@ from launch.planning.recipe import flags_of_key, value_of_flags
 from launch.worker.json_codec import to_json
 
 # the values of a candidate that are searched, and their keys
-_KEYS = {
+KEYS = {
     "per_device": "recipe.per_device_batch_size",
     "mode": "parallel",
     "packing": "recipe.packing",
@@ -52,7 +52,7 @@ class Candidate:
 
     def keys(self) -> dict[str, Any]:
         """The configuration keys and their values."""
-        keys: dict[str, Any] = {key: to_json(getattr(self, name)) for name, key in _KEYS.items()}
+        keys: dict[str, Any] = {key: to_json(getattr(self, name)) for name, key in KEYS.items()}
         if self.averaging is not None:
             keys["recipe.loss_averaging"] = self.averaging
         return keys | dict(self.extra)
@@ -119,7 +119,7 @@ def build_space(plan: Plan, installed: Collection[str]) -> Space:
         "balanced": (False, True) if _is_compatible(plan, balanced=True) else (),
     }
     choices: dict[str, Iterable[Any]] = {}
-    for name, key in _KEYS.items():
+    for name, key in KEYS.items():
         recipe_key = key.partition(".")[2]
         if explicit & {key, f"{key}.mode"} or explicit_flags(plan, recipe_key):
             held.append(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,11 @@ def record_in(
     """A search before its first probe. Narrow by default: fewer predictions, faster tests."""
     overrides = words or ("stage=sft", "gpus=8", "recipe.liger=true", "recipe.gradient_checkpointing=false")
     space, workload, predictions = _predicted(overrides, card, gib, lengths)
-    plan = build_plan(composed_once(*overrides), fixed_machine(home))
+    machine = replace(fixed_machine(home), versions={"torch": "2.11.0"})
+    plan = build_plan(composed_once(*overrides), machine)
     folder = plan.runs / plan.stage / "tune-it"
     limits = limits or TuneConfig()
-    return TuneRecord(folder, plan, limits.steps, 2, space, workload, predictions, limits, card, {"torch": "2.11.0"})
+    return TuneRecord(folder, plan, limits.steps, 2, space, workload, predictions, limits, card)
 
 
 def measured(

@@ -18,17 +18,15 @@ FAR = Candidate(1, Mode.zero3, checkpointing=True)
 
 def test_without_observations_the_prior_uncertainty_remains() -> None:
     error = ErrorModel(0.3, 0.4).at(HERE)
-    assert error.mean == 0 and error.deviation == pytest.approx(0.5)
-    low, high = error.between(2.0)
-    assert low == pytest.approx(2 * math.exp(-0.5)) and high == pytest.approx(2 * math.exp(0.5))
+    assert error.mean == 0 and error.stdev == pytest.approx(0.5)
 
 
 def test_observations_count_less_the_further_a_setting_is() -> None:
     model = ErrorModel(0.1, 0.3, (Observation(HERE, 0.5),))
     here, near, far = (model.at(candidate) for candidate in (HERE, NEAR, FAR))
-    assert here.mean == pytest.approx(0.5, abs=0.02) and here.deviation < 2 * LEAST_NOISE
+    assert here.mean == pytest.approx(0.5, abs=0.02) and here.stdev < 2 * LEAST_NOISE
     assert here.mean > near.mean > far.mean > 0
-    assert here.deviation < near.deviation < far.deviation
+    assert here.stdev < near.stdev < far.stdev
 
 
 def test_a_card_that_is_slower_as_a_whole_moves_every_setting() -> None:
@@ -40,7 +38,7 @@ def test_a_card_that_is_slower_as_a_whole_moves_every_setting() -> None:
 
 def test_a_surprise_makes_everything_less_certain() -> None:
     expected, surprising = (ErrorModel(0.1, 0.1, (Observation(HERE, error),)).at(FAR) for error in (0.1, 1.0))
-    assert surprising.deviation > 5 * expected.deviation
+    assert surprising.stdev > 5 * expected.stdev
 
 
 def test_contradicting_observations_hold_where_they_were_made() -> None:

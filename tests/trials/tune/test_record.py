@@ -15,7 +15,7 @@ from launch.errors import UserError
 from launch.execution.display import PlainDisplay
 from launch.planning.plan import build_plan
 from launch.trials.record import State
-from launch.trials.tune.engine import predict_full, probe_full, read_request, run_tune
+from launch.trials.tune.engine import full_line, probe_full, read_request, run_tune
 from launch.trials.tune.predict import Probe
 from launch.trials.tune.record import TuneRecord
 from launch.trials.tune.search import Stop
@@ -28,6 +28,10 @@ from tests.trials.tune.searches import composed_once, failed, measured, record_i
 def with_probes(record: TuneRecord, *probes: Probe, stop: Stop = Stop.probes_used) -> TuneRecord:
     record.runs, record.stop = list(probes), stop
     return record
+
+
+def quiet() -> PlainDisplay:
+    return PlainDisplay(io.StringIO())
 
 
 def fastest(record: TuneRecord, loss: float = 2.0) -> Probe:
@@ -115,34 +119,39 @@ def test_full_fine_tuning_is_a_row_beside_those_of_the_adapter(tmp_path: Path) -
     assert record.summary[-1] == "Full fine-tuning was not probed: no setting at gpu8 fits"
 
 
-def test_full_fine_tuning_is_predicted_where_memory_allows(tmp_path: Path) -> None:
-    record = record_in(tmp_path, "stage=lora_sft", "gpus=1")
-    plan = build_plan(composed_once("stage=lora_sft", "gpus=8", "recipe.lora.rank=null"), fixed_machine())
-    card = "launch.trials.tune.engine.card_memory"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(card, lambda plan, environ: SimpleNamespace(gib=139.8))
-        prediction = predict_full(record, plan)
-        assert prediction is not None and prediction.memory_gib is not None and prediction.memory_gib < 0.95 * 139.8
-        patch.setattr(card, lambda plan, environ: SimpleNamespace(gib=10.0))
-        assert predict_full(record, plan) is None
-
-
 def test_full_fine_tuning_is_planned_without_the_adapter_and_probed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("launch.trials.tune.engine.prepare_inputs", lambda plan, say: None)
     words = ("stage=demo_lora", "trainer=trl_sft", "device=cpu")
-    request = read_request(parse_line(["tune", *words, "compare_full=true"], ["tune"]))
+    request, display = read_request(parse_line(["tune", *words, "compare_full=true"], ["tune"])), quiet()
     record = record_in(tmp_path, "stage=lora_sft", "gpus=1")
     taken: list[Probe] = []
-    probe_full(record, request, taken.append)
+    probe_full(record, request, display, taken.append)
     (probe,) = taken
     assert probe is record.full and probe.plan.lora is None and probe.label.startswith("full-single-")
     assert record.runs == [] and record.full_note is None
     record.full, record.limits = None, TuneConfig(minutes=1.0)
     record.runs = [measured(record.predictions[0], 1.0, wall=60.0)]
-    probe_full(record, request, taken.append)
+    probe_full(record, request, display, taken.append)
     assert record.full is None and record.full_note == "no time is left for it" and len(taken) == 1
+
+
+def test_full_fine_tuning_is_probed_where_memory_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launch.trials.tune.engine.prepare_inputs", lambda plan, say: None)
+    request = read_request(parse_line(["tune", "stage=lora_sft", "gpus=8", "compare_full=true"], ["tune"]))
+    full = build_plan(composed_once(*full_line(request).argv), fixed_machine(tmp_path))
+    monkeypatch.setattr("launch.trials.tune.engine.plan_probe", lambda line: full)
+    record, taken = record_in(tmp_path, "stage=lora_sft", "gpus=1"), list[Probe]()
+    for gib in (139.8, 10.0):
+        card = SimpleNamespace(gib=gib)
+        monkeypatch.setattr("launch.trials.tune.engine.card_memory", lambda plan, environ, card=card: card)
+        probe_full(record, request, quiet(), taken.append)
+    (probe,) = taken
+    memory = probe.prediction.memory_gib
+    assert memory is not None and memory < 0.95 * 139.8
+    assert record.full_note is not None and record.full_note.startswith("no setting at gpu8 fits: ")
 
 
 def test_a_stage_that_trains_all_weights_has_nothing_to_compare(
@@ -151,4 +160,4 @@ def test_a_stage_that_trains_all_weights_has_nothing_to_compare(
     monkeypatch.chdir(tmp_path)
     request = read_request(parse_line(["tune", "stage=demo", "device=cpu", "compare_full=true"], ["tune"]))
     with pytest.raises(UserError, match=r"demo trains no adapter; .*\[compare_full\]"):
-        run_tune(request, PlainDisplay(io.StringIO()))
+        run_tune(request, quiet())
