@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -192,32 +193,29 @@ def build_document(record: Mapping[str, Any], folder: Path) -> Document:
 
 def _add_bench(document: Document, record: Mapping[str, Any], runs: Sequence[Run]) -> None:
     """The settings, the spread of their runs, the ratio of each pair, A beside B, and how the two plans differ."""
-    found = {str(setting.get("label")): setting for setting in objects(record.get("settings"))}
-    settings: dict[str, Run] = {label: found.get(label, {}) for label in "AB"}
-    for label, setting in settings.items():
+    for setting in objects(record.get("settings")):
         overrides = " ".join(texts(setting.get("overrides"))) or "no overrides"
-        document.figures.append(Figure(f"setting {label}", overrides))
+        document.figures.append(Figure(f"setting {setting.get('label')}", overrides))
     done = [run for run in runs if run.get("state") == "done"]
-    figures = {
-        label: [mapping(run.get("measured")) for run in done if str(run.get("label")).startswith(label)]
-        for label in settings
-    }
     unit = _unit(done)
-    rates = [Spread(label, _values(side, "per_second")) for label, side in figures.items()]
+    sides = [
+        [mapping(run.get("measured")) for run in done if str(run.get("label")).startswith(label)] for label in "AB"
+    ]
+    rates = [Spread(label, _values(side, "per_second")) for label, side in zip("AB", sides, strict=True)]
     document.add_plot("Throughput: a dot for each run", f"{unit}/s", rates)
     ratio = mapping(mapping(record.get("verdict")).get("speed_ratio"))
     spread = Spread("B / A", numbers(ratio.get("values")), number(ratio.get("low")), number(ratio.get("high")))
     document.add_plot("Ratio of each pair, and the 95 % interval of the mean", "", [spread], 1.0)
     rows = [["median of the runs", "A", "A from to", "B", "B from to", "B / A"]]
     for name, (title, form, scale) in COMPARED.items():
-        a, b = (number(mapping(setting.get("median")).get(name)) for setting in settings.values())
+        values = [_values(side, name) for side in sides]
+        a, b = (statistics.median(side) if side else None for side in values)
         if a is None and b is None:
             continue
         cells = [title]
-        for median, side in zip((a, b), figures.values(), strict=True):
-            values = _values(side, name)
-            cells += [show(median, form.format(unit=unit), scale)]
-            cells += [show_range(min(values), max(values), scale) if values else "-"]
+        for median, side in zip((a, b), values, strict=True):
+            lowest, highest = min(side, default=None), max(side, default=None)
+            cells += [show(median, form.format(unit=unit), scale), show_range(lowest, highest, scale)]
         rows.append([*cells, f"{b / a:.3f}" if a and b is not None else "-"])
     document.add_table(Table("A against B", rows))
     document.add_table(Table.of("The two plans", DIFFERENCES, objects(record.get("differences"))))
