@@ -17,6 +17,7 @@ from launch.execution.record.reader import RunRecord
 from launch.execution.report.run import summarize_events
 from launch.planning.estimate.forecast import has_reference
 from launch.planning.estimate.shape import token_flops
+from launch.planning.flags import values_of
 from launch.planning.parallel import Width, has_master_weights
 from launch.planning.plan import Plan
 from launch.trials.card_rate import CardRate
@@ -295,9 +296,11 @@ class Operations:
 
 def count_operations(plan: Plan, tokens: Sequence[float]) -> Operations:
     """Count a plan's operations; `tokens`: without padding, of each step."""
-    shape, reference = plan.shape, _evaluates_reference(plan)
+    shape, flags = plan.shape, values_of(plan.flags)
+    # open-instruct's trainers, and others with this flag, compute the reference's log-probs before the training
+    reference = has_reference(plan) and not flags.get("precompute_ref_log_probs")
     document = _mean_document_tokens(plan, tokens)
-    frozen = any(name in plan.flags and plan.flags[name].value is True for name in _ADAPTERS)
+    frozen = any(flags.get(name) for name in _ADAPTERS)
     if shape is None:
         return Operations(None, document, reference, ("the model's shape is unknown",))
     left_out = [] if document is not None else ["attention, because the length of the documents is unknown"]
@@ -313,11 +316,3 @@ def _mean_document_tokens(plan: Plan, tokens: Sequence[float]) -> float | None:
         return None
     documents = plan.batch.global_ * (2 if plan.config.stage.kind in (Kind.dpo, Kind.rm) else 1)
     return statistics.fmean(tokens) / documents
-
-
-def _evaluates_reference(plan: Plan) -> bool:
-    """Whether each step runs the reference model too; open-instruct's trainers cache its log-probs before training."""
-    if not has_reference(plan):
-        return False
-    cached = plan.flags.get("precompute_ref_log_probs")
-    return not (cached and cached.value is True)
