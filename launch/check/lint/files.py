@@ -6,17 +6,16 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from launch.check.lint.job_yaml import find_commands_in_yaml
-from launch.check.lint.makefile import Recipes, dockerfile_as_shell, find_recipes, template_as_shell
+from launch.check.lint.makefile import dockerfile_as_shell, find_in_justfile, find_in_makefile, template_as_shell
 from launch.check.lint.markdown import find_code_blocks
-from launch.check.lint.scan_result import NO_COMMANDS, LintFinding, ScanResult, error, merge, warning
+from launch.check.lint.scan_result import NO_COMMANDS, LintFinding, ScanResult, error, merge, not_followed, warning
 from launch.check.lint.shell import find_commands, line_lookup
 from launch.check.lint.trainers import starts_trainer
-from launch.check.lint.unfollowed import not_followed
-from launch.config.yaml_nodes import Node, NotYamlError, read_yaml
+from launch.config.yaml_nodes import NotYamlError, read_yaml
 
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -32,14 +31,6 @@ _CODE_SUFFIX = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class FileContent:
-    """What lint reads in a file."""
-
-    scan: ScanResult = NO_COMMANDS  # its commands, and notes about the file
-    documents: tuple[tuple[Node, ...], ...] = ()  # its YAML documents, which may contain maps of flags
-
-
 def list_files(path: Path) -> Iterator[Path]:
     """Yield the file itself, or the files of a folder that lint reads, sorted; skip hidden and linked folders."""
     if not path.is_dir():
@@ -53,35 +44,34 @@ def list_files(path: Path) -> Iterator[Path]:
                 yield inner
 
 
-def read_content(path: Path, explicit: bool) -> FileContent:
-    """Read the commands and YAML documents of one file; never raises because of its content.
+def scan_file(path: Path, explicit: bool) -> ScanResult:
+    """Read the commands and YAML documents of one file, with notes about it; never raises because of its content.
 
     `explicit` means that the user named this file: then a kind that lint does not read is reported.
     """
     text, notes = _read_text(path)
     if text is None:
-        return FileContent(ScanResult((), tuple(notes)))
+        return ScanResult(notes=tuple(notes))
     read = _reader_of(path)
     if read is None:
         if not explicit:
-            return FileContent()
+            return NO_COMMANDS
         if _CODE_SUFFIX.fullmatch(path.suffix.lower()) and not text.startswith("#!"):
             message = f"{path.suffix} files are not supported: lint reads shell, Markdown, YAML and make files"
-            return FileContent(ScanResult((), (*notes, warning("not_read", message, 1))))
+            return ScanResult(notes=(*notes, warning("not_read", message, 1)))
         read = _read_shell
     interpreter = _SHEBANG.match(text)
     name = "" if interpreter is None else interpreter.group(1)
     if name and _SHELLS.fullmatch(name) is None and read is _read_shell:
-        unread = (not_followed(f"lint does not read {name}", 1),) if starts_trainer(text) else ()
-        return FileContent(ScanResult((), tuple(notes), unread))
-    content = read(text.replace("\r\n", "\n"), 1)
-    scan = content.scan
+        scan = not_followed(f"lint does not read {name}", 1) if starts_trainer(text) else NO_COMMANDS
+    else:
+        scan = read(text.replace("\r\n", "\n"), 1)
     if "zsh" in (name, path.suffix[1:]) and "$" in text:
         scan = scan.doubted("not_followed", "not followed: zsh splits variables unlike bash")
-    if "\r\n" in text and read in (_read_shell, _read_makefile):
+    if "\r\n" in text and read in (_read_shell, find_in_makefile):
         message = "the lines end with CRLF, and bash passes the carriage return on with the last word of a line"
         scan = scan.doubted("carriage_return", message, "convert the file: sed -i 's/\\r$//' FILE")
-    return replace(content, scan=replace(scan, notes=(*notes, *scan.notes)))
+    return replace(scan, notes=(*notes, *scan.notes))
 
 
 def _read_text(path: Path) -> tuple[str | None, list[LintFinding]]:
@@ -118,68 +108,50 @@ def _decode(raw: bytes) -> tuple[str | None, list[LintFinding]]:
     return text, notes
 
 
-def _read_shell(text: str, first: int) -> FileContent:
+def _read_shell(text: str, first: int) -> ScanResult:
     """Read a text that starts on line `first` of the file, as the readers below."""
-    return FileContent(find_commands(text, line_lookup(text, first)))
+    return find_commands(text, line_lookup(text, first))
 
 
-def _read_template(text: str, first: int) -> FileContent:
-    return _read_shell(template_as_shell(text), first)
-
-
-def _read_dockerfile(text: str, first: int) -> FileContent:
-    return _read_shell(dockerfile_as_shell(text), first)
-
-
-def _read_makefile(text: str, first: int) -> FileContent:
-    return _read_recipes(find_recipes(text, True), first)
-
-
-def _read_justfile(text: str, first: int) -> FileContent:
-    return _read_recipes(find_recipes(text, False), first)
-
-
-def _read_recipes(recipes: Recipes, first: int) -> FileContent:
-    scans = [find_commands(part, line_lookup(part, first + line - 1)) for line, part in recipes.parts]
-    reason = "a trainer is named outside of the recipes"
-    outside = tuple(not_followed(reason, first + line - 1) for line in recipes.outside)
-    return FileContent(merge([*scans, ScanResult(unfollowed=outside)]))
-
-
-def _read_markdown(text: str, first: int) -> FileContent:
+def _read_markdown(text: str, first: int) -> ScanResult:
     scans: list[ScanResult] = []
-    documents: list[tuple[Node, ...]] = []
     for block in find_code_blocks(text):
         read = next((read for read, _, languages in _READERS if re.fullmatch(languages, block.language)), None)
         if read is None:
             if starts_trainer(block.text):
-                reason = f"lint does not read {block.language}"
-                scans.append(ScanResult(unfollowed=(not_followed(reason, block.line),)))
+                scans.append(not_followed(f"lint does not read {block.language}", block.line))
             continue
         inner = read(_PLACEHOLDER.sub("${_}", block.text), block.line)
-        documents.extend(inner.documents)
-        if block.fenced or inner.scan.commands:  # an indented block may be prose
-            scans.append(inner.scan)
-    return FileContent(merge(scans), tuple(documents))
+        if block.fenced or inner.commands:  # an indented block may be prose
+            scans.append(inner)
+    return merge(scans)
 
 
-def _read_yaml(text: str, first: int) -> FileContent:
+def _read_yaml(text: str, first: int) -> ScanResult:
     try:  # blank lines replace what is before it
         documents = tuple(read_yaml("\n" * (first - 1) + text))
     except NotYamlError as fault:
-        return FileContent(ScanResult((), (warning("not_yaml", f"not valid YAML: {fault.reason}", fault.line),)))
-    return FileContent(find_commands_in_yaml(documents), (documents,))
+        return ScanResult(notes=(warning("not_yaml", f"not valid YAML: {fault.reason}", fault.line),))
+    return replace(find_commands_in_yaml(documents), documents=(documents,))
 
 
-_Reader = Callable[[str, int], FileContent]
+_Reader = Callable[[str, int], ScanResult]
 # reader, its files by their names in lower case, and its languages of the blocks in Markdown
 _READERS: tuple[tuple[_Reader, str, str], ...] = (
-    (_read_makefile, r"(?:gnu)?makefile|.+\.(?:mk|make)", "make|makefile"),
-    (_read_justfile, r"\.?justfile|.+\.just", "just|justfile"),
-    (_read_dockerfile, r"dockerfile.*|.+\.dockerfile", "docker|dockerfile"),
+    (find_in_makefile, r"(?:gnu)?makefile|.+\.(?:mk|make)", "make|makefile"),
+    (find_in_justfile, r"\.?justfile|.+\.just", "just|justfile"),
+    (
+        lambda text, first: _read_shell(dockerfile_as_shell(text), first),
+        r"dockerfile.*|.+\.dockerfile",
+        "docker|dockerfile",
+    ),
     (_read_markdown, r".+\.(?:md|markdown|mdx)", "(?!)"),
     (_read_yaml, r".+\.(?:ya?ml|json)", "ya?ml|json"),
-    (_read_template, r".+\.(?:j2|jinja2?|tmpl|tpl)", "(?!)"),
+    (
+        lambda text, first: _read_shell(template_as_shell(text), first),
+        r".+\.(?:j2|jinja2?|tmpl|tpl)",
+        "(?!)",
+    ),
     # many job scripts have no suffix
     (
         _read_shell,

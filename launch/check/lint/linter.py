@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch.check.lint.checker import CommandChecker, LintVerdict
-from launch.check.lint.files import FileContent, list_files, read_content
+from launch.check.lint.files import list_files, scan_file
 from launch.check.lint.flag_files import FlagMap, find_flag_maps
-from launch.check.lint.scan_result import LintFinding, warning
+from launch.check.lint.scan_result import LintFinding, ScanResult, merge, not_followed, warning
 from launch.check.lint.shell import find_in_arguments
 from launch.check.lint.shell_syntax import literal_argument
 from launch.check.lint.trainers import TrainerScript
-from launch.check.lint.unfollowed import not_followed
 
 # In the order of preference when a file of flags suits several.
 _NAMES = ("finetune", "dpo_tune_cache", "dpo", "olmo_core_finetune", "reward_modeling", "trl_sft", "trl_dpo")
@@ -47,41 +46,30 @@ def check_file(
     `trainer` is the one that YAML files of flags are checked against, None to detect it. `explicit` means that the
     user named this file, rather than a folder that contains it.
     """
-    content = read_content(path, explicit)
-    file = str(path)
-    verdicts = [checker.check_command(file, command) for command in content.scan.commands]
-    verdicts += [_undecided(file, entry) for entry in content.scan.unfollowed]
-    if content.documents:
-        verdicts.extend(_check_flag_maps(file, content, checker, trainer if not verdicts else None))
-    verdicts.sort(key=lambda verdict: verdict.line)
-    return FileReport(file, tuple(verdicts), content.scan.notes)
+    return _check(str(path), scan_file(path, explicit), checker, trainer)
 
 
 def check_argv(argv: Sequence[str], checker: CommandChecker) -> FileReport:
     """Check one command as the shell has expanded it; one that starts no trainer that lint knows is undecided."""
     arguments = [literal_argument(text, 1) for text in argv]
     scan = find_in_arguments(arguments)
-    verdicts = [checker.check_command("command line", command) for command in scan.commands]
-    unfollowed = scan.unfollowed
-    if not verdicts and not unfollowed:
-        unfollowed = (not_followed(f"'{argv[0]}' starts no trainer that lint knows", 1),)
-    verdicts += [_undecided("command line", entry) for entry in unfollowed]
-    return FileReport("command line", tuple(verdicts), scan.notes)
+    if not scan.commands and not scan.unfollowed:
+        scan = merge([scan, not_followed(f"'{argv[0]}' starts no trainer that lint knows", 1)])
+    return _check("command line", scan, checker)
 
 
-def _undecided(file: str, entry: LintFinding) -> LintVerdict:
-    return LintVerdict(file, entry.line, "", None, (entry,))
-
-
-def _check_flag_maps(
-    file: str, content: FileContent, checker: CommandChecker, trainer: TrainerScript | None
-) -> Iterator[LintVerdict]:
-    for documents in content.documents:
+def _check(file: str, scan: ScanResult, checker: CommandChecker, trainer: TrainerScript | None = None) -> FileReport:
+    verdicts = [checker.check_command(file, command) for command in scan.commands]
+    verdicts += [LintVerdict(file, entry.line, "", None, (entry,)) for entry in scan.unfollowed]
+    trainer = None if verdicts else trainer
+    for documents in scan.documents:
         for flags in find_flag_maps(documents, trainer, TRAINERS, checker.schemas.flag_names):
             if flags.trainer is not None:
-                yield checker.check_flag_map(file, flags.trainer, flags)
+                verdicts.append(checker.check_flag_map(file, flags.trainer, flags))
             else:
-                yield _check_with_best_trainer(file, flags, checker)
+                verdicts.append(_check_with_best_trainer(file, flags, checker))
+    verdicts.sort(key=lambda verdict: verdict.line)
+    return FileReport(file, tuple(verdicts), scan.notes)
 
 
 def _check_with_best_trainer(file: str, flags: FlagMap, checker: CommandChecker) -> LintVerdict:

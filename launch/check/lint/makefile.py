@@ -7,8 +7,9 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
+from launch.check.lint.scan_result import ScanResult, merge, not_followed
+from launch.check.lint.shell import find_commands, line_lookup
 from launch.check.lint.shell_syntax import logical_lines
 from launch.check.lint.trainers import MARKER
 
@@ -27,41 +28,40 @@ _EXEC_FORM = re.compile(r"[ \t]*(CMD|ENTRYPOINT|RUN)[ \t]+(\[.*\])[ \t]*")
 MAX_EXPANDED = 100_000  # characters of one line after substitution
 
 
-class Recipes(NamedTuple):
-    """The shell texts of a file, each run by a shell of its own, and what names a trainer outside of them."""
+def find_in_makefile(text: str, first: int, is_makefile: bool = True) -> ScanResult:
+    """Find the commands in the recipes of a Makefile that starts on line `first`. Each line has a shell of its own.
 
-    parts: list[tuple[int, str]]  # (1-based line, text)
-    outside: list[int]  # lines
-
-
-def find_recipes(text: str, is_makefile: bool = True) -> Recipes:
-    """Return the recipes of a Makefile or justfile, a shell text for each line of them.
-
-    A variable of a Makefile that is assigned once, under no condition, is substituted; others stay unknown.
+    A variable that is assigned once, under no condition, is substituted; others stay unknown. What names a trainer
+    outside of the recipes is not followed.
     """
-    lines = list(logical_lines(text if is_makefile else _JINJA.sub("${_}", text)))
+    lines = list(logical_lines(text))
     variables = _read_variables(lines) if is_makefile and _OPEN.search(text) is None else {}
-    found = Recipes([], [])
-    number, is_one_shell = 1, ".ONESHELL" in text
+    recipes: list[tuple[int, str]] = []  # (1-based line, text)
+    outside: list[ScanResult] = []
+    number, is_one_shell = first, ".ONESHELL" in text
     for parts in lines:
         inline = _INLINE.match(parts[0]) if is_makefile else None
         is_recipe = parts[0].startswith("\t" if is_makefile else ("\t", " "))
         if is_recipe or inline is not None:
-            first = parts[0][inline.end() :] if inline else parts[0].lstrip("\t ").lstrip("@-+")
-            shell = "\n".join(_substitute(line, variables) if is_makefile else line for line in (first, *parts[1:]))
-            if found.parts and (is_one_shell or found.parts[-1][1].startswith("#!")):
-                start, before = found.parts.pop()
+            line = parts[0][inline.end() :] if inline else parts[0].lstrip("\t ").lstrip("@-+")
+            shell = "\n".join(_substitute(line, variables) if is_makefile else line for line in (line, *parts[1:]))
+            start = number
+            if recipes and (is_one_shell or recipes[-1][1].startswith("#!")):
+                start, before = recipes.pop()
                 shell = before + "\n" * (number - start - before.count("\n")) + shell
-                found.parts.append((start, shell))
-            else:
-                found.parts.append((number, shell))
+            recipes.append((start, shell))
         elif MARKER.search(" ".join(parts)) is not None and not parts[0].startswith("#"):
             name = _ASSIGNMENT.match(parts[0])
             is_substituted = name is not None and name.group(1) in variables and f"call {name.group(1)}" not in text
             if not is_substituted or parts[0].startswith("export") or "$(shell" in parts[0]:
-                found.outside.append(number)
+                outside.append(not_followed("a trainer is named outside of the recipes", number))
         number += len(parts)
-    return found
+    return merge([*(find_commands(shell, line_lookup(shell, start)) for start, shell in recipes), *outside])
+
+
+def find_in_justfile(text: str, first: int) -> ScanResult:
+    """Find the commands in the recipes of a justfile, whose variables are unknown."""
+    return find_in_makefile(_JINJA.sub("${_}", text), first, is_makefile=False)
 
 
 def template_as_shell(text: str) -> str:

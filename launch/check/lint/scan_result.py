@@ -9,6 +9,7 @@ from typing import Any
 
 from launch.check.lint.shell_syntax import Argument
 from launch.check.lint.trainers import TrainerScript
+from launch.config.yaml_nodes import Node
 from launch.worker.finding import Finding, Level
 
 
@@ -52,6 +53,7 @@ class ScanResult:
     commands: tuple[TrainerCommand, ...] = ()
     notes: tuple[LintFinding, ...] = ()
     unfollowed: tuple[LintFinding, ...] = ()  # what may start a trainer and is not followed
+    documents: tuple[tuple[Node, ...], ...] = ()  # of YAML, which may contain maps of flags
 
     def doubted(self, id: str, message: str, cure: str | None = None) -> ScanResult:
         """Return the same with a warning on each command, which cannot be accepted because of it."""
@@ -65,9 +67,17 @@ class ScanResult:
 NO_COMMANDS = ScanResult()
 
 
+def not_followed(reason: str, line: int) -> ScanResult:
+    """Return the result for a construct that is not followed."""
+    return ScanResult(unfollowed=(warning("not_followed", f"not followed: {reason}", line),))
+
+
 def merge(scans: Iterable[ScanResult]) -> ScanResult:
-    """Return the commands of all, in the order of their lines, and all notes and entries."""
+    """Return the commands of all, in the order of their lines, and everything else."""
     scans = list(scans)
-    commands = sorted((command for scan in scans for command in scan.commands), key=lambda command: command.line)
-    notes = tuple(note for scan in scans for note in scan.notes)
-    return ScanResult(tuple(commands), notes, tuple(entry for scan in scans for entry in scan.unfollowed))
+    return ScanResult(
+        tuple(sorted((command for scan in scans for command in scan.commands), key=lambda command: command.line)),
+        tuple(note for scan in scans for note in scan.notes),
+        tuple(entry for scan in scans for entry in scan.unfollowed),
+        tuple(document for scan in scans for document in scan.documents),
+    )

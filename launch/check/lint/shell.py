@@ -19,7 +19,7 @@ from launch.check.lint.launchers import (
     with_supplied,
 )
 from launch.check.lint.lexer import lex
-from launch.check.lint.scan_result import NO_COMMANDS, LintFinding, ScanResult, TrainerCommand, merge, warning
+from launch.check.lint.scan_result import NO_COMMANDS, LintFinding, ScanResult, merge, not_followed, warning
 from launch.check.lint.shell_syntax import (
     Argument,
     Heredoc,
@@ -30,7 +30,7 @@ from launch.check.lint.shell_syntax import (
     logical_lines,
 )
 from launch.check.lint.trainers import HINT, MARKER
-from launch.check.lint.unfollowed import explain_unfollowed, find_unfollowed_declarations, is_python, not_followed
+from launch.check.lint.unfollowed import explain_unfollowed, find_unfollowed_declarations, is_python
 from launch.check.lint.variables import Variables, collect_variables
 
 MAX_REPARSES = 5  # levels of shell text inside shell words: `bash -c "ssh host '...'"`
@@ -62,7 +62,7 @@ def find_commands(
     if (MARKER if reparses else HINT).search(text) is None:
         return NO_COMMANDS
     if reparses > MAX_REPARSES:
-        return ScanResult((), (), (not_followed(f"shell text inside {MAX_REPARSES} others", line_of(0)),))
+        return not_followed(f"shell text inside {MAX_REPARSES} others", line_of(0))
     try:
         document = lex(text)
     except UnbalancedError as error:
@@ -98,7 +98,7 @@ def find_in_arguments(
     if scan != NO_COMMANDS:
         return scan
     reason = explain_unfollowed(arguments, command, variables)
-    return NO_COMMANDS if reason is None else ScanResult((), (), (not_followed(reason, arguments[0].line),))
+    return NO_COMMANDS if reason is None else not_followed(reason, arguments[0].line)
 
 
 def _find_in_text(argument: Argument, reparses: int, functions: frozenset[str]) -> ScanResult:
@@ -140,8 +140,7 @@ def _find_in_document(document: ShellDocument, variables: Variables, line_of: Li
                 scan = scan.doubted("not_followed", message)
         scans.append(scan)
     bodies = [_find_in_heredoc(heredoc, line_of, reparses) for heredoc in document.heredocs]
-    unfollowed = tuple(find_unfollowed_declarations(document, expanded, variables))
-    scan = merge([*scans, ScanResult((), (), unfollowed), *bodies])
+    scan = merge([*scans, *find_unfollowed_declarations(document, expanded, variables), *bodies])
     by_line = {entry.line: entry for entry in reversed(scan.unfollowed)}
     return replace(scan, unfollowed=tuple(by_line[line] for line in sorted(by_line)))
 
@@ -160,7 +159,7 @@ def _find_in_heredoc(heredoc: Heredoc, line_of: LineLookup, reparses: int) -> Sc
     if not heredoc.expands and not is_python_name(heredoc.command):
         return find_commands(body, line_lookup(body, first), reparses + 1)
     if is_python_name(heredoc.command) and MARKER.search(body) is not None:
-        return ScanResult((), (), (not_followed("a Python text mentions a trainer", first),))
+        return not_followed("a Python text mentions a trainer", first)
     if heredoc.command in ("cat", "tee") and MARKER.search(body) is None:
         return NO_COMMANDS  # a file's text
     # The outer shell substitutes its own variables before the inner shell assigns any.
@@ -193,14 +192,11 @@ def _note_lost_arguments(commands: list[SimpleCommand], index: int, line_of: Lin
 
 def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, reparses: int) -> ScanResult:
     line = line_of(error.offset)
-    file_notes: tuple[LintFinding, ...] = ()
-    unfollowed: list[LintFinding] = []
     if isinstance(error, TooDeepError):
-        unfollowed.append(not_followed(f"{error}; each other line is checked separately", line))
+        scans = [not_followed(f"{error}; each other line is checked separately", line)]
     else:
         message = f"{error}: bash stops here, so each line is checked separately"
-        file_notes = (warning("unbalanced_quote", message, line),)
-    commands: list[TrainerCommand] = []
+        scans = [ScanResult(notes=(warning("unbalanced_quote", message, line),))]
     offset = 0
     for parts in logical_lines(text):
         logical = "\n".join(parts)
@@ -216,13 +212,13 @@ def _find_line_by_line(text: str, line_of: LineLookup, error: UnbalancedError, r
             if opened := document.unbalanced:
                 cut = f"{opened}, so the rest is not checked"
                 notes = (warning("unbalanced_quote", cut, at(opened.offset)),)
-            unfollowed += inner.unfollowed
-            commands += [
+            commands = (
                 replace(command, notes=command.notes + notes) if command.is_truncated else command
                 for command in inner.commands
-            ]
+            )
+            scans.append(replace(inner, commands=tuple(commands), notes=()))  # the text has one of its own
         offset += len(logical) + 1
-    return ScanResult(tuple(commands), file_notes, tuple(unfollowed))
+    return merge(scans)
 
 
 def _is_shell_text(arguments: Sequence[Argument], index: int) -> bool:

@@ -17,7 +17,7 @@ from launch.check.lint.launchers import (
     names_trainer_script,
     script_is_unknown,
 )
-from launch.check.lint.scan_result import LintFinding, warning
+from launch.check.lint.scan_result import ScanResult, not_followed
 from launch.check.lint.shell_syntax import Argument, PieceKind, ShellDocument, ShellWord, SimpleCommand
 from launch.check.lint.trainers import MARKER, starts_trainer, trainer_from_path
 from launch.check.lint.variables import (
@@ -88,7 +88,7 @@ def is_python(argument: Argument) -> bool:
 
 def find_unfollowed_declarations(
     document: ShellDocument, expanded: Sequence[Sequence[Argument]], variables: Variables
-) -> Iterator[LintFinding]:
+) -> Iterator[ScanResult]:
     """Yield what changes what other commands of the text mean: namerefs, IFS, traps, launchers that are redefined.
 
     `expanded`: the arguments of each command.
@@ -129,11 +129,6 @@ def find_unfollowed_declarations(
         yield from (
             not_followed(reason, variables.line_of(command.start)) for reason, holds in reasons.items() if holds
         )
-
-
-def not_followed(reason: str, line: int) -> LintFinding:
-    """Build the entry of a construct that is not followed."""
-    return warning("not_followed", f"not followed: {reason}", line)
 
 
 def _is_trainer_here(text: str) -> bool:

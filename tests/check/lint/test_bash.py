@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.lint.files import read_content
+from launch.check.lint.files import scan_file
 from launch.check.lint.scan_result import ScanResult
 from launch.check.lint.shell import find_commands, line_lookup
 from launch.check.lint.shell_syntax import Argument
@@ -259,7 +259,7 @@ def test_nothing_is_accepted_that_bash_starts_otherwise(script: str, programs: P
     script = script.replace("RUN", RUN)
     file = programs / "script.sh"
     file.write_bytes(script.encode())
-    found = read_content(file, explicit=True).scan
+    found = scan_file(file, explicit=True)
     started = started_by_bash(programs, script)
     assert started
     is_undecided = bool(found.unfollowed) or any(command.is_truncated for command in found.commands)

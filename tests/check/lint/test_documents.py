@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.check.lint.files import read_content
+from launch.check.lint.files import scan_file
 from launch.check.lint.job_yaml import find_commands_in_yaml
 from launch.check.lint.makefile import template_as_shell
 from launch.check.lint.markdown import find_code_blocks
@@ -67,7 +67,7 @@ train: data
 def scan(folder: Path, name: str, text: str) -> ScanResult:
     path = folder / name
     path.write_text(text)
-    return read_content(path, explicit=True).scan
+    return scan_file(path, explicit=True)
 
 
 def test_makefile(tmp_path: Path) -> None:

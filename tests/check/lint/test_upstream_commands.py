@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from launch.check.lint.checker import CommandChecker, LintVerdict
-from launch.check.lint.files import list_files, read_content
+from launch.check.lint.files import list_files, scan_file
 from launch.check.lint.linter import FileReport, check_files
 from launch.check.lint.scan_result import TrainerCommand
 from launch.upstream import trainers
@@ -147,7 +147,7 @@ def test_the_trainer_itself_agrees(checker: CommandChecker, real_parsers: RealPa
         for path in list_files(ROOT / folder):
             checked.extend(
                 (f"{path}:{command.line}", command, checker.check_command(str(path), command))
-                for command in read_content(path, explicit=False).scan.commands
+                for command in scan_file(path, explicit=False).commands
                 if command.trainer.name == trainer and all(argument.is_resolved for argument in command.arguments)
             )
     assert len(checked) > 10
