@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from launch.check.lint.scan_result import TrainerCommand
 from launch.check.lint.shell_syntax import Argument
@@ -19,7 +20,8 @@ _UV_VALUES = re.compile(
     r"-p|--(?:extra|with|with-editable|with-requirements|python|project|directory|env-file|group|no-group|only-group|"
     r"package|index|index-url|extra-index-url|find-links|config-file|cache-dir|refresh-package|color|link-mode)"
 )
-_PYTHON_VALUES = frozenset({"-X", "-W", "--check-hash-based-pycs"})
+_PYTHON_VALUES = re.compile(r"-[XW]|--check-hash-based-pycs")
+_TRL_MODULES = frozenset({"trl", "trl.cli", "trl.cli.main"})
 # Commands that show, search or edit their arguments instead of running them.
 NON_RUNNERS = re.compile(
     r"echo|printf|cat|e?grep|rg|git|sed|ls|vim?|nano|less|more|head|tail|cp|mv|rm|diff|test|\[\[?|:|case|for|which|file"
@@ -30,10 +32,36 @@ _RUNNING = ("-exec", "-ok")  # actions of find
 _ENV_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^]]*\])?\+?=.*", re.DOTALL)
 
 
+class _Start(NamedTuple):
+    """What a launcher starts."""
+
+    trainer: TrainerScript | None
+    end: int  # the index of the next argument
+    is_unknown: bool = False  # it depends on a value that the text does not determine
+
+
 def find_trainer_starts(arguments: Sequence[Argument]) -> list[TrainerCommand]:
     """Return every trainer that one simple command starts (several `--` may each start one)."""
-    starts = (_find_start(segment) for segment in _split_at_commands(arguments))
-    return [start for start in starts if start is not None]
+    segments: list[list[Argument]] = []
+    for group in split_at_separators(arguments):
+        name = command_name(group[1:])
+        if not segments:
+            segments.append(group)
+        elif name is not None and is_launcher_name(name.base):
+            segments.append(group[1:])
+        else:
+            segments[-1] += group
+    return [
+        TrainerCommand(
+            start.trainer,
+            segment[0].line,
+            tuple(segment[start.end :]),
+            takes_accelerate_options=start.trainer.name == f"trl_{segment[start.end - 1].text}",
+            launcher=tuple(segment[: start.end]),
+        )
+        for segment in segments
+        if (start := next((start for start in _starts(segment) if start.trainer), None)) and start.trainer
+    ]
 
 
 def command_name(arguments: Sequence[Argument]) -> Argument | None:
@@ -53,29 +81,13 @@ def is_launcher_name(base: str) -> bool:
 
 def script_is_unknown(arguments: Sequence[Argument]) -> bool:
     """Return True if a launcher's script depends on a value that the text does not determine."""
-    for index, argument in enumerate(arguments):
-        base = argument.text.rsplit("/", 1)[-1]
-        if not argument.is_resolved or not is_launcher_name(base) or base == "env":
-            continue
-        rest = list(arguments[index + 1 :])
-        if is_python_name(base):
-            while rest and rest[0].is_resolved and rest[0].text.startswith("-") and rest[0].text not in ("-c", "-m"):
-                rest = rest[2 if rest[0].text in _PYTHON_VALUES else 1 :]
-            if not rest or rest[0].text != "-m" or len(rest) < 2:
-                return bool(rest) and not rest[0].is_resolved
-            if rest[1].text not in _LAUNCHER_MODULES:
-                return not rest[1].is_resolved
-        elif base in ("trl", "uv"):
-            return bool(rest) and not rest[0].is_resolved
-        scripts = [word for word in rest if word.is_resolved and word.text.endswith(".py")]
-        return not scripts and any(not word.is_resolved for word in rest)
-    return False
+    return any(start.is_unknown for start in _starts(arguments))
 
 
 def names_trainer_script(arguments: Sequence[Argument]) -> bool:
     """Return True if a trainer's script or module is an argument, and not the value of an option or of a tool."""
     for before, argument in pairwise(arguments):
-        if _TOOLS.fullmatch(before.text.rsplit("/", 1)[-1]) is not None:
+        if _TOOLS.fullmatch(before.base) is not None:
             return False
         trainer = trainer_from_path(argument.text) or trainer_from_module(argument.text)
         if trainer is not None and (before.text == "-m" or not before.text.startswith("-")):
@@ -86,7 +98,7 @@ def names_trainer_script(arguments: Sequence[Argument]) -> bool:
 def with_supplied(arguments: Sequence[Argument]) -> Sequence[Argument]:
     """Return the arguments with those that xargs, parallel or find puts in, which the text does not determine."""
     name = command_name(arguments)
-    base = "" if name is None else name.text.rsplit("/", 1)[-1]
+    base = "" if name is None else name.base
     if base not in ("xargs", "parallel", "find"):
         return arguments
     texts = [argument.text for argument in arguments]
@@ -112,130 +124,97 @@ def with_supplied(arguments: Sequence[Argument]) -> Sequence[Argument]:
 
 def is_mason(arguments: Sequence[Argument]) -> bool:
     """Return True for upstream's job submitter, which joins what follows each `--` for another shell to parse."""
-    return any(argument.is_resolved and argument.text.rsplit("/", 1)[-1] == "mason.py" for argument in arguments[:8])
+    return any(argument.is_resolved and argument.base == "mason.py" for argument in arguments[:8])
 
 
 def split_at_separators(arguments: Sequence[Argument]) -> list[list[Argument]]:
-    """Return the groups of arguments after each `--`, dropping what precedes the first (mason.py:244-264)."""
-    groups: list[list[Argument]] = []
+    """Return the arguments in groups, of which each but the first begins with a `--`."""
+    groups: list[list[Argument]] = [[]]
     for argument in arguments:
         if argument.text == "--" and argument.is_resolved:
             groups.append([])
-        elif groups:
-            groups[-1].append(argument)
-    return [group for group in groups if group]
+        groups[-1].append(argument)
+    return groups
 
 
 def only_reads_arguments(arguments: Sequence[Argument]) -> bool:
     """Return True if the command only shows, searches or edits its arguments."""
-    for argument in arguments:
-        if not _ENV_ASSIGNMENT.fullmatch(argument.text):
-            base = argument.text.rsplit("/", 1)[-1]
-            runs = base == "find" and any(other.text.startswith(_RUNNING) for other in arguments)
-            return argument.is_resolved and not runs and NON_RUNNERS.fullmatch(base) is not None
-    return True
+    name = command_name(arguments)
+    if name is None:
+        return True
+    runs = name.base == "find" and any(argument.text.startswith(_RUNNING) for argument in arguments)
+    return name.is_resolved and not runs and NON_RUNNERS.fullmatch(name.base) is not None
 
 
-def _split_at_commands(arguments: Sequence[Argument]) -> list[Sequence[Argument]]:
-    starts = [0]
-    for index, argument in enumerate(arguments[:-1]):
-        if argument.text == "--" and argument.is_resolved and _is_launcher(arguments, index + 1):
-            starts.append(index + 1)
-    ends = [start - 1 for start in starts[1:]] + [len(arguments)]
-    return [arguments[start:end] for start, end in zip(starts, ends, strict=True)]
+def _starts(arguments: Sequence[Argument]) -> Iterator[_Start]:
+    """Yield what each launcher among the arguments starts, in their order."""
+    name = command_name(arguments)
+    index = 0
+    while index < len(arguments):
+        argument = arguments[index]
+        # A bare `finetune.py` may be a name in prose; a path is a command.
+        is_path = argument is name and "/" in argument.text
+        following = arguments[index + 1] if index + 1 < len(arguments) else argument
+        is_unknown = argument.base == "accelerate" and not following.is_resolved
+        start = _Start(trainer_from_path(argument.text) if is_path else None, index + 1, is_unknown)
+        if is_python_name(argument.base):
+            start = _match_program(arguments, index + 1, _PYTHON_VALUES)
+        elif argument.base == "uv":
+            start = _match_program(arguments, index + 1 + (following.text == "run"), _UV_VALUES)
+        elif argument.base in _LAUNCHERS or (argument.base == "accelerate" and following.text == "launch"):
+            start = _match_launcher(arguments, index + 1)
+        elif argument.base == "trl":
+            start = _match_trl(arguments, index + 1)
+        yield start
+        index = start.end
 
 
-def _is_launcher(arguments: Sequence[Argument], index: int) -> bool:
-    while index < len(arguments) and _ENV_ASSIGNMENT.fullmatch(arguments[index].text):
-        index += 1
-    if index == len(arguments):
-        return False
-    return is_launcher_name(arguments[index].text.rsplit("/", 1)[-1])
-
-
-def _find_start(arguments: Sequence[Argument]) -> TrainerCommand | None:
-    index, size = 0, len(arguments)
-    first = next((i for i, argument in enumerate(arguments) if not _ENV_ASSIGNMENT.fullmatch(argument.text)), size)
-    while index < size:
-        trainer: TrainerScript | None = None
-        base = arguments[index].text.rsplit("/", 1)[-1]
-        following = arguments[index + 1].text if index + 1 < size else ""
-        if _PYTHON.fullmatch(base):
-            trainer, index = _match_python(arguments, index + 1)
-        elif base == "accelerate" and following == "launch":
-            trainer, index = _match_launcher(arguments, index + 2)
-        elif base in _LAUNCHERS:
-            trainer, index = _match_launcher(arguments, index + 1)
-        elif base == "uv" and following == "run":
-            trainer, index = _match_uv(arguments, index + 2)
-        elif base == "trl":
-            trainer = trainer_from_trl_command(following)
-            index += 2 if trainer else 1
-        else:
-            # A bare `finetune.py` may be a name in prose; a path is a command.
-            if index == first and "/" in arguments[index].text:
-                trainer = trainer_from_path(arguments[index].text)
-            index += 1
-        if trainer is not None:
-            return TrainerCommand(
-                trainer,
-                arguments[0].line,
-                tuple(arguments[index:]),
-                takes_accelerate_options=trainer.name == f"trl_{arguments[index - 1].text}",
-                launcher=tuple(arguments[:index]),
-            )
-    return None
-
-
-# The trainer and the index of its first argument; or None and the index where to continue.
-_ScriptMatch = tuple[TrainerScript | None, int]
-
-
-def _match_python(arguments: Sequence[Argument], index: int) -> _ScriptMatch:
-    """Parse what follows `python`: its own options, then a script or `-m MODULE`."""
+def _match_program(arguments: Sequence[Argument], index: int, takes_value: re.Pattern[str]) -> _Start:
+    """Parse what follows `python` or `uv run`: its own options, then a script, `-m MODULE` or another command."""
+    is_unknown = False
     while index < len(arguments):
         text = arguments[index].text
-        if text.startswith("-m") and index + (text == "-m") < len(arguments):
-            index += text == "-m"
-            module = text[2:] or arguments[index].text
-            if module in _LAUNCHER_MODULES:
-                return _match_launcher(arguments, index + 1)
-            if module in ("trl", "trl.cli", "trl.cli.main") and index + 1 < len(arguments):
-                trainer = trainer_from_trl_command(arguments[index + 1].text)
-                return trainer, index + (2 if trainer else 1)
-            return trainer_from_module(module), index + 1
-        if text == "-c":
-            return None, index + 2
+        is_unknown |= not arguments[index].is_resolved
         if not text.startswith("-"):
-            return trainer_from_path(text), index + 1
-        index += 2 if text in _PYTHON_VALUES else 1
-    return None, index
+            trainer = trainer_from_path(text)
+            return _Start(trainer, index + bool(trainer or takes_value is _PYTHON_VALUES), is_unknown)
+        if text.startswith("-m") or text == "--module":
+            index += text in ("-m", "--module")
+            return _match_module(arguments, index) if index < len(arguments) else _Start(None, index)
+        if text == "-c":
+            return _Start(None, index + 2)
+        index += 2 if takes_value.fullmatch(text) else 1
+    return _Start(None, index, is_unknown)
 
 
-def _match_launcher(arguments: Sequence[Argument], index: int) -> _ScriptMatch:
+def _match_module(arguments: Sequence[Argument], index: int) -> _Start:
+    module = arguments[index].text.removeprefix("-m")
+    if module in _LAUNCHER_MODULES:
+        return _match_launcher(arguments, index + 1)
+    if module in _TRL_MODULES:
+        return _match_trl(arguments, index + 1)
+    return _Start(trainer_from_module(module), index + 1, not arguments[index].is_resolved)
+
+
+def _match_trl(arguments: Sequence[Argument], index: int) -> _Start:
+    if index == len(arguments):
+        return _Start(None, index)
+    trainer = trainer_from_trl_command(arguments[index].text)
+    return _Start(trainer, index + bool(trainer), not arguments[index].is_resolved)
+
+
+def _match_launcher(arguments: Sequence[Argument], index: int) -> _Start:
     """Parse what follows `accelerate launch` or torchrun: options, then the first script or module."""
-    is_module = False
-    while index < len(arguments):
-        text = arguments[index].text
-        index += 1
+    is_module = is_unknown = False
+    for end, argument in enumerate(arguments[index:], index + 1):
+        text = argument.text
+        is_unknown |= not argument.is_resolved
         if text in ("-m", "--module"):
             is_module = True
-        elif is_module and not text.startswith("-"):
-            if trainer := trainer_from_module(text):
-                return trainer, index
-        elif text.endswith(".py") and not text.startswith("-"):
-            return trainer_from_path(text), index
+        elif is_module and (trainer := trainer_from_module(text)):
+            return _Start(trainer, end)
+        elif text.endswith(".py") and not is_module and not text.startswith("-"):
+            return _Start(trainer_from_path(text), end, not argument.is_resolved)
         elif text == "--":
-            return None, index
-    return None, index
-
-
-def _match_uv(arguments: Sequence[Argument], index: int) -> _ScriptMatch:
-    """Parse what follows `uv run`: its options, then a command, a script or `-m MODULE`."""
-    while index < len(arguments) and arguments[index].text.startswith("-"):
-        text = arguments[index].text
-        if text in ("-m", "--module") and index + 1 < len(arguments):
-            return trainer_from_module(arguments[index + 1].text), index + 2
-        index += 2 if _UV_VALUES.fullmatch(text) else 1
-    trainer = trainer_from_path(arguments[index].text) if index < len(arguments) else None
-    return trainer, index + bool(trainer)
+            return _Start(None, end, is_unknown)
+    return _Start(None, len(arguments), is_unknown)

@@ -84,7 +84,9 @@ def find_in_arguments(
     if only_reads_arguments(arguments):
         return NO_COMMANDS
     if is_mason(arguments):
-        return merge(_find_in_mason_group(group, reparses + 1) for group in split_at_separators(arguments))
+        return merge(
+            _find_in_mason_group(group, reparses + 1) for _, *group in split_at_separators(arguments)[1:] if group
+        )
     arguments = with_supplied(arguments)
     name = command_name(arguments)
     commands = [] if name is not None and name.text == "eval" else find_trainer_starts(arguments)

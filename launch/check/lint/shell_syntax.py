@@ -122,6 +122,11 @@ class Argument(NamedTuple):
     prefix: str = ""  # the literal text before the first unknown part
     raw: str = ""  # the text with the line continuations of its double quotes, for counting lines
 
+    @property
+    def base(self) -> str:
+        """The name of the program at this path."""
+        return self.text.rsplit("/", 1)[-1]
+
 
 def literal_argument(text: str, line: int) -> Argument:
     """Build an argument whose text is known."""

@@ -55,7 +55,7 @@ def explain_unfollowed(
         in_function = command is not None and command.depth and name.text in ("$@", "$*")  # its calls are looked at
         is_pattern = re.search(r"[$`]", name.text) is None  # of `case`
         return None if in_function or is_pattern else f"{name.text} is the command, and its value is not known here"
-    base = name.text.rsplit("/", 1)[-1]
+    base = name.base
     rest = arguments[arguments.index(name) + 1 :]
     reasons = {
         "eval runs a text that is not known here": base == "eval" and not all(word.is_resolved for word in rest),
@@ -83,7 +83,7 @@ def explain_unfollowed(
 
 def is_python(argument: Argument) -> bool:
     """Return True if the argument is an interpreter's name or path."""
-    return argument.is_resolved and is_python_name(argument.text.rsplit("/", 1)[-1])
+    return argument.is_resolved and is_python_name(argument.base)
 
 
 def find_unfollowed_declarations(
@@ -202,7 +202,7 @@ def _reads_program(arguments: Sequence[Argument], command: SimpleCommand | None)
     programs = [
         index
         for index, argument in enumerate(arguments)
-        if is_python(argument) or (argument.is_resolved and _SHELL.fullmatch(argument.text.rsplit("/", 1)[-1]))
+        if is_python(argument) or (argument.is_resolved and _SHELL.fullmatch(argument.base))
     ]
     if not programs:
         return False
