@@ -128,6 +128,13 @@ def resolve_alias(node: Node) -> Node:
     return node.node if isinstance(node, Alias) else node
 
 
+def children(node: Node) -> list[Node]:
+    """Return the items of a list or the values of a map; other nodes have none."""
+    if isinstance(node, Mapping):
+        return [value for _, value in node.pairs]
+    return node.items if isinstance(node, Sequence) else []
+
+
 def load_yaml(text: str) -> Any:
     """Return the plain data of a YAML text within the limits of `read_yaml`. Raises NotYamlError."""
     read_yaml(text)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from launch.check.lint.job_yaml import yaml_argument
 from launch.check.lint.shell_syntax import Argument, literal_argument
 from launch.check.lint.trainers import TrainerScript, parse_trainer
-from launch.config.yaml_nodes import Mapping, Node, Scalar, Sequence, resolve_alias
+from launch.config.yaml_nodes import Mapping, Node, Scalar, Sequence, children, resolve_alias
 
 FlagNames = Callable[[TrainerScript], frozenset[str]]
 
@@ -27,7 +27,6 @@ _FLAGS_KEYS = (
     "options",
 )
 _SWEEP_KEYS = frozenset({"value", "values", "min", "max", "distribution", "mu", "sigma", "q", "probabilities"})
-_VARIABLE = re.compile(r"\$[({A-Za-z_]|\{\{")
 MAX_JSON = 20_000  # characters of a map that is passed as one value
 
 
@@ -55,27 +54,24 @@ def find_flag_maps(
     a map if a script's name is beside it, or if at least three of its keys, and half of all, are flags of one of
     `candidates`.
     """
-    documents = list(documents)
     if trainer is not None:
-        best = _best_map(list(_walk_mappings(documents)), flags_of(trainer))
+        best = _best_map(_walk_mappings(documents), flags_of(trainer))
         return [] if best is None else [_flag_map(best, trainer)]
-    flag_maps: list[FlagMap] = []
     candidate_flags = [flags_of(candidate) for candidate in candidates]
-    stack: list[Node] = documents[::-1]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Sequence):
-            stack.extend(reversed(node.items))
-        if not isinstance(node, Mapping):
-            continue
-        scripted = _flags_beside_script(node, flags_of)
-        if scripted is not None:
-            flag_maps.append(scripted)
-        elif any(count >= max(3, size / 2) for count, size in (_count_flags(node, flags) for flags in candidate_flags)):
-            flag_maps.append(_flag_map(node, None))
-        else:
-            stack.extend(value for _, value in reversed(node.pairs))
-    return flag_maps
+
+    def visit(node: Node) -> Iterator[FlagMap]:
+        if isinstance(node, Mapping):
+            if scripted := _flags_beside_script(node, flags_of):
+                yield scripted
+                return
+            counts = (_count_flags(node, flags) for flags in candidate_flags)
+            if any(count >= max(3, len(list(node.entries())) / 2) for count in counts):
+                yield _flag_map(node, None)
+                return
+        for child in children(node):
+            yield from visit(child)
+
+    return [flags for document in documents for flags in visit(document)]
 
 
 def flag_arguments(entries: Iterable[FlagEntry]) -> list[Argument]:
@@ -91,44 +87,35 @@ def flag_arguments(entries: Iterable[FlagEntry]) -> list[Argument]:
             continue
         flag = f"--{key.text}"
         if isinstance(value, Sequence):
-            arguments.append(literal_argument(flag, key.line))
-            arguments.extend(_value_argument(resolve_alias(item)) for item in value.items)
-        elif isinstance(value, Mapping) and _is_sweep(value):
-            swept = Argument("<swept>", value.line, is_resolved=False)
-            arguments.extend((literal_argument(flag, key.line), swept))
+            arguments += [literal_argument(flag, key.line), *map(_value_argument, value.items)]
+            continue
+        argument = _value_argument(value)
+        if argument.is_resolved and argument.text.startswith("-"):
+            arguments.append(literal_argument(f"{flag}={argument.text}", key.line))
         else:
-            argument = _value_argument(value)
-            if argument.is_resolved and argument.text.startswith("-"):
-                arguments.append(literal_argument(f"{flag}={argument.text}", key.line))
-            else:
-                arguments.extend((literal_argument(flag, key.line), argument))
+            arguments += [literal_argument(flag, key.line), argument]
     return arguments
 
 
 def _value_argument(node: Node) -> Argument:
+    node = resolve_alias(node)
     if isinstance(node, Scalar):
-        text = str(node.value).lower() if node.type == "bool" else node.text
-        variable = _VARIABLE.search(text)
-        if variable is not None:
-            return Argument(text, node.line, is_resolved=False, prefix=text[: variable.start()], raw=text)
-        return literal_argument(text, node.line)
+        return yaml_argument(str(node.value).lower() if node.type == "bool" else node.text, node.line)
+    if _is_sweep(node):
+        return Argument("<swept>", node.line, is_resolved=False)
     return literal_argument(json.dumps(_to_python(node), default=str)[:MAX_JSON], node.line)
 
 
-def _to_python(node: Node, depth: int = 0) -> object:
+def _to_python(node: Node) -> object:
     """Convert the node to Python values."""
     node = resolve_alias(node)
-    if depth > 20:
-        return None
-    if isinstance(node, Sequence):
-        return [_to_python(item, depth + 1) for item in node.items]
     if isinstance(node, Mapping):
-        return {key.text: _to_python(value, depth + 1) for key, value in node.entries()}
-    return node.value if isinstance(node, Scalar) else None
+        return {key.text: _to_python(value) for key, value in node.entries()}
+    return node.value if isinstance(node, Scalar) else list(map(_to_python, children(node)))
 
 
-def _is_sweep(node: Mapping) -> bool:
-    return bool(node.pairs) and all(key.text in _SWEEP_KEYS for key, _ in node.entries())
+def _is_sweep(node: Node) -> bool:
+    return isinstance(node, Mapping) and bool(node.pairs) and {key.text for key, _ in node.entries()} <= _SWEEP_KEYS
 
 
 def _flag_map(node: Mapping, trainer: TrainerScript | None, excluded: tuple[str, ...] = ()) -> FlagMap:
@@ -137,25 +124,20 @@ def _flag_map(node: Mapping, trainer: TrainerScript | None, excluded: tuple[str,
 
 
 def _walk_mappings(nodes: Iterable[Node]) -> Iterator[Mapping]:
-    stack = list(nodes)[::-1]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Sequence):
-            stack.extend(reversed(node.items))
-        elif isinstance(node, Mapping):
+    for node in nodes:
+        if isinstance(node, Mapping):
             yield node
-            stack.extend(value for _, value in reversed(node.pairs))
+        yield from _walk_mappings(children(node))
 
 
-def _count_flags(node: Mapping, flags: frozenset[str]) -> tuple[int, int]:
-    """Return how many of the map's keys are flags, and how many keys it has."""
-    keys = [key.text.replace("-", "_") for key, _ in node.entries()]
-    return sum(key in flags for key in keys), len(keys)
+def _count_flags(node: Mapping, flags: frozenset[str]) -> int:
+    """Return how many of the map's keys are flags."""
+    return sum(key.text.replace("-", "_") in flags for key, _ in node.entries())
 
 
-def _best_map(nodes: list[Mapping], flags: frozenset[str]) -> Mapping | None:
+def _best_map(nodes: Iterable[Mapping], flags: frozenset[str]) -> Mapping | None:
     """Return the map with the most flags; of equals, the outermost."""
-    return max(nodes, key=lambda node: _count_flags(node, flags)[0], default=None)
+    return max(nodes, key=lambda node: _count_flags(node, flags), default=None)
 
 
 def _flags_beside_script(node: Mapping, flags_of: FlagNames) -> FlagMap | None:
@@ -166,10 +148,9 @@ def _flags_beside_script(node: Mapping, flags_of: FlagNames) -> FlagMap | None:
         return None
     flags = flags_of(trainer)
     values = {name.text: resolve_alias(value) for name, value in node.entries()}
-    inner = [value for value in _walk_mappings(values.values()) if not _is_sweep(value)]
-    best = _best_map(inner, flags)
-    inside, beside = _count_flags(best, flags)[0] if best else 0, _count_flags(node, flags)[0]
-    if best is not None and 0 < inside >= beside:
+    best = _best_map((value for value in _walk_mappings(values.values()) if not _is_sweep(value)), flags)
+    beside = _count_flags(node, flags)
+    if best is not None and 0 < _count_flags(best, flags) >= beside:
         return _flag_map(best, trainer)
     if beside > 0:
         return _flag_map(node, trainer, excluded=(key,))

@@ -10,49 +10,35 @@ from launch.check.lint.scan_result import ScanResult, merge
 from launch.check.lint.shell import find_commands, find_in_arguments
 from launch.check.lint.shell_syntax import Argument, literal_argument
 from launch.check.lint.trainers import HINT
-from launch.config.yaml_nodes import Mapping, Node, Scalar, Sequence, resolve_alias
+from launch.config.yaml_nodes import Mapping, Node, Scalar, Sequence, children, resolve_alias
 
 _COMMAND_KEYS = ("command", "entrypoint", "cmd", "program", "script")
 _ARGUMENT_KEYS = ("arguments", "args")
-_REFERENCE = re.compile(r"\$[({A-Za-z_]")
+_REFERENCE = re.compile(r"\$[({A-Za-z_]|\{\{")
 _BLANK = re.compile(r"\s")
 
 
 def find_commands_in_yaml(documents: Iterable[Node]) -> ScanResult:
     """Find every trainer command in the strings and lists of a YAML file, in the order of their lines."""
-    return merge(map(_find_in_words, _candidate_commands(documents)))
+    return merge(_find_in_words(words) for document in documents for words in _candidate_commands(document))
 
 
-def _candidate_commands(documents: Iterable[Node]) -> Iterator[list[Scalar]]:
+def _candidate_commands(node: Node) -> Iterator[list[Scalar]]:
     """Yield the scalars that may form one command: a string, a list, or a command's list with its arguments."""
-    stack = list(documents)[::-1]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Scalar):
-            yield [node]
-        elif isinstance(node, Sequence):
-            scalars = _as_scalars(node)
-            if scalars is not None:
-                yield scalars
-            else:
-                stack.extend(reversed(node.items))
-        elif isinstance(node, Mapping):
-            scalars, used = _command_with_arguments(node)
-            if scalars:
-                yield scalars
-            stack.extend(value for _, value in reversed(node.pairs) if id(value) not in used)
-
-
-def _command_with_arguments(node: Mapping) -> tuple[list[Scalar], set[int]]:
-    values = {key.text: value for key, value in node.entries()}
-    command = next((values[key] for key in _COMMAND_KEYS if key in values), None)
-    arguments = next((values[key] for key in _ARGUMENT_KEYS if key in values), None)
-    if command is None or arguments is None:
-        return [], set()
-    first, rest = _as_scalars(resolve_alias(command)), _as_scalars(resolve_alias(arguments))
-    if first is None or rest is None:
-        return [], set()
-    return [*first, *rest], {id(command), id(arguments)}
+    inner = children(node)
+    if scalars := _as_scalars(node):
+        yield scalars
+        return
+    if isinstance(node, Mapping):
+        values = {key.text: value for key, value in node.entries()}
+        keys = (next((key for key in names if key in values), "") for names in (_COMMAND_KEYS, _ARGUMENT_KEYS))
+        parts = [values[key] for key in keys if key]
+        words = [_as_scalars(resolve_alias(part)) for part in parts]
+        if len(parts) == 2 and None not in words:
+            yield [scalar for part in words for scalar in part or ()]
+            inner = [value for value in inner if value not in parts]
+    for child in inner:
+        yield from _candidate_commands(child)
 
 
 def _as_scalars(node: Node) -> list[Scalar] | None:
@@ -71,7 +57,7 @@ def _find_in_words(words: list[Scalar]) -> ScanResult:
     if not texts:
         if len(words) < 2:
             return ScanResult()
-        return find_in_arguments([_argument(word) for word in words])
+        return find_in_arguments([yaml_argument(word.text, word.line) for word in words])
     scans = []
     for position, index in enumerate(texts):
         word = words[index]
@@ -79,7 +65,7 @@ def _find_in_words(words: list[Scalar]) -> ScanResult:
         # Words that follow a command's text in the same list, and start with a dash, are further arguments.
         end = texts[position + 1] if position + 1 < len(texts) else len(words)
         more = words[index + 1 : end] if index + 1 < end and words[index + 1].text.startswith("--") else []
-        extra = tuple(_argument(extra_word) for extra_word in more)
+        extra = tuple(yaml_argument(extra_word.text, extra_word.line) for extra_word in more)
         if inner.commands and extra:
             last = replace(inner.commands[-1], arguments=inner.commands[-1].arguments + extra)
             inner = replace(inner, commands=(*inner.commands[:-1], last))
@@ -91,9 +77,9 @@ def _is_shell_text(word: Scalar) -> bool:
     return _BLANK.search(word.text.strip()) is not None and HINT.search(word.text) is not None
 
 
-def _argument(word: Scalar) -> Argument:
-    """Convert a word of a list. No shell expands it, but Kubernetes and others substitute `$(X)` and `${X}`."""
-    if _REFERENCE.search(word.text) is None:
-        return literal_argument(word.text, word.line)
-    prefix = word.text[: word.text.index("$")]
-    return Argument(word.text, word.line, is_resolved=False, prefix=prefix, raw=word.text)
+def yaml_argument(text: str, line: int) -> Argument:
+    """Convert a word. No shell expands it, but Kubernetes and others substitute `$(X)`, `${X}` and `{{X}}`."""
+    reference = _REFERENCE.search(text)
+    if reference is None:
+        return literal_argument(text, line)
+    return Argument(text, line, is_resolved=False, prefix=text[: reference.start()], raw=text)
