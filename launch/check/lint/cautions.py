@@ -7,8 +7,8 @@ cautions.yaml has them, with what must hold of the values that a command gives. 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,28 +52,22 @@ class Caution:
     trainers: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class Advice:
-    """Flags of one trainer that its parser accepts but that do nothing or do not work."""
-
-    unread: frozenset[str] = frozenset()  # flags that the trainer never reads
-    refused: Mapping[str, str] = field(default_factory=dict)  # {flag: why it cannot work}
-
-
-def load_advice() -> dict[str, Advice]:
-    """Load the advice by trainer name from the trainers' YAML files."""
-    advice: dict[str, Advice] = {}
-    for name, content in trainer_files().items():
-        unread = frozenset(map(str, content.get("unread") or ()))
-        refused = (content.get("refused") or {}).items()
-        advice[name] = Advice(unread, {str(flag): _CURE.split(str(reason))[0] for flag, reason in refused})
-    return advice
-
-
 @cache
 def cautions() -> tuple[Caution, ...]:
     """The cautions that are shipped; a test holds each of them to a command."""
     return tuple(Caution(**entry) for entry in load_yaml(FILE.read_text(encoding="utf-8")))
+
+
+def find_unusable(trainer: TrainerScript, flags: Iterable[str]) -> Iterator[LintFinding]:
+    """Yield a warning for each flag that does nothing or does not work; the checker sets its line."""
+    advice = trainer_files().get(trainer.name, {})
+    refused, unread = advice.get("refused") or {}, advice.get("unread") or ()
+    for flag in flags:
+        if flag in refused:
+            yield warning("does_not_work", _CURE.split(refused[flag])[0], 1, flag)
+        elif flag in unread:
+            script = trainer.script.rpartition("/")[2]
+            yield warning("never_read", f"{script} accepts {flag} and never reads it", 1, flag)
 
 
 def find_cautions(given: GivenFlags) -> list[LintFinding]:

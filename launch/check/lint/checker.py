@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launch.check.lint.cautions import Advice, GivenFlags, find_cautions, load_advice
+from launch.check.lint.cautions import GivenFlags, find_cautions, find_unusable
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments
 from launch.check.lint.launcher_options import check_named_files, drop_launcher_flags
 from launch.check.lint.scan_result import LintFinding, TrainerCommand, error, warning
@@ -19,7 +19,7 @@ from launch.errors import Problem, UserError
 from launch.upstream.pin.ledger import explain_unknown_flag
 from launch.upstream.rules.argv import ArgvReport, check_argv
 from launch.upstream.rules.parser import ArgvToken
-from launch.upstream.schema import Schema
+from launch.upstream.schema import Field, Schema
 from launch.worker.json_codec import versioned
 
 LineAt = Callable[[int | None], int]  # from an argument's index to its line; None: the command's own
@@ -55,7 +55,6 @@ class CommandChecker:
     """Checks commands and maps of flags."""
 
     schemas: TrainerSchemas
-    advice: Mapping[str, Advice] = field(default_factory=load_advice)  # by trainer name
 
     def check_command(self, file: str, command: TrainerCommand) -> LintVerdict:
         """Check a command of a file."""
@@ -73,7 +72,7 @@ class CommandChecker:
             return verdict
         flags = self.schemas.launcher_flags
         if flags is not None:
-            arguments = drop_launcher_flags(command.arguments, flags, self.schemas.flag_names(command.trainer))
+            arguments = drop_launcher_flags(command.arguments, flags, self.schemas.fields(command.trainer))
             return self._check(file, command.line, command.trainer, arguments)
         others = [finding for finding in verdict.findings if finding not in unknown]
         message = "not decided: it may be an option of accelerate, which is not installed"
@@ -84,11 +83,8 @@ class CommandChecker:
     def check_flag_map(self, file: str, trainer: TrainerScript, flags: FlagMap) -> LintVerdict:
         """Check a YAML map of flags as the command line it represents; a list flag must be given a YAML list."""
         verdict = self._check(file, flags.line, trainer, tuple(flag_arguments(flags.entries)))
-        try:
-            schema = self.schemas.load(trainer)
-        except UserError:
-            return verdict
-        strings = [problem for entry in flags.entries if (problem := _list_as_string(schema, entry))]
+        fields = self.schemas.fields(trainer)
+        strings = [problem for entry in flags.entries if (problem := _list_as_string(fields, entry))]
         if not strings:
             return verdict
         wrong_flags = {problem.where for problem in strings}
@@ -135,18 +131,10 @@ class CommandChecker:
         self, trainer: TrainerScript, schema: Schema, report: ArgvReport, is_complete: bool, line_at: LineAt
     ) -> Iterator[LintFinding]:
         """Warn about given flags that do nothing or do not work, and combinations that the trainer does not honour."""
-        advice = self.advice.get(trainer.name, Advice())
         wrong_flags = {problem.where for _, problem in report.problems}
         kinds = {problem.id for _, problem in report.problems}
-        for flag, index in report.given.items():
-            if flag in wrong_flags:
-                continue
-            if flag in advice.refused:
-                yield warning("does_not_work", advice.refused[flag], line_at(index), flag)
-            elif flag in advice.unread:
-                message = f"{schema.entry.rpartition('/')[2]} accepts {flag} and never reads it"
-                yield warning("never_read", message, line_at(index), flag)
-        for caution in find_cautions(GivenFlags(trainer, report.values, is_complete, self.schemas.names(schema))):
+        given = GivenFlags(trainer, report.values, is_complete, self.schemas.names(schema))
+        for caution in (*find_unusable(trainer, report.given), *find_cautions(given)):
             if caution.where not in wrong_flags and not ("positional" in kinds and caution.id == "mixer_pairs"):
                 yield replace(caution, line=line_at(report.given.get(str(caution.where))))
         args_file = schema.entry.removesuffix(".py") + ".args"
@@ -180,10 +168,10 @@ class CommandChecker:
         return None
 
 
-def _list_as_string(schema: Schema, entry: FlagEntry) -> LintFinding | None:
+def _list_as_string(fields: Mapping[str, Field], entry: FlagEntry) -> LintFinding | None:
     """Return the problem of an entry that gives a flag with a list a single string."""
     key, value = entry[0], resolve_alias(entry[1])
-    flag = schema.fields.get(key.text.replace("-", "_"))
+    flag = fields.get(key.text.replace("-", "_"))
     if flag is None or flag.nargs != "+" or not isinstance(value, Scalar) or value.type != "str":
         return None
     if "str" in [part.strip() for part in flag.type.split("|")]:  # `str | list[str]` takes both

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from launch.check.lint.job_yaml import yaml_argument
@@ -11,7 +11,7 @@ from launch.check.lint.shell_syntax import Argument, literal_argument
 from launch.check.lint.trainers import TrainerScript, parse_trainer
 from launch.config.yaml_nodes import Mapping, Node, Scalar, Sequence, children, resolve_alias
 
-FlagNames = Callable[[TrainerScript], frozenset[str]]
+FlagNames = Callable[[TrainerScript], Container[str]]
 
 _SCRIPT_KEYS = ("script", "trainer", "program", "entry_point", "entrypoint", "module", "entry")
 # Usual keys for the flags beside a script's name; a map under another key is accepted if its keys are flags.
@@ -130,12 +130,12 @@ def _walk_mappings(nodes: Iterable[Node]) -> Iterator[Mapping]:
         yield from _walk_mappings(children(node))
 
 
-def _count_flags(node: Mapping, flags: frozenset[str]) -> int:
+def _count_flags(node: Mapping, flags: Container[str]) -> int:
     """Return how many of the map's keys are flags."""
     return sum(key.text.replace("-", "_") in flags for key, _ in node.entries())
 
 
-def _best_map(nodes: Iterable[Mapping], flags: frozenset[str]) -> Mapping | None:
+def _best_map(nodes: Iterable[Mapping], flags: Container[str]) -> Mapping | None:
     """Return the map with the most flags; of equals, the outermost."""
     return max(nodes, key=lambda node: _count_flags(node, flags), default=None)
 

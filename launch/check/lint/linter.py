@@ -63,7 +63,7 @@ def _check(file: str, scan: ScanResult, checker: CommandChecker, trainer: Traine
     verdicts += [LintVerdict(file, entry.line, "", None, (entry,)) for entry in scan.unfollowed]
     trainer = None if verdicts else trainer
     for documents in scan.documents:
-        for flags in find_flag_maps(documents, trainer, TRAINERS, checker.schemas.flag_names):
+        for flags in find_flag_maps(documents, trainer, TRAINERS, checker.schemas.fields):
             if flags.trainer is not None:
                 verdicts.append(checker.check_flag_map(file, flags.trainer, flags))
             else:
@@ -95,5 +95,5 @@ def _check_with_best_trainer(file: str, flags: FlagMap, checker: CommandChecker)
 
 def _count_unknown(flags: FlagMap, trainer: TrainerScript, checker: CommandChecker) -> int:
     """Count the keys that the trainer does not define; all of them if its flags cannot be read."""
-    names = checker.schemas.flag_names(trainer)
+    names = checker.schemas.fields(trainer)
     return sum(key.text.replace("-", "_") not in names for key, _ in flags.entries)

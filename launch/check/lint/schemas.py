@@ -13,7 +13,7 @@ from launch.errors import UserError, refusal
 from launch.upstream.libraries.library_keys import LibraryKeys, library_keys
 from launch.upstream.pin.checkout import Checkout, fetch_command, is_checkout
 from launch.upstream.resolve import capture, resolve_schema
-from launch.upstream.schema import Schema
+from launch.upstream.schema import Field, Schema
 from launch.upstream.trainers import ENTRIES
 
 MAX_PARENTS = 4
@@ -46,12 +46,12 @@ class TrainerSchemas:
             raise cached
         return cached
 
-    def flag_names(self, trainer: TrainerScript) -> frozenset[str]:
-        """Return the names of the trainer's flags; empty if they cannot be read."""
+    def fields(self, trainer: TrainerScript) -> Mapping[str, Field]:
+        """Return the trainer's flags by their names; none if they cannot be read."""
         try:
-            return frozenset(self.load(trainer).fields)
+            return self.load(trainer).fields
         except UserError:
-            return frozenset()
+            return {}
 
     @cached_property
     def launcher_flags(self) -> Mapping[str, bool] | None:

@@ -88,7 +88,7 @@ def test_each_caution(id: str, trainer: str, warned: Values, silent: list[Values
 def test_every_caution_has_a_case_and_its_flags_exist() -> None:
     assert {case[0] for case in CASES} == {caution.id for caution in cautions()}
     schemas = locked_checker().schemas
-    flags = {name: schemas.flag_names(TrainerScript(name)) for name in OPEN_INSTRUCT}
+    flags = {name: schemas.fields(TrainerScript(name)).keys() for name in OPEN_INSTRUCT}
     for caution in cautions():
         assert caution.flag in caution.when, caution.id
         assert any(caution.when.keys() <= flags[name] for name in caution.trainers or flags), caution.id
