@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from launch.check.lint.cautions import GivenFlags, find_cautions, find_unusable
 from launch.check.lint.flag_files import FlagEntry, FlagMap, flag_arguments
-from launch.check.lint.launcher_options import check_named_files, drop_launcher_flags
+from launch.check.lint.launcher_options import check_named_files, drop_launcher_flags, named_files
 from launch.check.lint.scan_result import LintFinding, TrainerCommand, error, warning
 from launch.check.lint.schemas import TrainerSchemas
 from launch.check.lint.shell_syntax import Argument
@@ -148,23 +148,13 @@ class CommandChecker:
                 yield warning("undecided", f"not decided: {reason}", line_at(None))
 
     def _load_config(self, schema: Schema, file: str, arguments: tuple[Argument, ...]) -> dict[str, Any] | None:
-        """Load the file that TRL's `--config` names, if it exists in the working folder or beside `file`."""
-        if not schema.config_flag:
-            return None
-        texts = [argument.text for argument in arguments]
-        index = texts.index("--config") + 1 if "--config" in texts else len(texts)
-        if index >= len(texts) or not arguments[index].is_resolved:
-            return None
-        for folder in (Path(), Path(file).parent):
-            try:
-                path = folder / texts[index]
-                if not path.is_file() or path.stat().st_size > MAX_CONFIG:
-                    continue
-                content = load_yaml(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                continue
-            if isinstance(content, dict):
-                return content
+        """Load the file that TRL's `--config` names, if it exists."""
+        if schema.config_flag:
+            for _, _, path in named_files(arguments, file, ("--config",)):
+                with suppress(OSError, ValueError):
+                    if path.stat().st_size <= MAX_CONFIG:
+                        content = load_yaml(path.read_text(encoding="utf-8"))
+                        return content if isinstance(content, dict) else None
         return None
 
 

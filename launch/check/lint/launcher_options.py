@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice, pairwise
 from pathlib import Path
 
 from launch.check.lint.scan_result import LintFinding, error
-from launch.check.lint.shell_syntax import Argument
+from launch.check.lint.shell_syntax import Argument, literal_argument
 from launch.planning.library_key_check import check_config_file
 from launch.upstream.libraries.library_keys import LibraryKeys
 
@@ -55,24 +57,27 @@ def drop_launcher_flags(
     return tuple(kept)
 
 
+def named_files(arguments: Sequence[Argument], script: str, options: Container[str]) -> Iterator[tuple[str, int, Path]]:
+    """Yield the option, its line and the path of each file that one of the options names and that exists.
+
+    Its path is relative to the working folder, to that of the script, or to one above it.
+    """
+    for argument, following in pairwise([*arguments, literal_argument("", 0)]):
+        name, equals, value = argument.text.partition("=")
+        option = name.replace("-", "_").replace("__", "--", 1)
+        if option in options and argument.is_resolved and (equals or following.is_resolved):
+            folders = (Path(), *Path(script).absolute().parents)
+            paths = (folder / (value if equals else following.text) for folder in folders)
+            with suppress(OSError):  # the name is too long
+                yield from ((option, argument.line, path) for path in islice(filter(Path.is_file, paths), 1))
+
+
 def check_named_files(
     script: str, launcher: Sequence[Argument], keys_of: Callable[[str], LibraryKeys]
 ) -> Iterator[LintFinding]:
-    """Check the files that exist, relative to the working folder, to that of the script, or to one above it.
-
-    `keys_of`: the keys of a library by its name.
-    """
-    for index, argument in enumerate(launcher):
-        name, equals, value = argument.text.partition("=")
-        flag = name.replace("-", "_").replace("__", "--", 1)
-        following = launcher[index + 1] if index + 1 < len(launcher) else None
-        is_known = argument.is_resolved and (equals or (following is not None and following.is_resolved))
-        if flag not in _FILES or not is_known:
-            continue
-        text = value if equals or following is None else following.text
-        candidates = (folder / text for folder in (Path(), *Path(script).absolute().parents))
-        path = next((path for path in candidates if path.is_file()), None)
-        if path is not None:
-            for problem in check_config_file(path, keys_of(_FILES[flag])):
-                message = f"{problem.where}: {problem.message}"
-                yield error(problem.id, message, argument.line, flag.removeprefix("--"), cure=problem.cure)
+    """Check the configuration files that a launcher's options name. `keys_of`: the keys of a library by its name."""
+    for option, line, path in named_files(launcher, script, _FILES):
+        for problem in check_config_file(path, keys_of(_FILES[option])):
+            yield error(
+                problem.id, f"{problem.where}: {problem.message}", line, option.removeprefix("--"), cure=problem.cure
+            )

@@ -46,6 +46,9 @@ def test_a_mistake_in_the_accelerate_file(tmp_path: Path) -> None:
     assert found == [("config_file", "unknown_accelerate_key", 3)]
 
 
-@pytest.mark.parametrize("flags", ["--deepspeed_config_file $DS", "--config_file nowhere.yaml", "--config_file"])
+@pytest.mark.parametrize(
+    "flags",
+    ["--deepspeed_config_file $DS", "--config_file nowhere.yaml", "--config_file", f"--config_file {'a' * 300}"],
+)
 def test_files_that_are_not_known_or_not_here_are_not_judged(tmp_path: Path, flags: str) -> None:
     assert kinds(tmp_path, flags) == []
