@@ -54,7 +54,7 @@ def same_schedule(case: GateCase) -> GateResult | None:
 
 @gate(
     "loss_parity",
-    "measured: the tolerances come from the table of differences in docs/how-to/rollout.md",
+    "measured: the tolerances come from the table of differences in docs/explanation/gates.md",
     kinds=LOSS_KINDS,
 )
 def loss_parity(case: GateCase) -> GateResult | None:

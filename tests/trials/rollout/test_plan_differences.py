@@ -75,7 +75,7 @@ def test_the_cure_of_the_warm_up_is_one() -> None:
 
 @pytest.mark.parametrize(("steps", "ratio", "ranks", "expected"), [(12, 0.03, 1, 0.0), (12, 0.03, 4, 0.25)])
 def test_warmup_by_hand(steps: int, ratio: float, ranks: int, expected: float) -> None:
-    """The second of these starts at a rate of 0 and the first does not: measured, docs/how-to/rollout.md."""
+    """The second of these starts at a rate of 0 and the first does not: measured, docs/explanation/gates.md."""
     assert warmup_steps(steps, ratio, ranks) == expected
 
 
