@@ -29,7 +29,7 @@ from launch.worker.merging import Request
 
 RECORD = "merge.json"  # in the folder of the merged model
 # Largest mean difference of logits, as a share of their standard deviation: rounding of the type that the merged
-# weights are stored in, and what 4 bits take away (docs/how-to/lora.md has the measurements).
+# weights are stored in, and what 4 bits take away.
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.02, "float16": 0.005}
 QUANTIZED_TOLERANCE = 0.25
 
