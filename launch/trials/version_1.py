@@ -24,6 +24,12 @@ _RENAMED = {
     "loss_most": "largest_loss_difference",
     "moved": "loss_progress",
     "minutes_allowed": "minutes",
+    "probes_allowed": "probes",
+    "run": "label",
+    "setting": "label",
+    "figures": "measured",
+    "widths": "runs",
+    "probes": "runs",
 }
 _STATES = {"passed": "done", "stopped": "failed", "predicted": "planned", "measured": "done"}
 _OPTIONS = (
@@ -36,6 +42,7 @@ _OPTIONS = (
     "then",
     "price_per_gpu_hour",
     "minutes",
+    "probes",
 )
 _FAILURES = ("out_of_memory", "host_memory", "failed", "refused")  # verdicts of probes
 _OF_SIDE = ("identity", "width", "parallel", "precision", "batch")
@@ -67,8 +74,6 @@ def _upgrade_bench(new: dict[str, Any]) -> None:
     new["trainer"] = sides["a"].get("trainer")
     for run in objects(new.get("runs")):
         side = sides.get(str(run.pop("side", "")), {})
-        run["label"] = str(run.pop("run", None))
-        run["measured"] = run.pop("figures", None)
         run |= {key: side[key] for key in _OF_SIDE if key in side}
     verdict = mapping(new.get("verdict"))
     verdict["summary"] = texts(verdict.pop("message", None))
@@ -78,7 +83,7 @@ def _upgrade_bench(new: dict[str, Any]) -> None:
 
 
 def _upgrade_rollout(new: dict[str, Any]) -> None:
-    new["runs"] = runs = objects(new.pop("widths", None))
+    runs = objects(new.get("runs"))
     passed = sum(run.get("state") == "passed" for run in runs)
     new["summary"] = [f"{passed} of {len(runs)} widths passed"]
     for run in runs:
@@ -92,11 +97,8 @@ def _upgrade_rollout(new: dict[str, Any]) -> None:
 
 def _upgrade_tune(new: dict[str, Any]) -> None:
     new["id"] = new.pop("name", None)
-    new["options"]["probes"] = new.pop("probes_allowed", None)
-    new["runs"] = runs = objects(new.pop("probes", None))
-    new["predictions"] = predictions = objects(new.get("predictions"))
-    for setting in (*runs, *predictions):
-        setting["label"] = str(setting.pop("setting", None))
+    runs = objects(new.get("runs"))
+    for setting in (*runs, *objects(new.get("predictions"))):
         keys = mapping(setting.pop("keys", None))
         setting["overrides"] = [f"{key}={format_value(value)}" for key, value in keys.items()]
     for run in runs:
