@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -84,10 +83,6 @@ class SlurmResult:
         return "; ".join(line for line in lines if line)[:500] or f"exit status {self.status}"
 
 
-def slurm_is_installed() -> bool:
-    return shutil.which("sbatch") is not None
-
-
 def run_once(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str, str] | None = None) -> SlurmResult:
     """Run one of Slurm's commands, with this process's variables or with `environ`, but without default options.
 
@@ -100,7 +95,7 @@ def run_once(argv: Sequence[str], timeout: float = TIMEOUT, environ: Mapping[str
         done = run_command(argv, timeout=timeout, env=env, own_session=True)
     except FileNotFoundError:
         message = f"{argv[0]} is not installed on this machine"
-        cure = "submit from a login node of the cluster; with dry_run=true only the job folder is written"
+        cure = "submit from a login node of the cluster; dry_run=true, for a rollout submit=all too, only writes files"
         raise refusal("no_slurm", message, None, cure) from None
     except subprocess.TimeoutExpired:
         return SlurmResult(None, "", "")

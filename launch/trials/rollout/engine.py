@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,23 +10,32 @@ from launch import resources
 from launch.config.compose import Composed, compose_once, map_all
 from launch.config.line import CommandLine
 from launch.config.trials import Then
-from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, refusal
+from launch.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_STOPPED, UserError, refusal
 from launch.execution.display import Display
 from launch.execution.engine import RankRunner
 from launch.execution.record.lock import run_lock
 from launch.planning.identity import compute_identity
-from launch.planning.plan import Plan
+from launch.planning.plan import Plan, plan_line
 from launch.slurm.allocation import Allocation
 from launch.slurm.jobs import JobFolder, find_job_ids
 from launch.slurm.node.task import NodeTask
+from launch.slurm.planned_jobs import (
+    PlannedJob,
+    job_problems,
+    node_overrides,
+    plan_job,
+    plan_run_job,
+    plan_tokenize_job,
+)
 from launch.slurm.requeue_policy import RestartMark, wait_for_lock
+from launch.slurm.schedule import TokenizeFirst, as_chain, needs_tokenize_job
+from launch.slurm.submission import refuse_live_jobs, report_lines, submit_steps
 from launch.table import Table
 from launch.trials.measurement import Measurement, archive_earlier_try
 from launch.trials.record import State, read_earlier
-from launch.trials.rollout.jobs import refuse_impossible_jobs, submit_remaining
 from launch.trials.rollout.plan_differences import find_plan_differences
 from launch.trials.rollout.record import RolloutRecord, WidthRun
-from launch.trials.rollout.request import RolloutRequest, SubmitMode, read_request
+from launch.trials.rollout.request import RequestedWidth, RolloutRequest, SubmitMode, read_request
 from launch.trials.trial import Runner, gpus_for, plan_probe, say_lines, say_plan
 from launch.trials.view import write_trial_report
 
@@ -174,6 +183,45 @@ def _why_not_here(plan: Plan, cards: int, nodes: int) -> str | None:
     visible = {0: "no GPU", 1: "one GPU"}.get(cards, f"{cards} GPUs")
     needed = "one GPU" if width.local == 1 else f"{width.local} GPUs"
     return f"it needs {needed} and this machine has {visible}"
+
+
+def plan_width_job(width: WidthRun, request: RolloutRequest) -> PlannedJob:
+    """The job of a width: its nodes get the overrides of the whole rollout, and which of the widths is theirs."""
+    plan = width.plan
+    overrides = node_overrides((*request.line.argv, request.widths_override, f"width={width.requested}"))
+    title = f"{width.label} of the rollout of {plan.stage} with {plan.trainer} over {request.widths_override}"
+    return plan_job(plan, JobFolder.of(plan.runs, plan.stage, plan.name), overrides, title=title)
+
+
+def refuse_impossible_jobs(record: RolloutRecord, request: RolloutRequest) -> None:
+    """Raise UserError with what keeps widths from being jobs, before any width has run."""
+    jobs = [plan_width_job(run, request) for run in record.runs]
+    if problems := [problem for job in jobs for problem in job_problems(job)]:
+        raise UserError(problems)
+    refuse_live_jobs(jobs, dry_run=request.dry_run)
+
+
+def submit_remaining(record: RolloutRecord, request: RolloutRequest) -> Iterator[str]:
+    """Submit the widths that were not run here, each to start when the one before has passed, and with then=run the
+    whole stage after them. Yields the report's lines. Raises UserError when they cannot be submitted."""
+    remaining = {run.plan.folder: run for run in record.runs if run.state == State.not_run}
+    narrowest = next(iter(remaining.values())).requested
+    first = _plan_stage_job(narrowest, request, record)
+    jobs = [plan_tokenize_job(first)] if needs_tokenize_job(first, TokenizeFirst.auto) else []
+    jobs += [plan_width_job(run, request) for run in remaining.values()]
+    if record.config.then == Then.run:
+        jobs.append(_plan_stage_job(request.widths[-1], request, record))
+    steps = as_chain(jobs, TokenizeFirst.never)
+    ids = submit_steps(steps, dry_run=request.dry_run)
+    for job, job_id in zip(jobs, ids, strict=False):
+        if job.run in remaining:
+            run = remaining[job.run]
+            run.state, run.message, run.job_id = State.submitted, None, job_id
+    return report_lines(steps, ids, {})
+
+
+def _plan_stage_job(width: RequestedWidth, request: RolloutRequest, record: RolloutRecord) -> PlannedJob:
+    return plan_run_job(plan_line(request.stage_line(width, record.config.parallel_at_one)))
 
 
 _SUBMIT_TIMEOUT = 300.0  # seconds that `rollout` may need to submit its jobs to a busy Slurm
