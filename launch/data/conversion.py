@@ -1,4 +1,4 @@
-"""Describe the local data of a plan: its files, how they are read, and the folder of its converted copy."""
+"""Local data of a plan: how it is read, its converted copy's folder, and its rows, converted one after another."""
 
 from __future__ import annotations
 
